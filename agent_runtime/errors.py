@@ -1,0 +1,139 @@
+"""Everything that can go wrong for a user, each with the exit code and the HTTP status that it maps to.
+
+RuntimeFault
+├── BadRequest              exit 2, HTTP 400   the request itself is malformed
+│   └── Unsupported         exit 2, HTTP 422   a field or value that this version does not know
+├── BadFile                 exit 2, HTTP 422   the file cannot be taken: binary, not UTF-8, too large, a directory
+│   ├── FileMissing         exit 2, HTTP 404
+│   ├── OutsideRoot         exit 2, HTTP 403
+│   └── TooLarge            exit 2, HTTP 413
+├── Stale                   exit 3, HTTP 409   the file is not what the sender believed
+├── EditRefused             exit 3, HTTP 422   the edit does not apply; carries the editor's reasons
+├── ModelUnavailable        exit 4, HTTP 503   the model cannot be had or loaded
+│   ├── UnknownModel        exit 4, HTTP 422
+│   ├── DownloadFailed      exit 4, HTTP 503
+│   └── CorruptModel        exit 4, HTTP 503
+└── NoConnection            exit 5             the service does not answer
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from editor.types import Unresolved
+
+
+class RuntimeFault(Exception):
+    """The root: a fault with a message for a person that says what to do."""
+
+    exit_code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+    kind: ClassVar[str] = "internal"
+    """Stable short name; the last part of the problem's `type` URI."""
+
+
+class BadRequest(RuntimeFault):
+    """The request is malformed."""
+
+    exit_code = 2
+    http_status = 400
+    kind = "malformed"
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class Unsupported(BadRequest):
+    """A field, or a value of it, that this version does not support; `field` names it."""
+
+    http_status = 422
+    kind = "unsupported"
+
+
+class BadFile(RuntimeFault):
+    """The file cannot be edited as it is."""
+
+    exit_code = 2
+    http_status = 422
+    kind = "bad-file"
+
+
+class FileMissing(BadFile):
+    """There is no such file."""
+
+    http_status = 404
+    kind = "not-found"
+
+
+class OutsideRoot(BadFile):
+    """The path leads out of the service's root, or the service has none."""
+
+    http_status = 403
+    kind = "outside-root"
+
+
+class TooLarge(BadFile):
+    """The file, the edit or the prompt is over a limit."""
+
+    http_status = 413
+    kind = "too-large"
+
+
+class Stale(RuntimeFault):
+    """The file's hash is not the one expected; `current_sha256` is what it is now."""
+
+    exit_code = 3
+    http_status = 409
+    kind = "stale"
+
+    def __init__(self, message: str, *, current_sha256: str) -> None:
+        super().__init__(message)
+        self.current_sha256 = current_sha256
+
+
+class EditRefused(RuntimeFault):
+    """The edit does not apply; `reasons` are the editor's."""
+
+    exit_code = 3
+    http_status = 422
+    kind = "edit-refused"
+
+    def __init__(self, message: str, *, reasons: tuple[Unresolved, ...] = ()) -> None:
+        super().__init__(message)
+        self.reasons = reasons
+
+
+class ModelUnavailable(RuntimeFault):
+    """The model cannot be had or loaded, or is not loaded yet."""
+
+    exit_code = 4
+    http_status = 503
+    kind = "model-unavailable"
+
+
+class UnknownModel(ModelUnavailable):
+    """No model of that name, and no such file or folder."""
+
+    http_status = 422
+    kind = "unknown-model"
+
+
+class DownloadFailed(ModelUnavailable):
+    """No source could give the model."""
+
+    kind = "download-failed"
+
+
+class CorruptModel(ModelUnavailable):
+    """The model's file does not have the SHA-256 that it must have, or cannot be read."""
+
+    kind = "corrupt-model"
+
+
+class NoConnection(RuntimeFault):
+    """The service at the URL does not answer."""
+
+    exit_code = 5
+    http_status = 502
+    kind = "no-connection"

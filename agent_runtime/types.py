@@ -1,0 +1,78 @@
+"""The values of one apply: what is asked, what is answered. The JSON shapes of interfaces.md are made from these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from editor.types import Check, FormatName
+
+Mode = Literal["auto", "deterministic", "model"]
+Method = Literal["deterministic", "model"]
+Certainty = Literal["certain", "scored", "model"]
+Status = Literal["merged", "rejected", "noop"]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRequest:
+    """One edit of one file. `original` is the file's bytes; `path` is its name, which tells the language."""
+
+    original: bytes
+    edit: str
+    path: str = ""
+    format: FormatName | Literal["auto"] = "auto"
+    instruction: str = ""
+    mode: Mode = "auto"
+    temperature: float = 0.0
+    seed: int = 0
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens by reason. `prompt` splits into `cached` + `reused_approximate` + `recomputed`; `forwards` counts passes.
+
+    `drafted` = `accepted` + `rejected` counts draft tokens that were put before the model. `prefix_hit_rate` is
+    `cached / prompt` in [0, 1].
+    """
+
+    prompt: int = 0
+    cached: int = 0
+    reused_approximate: int = 0
+    recomputed: int = 0
+    completion: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    forwards: int = 0
+    prefix_hit_rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FileResult:
+    """What became of one file. `merged` is its whole text after the edit, a leading BOM included."""
+
+    path: str
+    merged: str
+    diff: str
+    method: Method
+    rung: str
+    candidates: int
+    certainty: Certainty
+    checks: tuple[Check, ...]
+    sha256_before: str
+    sha256_after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """The answer to one apply. A result that a check rejects still carries everything.
+
+    `timings` holds milliseconds by phase (`parse_ms`, `merge_ms`, `prompt_ms`, `generate_ms`, `verify_ms`) and
+    `total_ms`.
+    """
+
+    status: Status
+    file: FileResult
+    usage: Usage
+    timings: dict[str, float] = field(default_factory=dict)

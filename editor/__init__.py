@@ -1,0 +1,1 @@
+"""Edits as pure text: formats, merging, verification, diffs; writes nothing and calls no model."""

@@ -1,0 +1,1 @@
+"""Runs a decoder language model: token ids in, token ids out."""

@@ -1,0 +1,1 @@
+"""Tensor operations, one folder an op, each with its plain PyTorch reference."""

@@ -1,0 +1,1 @@
+"""What is known about a repository's files; for now, the tokenizer's door."""
