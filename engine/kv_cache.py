@@ -1,0 +1,68 @@
+"""The keys and values of the tokens that the model has seen, in memory taken once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+class KVCache:
+    """One layer's keys and values for up to `max_batch_size` sequences of up to `max_seq_len` tokens.
+
+    `keys` and `values` are [max_batch_size, num_kv_heads, max_seq_len, head_dim]; of slot b, the tokens
+    [0, `lengths[b]`) are valid, and what lies behind is never read.
+    """
+
+    def __init__(
+        self,
+        max_batch_size: int,
+        max_seq_len: int,
+        num_kv_heads: int,
+        head_dim: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        shape = (max_batch_size, num_kv_heads, max_seq_len, head_dim)
+        self.keys = torch.zeros(shape, device=device, dtype=dtype)  # zeros touch every page now, not under a request
+        self.values = torch.zeros(shape, device=device, dtype=dtype)
+        self.lengths = [0] * max_batch_size
+        self.max_seq_len = max_seq_len
+
+    @classmethod
+    def from_model_config(
+        cls,
+        max_batch_size: int,
+        max_seq_len: int,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> list[KVCache]:
+        """One cache a layer."""
+        return [cls(max_batch_size, max_seq_len, num_kv_heads, head_dim, device, dtype) for _ in range(num_layers)]
+
+    def append(self, slot: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the next tokens' keys and values, [num_tokens, num_kv_heads, head_dim]; return all of the slot's.
+
+        What is returned are views [num_kv_heads, length, head_dim].
+        """
+        start, end = self.lengths[slot], self.lengths[slot] + keys.shape[0]
+        assert end <= self.max_seq_len, "the engine admits no request that outgrows the cache"
+        self.keys[slot, :, start:end] = keys.transpose(0, 1)
+        self.values[slot, :, start:end] = values.transpose(0, 1)
+        self.lengths[slot] = end
+        return self.keys[slot, :, :end], self.values[slot, :, :end]
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget the tokens [length, ...) of a slot: a rejected draft, or another continuation."""
+        assert 0 <= length <= self.lengths[slot]
+        self.lengths[slot] = length
+
+
+def reset_all_caches(caches: Iterable[KVCache]) -> None:
+    """Forget every token of every slot; the memory stays."""
+    for cache in caches:
+        cache.lengths = [0] * len(cache.lengths)

@@ -1,0 +1,6 @@
+"""Drafts: guesses at the output that the model confirms many at a time."""
+
+from engine.speculation.copy_draft import CopyDraft
+from engine.speculation.window import DraftWindow
+
+__all__ = ["CopyDraft", "DraftWindow"]

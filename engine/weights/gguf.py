@@ -1,0 +1,128 @@
+"""Reads GGUF files: a decoder's config and its tensors, dequantised, under Hugging Face names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import GGUFReader, ReaderTensor
+from gguf.quants import dequantize
+from torch import Tensor
+
+from engine.config import ARCHITECTURES, ModelConfig
+from engine.errors import WeightsError
+
+TOP_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+class GGUFModel:
+    """One open GGUF file. Opening parses the header and all metadata: seconds, for a vocabulary of 150,000."""
+
+    def __init__(self, path: Path) -> None:
+        with _damage_named(path):
+            self._reader = GGUFReader(path)
+            self.config = _read_config(self._reader)
+        self._path = path
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor in float32, dequantised one at a time."""
+        for tensor in self._reader.tensors:
+            name = _hf_name(tensor.name)
+            with _damage_named(self._path):
+                values = dequantize(tensor.data, tensor.tensor_type)
+            weights = torch.from_numpy(np.require(values, requirements="W"))  # float32 ones are read-only views
+            yield name, self._unpermuted(tensor, weights)
+
+    def metadata(self, key: str) -> Any:
+        """A metadata value as Python holds it (str, int, float, list), or None."""
+        return _field(self._reader, key)
+
+    def _unpermuted(self, tensor: ReaderTensor, values: Tensor) -> Tensor:
+        """Undo llama.cpp's reordering of Llama's query and key rows, made there for interleaved RoPE."""
+        kind = tensor.name.split(".")[-2]
+        if self.config.architecture != "LlamaForCausalLM" or kind not in ("attn_q", "attn_k"):
+            return values
+        heads = self.config.num_heads if kind == "attn_q" else self.config.num_kv_heads
+        return values.view(heads, -1, 2, values.shape[-1]).transpose(1, 2).reshape(values.shape)
+
+
+def _read_config(reader: GGUFReader) -> ModelConfig:
+    arch = _field(reader, "general.architecture")
+    known = {gguf_name: hf_name for hf_name, gguf_name in ARCHITECTURES.items()}
+    if arch not in known:
+        raise WeightsError(f"GGUF architecture {arch!r} is not supported; supported are: {', '.join(sorted(known))}")
+    scaling = _field(reader, f"{arch}.rope.scaling.type")
+    if scaling not in (None, "none") or any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors):
+        raise WeightsError("RoPE scaling is not supported yet; take a model without it")
+
+    def number(key: str, default: float | None = None) -> float:
+        value = _field(reader, f"{arch}.{key}")
+        if value is None:
+            value = default
+        if value is None:
+            raise WeightsError(f"the GGUF metadata has no {arch}.{key}")
+        return float(value)
+
+    names = {tensor.name: tensor for tensor in reader.tensors}
+    if "token_embd.weight" not in names:
+        raise WeightsError("the GGUF file holds no token_embd.weight")
+    heads, hidden = int(number("attention.head_count")), int(number("embedding_length"))
+    return ModelConfig(
+        architecture=known[arch],
+        num_layers=int(number("block_count")),
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=int(number("attention.head_count_kv", heads)),
+        head_dim=int(number("attention.key_length", hidden // heads)),
+        ffn_size=int(number("feed_forward_length")),
+        vocab_size=int(names["token_embd.weight"].shape[1]),
+        max_positions=int(number("context_length")),
+        rope_theta=number("rope.freq_base", 10000.0),
+        rms_norm_eps=number("attention.layer_norm_rms_epsilon"),
+        tied_embeddings="output.weight" not in names,
+        qkv_bias="blk.0.attn_q.bias" in names,
+    )
+
+
+def _field(reader: GGUFReader, key: str) -> Any:
+    field = reader.fields.get(key)
+    return None if field is None else field.contents()
+
+
+def _hf_name(name: str) -> str:
+    if name in TOP_NAMES:
+        return TOP_NAMES[name]
+    match name.split("."):
+        case ["blk", layer, part, kind] if part in LAYER_NAMES:
+            return f"model.layers.{layer}.{LAYER_NAMES[part]}.{kind}"
+    raise WeightsError(f"the GGUF file holds a tensor {name!r} that this decoder does not know")
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Whatever the reader trips over in a damaged file is one clear error."""
+    try:
+        yield
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, NotImplementedError) as error:
+        raise WeightsError(f"{path} is damaged or not a GGUF model: {error}") from error
+    except OSError as error:
+        raise WeightsError(f"cannot read {path}: {error.strerror or error}") from error

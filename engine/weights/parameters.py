@@ -1,0 +1,119 @@
+"""The parameters of one decoder in one preallocated block, with fused projections as views of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.errors import WeightsError
+
+ALIGNMENT = 64
+"""Every tensor starts on a cache line, as matrix kernels like it; counted in elements, so at least 64 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParameters:
+    """One layer's tensors. Projections are [out_features, in_features], as `torch.nn.functional.linear` takes them."""
+
+    attention_norm: Tensor  # [hidden_size]
+    qkv: Tensor  # [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]
+    qkv_bias: Tensor | None  # [(num_heads + 2 * num_kv_heads) * head_dim]
+    attention_out: Tensor  # [hidden_size, num_heads * head_dim]
+    ffn_norm: Tensor  # [hidden_size]
+    gate_up: Tensor  # [2 * ffn_size, hidden_size]
+    down: Tensor  # [hidden_size, ffn_size]
+
+
+class Parameters:
+    """All tensors of a decoder, allocated once: page faults on fresh memory cost more than the arithmetic."""
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+        self.config = config
+        self.dtype = dtype
+        shapes = dict(_shapes(config))
+        self._block = torch.empty(sum(_padded(shape) for shape in shapes.values()), dtype=dtype)
+        views = _carve(self._block, shapes)
+        self.embedding = views["embedding"]
+        self.final_norm = views["final_norm"]
+        self.lm_head = self.embedding if config.tied_embeddings else views["lm_head"]
+        self.layers = tuple(
+            LayerParameters(
+                **{name: views.get(f"{layer}.{name}") for name in LayerParameters.__dataclass_fields__}  # type: ignore[arg-type]
+            )
+            for layer in range(config.num_layers)
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the block."""
+        return self._block.numel() * self._block.element_size()
+
+    def slots(self) -> dict[str, Tensor]:
+        """Where each tensor of a Hugging Face checkpoint belongs: its name -> a view to copy it into."""
+        config = self.config
+        slots = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.final_norm}
+        if not config.tied_embeddings:
+            slots["lm_head.weight"] = self.lm_head
+        for index, layer in enumerate(self.layers):
+            at = f"model.layers.{index}"
+            slots[f"{at}.input_layernorm.weight"] = layer.attention_norm
+            slots[f"{at}.post_attention_layernorm.weight"] = layer.ffn_norm
+            slots[f"{at}.self_attn.o_proj.weight"] = layer.attention_out
+            slots[f"{at}.mlp.down_proj.weight"] = layer.down
+            slots[f"{at}.mlp.gate_proj.weight"], slots[f"{at}.mlp.up_proj.weight"] = layer.gate_up.chunk(2)
+            for name, part in zip("qkv", torch.split(layer.qkv, list(config.qkv_sizes)), strict=True):
+                slots[f"{at}.self_attn.{name}_proj.weight"] = part
+            if layer.qkv_bias is not None:
+                for name, part in zip("qkv", torch.split(layer.qkv_bias, list(config.qkv_sizes)), strict=True):
+                    slots[f"{at}.self_attn.{name}_proj.bias"] = part
+        return slots
+
+    def fill(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Copy every tensor into its slot; raises WeightsError on an unknown, missing or misshapen one."""
+        slots = self.slots()
+        for name, tensor in tensors:
+            slot = slots.pop(name, None)
+            if slot is None:
+                if name == "lm_head.weight" and self.config.tied_embeddings:
+                    continue  # some checkpoints of tied models carry the embedding twice
+                raise WeightsError(f"the model has a tensor {name!r} that its architecture does not use (or has twice)")
+            if slot.shape != tensor.shape:
+                raise WeightsError(f"tensor {name!r} is {tuple(tensor.shape)}; expected {tuple(slot.shape)}")
+            slot.copy_(tensor)
+        if slots:
+            raise WeightsError(f"the model lacks {len(slots)} tensors, {min(slots)!r} among them")
+
+
+def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, ffn = config.hidden_size, config.ffn_size
+    rows = sum(config.qkv_sizes)
+    yield "embedding", (config.vocab_size, hidden)
+    for layer in range(config.num_layers):
+        yield f"{layer}.attention_norm", (hidden,)
+        yield f"{layer}.qkv", (rows, hidden)
+        if config.qkv_bias:
+            yield f"{layer}.qkv_bias", (rows,)
+        yield f"{layer}.attention_out", (hidden, config.num_heads * config.head_dim)
+        yield f"{layer}.ffn_norm", (hidden,)
+        yield f"{layer}.gate_up", (2 * ffn, hidden)
+        yield f"{layer}.down", (hidden, ffn)
+    yield "final_norm", (hidden,)
+    if not config.tied_embeddings:
+        yield "lm_head", (config.vocab_size, hidden)
+
+
+def _padded(shape: tuple[int, ...]) -> int:
+    return -(-prod(shape) // ALIGNMENT) * ALIGNMENT
+
+
+def _carve(block: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    views, start = {}, 0
+    for name, shape in shapes.items():
+        views[name] = block[start : start + prod(shape)].view(shape)
+        start += _padded(shape)
+    return views

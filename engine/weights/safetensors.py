@@ -1,0 +1,53 @@
+"""Reads and writes model folders: `config.json` beside one or several safetensors files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.errors import WeightsError
+from engine.weights.parameters import Parameters
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The folder's config; raises WeightsError where it is missing, not JSON or unsupported."""
+    path = folder / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WeightsError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise WeightsError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise WeightsError(f"{path} is not a JSON object")
+    return ModelConfig.from_hf(raw)
+
+
+def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the folder's safetensors files, memory-mapped."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise WeightsError(f"{folder} holds no .safetensors file")
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 -- not a mapping: it has no __iter__
+                    if not name.endswith(".rotary_emb.inv_freq"):  # old Llama checkpoints store the table
+                        yield name, opened.get_tensor(name)
+        except SafetensorError as error:
+            raise WeightsError(f"{path} is damaged: {error}") from error
+        except OSError as error:
+            raise WeightsError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def save_folder(parameters: Parameters, folder: Path) -> None:
+    """Write `parameters` as a folder that this module, and other programs of the field, can read."""
+    config = json.dumps(parameters.config.to_hf(), indent=2)
+    (folder / "config.json").write_text(config + "\n", encoding="utf-8")
+    save_file(parameters.slots(), folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,16 @@
+"""RMSNorm in plain PyTorch: the truth that every faster version is compared with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Scale each row of `x` to unit root mean square, times `weight` (Zhang & Sennrich 2019, arXiv 1910.07467).
+
+    x: [num_tokens, hidden_size]; weight: [hidden_size]. The mean is taken in float32 and rounded once, as Llama does.
+    """
+    wide = x.to(torch.float32)
+    scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return (wide * scale).to(x.dtype) * weight

@@ -1,0 +1,23 @@
+"""Rotary position embedding in plain PyTorch (Su et al. 2021, arXiv 2104.09864), halves rotated as in GPT-NeoX."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rope_table(max_positions: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of every position, float32 [max_positions, head_dim // 2] each."""
+    inverse = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
+    angles = torch.outer(torch.arange(max_positions, dtype=torch.float32, device=device), inverse)
+    return angles.cos(), angles.sin()
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate `x` to its positions in float32 and round once.
+
+    x: [num_tokens, num_heads, head_dim]; cos, sin: [num_tokens, head_dim // 2], the table's rows for these tokens.
+    """
+    first, second = x.to(torch.float32).chunk(2, dim=-1)
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

@@ -1,0 +1,5 @@
+"""SwiGLU."""
+
+from kernels.swiglu.reference import swiglu
+
+__all__ = ["swiglu"]

@@ -1,0 +1,139 @@
+"""The one door to the `tokenizers` library: byte-level BPE tokenizers that lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from repo_cache.errors import TokenizerError
+
+QWEN2_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The pre-tokenizer of Qwen2's own `tokenizer.json`."""
+
+PROBE = "x  e\u0301 \u212b\r\n\tÀ\u200d\n"
+"""Text that a lossy tokenizer gives back changed: blanks, decomposed and compatibility characters, line endings."""
+
+CONTROL, USER_DEFINED = 3, 4
+"""Token types of GGUF's `tokenizer.ggml.token_type` that are matched as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFVocabulary:
+    """What a GGUF file says of its byte-level BPE: `tokenizer.ggml.{tokens,token_type,merges,pre}`."""
+
+    tokens: Sequence[str]
+    token_types: Sequence[int]
+    merges: Sequence[str]
+    pre: str
+
+
+class BPETokenizer:
+    """Text to token ids and back, exactly: `decode(encode(text)) == text` for every text.
+
+    `encode` takes text as text: '<|im_end|>' in a user's file becomes ordinary tokens and can never end a turn.
+    `encode_template` is for the parts that we write ourselves, in which such names are the control tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        if isinstance(tokenizer.normalizer, normalizers.NFC):
+            tokenizer.normalizer = None  # it rewrites decomposed characters, and a file must come back as it was
+        self._controls = tokenizer
+        self._plain = Tokenizer.from_str(tokenizer.to_str())
+        self._plain.encode_special_tokens = True
+        if self.decode(self.encode(PROBE)) != PROBE:
+            raise TokenizerError("the tokenizer changes text (prefix blank or normaliser); files would be damaged")
+
+    @classmethod
+    def from_file(cls, path: Path) -> BPETokenizer:
+        """Read a `tokenizer.json`; raises TokenizerError where it is damaged or not byte-level BPE."""
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception for every fault
+            raise TokenizerError(f"cannot read {path}: {error}") from error
+        if not isinstance(tokenizer.model, models.BPE) or not isinstance(tokenizer.decoder, decoders.ByteLevel):
+            raise TokenizerError(f"{path} is not a byte-level BPE tokenizer; only those are supported")
+        return cls(tokenizer)
+
+    @classmethod
+    def from_gguf(cls, vocabulary: GGUFVocabulary) -> BPETokenizer:
+        """Build the tokenizer that a GGUF file describes; raises TokenizerError."""
+        ids = {token: number for number, token in enumerate(vocabulary.tokens)}
+        merges = [_merge_pair(merge) for merge in vocabulary.merges]
+        try:
+            tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges, fuse_unk=False, byte_fallback=False))
+        except Exception as error:  # as above
+            raise TokenizerError(f"the vocabulary and the merges do not fit together: {error}") from error
+        tokenizer.pre_tokenizer = _pre_tokenizer(vocabulary.pre)
+        tokenizer.decoder = decoders.ByteLevel()
+        for token, kind in zip(vocabulary.tokens, vocabulary.token_types, strict=True):
+            if kind in (CONTROL, USER_DEFINED):
+                tokenizer.add_tokens([AddedToken(token, special=kind == CONTROL, normalized=False)])
+        return cls(tokenizer)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text in which nothing is a control token."""
+        return self._plain.encode(text, add_special_tokens=False).ids
+
+    def encode_template(self, text: str) -> list[int]:
+        """Token ids of a text of ours, in which names of control tokens are control tokens."""
+        return self._controls.encode(text, add_special_tokens=False).ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of the ids, control tokens by name; bytes that are not UTF-8 become U+FFFD."""
+        table = self.token_bytes()
+        return b"".join(table[token_id] for token_id in token_ids).decode("utf-8", errors="replace")
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a whole token such as '<|im_end|>'."""
+        return self._controls.token_to_id(token)
+
+    def token_bytes(self) -> list[bytes]:
+        """What each id stands for, by id; ids without a token stand for nothing."""
+        added = self._controls.get_added_tokens_decoder()
+        by_id = {number: token for token, number in self._controls.get_vocab(with_added_tokens=True).items()}
+        unicode_to_byte = _byte_of_character()
+
+        def bytes_of(number: int) -> bytes:
+            if number in added:
+                return added[number].content.encode()
+            return bytes(unicode_to_byte[character] for character in by_id.get(number, ""))
+
+        return [bytes_of(number) for number in range(max(by_id) + 1)]
+
+    def save(self, path: Path) -> None:
+        """Write a `tokenizer.json` that `from_file` reads back."""
+        self._controls.save(str(path))
+
+
+def _merge_pair(merge: str) -> tuple[str, str]:
+    left, blank, right = merge.partition(" ")
+    if not (left and blank and right):
+        raise TokenizerError(f"the merge {merge!r} is not two tokens with a blank between them")
+    return left, right
+
+
+def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
+    """How text is cut before the merges, by GGUF's name; each as in the model's own `tokenizer.json`."""
+    match kind:
+        case "qwen2":
+            split: pre_tokenizers.PreTokenizer = pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated")
+            return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        case "smollm":
+            split = pre_tokenizers.Digits(individual_digits=True)
+            return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    raise TokenizerError(f"pre-tokenizer {kind!r} is not supported; supported are: qwen2, smollm")
+
+
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's printable stand-in of each byte, reversed: printable Latin-1 is itself, the rest follows from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    table = {chr(byte): byte for byte in printable}
+    table.update({chr(0x100 + offset): byte for offset, byte in enumerate(others)})
+    return table
