@@ -1,0 +1,108 @@
+"""`hunk models list | pull | path | verify`: the catalogue from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from agent_runtime.models import catalogue
+from agent_runtime.models.catalogue import CatalogueEntry
+from agent_runtime.models.progress import Progress, for_console
+from agent_runtime.models.pull import pull
+from agent_runtime.models.settings import ModelSettings, parse_sources
+from agent_runtime.models.sources import named_sources
+from agent_runtime.models.store import Store, ready, verify
+
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C ended, as shells have it: 128 + SIGINT."""
+
+models = typer.Typer(name="models", help="See, pull and check the models of the catalogue.", no_args_is_help=True)
+
+NAME = Annotated[str, typer.Argument(metavar="NAME", help="A name of `hunk models list`.")]
+JSON = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+SOURCE = Annotated[
+    list[str] | None,
+    typer.Option("--source", help="hub or registry; may be given twice, the first is tried first. [default: both]"),
+]
+
+
+@models.command("list")
+def list_command(as_json: JSON = False) -> None:
+    """Which models there are, and which of them are here."""
+    store = _store()
+    rows = [_row(entry, store) for entry in catalogue.CATALOGUE]
+    if as_json:
+        typer.echo(json.dumps({"models": rows}))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("name", "size", "here", "licence", "for"):
+        table.add_column(heading, no_wrap=heading == "name")
+    for row in rows:
+        size = f"{row['num_bytes'] / 1e6:,.0f} MB"
+        table.add_row(row["name"], size, row["state"], row["licence"], row["use"])
+    Console(highlight=False).print(table)
+
+
+@models.command("pull")
+def pull_command(name: NAME, source: SOURCE = None, as_json: JSON = False) -> None:
+    """Download a model, or what is missing of it, and check it."""
+    entry, settings = catalogue.find(name), _settings()
+    names = parse_sources(",".join(source), field="--source") if source else settings.sources
+    try:
+        pulled = pull(entry, Store(settings.cache_dir), named_sources(names), _progress())
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; `hunk models pull {name}` goes on from here", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    answer = {"fetched_bytes": pulled.fetched_bytes, "sources": list(pulled.sources)}
+    _answer(entry, Store(settings.cache_dir), as_json, **answer)
+
+
+@models.command("path")
+def path_command(name: NAME, as_json: JSON = False) -> None:
+    """Print where a pulled model's file is."""
+    entry, store = catalogue.find(name), _store()
+    ready(entry, store, _progress())
+    _answer(entry, store, as_json)
+
+
+@models.command("verify")
+def verify_command(name: NAME, as_json: JSON = False) -> None:
+    """Hash a pulled model's file and compare with the catalogue."""
+    entry, store = catalogue.find(name), _store()
+    verify(entry, store, _progress())
+    _answer(entry, store, as_json)
+
+
+def _settings() -> ModelSettings:
+    return ModelSettings.from_env(os.environ)
+
+
+def _store() -> Store:
+    return Store(_settings().cache_dir)
+
+
+def _progress() -> Progress:
+    return for_console(Console(stderr=True))
+
+
+def _row(entry: CatalogueEntry, store: Store) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "use": entry.use,
+        "licence": entry.licence,
+        "num_bytes": entry.num_bytes,
+        "sha256": entry.sha256,
+        "state": store.state(entry),
+        "path": str(store.path(entry)),
+    }
+
+
+def _answer(entry: CatalogueEntry, store: Store, as_json: bool, **more: Any) -> None:
+    row = _row(entry, store) | more
+    typer.echo(json.dumps(row) if as_json else row["path"])

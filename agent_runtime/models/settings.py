@@ -1,0 +1,54 @@
+"""The one place of the catalogue that reads the environment: where models lie and which sources are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from agent_runtime.errors import BadRequest
+
+SOURCE_NAMES = ("hub", "registry")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """`cache_dir` holds `models/`; `sources` are tried in this order."""
+
+    cache_dir: Path
+    sources: tuple[str, ...] = SOURCE_NAMES
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> ModelSettings:
+        """Reads `HUNK_CACHE`, `XDG_CACHE_HOME` and `HUNK_MODEL_SOURCES`; raises BadRequest on a bad value."""
+        sources = environ.get("HUNK_MODEL_SOURCES")
+        return cls(
+            cache_dir=_cache_dir(environ),
+            sources=SOURCE_NAMES if sources is None else parse_sources(sources, field="HUNK_MODEL_SOURCES"),
+        )
+
+
+def parse_sources(text: str, *, field: str) -> tuple[str, ...]:
+    """`"registry,hub"` as names in order; raises BadRequest, naming `field`, on an unknown, double or missing one."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    unknown = [name for name in names if name not in SOURCE_NAMES]
+    if unknown or not names or len(set(names)) != len(names):
+        raise BadRequest(
+            f"{field} is {text!r}: give one or both of {', '.join(SOURCE_NAMES)}, each once, separated by commas",
+            field=field,
+        )
+    return names
+
+
+def _cache_dir(environ: Mapping[str, str]) -> Path:
+    own = environ.get("HUNK_CACHE")
+    if own is not None:
+        folder = Path(own).expanduser()
+        if not own.strip() or (folder.exists() and not folder.is_dir()):
+            raise BadRequest(f"HUNK_CACHE is {own!r}: give a folder, which is made if need be", field="HUNK_CACHE")
+        return folder.absolute()
+    # The XDG specification has relative values ignored.
+    xdg = Path(environ.get("XDG_CACHE_HOME", ""))
+    return xdg / "hunk" if xdg.is_absolute() else platformdirs.user_cache_path("hunk", appauthor=False)

@@ -1,0 +1,114 @@
+"""Where the files of the catalogue's models lie on this machine, and what is known of them.
+
+<root>/models/<name>/<file>.gguf           the model, complete
+                     <file>.gguf.partial   a pull that was broken off, to be continued
+                     <file>.gguf.json      size, time of change and SHA-256 when it was last hashed
+                     .lock, .fetch-*       of a running pull
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agent_runtime.errors import CorruptModel, ModelUnavailable
+from agent_runtime.models.catalogue import CatalogueEntry
+from agent_runtime.models.progress import Progress, Silent
+
+CHUNK_BYTES = 1 << 20
+
+State = Literal["absent", "partial", "present", "verified"]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The folder of models under `root`, which need not exist yet."""
+
+    root: Path
+
+    def folder(self, entry: CatalogueEntry) -> Path:
+        """The model's own folder."""
+        return self.root / "models" / entry.name
+
+    def path(self, entry: CatalogueEntry) -> Path:
+        """Where the model's file lies, or would lie."""
+        return self.folder(entry) / entry.file_name
+
+    def partial_path(self, entry: CatalogueEntry) -> Path:
+        """Where the first bytes of the file lie while a pull runs, and after one that was broken off."""
+        return self.path(entry).with_name(entry.file_name + ".partial")
+
+    def record_path(self, entry: CatalogueEntry) -> Path:
+        """Where it is noted what the file was when it was last hashed."""
+        return self.path(entry).with_name(entry.file_name + ".json")
+
+    def state(self, entry: CatalogueEntry) -> State:
+        """`verified` if the file was hashed, rightly, and has not been touched since; hashes nothing itself."""
+        path = self.path(entry)
+        if not path.is_file():
+            return "partial" if self.partial_path(entry).is_file() else "absent"
+        try:
+            record = json.loads(self.record_path(entry).read_bytes())
+        except (OSError, ValueError):
+            return "present"
+        return "verified" if record == _record(path, entry.sha256) else "present"
+
+    def record(self, entry: CatalogueEntry) -> None:
+        """Notes that the file, as it is now, has the right SHA-256. A cache that is read-only goes without the note."""
+        with contextlib.suppress(OSError):
+            self.record_path(entry).write_text(json.dumps(_record(self.path(entry), entry.sha256)), encoding="utf-8")
+
+    def forget(self, entry: CatalogueEntry) -> None:
+        """Takes the note back."""
+        with contextlib.suppress(OSError):
+            self.record_path(entry).unlink(missing_ok=True)
+
+
+def ready(entry: CatalogueEntry, store: Store, progress: Progress | None = None) -> Path:
+    """The path of a pulled model, hashed only if it changed since it was last hashed.
+
+    Raises ModelUnavailable if it has not been pulled, CorruptModel if its SHA-256 is not the catalogue's.
+    """
+    if store.state(entry) != "verified":
+        verify(entry, store, progress)
+    return store.path(entry)
+
+
+def verify(entry: CatalogueEntry, store: Store, progress: Progress | None = None) -> Path:
+    """Hashes the file, whatever is noted about it, and answers its path.
+
+    Raises ModelUnavailable if it has not been pulled, CorruptModel if its size or SHA-256 is not the catalogue's.
+    """
+    path = store.path(entry)
+    if not path.is_file():
+        raise ModelUnavailable(f"{entry.name} is not on this machine: run `hunk models pull {entry.name}`")
+    try:
+        found = _sha256(path, progress or Silent())
+    except OSError as error:
+        raise ModelUnavailable(f"{path} cannot be read: {error.strerror}") from error
+    if found != entry.sha256:
+        store.forget(entry)
+        raise CorruptModel(
+            f"{path} is damaged: its SHA-256 is {found}, not {entry.sha256}; "
+            f"`hunk models pull {entry.name}` replaces it"
+        )
+    store.record(entry)
+    return path
+
+
+def _sha256(path: Path, progress: Progress) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file, progress.task("checking", path.stat().st_size):
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+            progress.at(file.tell())
+    return digest.hexdigest()
+
+
+def _record(path: Path, sha256: str) -> dict[str, int | str]:
+    stat = path.stat()
+    return {"num_bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": sha256}
