@@ -66,7 +66,7 @@ CATALOGUE: tuple[CatalogueEntry, ...] = (
     CatalogueEntry(
         name="smollm2-135m",
         title="SmolLM2-135M-Instruct Q4_1",
-        use="tests only: too small to edit well",
+        use="tests: too small to edit",
         licence="Apache-2.0",
         file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
         num_bytes=98_362_432,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from agent_runtime.errors import CorruptModel, ModelUnavailable, UnknownModel
-from agent_runtime.models.catalogue import CATALOGUE, find, hint
+from agent_runtime.models import catalogue
 from agent_runtime.models.progress import Progress
 from agent_runtime.models.store import Store, ready
 
@@ -32,8 +32,8 @@ def resolve(name_or_path: str, store: Store, progress: Progress | None = None) -
     Raises UnknownModel (no such name, file or folder), ModelUnavailable (a catalogue model that is not pulled, or a
     folder that lacks something), CorruptModel (not a GGUF file, or not the catalogue's SHA-256).
     """
-    if any(entry.name == name_or_path for entry in CATALOGUE):
-        entry = find(name_or_path)
+    if any(entry.name == name_or_path for entry in catalogue.CATALOGUE):
+        entry = catalogue.find(name_or_path)
         return ModelFiles("gguf", ready(entry, store, progress), entry.name, entry.sha256)
     path = Path(name_or_path).expanduser()
     try:
@@ -44,7 +44,7 @@ def resolve(name_or_path: str, store: Store, progress: Progress | None = None) -
     except OSError as error:
         raise ModelUnavailable(f"{path} cannot be read: {error.strerror}") from error
     raise UnknownModel(
-        f"{name_or_path!r} is neither a model of the catalogue nor a file or folder here: {hint(path.name)}"
+        f"{name_or_path!r} is neither a model of the catalogue nor a file or folder here: {catalogue.hint(path.name)}"
     )
 
 

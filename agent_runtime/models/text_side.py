@@ -1,0 +1,89 @@
+"""The text side of a model: its tokenizer, its chat template and the tokens that end a turn."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent_runtime.chat_template import ChatTemplate
+from agent_runtime.errors import CorruptModel
+from engine.weights.gguf import GGUFModel
+from repo_cache.tokenizer import BPETokenizer, GGUFVocabulary
+
+TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
+"""Control tokens that end a turn in the supported families, whether or not the metadata name them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextSide:
+    """What turns messages into token ids and ids into text."""
+
+    tokenizer: BPETokenizer
+    template: ChatTemplate
+    stop_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TextMetadata:
+    """What a model's files say of its chat template and its control tokens."""
+
+    chat_template: str
+    eos_token: str
+    bos_token: str
+
+    def with_tokenizer(self, tokenizer: BPETokenizer) -> TextSide:
+        """The text side, with everything that ends a turn."""
+        named = {tokenizer.control_id(token) for token in (self.eos_token, *TURN_ENDS)}
+        return TextSide(
+            tokenizer,
+            ChatTemplate(self.chat_template, bos_token=self.bos_token, eos_token=self.eos_token),
+            frozenset(number for number in named if number is not None),
+        )
+
+
+def from_gguf(model: GGUFModel) -> tuple[BPETokenizer, TextMetadata]:
+    """Tokenizer and metadata of an open GGUF file; raises CorruptModel where they are missing."""
+    values = {name: model.metadata(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type", "merges", "pre")}
+    missing = sorted(name for name, value in values.items() if value is None)
+    template = model.metadata("tokenizer.chat_template")
+    if missing or template is None:
+        what = f"tokenizer.ggml.{missing[0]}" if missing else "tokenizer.chat_template"
+        raise CorruptModel(f"the GGUF file has no {what}; take an instruction-tuned model with a byte-level BPE")
+    tokenizer = BPETokenizer.from_gguf(
+        GGUFVocabulary(values["tokens"], values["token_type"], values["merges"], values["pre"])
+    )
+    names = {
+        kind: _token_at(values["tokens"], model.metadata(f"tokenizer.ggml.{kind}_token_id")) for kind in ("eos", "bos")
+    }
+    return tokenizer, TextMetadata(template, eos_token=names["eos"], bos_token=names["bos"])
+
+
+def from_folder(folder: Path) -> tuple[BPETokenizer, TextMetadata]:
+    """Tokenizer and metadata of a model folder; raises CorruptModel where they are missing."""
+    tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
+    path = folder / "tokenizer_config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CorruptModel(f"cannot read {path}: {error}") from error
+    separate = folder / "chat_template.jinja"
+    template = separate.read_text(encoding="utf-8") if separate.is_file() else config.get("chat_template")
+    if not isinstance(template, str):
+        raise CorruptModel(f"{folder} has no chat template; take an instruction-tuned model")
+    metadata = TextMetadata(
+        template, eos_token=_token_name(config.get("eos_token")), bos_token=_token_name(config.get("bos_token"))
+    )
+    return tokenizer, metadata
+
+
+def _token_at(tokens: list[str], token_id: int | None) -> str:
+    return tokens[token_id] if token_id is not None and 0 <= token_id < len(tokens) else ""
+
+
+def _token_name(value: Any) -> str:
+    """A token in `tokenizer_config.json` is a string, an object with `content`, or null."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""
