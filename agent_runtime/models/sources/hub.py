@@ -36,13 +36,10 @@ class HubSource:
         url, headers = self._locate(entry.hub_repo, entry.file_name)
         # `identity`: a compressed answer could not be continued at a byte of the file.
         headers |= {"Range": f"bytes={partial.size}-", "Accept-Encoding": "identity"}
-        with partial.progress.task(f"{entry.name} from the hub", partial.total_bytes):
-            partial.progress.at(partial.size)
-            with (
-                _translated(),
-                httpx.stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as answer,
-            ):
-                num_skip = _check(answer, partial)
+        with _translated(), httpx.stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as answer:
+            num_skip = _check(answer, partial)
+            with partial.progress.task(f"{entry.name} (hub)", partial.total_bytes):
+                partial.progress.at(partial.size)
                 for chunk in answer.iter_raw():
                     partial.write(chunk[num_skip:])
                     num_skip = max(0, num_skip - len(chunk))

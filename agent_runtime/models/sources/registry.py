@@ -50,7 +50,7 @@ class RegistrySource:
         if not entry.registry_parts:
             raise SourceError(f"does not carry {entry.name}")
         num_parts = len(entry.registry_parts)
-        with partial.progress.task(f"{entry.name} from the registry", partial.total_bytes):
+        with partial.progress.task(f"{entry.name} (registry)", partial.total_bytes):
             partial.progress.at(partial.size)
             while partial.missing_bytes:
                 index = partial.size // entry.part_bytes
