@@ -1,0 +1,106 @@
+"""Which lines of one text are which lines of another: exact line opcodes by rapidfuzz, bounded in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+from rapidfuzz.distance import Indel
+
+# rapidfuzz keeps a bit matrix of len(a) * len(b); 4e8 bits are 50 MB.
+MAX_MATRIX_BITS = 400_000_000
+
+
+class LineOp(NamedTuple):
+    """Lines `a[a_start:a_end)` and `b[b_start:b_end)` are equal, or the first were replaced by the second.
+
+    A change with an empty `a` range is an insertion, one with an empty `b` range a deletion. Two changes never touch.
+    """
+
+    equal: bool
+    a_start: int
+    a_end: int
+    b_start: int
+    b_end: int
+
+
+def line_opcodes(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[LineOp]:
+    """Return the ops that turn `a` into `b`, in order and without gaps. Equal lines are equal as Python values."""
+    ids: dict[Hashable, int] = {}
+    # Numbers instead of lines: rapidfuzz compares hashes, and small numbers have no collisions.
+    left = [ids.setdefault(line, len(ids)) for line in a]
+    right = [ids.setdefault(line, len(ids)) for line in b]
+    return _joined(_ops(left, right, 0, len(left), 0, len(right)), len(left), len(right))
+
+
+def _joined(matches: Iterator[tuple[int, int, int]], num_a: int, num_b: int) -> list[LineOp]:
+    ops: list[LineOp] = []
+    at_a = at_b = 0
+    for start_a, start_b, length in [*matches, (num_a, num_b, 0)]:
+        if at_a < start_a or at_b < start_b:
+            ops.append(LineOp(False, at_a, start_a, at_b, start_b))
+        if length and ops and ops[-1].equal:
+            ops[-1] = ops[-1]._replace(a_end=start_a + length, b_end=start_b + length)
+        elif length:
+            ops.append(LineOp(True, start_a, start_a + length, start_b, start_b + length))
+        at_a, at_b = start_a + length, start_b + length
+    return ops
+
+
+def _ops(a: list[int], b: list[int], a1: int, a2: int, b1: int, b2: int) -> Iterator[tuple[int, int, int]]:
+    """Yield runs of equal lines (start in a, start in b, length), the common ends trimmed first."""
+    prefix = 0
+    while a1 + prefix < a2 and b1 + prefix < b2 and a[a1 + prefix] == b[b1 + prefix]:
+        prefix += 1
+    if prefix:
+        yield a1, b1, prefix
+    a1, b1 = a1 + prefix, b1 + prefix
+    suffix = 0
+    while a1 < a2 - suffix and b1 < b2 - suffix and a[a2 - suffix - 1] == b[b2 - suffix - 1]:
+        suffix += 1
+    a2, b2 = a2 - suffix, b2 - suffix
+    if a1 < a2 and b1 < b2:
+        yield from _middle(a, b, a1, a2, b1, b2)
+    if suffix:
+        yield a2, b2, suffix
+
+
+def _middle(a: list[int], b: list[int], a1: int, a2: int, b1: int, b2: int) -> Iterator[tuple[int, int, int]]:
+    if (a2 - a1) * (b2 - b1) <= MAX_MATRIX_BITS:
+        for op in Indel.opcodes(a[a1:a2], b[b1:b2]):
+            if op.tag == "equal":
+                yield a1 + op.src_start, b1 + op.dest_start, op.src_end - op.src_start
+        return
+    # Too large for one matrix: cut at lines that stand once on both sides, in order (patience diff, Bram Cohen 2009).
+    # Without such lines the whole range counts as replaced, which is true if not the shortest answer.
+    at_a, at_b = a1, b1
+    cuts = _unique_in_order(a, b, a1, a2, b1, b2)
+    for cut_a, cut_b in cuts:
+        yield from _ops(a, b, at_a, cut_a, at_b, cut_b)
+        yield cut_a, cut_b, 1
+        at_a, at_b = cut_a + 1, cut_b + 1
+    if cuts:
+        yield from _ops(a, b, at_a, a2, at_b, b2)
+
+
+def _unique_in_order(a: list[int], b: list[int], a1: int, a2: int, b1: int, b2: int) -> list[tuple[int, int]]:
+    """Return the longest increasing run of (place in a, place in b) over lines that are unique on both sides."""
+    counts_a, counts_b = Counter(a[a1:a2]), Counter(b[b1:b2])
+    place_b = {line: i for i, line in enumerate(b[b1:b2], b1) if counts_b[line] == 1}
+    pairs = [(i, place_b[line]) for i, line in enumerate(a[a1:a2], a1) if counts_a[line] == 1 and line in place_b]
+    tails: list[int] = []
+    tail_at: list[int] = []
+    before: list[int] = []
+    for at, (_, place) in enumerate(pairs):
+        length = bisect_left(tails, place)
+        before.append(tail_at[length - 1] if length else -1)
+        tails[length : length + 1] = [place]
+        tail_at[length : length + 1] = [at]
+    run: list[tuple[int, int]] = []
+    at = tail_at[-1] if tail_at else -1
+    while at >= 0:
+        run.append(pairs[at])
+        at = before[at]
+    return run[::-1]

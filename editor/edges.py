@@ -1,0 +1,182 @@
+"""The edges of a sketch's block: new lines between an anchor and a placeholder, and whether they are only added.
+
+Between two anchors a sketch shows every line, so nothing is open there. At an edge the placeholder hides the file's
+next lines, and the same snippet can mean "add this" or "put this in the place of what is hidden":
+
+    # ... existing code ...         timeout = 30        added, or instead of line 1?
+    timeout = 60                    retries = 5
+    retries = 5
+
+So an insertion at an edge has to pass every test of this file, and is left to the model otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rapidfuzz import fuzz
+
+from editor.ladder import indent, rstripped
+from editor.types import ReasonCode
+
+_STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|`(?:\\.|[^`\\])*`')
+_CLOSERS = {")": "(", "]": "[", "}": "{"}
+_CLOSING_LINE = re.compile(r"[\s)\]};,]*")
+_COMMENT = re.compile(r"\s*(//|#|/\*|\*|--|<!--|;|%)")
+_CONTINUES = re.compile(
+    r"\s*(else|elif|elsif|except|finally|catch|rescue|ensure|while|until|and|or|then|\.|\?|&&|\|\|)"
+)
+_FIELD = re.compile(r"\s*[\"']?([\w.$-]+)[\"']?\s*(?::(?!:)|:?=(?!=))")
+_DEFINITION = re.compile(r"\b(?:def|class|function\*?|func|fn|interface|struct|enum|trait|type|module)\s+([\w$]+)")
+_IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*")
+# Words that stand before the name that a line is about, in the languages that have grammars here.
+_MODIFIERS = re.compile(
+    r"abstract|as|async|auto|await|bool|boolean|case|char|class|const|constructor|def|default|defer|delete|do|"
+    r"double|enum|export|extends|extern|final|float|fn|for|foreach|from|func|function|get|go|if|impl|import|in|"
+    r"inline|int|interface|internal|let|long|mod|module|mut|namespace|new|of|open|override|package|private|"
+    r"protected|pub|public|readonly|return|self|set|short|signed|static|string|struct|super|switch|this|throw|"
+    r"trait|try|type|typedef|typeof|union|unsigned|use|using|val|var|virtual|void|volatile|while|with|yield"
+)
+_LIKE_A_REWRITE = 80
+_MAX_SCOPE_LINES = 2_000
+
+
+class DoubtError(Exception):
+    """A place or an intent that no rule decides; becomes `Unresolved`."""
+
+    def __init__(self, code: ReasonCode, reason: str, num_candidates: int = 0) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.num_candidates = num_candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """How an edge reads: the first `consumed` of its lines (outwards from the anchor) are lines of the file."""
+
+    consumed: int
+    new: tuple[str, ...]
+
+
+def read_edge(inner: Sequence[str], outer: Sequence[str], anchor: str, *, upward: bool, at_least: int = 0) -> Edge:
+    """Return the only reading of an edge; raises `DoubtError` where there are none or several.
+
+    `inner` are the block's lines and `outer` the file's, both outwards from the anchor line (so upside down for an
+    upper edge). Reading `k` takes the first k lines as lines of the file and the rest as new; it holds if the new
+    lines are closed in themselves. Where readings differ only in blank lines, the one that takes fewest is meant.
+    """
+    common = 0
+    while common < min(len(inner), len(outer)) and rstripped(inner[common]) == rstripped(outer[common]):
+        common += 1
+    if common == len(inner):
+        return Edge(common, ())
+    readings: dict[tuple[str, ...], Edge] = {}
+    for taken in range(at_least, common + 1):
+        new = tuple(reversed(inner[taken:])) if upward else tuple(inner[taken:])
+        below = [*reversed(inner[:taken]), anchor] if upward else outer[taken:]
+        if is_closed(new, next((line for line in below if line.strip()), "")):
+            readings.setdefault(tuple(line for line in new if line.strip()), Edge(taken, new))
+    if len(readings) != 1:
+        what = "do not form a whole by themselves" if not readings else "can be read in more than one way"
+        raise DoubtError(
+            "open_intent", f"The new lines {quoted(inner[common])} next to a placeholder {what}.", len(readings)
+        )
+    return next(iter(readings.values()))
+
+
+def is_closed(new: Sequence[str], below: str) -> bool:
+    """Tell whether lines can be added as they are: brackets pair up, and the line below is not taken in by them."""
+    solid = [line for line in new if line.strip()]
+    if not solid or not _balanced(solid):
+        return False
+    base = _width(solid[0])
+    if any(_width(line) < base for line in solid) or _CONTINUES.match(solid[0]):
+        return False
+    return _width(below) <= base and not _CONTINUES.match(below)
+
+
+def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool) -> None:
+    """Raise `DoubtError` unless the new lines of an edge are surely an addition to what the placeholder hides."""
+    beyond = outer[edge.consumed :]
+    neighbour = beyond[0] if beyond else ""
+    shown = quoted(next(line for line in edge.new if line.strip()))
+    if not _CLOSING_LINE.fullmatch(neighbour):
+        raise DoubtError(
+            "open_intent", f"The new lines {shown} may be meant beside or instead of the line {quoted(neighbour)}.", 2
+        )
+    solid = [line for line in edge.new if line.strip()]
+    hidden = [line for line in beyond if line.strip()]
+    if hidden and rstripped(hidden[0]) == rstripped(solid[0] if upward else solid[-1]):
+        raise DoubtError("open_intent", f"The new lines {shown} repeat the line {quoted(hidden[0])} next to them.", 2)
+    keys = {key(line) for line in hidden} - {""}
+    clash = next((line for line in _statements(solid) if key(line) in keys), None)
+    if clash is not None:
+        raise DoubtError("open_intent", f"A line like {quoted(clash)} stands among the lines that are left out.", 2)
+    chunk = hidden[: len(solid)]
+    likeness = fuzz.ratio("\n".join(solid), "\n".join(reversed(chunk) if upward else chunk))
+    if likeness >= _LIKE_A_REWRITE:
+        raise DoubtError("open_intent", f"The new lines {shown} look like a rewrite of the lines next to them.", 2)
+
+
+def check_addition(new: Sequence[str], lines: Sequence[str], at: int) -> None:
+    """Raise `DoubtError` if new lines before `lines[at]` define again what the file or the scope there has."""
+    names = {match[1] for line in new if (match := _DEFINITION.search(line)) and not _COMMENT.match(line)}
+    again = next((line for line in lines if (match := _DEFINITION.search(line)) and match[1] in names), None)
+    if again is not None:
+        raise DoubtError("open_intent", f"The edit adds what the file already defines: {quoted(again)}.", 2)
+    solid = [line for line in new if line.strip()]
+    fields = {match[1] for line in _statements(solid) if (match := _FIELD.match(line))}
+    width = min((_width(line) for line in solid), default=0)
+    for line in _scope(lines, at, width):
+        match = _FIELD.match(line)
+        if match and match[1] in fields:
+            raise DoubtError("open_intent", f"The edit adds {match[1]} beside the line {quoted(line)}.", 2)
+
+
+def key(line: str) -> str:
+    """Return the name that a line is about ("retries" of `const retries = 3;`), '' if there is none."""
+    if _COMMENT.match(line):
+        return ""
+    return next((word for word in _IDENTIFIER.findall(line) if not _MODIFIERS.fullmatch(word)), "")
+
+
+def quoted(line: str) -> str:
+    """Return a line as it is shown in a reason."""
+    text = line.strip()
+    return f"'{text}'" if len(text) <= 60 else f"'{text[:57]}...'"
+
+
+def _statements(solid: Sequence[str]) -> Iterator[str]:
+    """Yield the outermost of some lines, without comments and closing brackets."""
+    width = min((_width(line) for line in solid), default=0)
+    for line in solid:
+        if _width(line) == width and not _CLOSING_LINE.fullmatch(line) and not _COMMENT.match(line):
+            yield line
+
+
+def _scope(lines: Sequence[str], at: int, width: int) -> Iterator[str]:
+    """Yield the lines around `at` with just this indentation, up and down to where the indentation is left."""
+    for step in (range(at - 1, max(-1, at - _MAX_SCOPE_LINES), -1), range(at, min(len(lines), at + _MAX_SCOPE_LINES))):
+        for index in step:
+            if lines[index].strip() and _width(lines[index]) < width:
+                break
+            if _width(lines[index]) == width:
+                yield lines[index]
+
+
+def _balanced(lines: Sequence[str]) -> bool:
+    open_brackets: list[str] = []
+    for line in lines:
+        for char in _STRING.sub("", line):
+            if char in "([{":
+                open_brackets.append(char)
+            elif char in _CLOSERS and (not open_brackets or open_brackets.pop() != _CLOSERS[char]):
+                return False
+    return not open_brackets
+
+
+def _width(line: str) -> int:
+    return len(indent(line).expandtabs(4))

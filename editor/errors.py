@@ -1,0 +1,50 @@
+"""The errors that the editor raises; every message is one line that tells a person what to do.
+
+EditorError
+├── CodecError              the file's bytes cannot be edited as text
+│   ├── BinaryFileError     they hold a NUL byte
+│   ├── NotUtf8Error        they are text in another encoding
+│   └── NotEncodableError   the merged text holds something that UTF-8 cannot express
+└── EditSyntaxError         the edit itself cannot be read; `code` and `suggestion` say why and what to send
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+SyntaxCode = Literal["empty_edit", "only_markers", "malformed"]
+"""The members of `editor.types.ReasonCode` that are found before any file is looked at."""
+
+
+class EditorError(Exception):
+    """Anything that the editor refuses."""
+
+
+class CodecError(EditorError):
+    """Bytes that cannot become text, or text that cannot become bytes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class BinaryFileError(CodecError):
+    """The bytes hold a NUL."""
+
+
+class NotUtf8Error(CodecError):
+    """The bytes are not valid UTF-8."""
+
+
+class NotEncodableError(CodecError):
+    """The text holds a lone surrogate, which has no UTF-8 form."""
+
+
+class EditSyntaxError(EditorError):
+    """An edit that cannot be parsed; nothing was tried on the file."""
+
+    def __init__(self, code: SyntaxCode, message: str, suggestion: str) -> None:
+        super().__init__(message)
+        self.code: SyntaxCode = code
+        self.message = message
+        self.suggestion = suggestion
