@@ -1,6 +1,6 @@
 """Everything that can go wrong for a user, each with the exit code and the HTTP status that it maps to.
 
-RuntimeFault
+HunkError
 ├── BadRequest              exit 2, HTTP 400   the request itself is malformed
 │   └── Unsupported         exit 2, HTTP 422   a field or value that this version does not know
 ├── BadFile                 exit 2, HTTP 422   the file cannot be taken: binary, not UTF-8, too large, a directory
@@ -23,7 +23,7 @@ from typing import ClassVar
 from editor.types import Unresolved
 
 
-class RuntimeFault(Exception):
+class HunkError(Exception):
     """The root: a fault with a message for a person that says what to do."""
 
     exit_code: ClassVar[int] = 1
@@ -32,7 +32,7 @@ class RuntimeFault(Exception):
     """Stable short name; the last part of the problem's `type` URI."""
 
 
-class BadRequest(RuntimeFault):
+class BadRequest(HunkError):
     """The request is malformed."""
 
     exit_code = 2
@@ -51,7 +51,7 @@ class Unsupported(BadRequest):
     kind = "unsupported"
 
 
-class BadFile(RuntimeFault):
+class BadFile(HunkError):
     """The file cannot be edited as it is."""
 
     exit_code = 2
@@ -80,7 +80,7 @@ class TooLarge(BadFile):
     kind = "too-large"
 
 
-class Stale(RuntimeFault):
+class Stale(HunkError):
     """The file's hash is not the one expected; `current_sha256` is what it is now."""
 
     exit_code = 3
@@ -92,7 +92,7 @@ class Stale(RuntimeFault):
         self.current_sha256 = current_sha256
 
 
-class EditRefused(RuntimeFault):
+class EditRefused(HunkError):
     """The edit does not apply; `reasons` are the editor's."""
 
     exit_code = 3
@@ -104,7 +104,7 @@ class EditRefused(RuntimeFault):
         self.reasons = reasons
 
 
-class ModelUnavailable(RuntimeFault):
+class ModelUnavailable(HunkError):
     """The model cannot be had or loaded, or is not loaded yet."""
 
     exit_code = 4
@@ -131,7 +131,7 @@ class CorruptModel(ModelUnavailable):
     kind = "corrupt-model"
 
 
-class NoConnection(RuntimeFault):
+class NoConnection(HunkError):
     """The service at the URL does not answer."""
 
     exit_code = 5

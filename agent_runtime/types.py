@@ -10,6 +10,8 @@ from editor.types import Check, FormatName
 Mode = Literal["auto", "deterministic", "model"]
 Method = Literal["deterministic", "model"]
 Certainty = Literal["certain", "scored", "model"]
+Draft = Literal["copy", "none"]
+"""`copy` drafts the answer from the file and the edit; `none` decodes a token a pass, for comparison."""
 Status = Literal["merged", "rejected", "noop"]
 
 
@@ -26,6 +28,7 @@ class ApplyRequest:
     temperature: float = 0.0
     seed: int = 0
     max_tokens: int | None = None
+    draft: Draft = "copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,8 @@ class FileResult:
 class ApplyResult:
     """The answer to one apply. A result that a check rejects still carries everything.
 
-    `timings` holds milliseconds by phase (`parse_ms`, `merge_ms`, `prompt_ms`, `generate_ms`, `verify_ms`) and
-    `total_ms`.
+    `timings` holds milliseconds by phase (`parse_ms`, `merge_ms`, `prompt_ms`, `prefill_ms`, `decode_ms`,
+    `verify_ms`) and `total_ms`; a phase that did not happen is absent.
     """
 
     status: Status

@@ -1,0 +1,62 @@
+# People and CI call the same targets. Each makes .venv as it needs it and is quick when nothing changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MODEL ?= qwen2.5-coder-1.5b
+TEST_MODELS := smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: all demo serve test test-long lint format bench models-for-tests clean
+.DEFAULT_GOAL := all
+
+all: $(VENV)/.installed
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing hunk and what it needs into $(VENV) (torch is about 200 MB)"
+	$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	@echo "installing what the tests and checks need (transformers, mypy, ruff, ...)"
+	$(PIP_INSTALL) --editable '.[test,bench]'
+	@touch $@
+
+# One edit by rule and one by the model, over HTTP. MODEL=qwen2.5-coder-0.5b is quicker and less able.
+demo: $(VENV)/.installed
+	$(BIN)/hunk models pull $(MODEL)
+	$(BIN)/python examples/demo.py --model $(MODEL)
+
+serve: $(VENV)/.installed
+	$(BIN)/hunk models pull $(MODEL)
+	$(BIN)/hunk serve --model $(MODEL) --root .
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+models-for-tests: $(VENV)/.installed
+	@echo "the tests use $(TEST_MODELS): 1.7 GB, downloaded once into the cache (HUNK_CACHE, or ~/.cache/hunk)"
+	@for model in $(TEST_MODELS); do $(BIN)/hunk models pull $$model || exit; done
+
+test: lint models-for-tests
+	$(BIN)/pytest -m 'not long'
+
+test-long: lint models-for-tests
+	$(BIN)/pytest
+
+# The table of README.md: prefill, plain and copy tokens a second, load time and memory of every model.
+bench: models-for-tests $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.models
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,41 @@
+"""The command `hunk`: puts the subcommands together and turns faults into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from agent_runtime.cli.apply import apply_command
+from agent_runtime.cli.models import models
+from agent_runtime.cli.serve import serve_command
+from agent_runtime.errors import HunkError
+
+app = typer.Typer(
+    name="hunk",
+    help="Applies code edits with a language model at the price of what changed.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(models)
+app.command("apply")(apply_command)
+app.command("serve")(serve_command)
+
+
+@app.callback(invoke_without_command=True)
+def main(show_version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False) -> None:
+    """Applies code edits with a language model at the price of what changed."""
+    if show_version:
+        typer.echo(version("hunk"))
+        raise typer.Exit
+
+
+def run() -> None:
+    """The entry point of the console script."""
+    try:
+        app()
+    except HunkError as fault:
+        typer.echo(f"hunk: {fault}", err=True)
+        sys.exit(fault.exit_code)

@@ -1,0 +1,80 @@
+"""`hunk serve`: the HTTP service on a socket of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvicorn
+from rich.console import Console
+
+from agent_runtime.errors import BadRequest, HunkError
+from agent_runtime.http.app import build_app
+from agent_runtime.models.load import DEFAULT_CONTEXT
+from agent_runtime.models.progress import LineProgress, for_console
+from agent_runtime.models.settings import ModelSettings
+from agent_runtime.wiring import DEFAULT_MODEL, model_slot, service, use_all_cores
+
+SHUTDOWN_SECONDS = 5
+"""How long a request may go on after Ctrl-C."""
+
+
+def serve_command(
+    root: Annotated[
+        Path | None, typer.Option("--root", metavar="DIR", help="Files below it may be named by path.")
+    ] = None,
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="A catalogue name or path.")] = DEFAULT_MODEL,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8311,
+    allow_host: Annotated[
+        list[str] | None, typer.Option("--allow-host", help="A further name of this service.")
+    ] = None,
+    context: Annotated[int, typer.Option("--context", min=256, help="Tokens of prompt and answer.")] = DEFAULT_CONTEXT,
+) -> None:
+    """Serve POST /apply until Ctrl-C."""
+    console = Console(stderr=True, highlight=False)
+    slot = model_slot(model, ModelSettings.from_env(os.environ), context, for_console(console))
+    parts = service(slot, root)
+    faults: list[HunkError] = []
+    with _listen(host, port) as listener:
+        say = LineProgress(console).say
+        name, number = listener.getsockname()[:2]
+
+        def give_up(fault: HunkError) -> None:
+            faults.append(fault)
+            server.should_exit = True
+
+        def start() -> None:
+            use_all_cores()
+            say(f"listening on http://{_bracketed(name)}:{number}, loading {slot.name}")
+            slot.load_in_background(lambda: say(f"{slot.name} is ready"), give_up)
+
+        app = build_app(parts, hosts=[host, *(allow_host or [])], on_start=start)
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SHUTDOWN_SECONDS)
+        server = uvicorn.Server(config)
+        server.run(sockets=[listener])
+    if faults:
+        raise faults[0]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A bound socket; raises BadRequest where the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise BadRequest(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; "
+            "choose another with --port (0 takes a free one)",
+            field="port",
+        ) from error
+    return listener
+
+
+def _bracketed(name: str) -> str:
+    return f"[{name}]" if ":" in name else name

@@ -1,0 +1,157 @@
+"""The service's routes: validate, hand on, answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from anyio.to_thread import run_sync
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from agent_runtime.apply import Applier
+from agent_runtime.errors import BadRequest, HunkError, OutsideRoot, Stale, Unsupported
+from agent_runtime.http.body_limit import BodyLimit
+from agent_runtime.http.guard import OwnHostsOnly
+from agent_runtime.http.schema import ApplyBody, fault_of_validation
+from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
+from agent_runtime.model_slot import ModelSlot
+from agent_runtime.shapes import PROBLEM_TYPE, problem_of, result_to_json
+from agent_runtime.types import ApplyRequest, ApplyResult
+from agent_runtime.workspace import Workspace
+
+MAX_BODY_BYTES = 6 * (MAX_FILE_BYTES + MAX_EDIT_BYTES)
+"""JSON may spell a byte as six (`\\u0001`); what the fields hold is checked after decoding."""
+
+DISCONNECT_POLL_SECONDS = 0.25
+
+HTTP_KINDS = {404: "no-such-route", 405: "no-such-route", 413: "too-large"}
+"""Problem kinds of what the framework refuses before a route is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The finished parts that the routes use."""
+
+    applier: Applier
+    model: ModelSlot
+    workspace: Workspace | None
+
+
+class ClientLeft(Exception):
+    """Raised between two passes of the model when nobody waits for the answer any more."""
+
+
+def build_app(service: Service, *, hosts: Iterable[str] = (), on_start: Callable[[], None] = lambda: None) -> FastAPI:
+    """The ASGI application. `hosts` are further names under which it may be called; `on_start` runs at startup."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        on_start()
+        yield
+
+    app = FastAPI(title="Hunk", summary="Applies code edits.", lifespan=lifespan)
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
+    app.add_middleware(OwnHostsOnly, hosts=hosts)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(HTTPException, _refused_by_framework)
+    app.add_exception_handler(HunkError, _fault)
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """The process answers, whatever else it does."""
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> dict[str, str]:
+        """The model is loaded; 503 until it is."""
+        return {"status": "ready", "model": service.model.get().name}
+
+    @app.post("/apply")
+    async def apply(body: ApplyBody, request: Request) -> dict[str, Any]:
+        """Merge one edit into one file."""
+        work = await run_sync(_prepare, service, body)
+        return result_to_json(await _run(service.applier, work, request))
+
+    return app
+
+
+def _prepare(service: Service, body: ApplyBody) -> ApplyRequest:
+    """Check what the schema cannot, and fetch the file."""
+    check_size(len(body.edit), "the edit", MAX_EDIT_BYTES)
+    if body.model is not None and body.model != service.model.name:
+        raise Unsupported(f"this service runs {service.model.name!r}, not {body.model!r}", field="model")
+    original = _original(service.workspace, body)
+    current = sha256(original).hexdigest()
+    if body.expected_sha256 not in (None, current):
+        raise Stale("the file is not the one that the edit was made for; read it again", current_sha256=current)
+    return body.request(original)
+
+
+def _original(workspace: Workspace | None, body: ApplyBody) -> bytes:
+    if body.original is not None:
+        try:
+            original = body.original.encode("utf-8")
+        except UnicodeEncodeError:
+            raise BadRequest("original holds a lone surrogate, which is not text", field="original") from None
+        check_size(len(original), "the file", MAX_FILE_BYTES)
+        return original
+    if body.path is None:
+        raise BadRequest("give 'original', the file's text, or 'path', a file below the service's root", field="path")
+    if workspace is None:
+        raise OutsideRoot("this service reads no files: send 'original', or start it with --root DIR")
+    return workspace.read(body.path)
+
+
+async def _run(applier: Applier, work: ApplyRequest, request: Request) -> ApplyResult:
+    """Apply in a thread, so that other requests are answered meanwhile; stop when the client hangs up."""
+    left = threading.Event()
+
+    def stop_if_left(_: int) -> None:
+        if left.is_set():
+            raise ClientLeft
+
+    async def watch() -> None:
+        try:
+            while not await request.is_disconnected():
+                await asyncio.sleep(DISCONNECT_POLL_SECONDS)
+        finally:  # also when the server shuts down
+            left.set()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        return await run_sync(applier.apply, work, stop_if_left)
+    except ClientLeft:
+        raise HTTPException(499, "the client closed the connection") from None
+    finally:
+        watcher.cancel()
+
+
+async def _malformed(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return _problem(problem_of(fault_of_validation(list(error.errors()))))
+
+
+async def _fault(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HunkError)
+    return _problem(problem_of(error))
+
+
+async def _refused_by_framework(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    kind = HTTP_KINDS.get(error.status_code, "malformed")
+    return _problem(
+        {"type": PROBLEM_TYPE + kind, "title": error.detail, "status": error.status_code, "detail": error.detail}
+    )
+
+
+def _problem(problem: dict[str, Any]) -> JSONResponse:
+    headers = {"Retry-After": "5"} if problem["status"] == 503 else None
+    return JSONResponse(problem, problem["status"], headers, media_type="application/problem+json")

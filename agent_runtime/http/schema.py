@@ -1,0 +1,95 @@
+"""The body of `POST /apply`: what is taken, and what is refused by name because it is not supported yet."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from agent_runtime.errors import BadRequest, Unsupported
+from agent_runtime.types import ApplyRequest, Draft, Mode
+
+NOT_YET: dict[str, tuple[Any, ...]] = {
+    "files": (),
+    "prediction": (),
+    "stream": (False,),
+    "write": (False,),
+    "scope": ("auto", "file"),
+    "decide": ("generate",),
+    "reuse": ("exact",),
+    "policy": ("strict",),
+    "format": ("auto", "lazy", "search_replace"),
+}
+"""Fields of the interface whose other values come with later versions; these values are what happens anyway."""
+
+Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+
+
+class ApplyBody(BaseModel):
+    """One edit of one file: `path` below the service's root, or `original`, the file's text."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "original": "def add(a, b):\n    return a - b\n",
+                    "edit": "<<<<<<< SEARCH\n    return a - b\n=======\n    return a + b\n>>>>>>> REPLACE\n",
+                    "path": "calc.py",
+                }
+            ]
+        },
+    )
+
+    edit: str
+    path: str | None = Field(None, description="With `original`: its name. Without: the file below the root.")
+    original: str | None = None
+    format: Literal["auto", "lazy", "search_replace"] = "auto"
+    instruction: str = ""
+    mode: Mode = "auto"
+    model: str | None = Field(None, description="Has to be the model that the service runs.")
+    temperature: float = Field(0.0, ge=0.0, le=10.0)
+    seed: int = 0
+    max_tokens: int | None = Field(None, ge=1)
+    draft: Draft = "copy"
+    expected_sha256: Sha256 | None = Field(None, description="The file's hash as the sender believes it to be.")
+    scope: Literal["auto", "file"] = "auto"
+    decide: Literal["generate"] = "generate"
+    reuse: Literal["exact"] = "exact"
+    policy: Literal["strict"] = "strict"
+    stream: Literal[False] = False
+    write: Literal[False] = False
+
+    def request(self, original: bytes) -> ApplyRequest:
+        """The pipeline's request for these bytes."""
+        return ApplyRequest(
+            original=original,
+            edit=self.edit,
+            path=self.path or "",
+            format=self.format,
+            instruction=self.instruction,
+            mode=self.mode,
+            temperature=self.temperature,
+            seed=self.seed,
+            max_tokens=self.max_tokens,
+            draft=self.draft,
+        )
+
+
+def fault_of_validation(errors: list[Any]) -> BadRequest:
+    """The first fault that pydantic found, as a malformed request or a field that is not supported."""
+    first = errors[0]
+    place = [str(part) for part in first["loc"] if part != "body"]
+    field = place[0] if place else ""
+    if first["type"] == "json_invalid":
+        return BadRequest(f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+    if not field:
+        return BadRequest("the body has to be a JSON object; send it as application/json")
+    if field in NOT_YET and first["type"] in ("literal_error", "extra_forbidden"):
+        allowed = ", ".join(repr(value) for value in NOT_YET[field])
+        what = f"supports only {allowed} for" if allowed else "does not support"
+        return Unsupported(f"this version {what} the field {field!r}", field=field)
+    if first["type"] == "extra_forbidden":
+        return Unsupported(f"there is no field {field!r}", field=field)
+    return BadRequest(f"field {'.'.join(place)!r}: {first['msg']}", field=field)

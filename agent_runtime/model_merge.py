@@ -1,0 +1,130 @@
+"""Merges an edit by asking the model for the whole file, drafting the answer from the file and the edit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent_runtime.errors import BadRequest, TooLarge
+from agent_runtime.models.load import LoadedModel
+from agent_runtime.prompt import ApplyPrompt, build_prompt
+from agent_runtime.types import ApplyRequest, Usage
+from engine.errors import RequestError
+from engine.speculation import CopyDraft
+from engine.types import GenerationRequest, GenerationResult, GenerationUsage
+
+SPARE_TOKENS = 256
+"""What an answer may be longer than file and edit together before it is cut: a model that runs away is stopped."""
+
+StepHook = Callable[[int], None]
+"""Called after every forward pass with the number of tokens written so far; may raise to cancel."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMerge:
+    r"""The model's whole file, with "\n" lines. `truncated` says that the token limit cut it.
+
+    `timings`: `prompt_ms` to build the prompt, `prefill_ms` to the end of the pass that confirms the first tokens,
+    `decode_ms` for the rest.
+    """
+
+    text: str
+    truncated: bool
+    usage: Usage
+    timings: dict[str, float]
+
+
+class ModelMerger:
+    """One loaded model, as the apply pipeline uses it."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
+
+    @property
+    def name(self) -> str:
+        """The model's name in the catalogue, or its file's."""
+        return self._loaded.name
+
+    def merge(self, text: str, request: ApplyRequest, on_step: StepHook) -> ModelMerge:
+        r"""Have the model write `text` (the file, "\n" lines) with the request's edit applied.
+
+        Raises TooLarge where file, edit and answer do not fit the context; BadRequest on bad sampling values.
+        """
+        started = time.perf_counter()
+        final_newline = text.endswith("\n")
+        prompt = build_prompt(
+            self._loaded.text.template,
+            self._loaded.text.tokenizer,
+            file_text=text.removesuffix("\n"),
+            edit_text=request.edit.strip("\n"),
+            instruction=request.instruction,
+        )
+        generation = self._generation(prompt, request)
+        prompted = time.perf_counter()
+        result, first_step = self._run(generation, prompt, request, on_step)
+        finished = time.perf_counter()
+        answer = result.text.decode("utf-8", errors="replace").removesuffix("\n")
+        return ModelMerge(
+            text=answer + "\n" if final_newline else answer,
+            truncated=result.finish_reason == "length",
+            usage=usage_of(result.usage),
+            timings={
+                "prompt_ms": (prompted - started) * 1e3,
+                "prefill_ms": (first_step - prompted) * 1e3,
+                "decode_ms": (finished - first_step) * 1e3,
+            },
+        )
+
+    def _generation(self, prompt: ApplyPrompt, request: ApplyRequest) -> GenerationRequest:
+        limit = request.max_tokens or len(prompt.file_ids) + len(prompt.edit_ids) + SPARE_TOKENS
+        room = self._loaded.engine.max_seq_len - len(prompt.token_ids)
+        if room < len(prompt.file_ids):
+            raise TooLarge(
+                f"the prompt's {len(prompt.token_ids)} tokens and an answer of about {len(prompt.file_ids)} do not fit "
+                f"the context of {self._loaded.engine.max_seq_len}; split the file, send an edit that needs no model "
+                "(SEARCH/REPLACE with text copied from the file), or start with a larger --context"
+            )
+        try:
+            return GenerationRequest(
+                prompt=prompt.token_ids,
+                max_new_tokens=min(limit, room),
+                temperature=request.temperature,
+                seed=request.seed,
+                stop_ids=self._loaded.text.stop_ids,
+                stop=(prompt.stop.encode(),),
+            )
+        except RequestError as error:
+            raise BadRequest(str(error)) from error
+
+    def _run(
+        self, generation: GenerationRequest, prompt: ApplyPrompt, request: ApplyRequest, on_step: StepHook
+    ) -> tuple[GenerationResult, float]:
+        """The result, and when the first pass behind the prefill ended."""
+        draft = CopyDraft([prompt.file_ids, prompt.edit_ids]) if request.draft == "copy" else None
+        steps = self._loaded.engine.generate(generation, draft)
+        num_written, first_step = 0, 0.0
+        try:
+            while True:
+                num_written += len(next(steps).token_ids)
+                first_step = first_step or time.perf_counter()
+                on_step(num_written)
+        except StopIteration as end:
+            return end.value, first_step
+        finally:
+            steps.close()
+
+
+def usage_of(counted: GenerationUsage) -> Usage:
+    """The engine's counts in the shape of the answer."""
+    return Usage(
+        prompt=counted.prompt,
+        cached=counted.cached,
+        recomputed=counted.prompt - counted.cached,
+        completion=counted.completion,
+        drafted=counted.drafted,
+        accepted=counted.accepted,
+        rejected=counted.drafted - counted.accepted,
+        forwards=counted.forwards,
+        prefix_hit_rate=counted.cached / counted.prompt,
+    )

@@ -1,0 +1,46 @@
+"""The place of a model that is loaded while the service already answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from agent_runtime.errors import HunkError, ModelUnavailable
+from agent_runtime.model_merge import ModelMerger
+
+
+class ModelSlot:
+    """Empty until `load` has run; whoever needs the model before gets a ModelUnavailable that says so."""
+
+    def __init__(self, name: str, load: Callable[[], ModelMerger]) -> None:
+        self.name = name
+        self._load = load
+        self._merger: ModelMerger | None = None
+        self._fault: HunkError | None = None
+
+    def get(self) -> ModelMerger:
+        """The model; raises ModelUnavailable while it loads, or what loading raised."""
+        if self._fault is not None:
+            raise self._fault
+        if self._merger is None:
+            raise ModelUnavailable(f"model {self.name} is still being loaded; try again in some seconds")
+        return self._merger
+
+    def load(self) -> ModelMerger:
+        """Load the model now, in this thread."""
+        self._merger = self._load()
+        return self._merger
+
+    def load_in_background(self, on_loaded: Callable[[], None], on_fault: Callable[[HunkError], None]) -> None:
+        """Load in a thread of its own and tell how it ended."""
+
+        def work() -> None:
+            try:
+                self.load()
+            except HunkError as fault:
+                self._fault = fault
+                on_fault(fault)
+            else:
+                on_loaded()
+
+        threading.Thread(target=work, name="load-model", daemon=True).start()

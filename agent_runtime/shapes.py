@@ -1,0 +1,75 @@
+"""The JSON of answers and problems, and back; the service, the client and the command line share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from agent_runtime.errors import BadRequest, EditRefused, HunkError, Stale
+from agent_runtime.types import ApplyResult, FileResult, Usage
+from editor.types import Check, Unresolved
+
+PROBLEM_TYPE = "urn:hunk:problem:"
+"""What the `type` of every problem begins with; `docs/errors.md` says what each means."""
+
+
+def result_to_json(result: ApplyResult) -> dict[str, Any]:
+    """The apply response of docs/api.md: one entry in `files`, its fields repeated at the top level."""
+    file = asdict(result.file)
+    return {
+        "status": result.status,
+        "files": [file],
+        **file,
+        "sha256": result.file.sha256_after,
+        "usage": asdict(result.usage),
+        "timings": {name: round(value, 3) for name, value in result.timings.items()},
+    }
+
+
+def result_from_json(answer: Mapping[str, Any]) -> ApplyResult:
+    """The answer of a service; fields of a later version are passed over. Raises KeyError or TypeError."""
+    file = _known(FileResult, answer["files"][0])
+    file["checks"] = tuple(Check(**_known(Check, check)) for check in file["checks"])
+    return ApplyResult(
+        answer["status"], FileResult(**file), Usage(**_known(Usage, answer["usage"])), dict(answer["timings"])
+    )
+
+
+def problem_of(fault: HunkError) -> dict[str, Any]:
+    """An error as RFC 9457 problem details, with what its class carries as extension members."""
+    problem: dict[str, Any] = {
+        "type": PROBLEM_TYPE + fault.kind,
+        "title": (type(fault).__doc__ or "").split(";")[0].split("\n")[0].rstrip("."),
+        "status": fault.http_status,
+        "detail": str(fault),
+    }
+    if isinstance(fault, BadRequest) and fault.field:
+        problem["field"] = fault.field
+    if isinstance(fault, EditRefused):
+        problem["reasons"] = [asdict(reason) for reason in fault.reasons]
+    if isinstance(fault, Stale):
+        problem["current_sha256"] = fault.current_sha256
+    return problem
+
+
+def fault_of(problem: Mapping[str, Any]) -> HunkError:
+    """The error that a service's problem stands for, so that callers see one error tree near and far."""
+    detail, kind = str(problem.get("detail", "")), str(problem.get("type", "")).removeprefix(PROBLEM_TYPE)
+    match kind:
+        case Stale.kind:
+            return Stale(detail, current_sha256=str(problem.get("current_sha256", "")))
+        case EditRefused.kind:
+            reasons = tuple(Unresolved(**_known(Unresolved, reason)) for reason in problem.get("reasons", ()))
+            return EditRefused(detail, reasons=reasons)
+    known = {fault.kind: fault for fault in _subclasses(HunkError)}
+    return known.get(kind, HunkError)(detail or "the service answered with an unknown error")
+
+
+def _known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(cls)}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def _subclasses(cls: type[HunkError]) -> list[type[HunkError]]:
+    return [found for sub in cls.__subclasses__() for found in (sub, *_subclasses(sub))]

@@ -1,0 +1,192 @@
+"""Speed, load time and memory of the catalogue's models: `python -m benchmarks.models`.
+
+The task is an apply of about 1,100 prompt tokens: the model copies `examples/rate_limiter.py` with a few lines
+changed. Prefill is the whole prompt with an empty cache; plain decoding and decoding with the copy draft both start
+behind the cached prompt. Every model runs in a process of its own, so that its peak memory is its own. The first load
+dequantises the GGUF file and keeps a bf16 copy, which the later ones read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent_runtime.models.catalogue import CATALOGUE
+from agent_runtime.models.load import LoadedModel, load_model
+from agent_runtime.models.resolve import resolve
+from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.store import Store
+from agent_runtime.prompt import ApplyPrompt, build_prompt
+from agent_runtime.wiring import open_model, use_all_cores
+from benchmarks.machine import describe
+from engine.speculation import CopyDraft
+from engine.types import GenerationRequest, GenerationResult, Proposer
+
+REPEATS = 3
+NUM_PLAIN_TOKENS = 64
+NUM_COPY_TOKENS = 400
+FILE = Path(__file__).parent.parent / "examples" / "rate_limiter.py"
+EDIT = """\
+# ... existing code ...
+
+    def try_acquire(self, count: int = 1) -> bool:
+        \"\"\"Take `count` tokens if they are free; never waits.\"\"\"
+        # ... existing code ...
+
+# ... existing code ..."""
+
+COLUMNS = {
+    "model": "model",
+    "load_seconds": "load s",
+    "first_load_seconds": "first load s",
+    "peak_gb": "peak GB",
+    "prefill_tok_s": "prefill tok/s",
+    "plain_tok_s": "plain tok/s",
+    "copy_tok_s": "copy tok/s",
+    "ratio_plain": "copy / plain",
+    "forwards": "forwards",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The measured apply, encoded for one model."""
+
+    prompt: ApplyPrompt
+    loaded: LoadedModel
+
+    def run(self, num_tokens: int, proposer: Proposer | None = None) -> GenerationResult:
+        """Write up to `num_tokens` tokens."""
+        return self.loaded.engine.run(
+            GenerationRequest(
+                prompt=self.prompt.token_ids,
+                max_new_tokens=num_tokens,
+                stop_ids=self.loaded.text.stop_ids,
+                stop=(self.prompt.stop.encode(),),
+            ),
+            proposer,
+        )
+
+    def draft(self) -> CopyDraft:
+        """The draft that an apply uses."""
+        return CopyDraft([self.prompt.file_ids, self.prompt.edit_ids])
+
+
+def measure(name: str) -> dict[str, Any]:
+    """One row of the table, for the model `name`, loaded and measured in this process."""
+    use_all_cores()
+    loaded = open_model(name, ModelSettings.from_env(os.environ))
+    task = _task(loaded)
+    prefill = [_timed(lambda: _cold_prefill(task)) for _ in range(REPEATS)]
+    plain = [_timed(lambda: task.run(NUM_PLAIN_TOKENS)) for _ in range(REPEATS)]
+    copied = [_timed(lambda: task.run(NUM_COPY_TOKENS, task.draft())) for _ in range(REPEATS)]
+    agreed = _common_len(plain[0][1].token_ids, copied[0][1].token_ids)
+    plain_tok_s = _median_rate(plain)
+    return {
+        "model": name,
+        "load_seconds": loaded.load_seconds,
+        "peak_gb": loaded.peak_bytes / 1e9,
+        "prompt_tokens": len(task.prompt.token_ids),
+        "prefill_tok_s": len(task.prompt.token_ids) / statistics.median(seconds for seconds, _ in prefill),
+        "plain_tok_s": plain_tok_s,
+        "copy_tok_s": _median_rate(copied),
+        "ratio_plain": _median_rate(copied) / plain_tok_s,
+        "completion": copied[0][1].usage.completion,
+        "forwards": copied[0][1].usage.forwards,
+        "same_text": agreed == min(len(plain[0][1].token_ids), len(copied[0][1].token_ids)),
+        "tokens_compared": agreed,
+    }
+
+
+def _task(loaded: LoadedModel) -> Task:
+    template, tokenizer = loaded.text.template, loaded.text.tokenizer
+    file_text = FILE.read_text(encoding="utf-8").rstrip("\n")
+    return Task(build_prompt(template, tokenizer, file_text=file_text, edit_text=EDIT, instruction=""), loaded)
+
+
+def _cold_prefill(task: Task) -> GenerationResult:
+    """The prompt behind another first token, so that nothing of it is cached, and one token."""
+    engine = task.loaded.engine
+    engine.run(GenerationRequest(prompt=task.prompt.token_ids[1:9], max_new_tokens=1))
+    return task.run(1)
+
+
+def _timed(work: Callable[[], GenerationResult]) -> tuple[float, GenerationResult]:
+    started = time.perf_counter()
+    result = work()
+    return time.perf_counter() - started, result
+
+
+def _median_rate(runs: list[tuple[float, GenerationResult]]) -> float:
+    return statistics.median(len(result.token_ids) / seconds for seconds, result in runs)
+
+
+def _common_len(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+    pairs = zip(first, second, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+
+
+def _first_load_seconds(name: str) -> float:
+    """Load from the GGUF file as if for the first time: the bf16 copy goes to a folder that is then removed."""
+    use_all_cores()
+    files = resolve(name, Store(ModelSettings.from_env(os.environ).cache_dir))
+    with tempfile.TemporaryDirectory() as folder:
+        return load_model(files, Path(folder)).load_seconds
+
+
+def _in_own_process(name: str, step: str) -> Any:
+    command = [sys.executable, "-m", "benchmarks.models", "--models", name, "--step", step]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name}: {done.stderr.strip().splitlines()[-1]}")
+    return json.loads(done.stdout)
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    print("| " + " | ".join(COLUMNS.values()) + " |")
+    print("| " + " | ".join("---" for _ in COLUMNS) + " |")
+    for row in rows:
+        if row["same_text"]:
+            cells = [row[key] if isinstance(row[key], str | int) else f"{row[key]:.1f}" for key in COLUMNS]
+            print("| " + " | ".join(map(str, cells)) + " |")
+        else:
+            print(f"{row['model']}: plain and drafted text part at token {row['tokens_compared']}; no speed is shown")
+
+
+STEPS: dict[str, Callable[[str], Any]] = {"measure": measure, "first-load": _first_load_seconds}
+
+
+def main() -> None:
+    """Measure every model that is asked for, and print the README's table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(entry.name for entry in CATALOGUE), help="names, by commas")
+    parser.add_argument("--json", type=Path, help="write the rows there, too")
+    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.step:
+        print(json.dumps(STEPS[options.step](options.models)))
+        return
+    print(describe(), flush=True)
+    rows = []
+    for name in options.models.split(","):
+        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        first_load_seconds = _in_own_process(name, "first-load")
+        rows.append(_in_own_process(name, "measure") | {"first_load_seconds": first_load_seconds})
+    _print_table(rows)
+    if options.json:
+        summary = {"machine": describe(), "models": len(rows)}
+        options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=2), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
