@@ -1,8 +1,8 @@
 """SEARCH/REPLACE blocks put into a file: every block at its one place, or none at all.
 
 All blocks are looked for in the original, and their places must not overlap; their order does not matter. If one is
-found only in what an earlier block writes (models do send such chains), the blocks are applied one after the other
-instead. Where both readings work and differ, no rule can tell which was meant.
+found only in what an earlier block writes, or partly changes the same lines (models do send such chains), the blocks
+are applied one after the other instead. Where both readings work and differ, no rule can tell which was meant.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ class _Splice:
 def merge_replacements(lines: list[str], changes: Sequence[Replacement]) -> MergeOutcome:
     """Return the merged text, every line with an ending, or why there is none."""
     together = _apply_together(lines, changes)
-    if len(changes) == 1 or (isinstance(together, Unresolved) and together.code != "not_found"):
+    if len(changes) == 1:
         return together
     in_turn = _apply_in_turn(lines, changes)
     if isinstance(together, Unresolved):
-        return together if isinstance(in_turn, Unresolved) else in_turn
+        chained = together.code != "ambiguous" and not isinstance(in_turn, Unresolved)
+        return in_turn if chained else together
     if isinstance(in_turn, Merged) and isinstance(together, Merged) and in_turn.text != together.text:
         return Unresolved(
             "ambiguous",
@@ -61,8 +62,9 @@ def _apply_together(lines: list[str], changes: Sequence[Replacement]) -> MergeOu
     splices.sort(key=lambda splice: (splice.start, splice.end))
     for above, below in pairwise(splices):
         if below.start < above.end:
+            same = (above.start, above.end) == (below.start, below.end)
             return Unresolved(
-                "ambiguous",
+                "ambiguous" if same else "open_intent",
                 f"Two blocks change the same lines: {_span(above)} and {_span(below)}.",
                 num_candidates=2,
                 suggestion="Join the two blocks into one.",

@@ -1,0 +1,104 @@
+"""Which lines a merge took out of a file, and whether the edit shows that they should go.
+
+A SEARCH/REPLACE edit shows the lines that it searches. A sketch shows a removal where two of its neighbouring literal
+lines are neighbours in the result: whatever stood between them was meant to go. What a placeholder stands for, and what
+lies before the first and behind the last line of a sketch, is never shown to go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from editor.alignment import LineOp, line_opcodes
+from editor.types import ParsedEdit, Sketch
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Lines [start, end) of the original that are gone, and what stands `instead`.
+
+    `unshown` are those of them that the edit does not show to go; `shown` tells that there are none.
+    """
+
+    start: int
+    end: int
+    lines: tuple[str, ...]
+    instead: tuple[str, ...]
+    unshown: tuple[str, ...]
+    at_end: bool
+
+    @property
+    def shown(self) -> bool:
+        """Tell whether the edit accounts for all of it."""
+        return not any(line.strip() for line in self.unshown)
+
+
+def removals(original: Sequence[str], merged: Sequence[str], edit: ParsedEdit) -> tuple[Removal, ...]:
+    """Return what is gone, in text order. A line that was only re-indented is not gone."""
+    old, new = [line.strip() for line in original], [line.strip() for line in merged]
+    ops = [op for op in line_opcodes(old, new) if not op.equal and any(old[op.a_start : op.a_end])]
+    last = max((at for at, line in enumerate(old) if line), default=-1)
+    unshown = _unshown_of_sketch(old, new, ops, edit.changes) if isinstance(edit.changes, Sketch) else None
+    if unshown is None:
+        unshown = _unshown_of_blocks(old, ops, edit)
+    return tuple(
+        Removal(
+            op.a_start,
+            op.a_end,
+            tuple(original[op.a_start : op.a_end]),
+            tuple(merged[op.b_start : op.b_end]),
+            lines,
+            op.a_start <= last < op.a_end,
+        )
+        for op, lines in zip(ops, unshown, strict=True)
+    )
+
+
+def _unshown_of_blocks(old: list[str], ops: Sequence[LineOp], edit: ParsedEdit) -> list[tuple[str, ...]]:
+    """Every line of a SEARCH part accounts for one removed line."""
+    assert not isinstance(edit.changes, Sketch)
+    named = Counter(line.strip() for change in edit.changes for line in change.before)
+    unshown: list[tuple[str, ...]] = []
+    for op in ops:
+        left: list[str] = []
+        for line in old[op.a_start : op.a_end]:
+            if named[line] > 0:
+                named[line] -= 1
+            else:
+                left.append(line)
+        unshown.append(tuple(left))
+    return unshown
+
+
+def _unshown_of_sketch(old: list[str], new: list[str], ops: Sequence[LineOp], sketch: Sketch) -> list[tuple[str, ...]]:
+    seams = _shown_seams(new, sketch)
+    return [() if _is_shown(old, op, seams) else tuple(old[op.a_start : op.a_end]) for op in ops]
+
+
+def _shown_seams(new: list[str], sketch: Sketch) -> frozenset[int]:
+    """Return the seams that the sketch shows: `at` is the seam above line `at` of the result.
+
+    Blank lines are passed over, as models add and drop them.
+    """
+    literal: list[tuple[int, str]] = []
+    for number, block in enumerate(sketch.blocks):
+        # The marker between blocks is a line that equals nothing, so that no seam is shown across it.
+        literal += ((number, line.strip()) for line in block if line.strip())
+    solid = [at for at, line in enumerate(new) if line]
+    ops = line_opcodes([line for _, line in literal], [new[at] for at in solid])
+    seams: set[int] = set()
+    for op in ops:
+        if not op.equal:
+            continue
+        for row, place in zip(range(op.a_start, op.a_end - 1), range(op.b_start, op.b_end - 1), strict=True):
+            if literal[row][0] == literal[row + 1][0]:
+                seams.update(range(solid[place] + 1, solid[place + 1] + 1))
+    return frozenset(seams)
+
+
+def _is_shown(old: list[str], op: LineOp, seams: frozenset[int]) -> bool:
+    """Tell whether all of a replacement lies inside the sketch: the seams around and within what stands instead."""
+    inner = all(at in seams for at in range(op.b_start + 1, op.b_end))
+    return inner and op.b_start in seams and op.b_end in seams
