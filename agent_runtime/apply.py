@@ -8,11 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from editor.verify import passed, verify
-
 from agent_runtime.errors import BadFile, EditRefused
-from agent_runtime.model_merge import ModelMerger, StepHook
-from agent_runtime.types import ApplyRequest, ApplyResult, Certainty, FileResult, Method, Status, Usage
+from agent_runtime.types import (
+    ApplyRequest,
+    ApplyResult,
+    Certainty,
+    FileResult,
+    Merger,
+    Method,
+    Status,
+    StepHook,
+    Usage,
+)
 from editor import codec
 from editor.diff import unified_diff
 from editor.errors import CodecError, EditSyntaxError
@@ -20,8 +27,9 @@ from editor.formats import parse
 from editor.languages import language_of
 from editor.merge import merge
 from editor.types import AlreadyApplied, Check, Merged, ParsedEdit, Unresolved
+from editor.verify import passed, verify
 
-ModelSource = Callable[[], ModelMerger]
+ModelSource = Callable[[], Merger]
 """Gives the model when an edit needs it; raises ModelUnavailable where there is none (yet)."""
 
 

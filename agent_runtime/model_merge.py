@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from agent_runtime.errors import BadRequest, TooLarge
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.prompt import ApplyPrompt, build_prompt
-from agent_runtime.types import ApplyRequest, Usage
+from agent_runtime.types import ApplyRequest, ModelMerge, StepHook, Usage
 from engine.errors import RequestError
 from engine.speculation import CopyDraft
 from engine.types import GenerationRequest, GenerationResult, GenerationUsage
 
 SPARE_TOKENS = 256
 """What an answer may be longer than file and edit together before it is cut: a model that runs away is stopped."""
-
-StepHook = Callable[[int], None]
-"""Called after every forward pass with the number of tokens written so far; may raise to cancel."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelMerge:
-    r"""The model's whole file, with "\n" lines. `truncated` says that the token limit cut it.
-
-    `timings`: `prompt_ms` to build the prompt, `prefill_ms` to the end of the pass that confirms the first tokens,
-    `decode_ms` for the rest.
-    """
-
-    text: str
-    truncated: bool
-    usage: Usage
-    timings: dict[str, float]
 
 
 class ModelMerger:

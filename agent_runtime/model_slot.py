@@ -6,19 +6,19 @@ import threading
 from collections.abc import Callable
 
 from agent_runtime.errors import HunkError, ModelUnavailable
-from agent_runtime.model_merge import ModelMerger
+from agent_runtime.types import Merger
 
 
 class ModelSlot:
     """Empty until `load` has run; whoever needs the model before gets a ModelUnavailable that says so."""
 
-    def __init__(self, name: str, load: Callable[[], ModelMerger]) -> None:
+    def __init__(self, name: str, load: Callable[[], Merger]) -> None:
         self.name = name
         self._load = load
-        self._merger: ModelMerger | None = None
+        self._merger: Merger | None = None
         self._fault: HunkError | None = None
 
-    def get(self) -> ModelMerger:
+    def get(self) -> Merger:
         """The model; raises ModelUnavailable while it loads, or what loading raised."""
         if self._fault is not None:
             raise self._fault
@@ -26,7 +26,7 @@ class ModelSlot:
             raise ModelUnavailable(f"model {self.name} is still being loaded; try again in some seconds")
         return self._merger
 
-    def load(self) -> ModelMerger:
+    def load(self) -> Merger:
         """Load the model now, in this thread."""
         self._merger = self._load()
         return self._merger

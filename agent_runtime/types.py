@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from editor.types import Check, FormatName
 
@@ -79,3 +80,37 @@ class ApplyResult:
     file: FileResult
     usage: Usage
     timings: dict[str, float] = field(default_factory=dict)
+
+
+StepHook = Callable[[int], None]
+"""Called after every forward pass with the number of tokens written so far; may raise to cancel."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMerge:
+    r"""The model's whole file, with "\n" lines. `truncated` says that the token limit cut it.
+
+    `timings`: `prompt_ms` to build the prompt, `prefill_ms` to the end of the pass that confirms the first tokens,
+    `decode_ms` for the rest.
+    """
+
+    text: str
+    truncated: bool
+    usage: Usage
+    timings: dict[str, float]
+
+
+class Merger(Protocol):
+    """A model, as the apply pipeline sees it."""
+
+    @property
+    def name(self) -> str:
+        """The model's name in the catalogue, or its file's."""
+        ...
+
+    def merge(self, text: str, request: ApplyRequest, on_step: StepHook) -> ModelMerge:
+        r"""Have the model write `text` (the file, "\n" lines) with the request's edit applied.
+
+        Raises TooLarge where file, edit and answer do not fit the context; BadRequest on bad sampling values.
+        """
+        ...

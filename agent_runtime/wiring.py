@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,14 +11,12 @@ from agent_runtime.apply import Applier
 from agent_runtime.http.app import Service
 from agent_runtime.model_merge import ModelMerger
 from agent_runtime.model_slot import ModelSlot
-from agent_runtime.models.load import DEFAULT_CONTEXT, LoadedModel, load_model
+from agent_runtime.models.load import LoadedModel, load_model
 from agent_runtime.models.progress import Progress
 from agent_runtime.models.resolve import resolve
-from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.settings import DEFAULT_CONTEXT, ModelSettings
 from agent_runtime.models.store import Store
 from agent_runtime.workspace import Workspace
-
-DEFAULT_MODEL = "qwen2.5-coder-1.5b"
 
 
 def use_all_cores() -> None:
@@ -40,26 +37,21 @@ def open_model(
     return load_model(files, settings.cache_dir, dtype=dtype, context=context)
 
 
+def open_merger(name_or_path: str, settings: ModelSettings, *, progress: Progress | None = None) -> ModelMerger:
+    """A model ready to merge on all cores; raises ModelUnavailable or a subclass."""
+    use_all_cores()
+    return ModelMerger(open_model(name_or_path, settings, progress=progress))
+
+
 def model_slot(name_or_path: str, settings: ModelSettings, context: int, progress: Progress | None) -> ModelSlot:
     """A place for the model, which is looked for now (raising UnknownModel, ...) and loaded later."""
     files = resolve(name_or_path, Store(settings.cache_dir), progress)
 
     def load() -> ModelMerger:
+        use_all_cores()
         return ModelMerger(load_model(files, settings.cache_dir, context=context))
 
     return ModelSlot(files.name, load)
-
-
-def local_applier(open_merger: Callable[[], ModelMerger]) -> Applier:
-    """The pipeline in this process; the model is opened when the first edit needs it."""
-    opened: list[ModelMerger] = []
-
-    def model() -> ModelMerger:
-        if not opened:
-            opened.append(open_merger())
-        return opened[0]
-
-    return Applier(model)
 
 
 def service(slot: ModelSlot, root: Path | None) -> Service:

@@ -13,16 +13,15 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from agent_runtime.apply import Applier
 from agent_runtime.cli.render import print_refusal, print_result
 from agent_runtime.client import Client
 from agent_runtime.errors import BadFile, BadRequest, EditRefused, HunkError
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
-from agent_runtime.model_merge import ModelMerger, StepHook
 from agent_runtime.models.progress import for_console
-from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.settings import DEFAULT_MODEL, ModelSettings
 from agent_runtime.shapes import problem_of, result_to_json
-from agent_runtime.types import ApplyRequest, ApplyResult, Draft, Mode
-from agent_runtime.wiring import DEFAULT_MODEL, local_applier, open_model, use_all_cores
+from agent_runtime.types import ApplyRequest, ApplyResult, Draft, Merger, Mode, StepHook
 from agent_runtime.writer import replace_file
 
 REFUSED = EditRefused.exit_code
@@ -96,13 +95,14 @@ def _apply_remotely(url: str, request: ApplyRequest, model: str | None) -> Apply
 def _apply_here(request: ApplyRequest, model: str) -> ApplyResult:
     console = Console(stderr=True, highlight=False)
 
-    def open_merger() -> ModelMerger:
-        use_all_cores()
+    def open_merger() -> Merger:
+        from agent_runtime.wiring import open_merger  # torch takes a second to import, and most edits need no model
+
         with console.status(f"loading {model}"):
-            return ModelMerger(open_model(model, ModelSettings.from_env(os.environ), progress=for_console(console)))
+            return open_merger(model, ModelSettings.from_env(os.environ), progress=for_console(console))
 
     with _step_counter(console) as on_step:
-        return local_applier(open_merger).apply(request, on_step)
+        return Applier(open_merger).apply(request, on_step)
 
 
 @contextmanager

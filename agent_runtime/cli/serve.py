@@ -13,10 +13,8 @@ from rich.console import Console
 
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.http.app import build_app
-from agent_runtime.models.load import DEFAULT_CONTEXT
 from agent_runtime.models.progress import LineProgress, for_console
-from agent_runtime.models.settings import ModelSettings
-from agent_runtime.wiring import DEFAULT_MODEL, model_slot, service, use_all_cores
+from agent_runtime.models.settings import DEFAULT_CONTEXT, DEFAULT_MODEL, ModelSettings
 
 SHUTDOWN_SECONDS = 5
 """How long a request may go on after Ctrl-C."""
@@ -35,6 +33,8 @@ def serve_command(
     context: Annotated[int, typer.Option("--context", min=256, help="Tokens of prompt and answer.")] = DEFAULT_CONTEXT,
 ) -> None:
     """Serve POST /apply until Ctrl-C."""
+    from agent_runtime.wiring import model_slot, service  # torch takes a second to import; `hunk --help` needs none
+
     console = Console(stderr=True, highlight=False)
     slot = model_slot(model, ModelSettings.from_env(os.environ), context, for_console(console))
     parts = service(slot, root)
@@ -48,7 +48,6 @@ def serve_command(
             server.should_exit = True
 
         def start() -> None:
-            use_all_cores()
             say(f"listening on http://{_bracketed(name)}:{number}, loading {slot.name}")
             slot.load_in_background(lambda: say(f"{slot.name} is ready"), give_up)
 

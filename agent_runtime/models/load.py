@@ -14,6 +14,7 @@ from agent_runtime.errors import CorruptModel
 from agent_runtime.models import text_side
 from agent_runtime.models.converted import copy_path, keep_copy, write_tokenizer_config
 from agent_runtime.models.resolve import ModelFiles
+from agent_runtime.models.settings import DEFAULT_CONTEXT
 from agent_runtime.models.text_side import TextSide
 from engine.engine import Engine
 from engine.errors import WeightsError
@@ -21,9 +22,6 @@ from engine.model import Decoder
 from engine.weights import Parameters, load, save_folder
 from engine.weights.gguf import GGUFModel
 from repo_cache.errors import TokenizerError
-
-DEFAULT_CONTEXT = 16384
-"""Tokens of prompt and answer together; bounds the KV cache (470 MB for the 1.5B model)."""
 
 
 @dataclass(frozen=True, slots=True)
