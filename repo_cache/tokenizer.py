@@ -34,7 +34,7 @@ class GGUFVocabulary:
 
 
 class BPETokenizer:
-    """Text to token ids and back, exactly: `decode(encode(text)) == text` for every text.
+    """Text to token ids and back, exactly: `decode(encode(text)) == text`, or `encode` raises.
 
     `encode` takes text as text: '<|im_end|>' in a user's file becomes ordinary tokens and can never end a turn.
     `encode_template` is for the parts that we write ourselves, in which such names are the control tokens.
@@ -43,10 +43,16 @@ class BPETokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         if isinstance(tokenizer.normalizer, normalizers.NFC):
             tokenizer.normalizer = None  # it rewrites decomposed characters, and a file must come back as it was
+        tokenizer.no_truncation()  # a `tokenizer.json` may ask for it
+        tokenizer.no_padding()
         self._controls = tokenizer
         self._plain = Tokenizer.from_str(tokenizer.to_str())
         self._plain.encode_special_tokens = True
-        if self.decode(self.encode(PROBE)) != PROBE:
+        self._token_bytes = _token_bytes(tokenizer)
+        self._missing_bytes = bytes({*range(256)} - {token[0] for token in self._token_bytes if len(token) == 1})
+        added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
+        probe = PROBE + "".join(f" {token.content} " for token in added)  # one of these may swallow blanks around it
+        if self.decode(self.encode(probe)) != probe:
             raise TokenizerError("the tokenizer changes text (prefix blank or normaliser); files would be damaged")
 
     @classmethod
@@ -63,6 +69,10 @@ class BPETokenizer:
     @classmethod
     def from_gguf(cls, vocabulary: GGUFVocabulary) -> BPETokenizer:
         """Build the tokenizer that a GGUF file describes; raises TokenizerError."""
+        if len(vocabulary.tokens) != len(vocabulary.token_types):
+            raise TokenizerError(
+                f"the vocabulary has {len(vocabulary.tokens)} tokens and {len(vocabulary.token_types)} token types"
+            )
         ids = {token: number for number, token in enumerate(vocabulary.tokens)}
         merges = [_merge_pair(merge) for merge in vocabulary.merges]
         try:
@@ -77,7 +87,13 @@ class BPETokenizer:
         return cls(tokenizer)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text in which nothing is a control token."""
+        """Token ids of a text in which nothing is a control token.
+
+        Raises TokenizerError where the vocabulary has no token for a byte of it (SmolLM2 has none for U+0006).
+        """
+        missing = set(self._missing_bytes).intersection(text.encode()) if self._missing_bytes else ()
+        if missing:
+            raise TokenizerError(f"the model's vocabulary has no token for the byte 0x{min(missing):02x} of the text")
         return self._plain.encode(text, add_special_tokens=False).ids
 
     def encode_template(self, text: str) -> list[int]:
@@ -86,29 +102,37 @@ class BPETokenizer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of the ids, control tokens by name; bytes that are not UTF-8 become U+FFFD."""
-        table = self.token_bytes()
-        return b"".join(table[token_id] for token_id in token_ids).decode("utf-8", errors="replace")
+        return b"".join(self._token_bytes[token_id] for token_id in token_ids).decode("utf-8", errors="replace")
 
-    def token_id(self, token: str) -> int | None:
-        """The id of a whole token such as '<|im_end|>'."""
-        return self._controls.token_to_id(token)
+    def control_id(self, token: str) -> int | None:
+        """The id of a control token such as '<|im_end|>'; None for ordinary text, '</s>' in Qwen's vocabulary too."""
+        number = self._controls.token_to_id(token)
+        added = self._controls.get_added_tokens_decoder()
+        return number if number in added and added[number].special else None
 
     def token_bytes(self) -> list[bytes]:
         """What each id stands for, by id; ids without a token stand for nothing."""
-        added = self._controls.get_added_tokens_decoder()
-        by_id = {number: token for token, number in self._controls.get_vocab(with_added_tokens=True).items()}
-        unicode_to_byte = _byte_of_character()
-
-        def bytes_of(number: int) -> bytes:
-            if number in added:
-                return added[number].content.encode()
-            return bytes(unicode_to_byte[character] for character in by_id.get(number, ""))
-
-        return [bytes_of(number) for number in range(max(by_id) + 1)]
+        return self._token_bytes
 
     def save(self, path: Path) -> None:
         """Write a `tokenizer.json` that `from_file` reads back."""
         self._controls.save(str(path))
+
+
+def _token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    added = tokenizer.get_added_tokens_decoder()
+    by_id = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}
+    unicode_to_byte = _byte_of_character()
+
+    def bytes_of(number: int) -> bytes:
+        if number in added:
+            return added[number].content.encode()
+        return bytes(unicode_to_byte[character] for character in by_id.get(number, ""))
+
+    try:
+        return [bytes_of(number) for number in range(max(by_id, default=-1) + 1)]
+    except KeyError as error:
+        raise TokenizerError(f"the vocabulary is not byte-level: it holds the character {error.args[0]!r}") from None
 
 
 def _merge_pair(merge: str) -> tuple[str, str]:

@@ -1,0 +1,42 @@
+"""What every test run shares: torch's threads, hypothesis' profile, the real models."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+from tests.models import RealModel, real_model, share_gguf_readers
+
+torch.set_num_threads(os.cpu_count() or 1)
+
+settings.register_profile("hunk", deadline=None)  # no timed assertions: the machine is shared
+settings.load_profile("hunk")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_gguf_readers() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        share_gguf_readers(patch)
+        yield
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> RealModel:
+    """SmolLM2-135M-Instruct: Llama, tied embeddings, 9 query heads on 3 KV heads."""
+    return real_model("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def qwen05() -> RealModel:
+    """Qwen2.5-Coder-0.5B-Instruct: Qwen2, QKV bias, 14 query heads on 2 KV heads."""
+    return real_model("qwen2.5-coder-0.5b")
+
+
+@pytest.fixture(scope="session")
+def qwen15() -> RealModel:
+    """Qwen2.5-Coder-1.5B-Instruct."""
+    return real_model("qwen2.5-coder-1.5b")
