@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rapidfuzz import fuzz
+from rapidfuzz import fuzz, process
 
 from editor.ladder import indent, rstripped
 from editor.types import ReasonCode
@@ -24,7 +24,7 @@ from editor.types import ReasonCode
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|`(?:\\.|[^`\\])*`')
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _CLOSING_LINE = re.compile(r"[\s)\]};,]*")
-_COMMENT = re.compile(r"\s*(//|#|/\*|\*|--|<!--|;|%)")
+_COMMENT = re.compile(r"\s*(//|#|/\*|\*(?=[\s/]|$)|--|<!--|;|%)")
 _CONTINUES = re.compile(
     r"\s*(else|elif|elsif|except|finally|catch|rescue|ensure|while|until|and|or|then|\.|\?|&&|\|\|)"
 )
@@ -39,7 +39,9 @@ _MODIFIERS = re.compile(
     r"protected|pub|public|readonly|return|self|set|short|signed|static|string|struct|super|switch|this|throw|"
     r"trait|try|type|typedef|typeof|union|unsigned|use|using|val|var|virtual|void|volatile|while|with|yield"
 )
+# Per cent of rapidfuzz's ratio: of a whole chunk, and of a single line, where a name alone makes up much.
 _LIKE_A_REWRITE = 80
+_LIKE_A_VARIANT = 85
 _MAX_SCOPE_LINES = 2_000
 
 
@@ -115,10 +117,17 @@ def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool) -> None:
     clash = next((line for line in _statements(solid) if key(line) in keys), None)
     if clash is not None:
         raise DoubtError("open_intent", f"A line like {quoted(clash)} stands among the lines that are left out.", 2)
+    variant = next((line for line in _statements(solid) if _has_variant(line, hidden)), None)
+    if variant is not None:
+        raise DoubtError("open_intent", f"The line {quoted(variant)} looks like a new form of one that is left out.", 2)
     chunk = hidden[: len(solid)]
     likeness = fuzz.ratio("\n".join(solid), "\n".join(reversed(chunk) if upward else chunk))
     if likeness >= _LIKE_A_REWRITE:
         raise DoubtError("open_intent", f"The new lines {shown} look like a rewrite of the lines next to them.", 2)
+
+
+def _has_variant(line: str, hidden: Sequence[str]) -> bool:
+    return process.extractOne(line, hidden, scorer=fuzz.ratio, score_cutoff=_LIKE_A_VARIANT) is not None
 
 
 def check_addition(new: Sequence[str], lines: Sequence[str], at: int) -> None:

@@ -8,11 +8,14 @@ lies before the first and behind the last line of a sketch, is never shown to go
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from editor.alignment import LineOp, line_opcodes
 from editor.types import ParsedEdit, Sketch
+
+# A rewrite that ends a sketch may be this many times shorter than what it stands for.
+_MAX_REWRITE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def _unshown_of_blocks(old: list[str], ops: Sequence[LineOp], edit: ParsedEdit) 
 
 def _unshown_of_sketch(old: list[str], new: list[str], ops: Sequence[LineOp], sketch: Sketch) -> list[tuple[str, ...]]:
     seams = _shown_seams(new, sketch)
-    return [() if _is_shown(old, op, seams) else tuple(old[op.a_start : op.a_end]) for op in ops]
+    return [() if _is_shown(old, new, op, seams, sketch) else tuple(old[op.a_start : op.a_end]) for op in ops]
 
 
 def _shown_seams(new: list[str], sketch: Sketch) -> frozenset[int]:
@@ -82,23 +85,40 @@ def _shown_seams(new: list[str], sketch: Sketch) -> frozenset[int]:
 
     Blank lines are passed over, as models add and drop them.
     """
-    literal: list[tuple[int, str]] = []
-    for number, block in enumerate(sketch.blocks):
-        # The marker between blocks is a line that equals nothing, so that no seam is shown across it.
-        literal += ((number, line.strip()) for line in block if line.strip())
     solid = [at for at, line in enumerate(new) if line]
-    ops = line_opcodes([line for _, line in literal], [new[at] for at in solid])
+    found = [new[at] for at in solid]
     seams: set[int] = set()
-    for op in ops:
-        if not op.equal:
-            continue
-        for row, place in zip(range(op.a_start, op.a_end - 1), range(op.b_start, op.b_end - 1), strict=True):
-            if literal[row][0] == literal[row + 1][0]:
-                seams.update(range(solid[place] + 1, solid[place + 1] + 1))
+    for block in sketch.blocks:
+        literal = [line.strip() for line in block if line.strip()]
+        for place in _neighbours(literal, found):
+            seams.update(range(solid[place] + 1, solid[place + 1] + 1))
     return frozenset(seams)
 
 
-def _is_shown(old: list[str], op: LineOp, seams: frozenset[int]) -> bool:
+def _neighbours(literal: list[str], found: list[str]) -> Iterator[int]:
+    """Yield where two lines of a block stand one below the other, the block being in one piece or not."""
+    size = len(literal)
+    whole = [at for at, line in enumerate(found) if line == literal[0] and found[at : at + size] == literal]
+    if whole:
+        # Alignment alone would scatter closing brackets over the file.
+        for start in whole:
+            yield from range(start, start + size - 1)
+        return
+    for op in line_opcodes(literal, found):
+        if op.equal:
+            yield from range(op.b_start, op.b_end - 1)
+
+
+def _is_shown(old: list[str], new: list[str], op: LineOp, seams: frozenset[int], sketch: Sketch) -> bool:
     """Tell whether all of a replacement lies inside the sketch: the seams around and within what stands instead."""
-    inner = all(at in seams for at in range(op.b_start + 1, op.b_end))
-    return inner and op.b_start in seams and op.b_end in seams
+    if not all(at in seams for at in range(op.b_start + 1, op.b_end)):
+        return False
+    above, below = op.b_start in seams, op.b_end in seams
+    if above and below:
+        return True
+    # Where the sketch and the result begin, or end, together, the border is shown as well; but only for lines that
+    # are rewritten: a careless snippet ends without a placeholder and means the rest of the file to stay.
+    rewritten = sum(map(bool, old[op.a_start : op.a_end])) <= _MAX_REWRITE * sum(map(bool, new[op.b_start : op.b_end]))
+    first = not any(new[: op.b_start]) and not sketch.opens_elided
+    last = not any(new[op.b_end :]) and not sketch.closes_elided
+    return rewritten and (above or first) and (below or last)

@@ -17,6 +17,7 @@ from itertools import pairwise
 from editor.edges import DoubtError, Edge, check_addition, check_edge, quoted, read_edge
 from editor.formats.placeholders import holds_placeholder, is_placeholder
 from editor.ladder import find, rstripped
+from editor.twins import twin_of
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Sketch, Unresolved
 
 _MIN_ANCHOR_CHARS = 3
@@ -68,12 +69,28 @@ def _merged_lines(lines: list[str], sketch: Sketch) -> list[str]:
     unique = _unique_lines(lines) & _unique_lines([line for block in sketch.blocks for line in block])
     merged: list[str] = []
     at = 0
+    spaced = False
     for block in _blocks(sketch):
         placement = _place(lines, at, block, unique)
+        twin = twin_of(lines, block.lines, placement.start, placement.end)
+        if twin is not None:
+            where = f"lines {placement.start + 1}-{placement.end}"
+            raise DoubtError(
+                "ambiguous", f"The block fits {where}, but line {twin + 1} and below are nearly the same.", 2
+            )
         merged += lines[at : placement.start]
         merged += placement.lines
         at = placement.end
-    return merged + lines[at:]
+        spaced |= block.gap_above and _is_solid(lines, placement.start - 1)
+        spaced |= block.gap_below and _is_solid(lines, placement.end)
+    merged += lines[at:]
+    if merged == lines and spaced:
+        # Blank lines next to a placeholder are layout, unless nothing else is new: then they may be the context of
+        # lines to be deleted.
+        raise DoubtError(
+            "open_intent", "All lines stand in the file, but with other lines where the edit has blank ones."
+        )
+    return merged
 
 
 def _refuse_unclear_lines(lines: list[str], sketch: Sketch) -> None:
@@ -125,6 +142,15 @@ def _place(lines: list[str], floor: int, block: _Block, unique: frozenset[str]) 
     start, above = _upper_edge(lines, floor, block, *anchors[0])
     end, below = _lower_edge(lines, block, *anchors[-1])
     return _Placement(start, end, (*above, *_between(lines, block, anchors), *below))
+
+
+def _refuse_twin(lines: list[str], block: _Block, placement: _Placement) -> None:
+    twin = twin_of(lines, block.lines, placement.start, placement.end)
+    if twin is not None:
+        where = f"lines {placement.start + 1}-{placement.end}"
+        raise DoubtError(
+            "ambiguous", f"The block fits {where}, but the lines from {twin + 1} on are nearly the same.", 2
+        )
 
 
 def _anchors(lines: list[str], block: _Block, unique: frozenset[str]) -> list[tuple[int, int]]:
@@ -242,6 +268,10 @@ def _begins_with(outer: Sequence[str], inner: Sequence[str]) -> bool:
 def _unique_lines(lines: Sequence[str]) -> frozenset[str]:
     counts = Counter(rstripped(line) for line in lines)
     return frozenset(line for line, count in counts.items() if count == 1 and _can_anchor(line))
+
+
+def _is_solid(lines: Sequence[str], at: int) -> bool:
+    return 0 <= at < len(lines) and bool(lines[at].strip())
 
 
 def _can_anchor(line: str) -> bool:

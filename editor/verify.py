@@ -48,7 +48,7 @@ def verify(
         _lines_removed(original, gone),
         _parse_errors(before, after, original.count("\n"), merged, edit),
         _no_op(original, merged, edit),
-        _truncated_tail(original, gone, truncated),
+        _truncated_tail(gone, truncated),
     )
 
 
@@ -180,15 +180,18 @@ def _no_op(original: str, merged: str, edit: ParsedEdit) -> Check:
     return Check("no_op", not asked, "nothing changed although the edit asks for it" if asked else "nothing to change")
 
 
-def _truncated_tail(original: str, gone: Sequence[Removal], truncated: bool) -> Check:
+def _truncated_tail(gone: Sequence[Removal], truncated: bool) -> Check:
     if truncated:
         return Check("truncated_tail", False, "generation stopped before the end of the file")
-    solid = [at for at, line in enumerate(original.split("\n")) if line.strip()]
-    tail = solid[-_TAIL_LINES:]
-    at_end = [removal for removal in gone if tail and removal.at_end and not removal.shown and not _is_rewrite(removal)]
-    lost = [line for removal in at_end for line in removal.unshown if line.strip()]
-    ok = len(lost) < _TAIL_LINES
-    return Check("truncated_tail", ok, "the end of the file stands" if ok else f"the last {len(lost)} lines are gone")
+    lost: list[str] = []
+    for removal in gone:
+        if removal.at_end and not removal.shown and not _is_rewrite(removal):
+            lost = list(_solid(removal.unshown))
+            instead = len(list(_solid(removal.instead)))
+            if len(lost) < _TAIL_LINES + 2 * instead:
+                lost = []
+    detail = f"the last {len(lost)} lines are gone" if lost else "the end of the file stands"
+    return Check("truncated_tail", not lost, detail)
 
 
 def _listed(what: str, found: Sequence[str]) -> str:

@@ -1,0 +1,44 @@
+"""Places in a file that are nearly the same as the one where a block of a sketch was anchored.
+
+A block that is shown with a line of its twin's is anchored at the twin: in a test file where one case already has the
+new argument, a snippet that adds it to the next case reads like the first one. So near twins are left to the model.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from editor.ladder import rstripped
+
+_LIKE_A_TWIN = 0.75
+_MIN_LINES = 3
+_MAX_SHIFT = 12
+# Lines that stand this often ("}", "return None") tell nothing about a place.
+_MAX_OCCURRENCES = 200
+
+
+def twin_of(lines: Sequence[str], block: Sequence[str], start: int, end: int) -> int | None:
+    """Return the first line (from 0) of a place like lines [start, end), where `block` was put; None if it has none.
+
+    A place is a twin if three quarters as many lines of the block stand there, in their order and about as far apart.
+    """
+    rows = {at: rstripped(line) for at, line in enumerate(block) if line.strip()}
+    here = {rstripped(line) for line in lines[start:end]}
+    num_here = sum(line in here for line in rows.values())
+    wanted = max(_MIN_LINES, _LIKE_A_TWIN * num_here)
+    if num_here < _MIN_LINES:
+        return None
+    occurrences: dict[str, list[int]] = defaultdict(list)
+    sought = set(rows.values())
+    for at, line in enumerate(map(rstripped, lines)):
+        if line in sought and not start <= at < end:
+            occurrences[line].append(at)
+    shift = min(_MAX_SHIFT, len(block) - min(len(block), end - start) + 1)
+    votes: dict[int, set[int]] = defaultdict(set)
+    for row, line in rows.items():
+        if len(occurrences[line]) <= _MAX_OCCURRENCES:
+            for at in occurrences[line]:
+                for offset in range(at - row, at - row + shift + 1):
+                    votes[offset].add(row)
+    return min((max(0, offset) for offset, found in votes.items() if len(found) >= wanted), default=None)

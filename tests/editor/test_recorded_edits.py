@@ -1,0 +1,80 @@
+"""Recorded edits of real models: nothing is merged wrongly by rule, and no check fails on a right result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from editor.formats import parse
+from editor.languages import language_of
+from editor.merge import merge
+from editor.types import AlreadyApplied, Merged
+from editor.verify import verify
+from tests.editor.recorded import (
+    Recorded,
+    aider_cases,
+    aider_refused_cases,
+    continue_cases,
+    morph_cases,
+    rows,
+    search_replace,
+    session_cases,
+)
+
+Cases = Callable[[], Iterator[Recorded]]
+
+
+def _modulo_blanks(text: str) -> str:
+    """The data's PROVENANCE: final newlines and spaces on blank lines are not exact."""
+    return "\n".join(line.rstrip() for line in text.rstrip("\n").split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("cases", "num_merged"),
+    [(continue_cases, 4), (morph_cases, 5), (aider_cases, 120), (session_cases, 116)],
+    ids=["continue", "morph", "aider", "sessions"],
+)
+def test_merged_by_rule_is_always_the_expected_text(cases: Cases, num_merged: int) -> None:
+    outcomes: Counter[str] = Counter()
+    for case in cases():
+        outcome = merge(case.original, parse(case.edit))
+        outcomes[type(outcome).__name__] += 1
+        if isinstance(outcome, Merged):
+            assert case.expected is not None
+            assert _modulo_blanks(outcome.text) == _modulo_blanks(case.expected), case.name
+    assert outcomes["Merged"] >= num_merged
+    assert not outcomes["AlreadyApplied"]
+
+
+@pytest.mark.parametrize("cases", [continue_cases, morph_cases, aider_cases, session_cases])
+def test_no_check_fails_on_a_right_result(cases: Cases) -> None:
+    for case in cases():
+        assert case.expected is not None
+        checks = verify(case.original, case.expected, parse(case.edit), language_of(case.path))
+        assert [check for check in checks if not check.ok] == [], case.name
+
+
+@pytest.mark.parametrize("cases", [continue_cases, morph_cases, aider_cases, session_cases])
+def test_an_edit_is_not_applied_twice(cases: Cases) -> None:
+    for case in cases():
+        edit = parse(case.edit)
+        outcome = merge(case.original, edit)
+        if isinstance(outcome, Merged):
+            again = merge(outcome.text, edit)
+            assert not isinstance(again, Merged) or again.text == outcome.text, case.name
+
+
+def test_blocks_that_aider_refused_are_refused() -> None:
+    for case in aider_refused_cases():
+        outcome = merge(case.original, parse(case.edit))
+        assert not isinstance(outcome, Merged | AlreadyApplied), case.name
+        assert outcome.code == "not_found"
+        assert outcome.nearest, case.name
+
+
+def test_an_edit_that_changes_nothing_is_told() -> None:
+    row = rows("agent_sessions/failed_edits.jsonl")[-1]
+    outcome = merge(row["original"], parse(search_replace(row["old_text"], row["new_text"])))
+    assert isinstance(outcome, AlreadyApplied)
