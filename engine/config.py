@@ -11,6 +11,20 @@ from engine.errors import WeightsError
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
 """Hugging Face's architecture names that this decoder runs, and GGUF's name for each."""
 
+LARGEST = {
+    "num_layers": 1 << 10,
+    "hidden_size": 1 << 20,
+    "num_heads": 1 << 12,
+    "num_kv_heads": 1 << 12,
+    "head_dim": 1 << 12,
+    "ffn_size": 1 << 24,
+    "vocab_size": 1 << 24,
+    "max_positions": 1 << 24,
+    "rope_theta": 1e12,
+    "rms_norm_eps": 1.0,
+}
+"""Far beyond any model: what is larger, or not above 0, was read from a damaged file."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -31,9 +45,12 @@ class ModelConfig:
     qkv_bias: bool
 
     def __post_init__(self) -> None:
-        if self.architecture not in ARCHITECTURES:
-            known = ", ".join(sorted(ARCHITECTURES))
-            raise WeightsError(f"architecture {self.architecture} is not supported; supported are: {known}")
+        for name, most in LARGEST.items():
+            size = getattr(self, name)
+            if not 0 < size <= most:
+                raise WeightsError(f"{name} is {size}, outside (0, {most}]; the model's description is damaged")
+        if self.head_dim % 2:
+            raise WeightsError(f"head_dim is {self.head_dim}; rotary embedding needs an even one")
         if self.num_heads % self.num_kv_heads:
             raise WeightsError(f"{self.num_heads} query heads do not divide into {self.num_kv_heads} KV heads")
 
@@ -45,9 +62,12 @@ class ModelConfig:
     @classmethod
     def from_hf(cls, raw: Mapping[str, Any]) -> ModelConfig:
         """Read a Hugging Face `config.json`; raises WeightsError where it asks for what the decoder does not do."""
-        architecture = (raw.get("architectures") or ["(none named)"])[0]
-        _refuse_unsupported(raw)
         try:
+            _refuse_unsupported(raw)
+            architecture = str((raw.get("architectures") or ["(none named)"])[0])
+            if architecture not in ARCHITECTURES:
+                known = ", ".join(sorted(ARCHITECTURES))
+                raise WeightsError(f"architecture {architecture} is not supported; supported are: {known}")
             heads = int(raw["num_attention_heads"])
             return cls(
                 architecture=architecture,
@@ -66,6 +86,8 @@ class ModelConfig:
             )
         except KeyError as error:
             raise WeightsError(f"config.json has no {error.args[0]!r}") from None
+        except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            raise WeightsError(f"config.json is damaged: {error}") from error
 
     def to_hf(self) -> dict[str, Any]:
         """The `config.json` that `from_hf` reads back as this config."""
@@ -85,7 +107,6 @@ class ModelConfig:
             "tie_word_embeddings": self.tied_embeddings,
             "attention_bias": self.qkv_bias,
             "hidden_act": "silu",
-            "torch_dtype": "bfloat16",
         }
 
 
@@ -101,6 +122,8 @@ def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind != "default":
         raise WeightsError(f"RoPE scaling {kind!r} is not supported yet; take a model without it")
+    if float(raw.get("partial_rotary_factor", scaling.get("partial_rotary_factor", 1.0))) != 1.0:
+        raise WeightsError("rotary embedding of a part of each head is not supported yet; take a model without it")
     if raw.get("use_sliding_window"):
         raise WeightsError("sliding-window attention is not supported yet; take a model without it")
     if raw.get("mlp_bias"):

@@ -30,7 +30,8 @@ class Engine:
     def __init__(self, model: Decoder, token_bytes: Sequence[bytes], max_seq_len: int) -> None:
         self.model = model
         self.max_seq_len = min(max_seq_len, model.config.max_positions)
-        self._token_bytes = token_bytes
+        nameless = model.config.vocab_size - len(token_bytes)  # vocabularies are padded to round sizes
+        self._token_bytes = [*token_bytes, *[b""] * nameless]
         self._caches = model.new_caches(1, self.max_seq_len)
         self._resident: list[int] = []
         self._lock = threading.Lock()

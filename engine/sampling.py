@@ -30,7 +30,9 @@ class Sampler:
         if self._temperature == 0.0:
             return logits.argmax(dim=-1)
         draws = [self._uniform(first_position + row) for row in range(len(logits))]
-        return _draw(logits.to(torch.float32) / self._temperature, self._top_p, torch.tensor(draws))
+        wide = logits.to(torch.float32)
+        scaled = (wide - wide.amax(dim=-1, keepdim=True)) / self._temperature  # at most 0: no overflow when it is tiny
+        return _draw(scaled, self._top_p, torch.tensor(draws, dtype=torch.float64))
 
     def _uniform(self, position: int) -> float:
         """A number in [0, 1) that only (seed, position) decide."""

@@ -62,7 +62,7 @@ class GGUFModel:
         if self.config.architecture != "LlamaForCausalLM" or kind not in ("attn_q", "attn_k"):
             return values
         heads = self.config.num_heads if kind == "attn_q" else self.config.num_kv_heads
-        return values.view(heads, -1, 2, values.shape[-1]).transpose(1, 2).reshape(values.shape)
+        return values.view(heads, -1, 2, *values.shape[1:]).transpose(1, 2).reshape(values.shape)
 
 
 def _read_config(reader: GGUFReader) -> ModelConfig:
@@ -73,6 +73,8 @@ def _read_config(reader: GGUFReader) -> ModelConfig:
     scaling = _field(reader, f"{arch}.rope.scaling.type")
     if scaling not in (None, "none") or any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors):
         raise WeightsError("RoPE scaling is not supported yet; take a model without it")
+    if _field(reader, f"{arch}.attention.sliding_window"):
+        raise WeightsError("sliding-window attention is not supported yet; take a model without it")
 
     def number(key: str, default: float | None = None) -> float:
         value = _field(reader, f"{arch}.{key}")
@@ -86,13 +88,16 @@ def _read_config(reader: GGUFReader) -> ModelConfig:
     if "token_embd.weight" not in names:
         raise WeightsError("the GGUF file holds no token_embd.weight")
     heads, hidden = int(number("attention.head_count")), int(number("embedding_length"))
+    head_dim = int(number("attention.key_length", hidden // heads))
+    if int(number("rope.dimension_count", head_dim)) != head_dim:
+        raise WeightsError("rotary embedding of a part of each head is not supported yet; take a model without it")
     return ModelConfig(
         architecture=known[arch],
         num_layers=int(number("block_count")),
         hidden_size=hidden,
         num_heads=heads,
         num_kv_heads=int(number("attention.head_count_kv", heads)),
-        head_dim=int(number("attention.key_length", hidden // heads)),
+        head_dim=head_dim,
         ffn_size=int(number("feed_forward_length")),
         vocab_size=int(names["token_embd.weight"].shape[1]),
         max_positions=int(number("context_length")),
@@ -122,7 +127,7 @@ def _damage_named(path: Path) -> Iterator[None]:
     """Whatever the reader trips over in a damaged file is one clear error."""
     try:
         yield
-    except (ValueError, KeyError, IndexError, TypeError, OverflowError, NotImplementedError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, ArithmeticError, NotImplementedError) as error:
         raise WeightsError(f"{path} is damaged or not a GGUF model: {error}") from error
     except OSError as error:
         raise WeightsError(f"cannot read {path}: {error.strerror or error}") from error

@@ -36,7 +36,12 @@ class Parameters:
         self.config = config
         self.dtype = dtype
         shapes = dict(_shapes(config))
-        self._block = torch.empty(sum(_padded(shape) for shape in shapes.values()), dtype=dtype)
+        size = sum(_padded(shape) for shape in shapes.values())
+        try:
+            self._block = torch.empty(size, dtype=dtype)
+        except (RuntimeError, OverflowError) as error:
+            num_gb = size * dtype.itemsize / 1e9
+            raise WeightsError(f"there is no memory for {num_gb:.1f} GB of parameters; take a smaller model") from error
         views = _carve(self._block, shapes)
         self.embedding = views["embedding"]
         self.final_norm = views["final_norm"]

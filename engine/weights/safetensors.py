@@ -48,6 +48,7 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 def save_folder(parameters: Parameters, folder: Path) -> None:
     """Write `parameters` as a folder that this module, and other programs of the field, can read."""
-    config = json.dumps(parameters.config.to_hf(), indent=2)
+    raw = parameters.config.to_hf() | {"torch_dtype": str(parameters.dtype).removeprefix("torch.")}
+    config = json.dumps(raw, indent=2)
     (folder / "config.json").write_text(config + "\n", encoding="utf-8")
     save_file(parameters.slots(), folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,21 @@
+"""SmolLM2 in float32, loaded once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.engine import Engine
+from engine.model import Decoder
+from engine.weights import load
+from tests.models import RealModel
+
+
+@pytest.fixture(scope="session")
+def smollm2_decoder(smollm2: RealModel) -> Decoder:
+    return Decoder(load(smollm2.gguf, torch.float32))
+
+
+@pytest.fixture(scope="session")
+def smollm2_engine(smollm2: RealModel, smollm2_decoder: Decoder) -> Engine:
+    return Engine(smollm2_decoder, smollm2.tokenizer.token_bytes(), 2048)

@@ -1,0 +1,158 @@
+"""Our decoder gives the logits and the greedy text of transformers on the same weights, in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from engine.engine import Engine
+from engine.model import Decoder
+from engine.types import GenerationRequest
+from engine.weights import load, save_folder
+from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
+from tests.models import RealModel
+
+LOGITS_BOUND = 1e-4
+"""Largest difference of a logit, relative to the spread of all logits."""
+
+VARIANTS = {
+    "llama, as many KV heads": ("Llama", {"num_key_value_heads": 6, "tie_word_embeddings": False}),
+    "llama, tied, groups of 2": ("Llama", {"num_key_value_heads": 3, "tie_word_embeddings": True}),
+    "llama, wide heads, groups of 3": ("Llama", {"num_key_value_heads": 2, "head_dim": 16}),
+    "llama, another RoPE base": ("Llama", {"num_key_value_heads": 1, "rope_parameters": {"rope_theta": 1e6}}),
+    "qwen2, groups of 2": ("Qwen2", {"num_key_value_heads": 3, "tie_word_embeddings": False}),
+    "qwen2, tied, groups of 3": ("Qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": True}),
+}
+
+
+def tiny_transformers_model(family: str, changes: dict[str, Any]) -> Any:
+    config = getattr(transformers, f"{family}Config")(
+        **{
+            "vocab_size": VOCAB_SIZE,
+            "hidden_size": 48,
+            "intermediate_size": 80,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 6,
+            "max_position_embeddings": 256,
+            "rms_norm_eps": 1e-6,
+        }
+        | changes
+    )
+    torch.manual_seed(7)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    for name, parameter in model.named_parameters():  # biases are 0 and norms 1 at first: nothing would show
+        parameter.data.normal_(1.0 if "norm" in name else 0.0, 0.3)
+    return model
+
+
+def logits_of(decoder: Decoder, token_ids: list[int]) -> Tensor:
+    caches = decoder.new_caches(1, len(token_ids))
+    return decoder.logits(decoder.forward(torch.tensor(token_ids), caches))
+
+
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    return float((actual - expected).abs().max() / expected.std())
+
+
+@torch.inference_mode()
+def reference_logits(model: Any, token_ids: list[int]) -> Tensor:
+    logits: Tensor = model(torch.tensor([token_ids]), use_cache=False).logits[0]
+    return logits
+
+
+def greedy_by_full_passes(model: Any, prompt: list[int], num_tokens: int) -> list[int]:
+    """Every token by running everything before it again: no cache, no draft."""
+    token_ids = list(prompt)
+    for _ in range(num_tokens):
+        token_ids.append(int(reference_logits(model, token_ids)[-1].argmax()))
+    return token_ids[len(prompt) :]
+
+
+@pytest.fixture(params=VARIANTS)
+def tiny_model(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Path]:
+    family, changes = VARIANTS[request.param]
+    model = tiny_transformers_model(family, changes)
+    model.save_pretrained(tmp_path)
+    return model, tmp_path
+
+
+def test_logits_of_a_saved_transformers_model_are_equal(tiny_model: tuple[Any, Path]) -> None:
+    model, folder = tiny_model
+    token_ids = torch.randint(VOCAB_SIZE, (70,), generator=torch.Generator().manual_seed(1)).tolist()
+    ours = logits_of(Decoder(load(folder, torch.float32)), token_ids)
+    assert relative_error(ours, reference_logits(model, token_ids)) < LOGITS_BOUND
+
+
+def test_greedy_continuations_of_a_saved_transformers_model_are_equal(tiny_model: tuple[Any, Path]) -> None:
+    model, folder = tiny_model
+    engine = Engine(Decoder(load(folder, torch.float32)), TOKEN_BYTES, 128)
+    for prompt in ([3], [1, 2, 3, 4, 5], list(range(40))):
+        result = engine.run(GenerationRequest(prompt=prompt, max_new_tokens=24))
+        assert list(result.token_ids) == greedy_by_full_passes(model, prompt, 24)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"architecture": "LlamaForCausalLM", "qkv_bias": False, "tied_embeddings": True}]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_transformers_reads_what_we_save_and_so_do_we(
+    tmp_path: Path, changes: dict[str, Any], dtype: torch.dtype
+) -> None:
+    parameters = tiny_parameters(tiny_config(**changes), dtype=dtype)
+    save_folder(parameters, tmp_path)
+    again = load(tmp_path, dtype)
+    assert again.config == parameters.config
+    assert all(torch.equal(again.slots()[name], tensor) for name, tensor in parameters.slots().items())
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert model.dtype == dtype
+    if dtype == torch.float32:
+        token_ids = [5, 9, 2, 40, 7, 7]
+        error = relative_error(logits_of(Decoder(again), token_ids), reference_logits(model, token_ids))
+        assert error < LOGITS_BOUND
+
+
+@pytest.fixture(scope="module")
+def transformers_smollm2(smollm2: RealModel) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        # `accelerate` is asked for, and not used when weights are dequantised into memory.
+        patch.setattr("transformers.modeling_utils.is_accelerate_available", lambda *_: True)
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            smollm2.path.parent,
+            gguf_file=smollm2.path.name,
+            dtype=torch.float32,
+            quantization_config=transformers.GgufConfig(dequantize=True),
+        ).eval()
+
+
+REAL_TEXTS = [
+    "def quicksort(items):\n    if len(items) <= 1:\n        return items\n    pivot =",
+    "The capital of France is",
+    Path(__file__).read_text(encoding="utf-8")[:900],
+]
+
+
+@pytest.mark.parametrize("text", REAL_TEXTS)
+def test_real_logits_equal_transformers(
+    smollm2: RealModel, smollm2_decoder: Decoder, transformers_smollm2: Any, text: str
+) -> None:
+    token_ids = smollm2.tokenizer.encode(text)
+    expected = reference_logits(transformers_smollm2, token_ids)
+    assert relative_error(logits_of(smollm2_decoder, token_ids), expected) < LOGITS_BOUND
+
+
+def test_a_real_greedy_continuation_equals_that_of_transformers(
+    smollm2: RealModel, smollm2_engine: Engine, transformers_smollm2: Any
+) -> None:
+    prompt = smollm2.tokenizer.encode(REAL_TEXTS[0])
+    expected = transformers_smollm2.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=32, do_sample=False
+    )
+    result = smollm2_engine.run(GenerationRequest(prompt=prompt, max_new_tokens=32))
+    num_written = expected.shape[1] - len(prompt)
+    assert num_written > 10
+    assert list(result.token_ids)[:num_written] == expected[0, len(prompt) :].tolist()
