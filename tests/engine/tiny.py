@@ -12,7 +12,14 @@ from engine.model import Decoder
 from engine.weights import Parameters
 
 VOCAB_SIZE = 48
-TOKEN_BYTES = [*(bytes([byte]) for byte in b"abcdefghijklmnopqrstuvwxyz \n<>/=."), b"</", b"x>", b"</x>", b"<x", b"\xe2"]
+TOKEN_BYTES = [
+    *(bytes([byte]) for byte in b"abcdefghijklmnopqrstuvwxyz \n<>/=."),
+    b"</",
+    b"x>",
+    b"</x>",
+    b"<x",
+    b"\xe2",
+]
 TOKEN_BYTES += [b"word%d" % number for number in range(VOCAB_SIZE - len(TOKEN_BYTES))]
 
 

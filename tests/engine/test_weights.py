@@ -1,0 +1,260 @@
+"""Weights: both file kinds fill the same parameters; damaged and incomplete ones are one clear error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from engine.config import ARCHITECTURES, ModelConfig
+from engine.errors import WeightsError
+from engine.weights import Parameters, load, save_folder
+from engine.weights.gguf import LAYER_NAMES, TOP_NAMES, GGUFModel
+from tests.engine.tiny import tiny_config, tiny_parameters
+
+LLAMA = {"architecture": "LlamaForCausalLM", "qkv_bias": False, "tied_embeddings": True}
+
+
+def same(first: Parameters, second: Parameters) -> bool:
+    ours, theirs = first.slots(), second.slots()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def permuted(tensor: Tensor, num_heads: int) -> Tensor:
+    """How llama.cpp stores Llama's query and key rows: the halves of each head interleaved."""
+    half = tensor.shape[0] // num_heads // 2
+    return tensor.reshape(num_heads, 2, half, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
+
+
+def write_gguf(
+    path: Path,
+    parameters: Parameters,
+    quantised: dict[str, gguf.GGMLQuantizationType] | None = None,
+    extra: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+    leave_out: str = "",
+) -> Path:
+    """A GGUF file as llama.cpp's converter lays it out."""
+    config = parameters.config
+    arch = ARCHITECTURES[config.architecture]
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_block_count(config.num_layers)
+    writer.add_context_length(config.max_positions)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.ffn_size)
+    writer.add_head_count(config.num_heads)
+    writer.add_head_count_kv(config.num_kv_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    extra(writer)
+    to_gguf = {hf: name for name, hf in TOP_NAMES.items()}
+    parts = {hf: name for name, hf in LAYER_NAMES.items()}
+    for hf_name, tensor in parameters.slots().items():
+        if hf_name in to_gguf:
+            name = to_gguf[hf_name]
+        else:
+            _, _, layer, *middle, kind = hf_name.split(".")
+            name = f"blk.{layer}.{parts['.'.join(middle)]}.{kind}"
+        if arch == "llama" and "attn_q." in name:
+            tensor = permuted(tensor, config.num_heads)
+        if arch == "llama" and "attn_k." in name:
+            tensor = permuted(tensor, config.num_kv_heads)
+        if name == leave_out:
+            continue
+        kind = (quantised or {}).get(name)
+        if kind is None:
+            writer.add_tensor(name, tensor.numpy())
+        else:
+            writer.add_tensor(name, gguf.quants.quantize(tensor.numpy(), kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("changes", [{}, LLAMA, LLAMA | {"qkv_bias": True, "num_kv_heads": 1}])
+def test_a_gguf_file_gives_the_tensors_that_were_written(tmp_path: Path, changes: dict[str, Any]) -> None:
+    parameters = tiny_parameters(tiny_config(**changes))
+    model = GGUFModel(write_gguf(tmp_path / "m.gguf", parameters))
+    assert model.config.rms_norm_eps == pytest.approx(parameters.config.rms_norm_eps)
+    assert same(load(model, torch.float32), parameters)
+
+
+def test_quantised_tensors_are_dequantised_as_the_format_says(tmp_path: Path) -> None:
+    parameters = tiny_parameters(tiny_config())
+    kind, name = gguf.GGMLQuantizationType.Q8_0, "blk.1.attn_v.weight"
+    path = write_gguf(tmp_path / "m.gguf", parameters, quantised={name: kind})
+    stored = parameters.slots()["model.layers.1.self_attn.v_proj.weight"]
+    loaded = load(GGUFModel(path), torch.float32).slots()["model.layers.1.self_attn.v_proj.weight"]
+    steps = stored.view(-1, 32).abs().amax(dim=1, keepdim=True) / 127  # Q8_0: 32 numbers share a scale
+    off_by = (loaded - stored).view(-1, 32).abs() / steps
+    assert 0.4 < off_by.max() < 0.6
+
+
+def test_bf16_is_the_rounded_float32(tmp_path: Path) -> None:
+    parameters = tiny_parameters(tiny_config())
+    path = write_gguf(tmp_path / "m.gguf", parameters)
+    rounded = load(GGUFModel(path), torch.bfloat16).slots()
+    assert all(torch.equal(rounded[name], tensor.bfloat16()) for name, tensor in parameters.slots().items())
+
+
+def test_all_parameters_lie_in_one_block_and_fused_projections_are_views_of_it() -> None:
+    parameters = Parameters(tiny_config(), torch.float32)
+    start = parameters.embedding.data_ptr()
+    slots = parameters.slots()
+    assert all(start <= tensor.data_ptr() < start + parameters.num_bytes for tensor in slots.values())
+    slots["model.layers.0.self_attn.k_proj.weight"].fill_(3.0)
+    query_rows, key_rows, _ = parameters.config.qkv_sizes
+    assert (parameters.layers[0].qkv[query_rows : query_rows + key_rows] == 3.0).all()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_folder(tiny_parameters(tiny_config()), tmp_path)
+    return tmp_path
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_several_files_make_one_model(folder: Path) -> None:
+    expected = load(folder, torch.float32)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    for number, part in enumerate((names[:7], names[7:]), start=1):
+        save_file({name: tensors[name] for name in part}, folder / f"model-0000{number}-of-00002.safetensors")
+    assert same(load(folder, torch.float32), expected)
+
+
+def test_a_tied_model_may_carry_its_embedding_twice(tmp_path: Path) -> None:
+    parameters = tiny_parameters(tiny_config(**LLAMA))
+    save_folder(parameters, tmp_path)
+    rewrite(tmp_path, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}))
+    assert same(load(tmp_path, torch.float32), parameters)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"), "lacks 1 tensors.*layers.1.mlp.up_proj"),
+        (lambda tensors: tensors.update({"model.extra": torch.zeros(1)}), "model.extra"),
+        (lambda tensors: tensors.update({"model.norm.weight": torch.zeros(31)}), r"\(31,\); expected \(32,\)"),
+    ],
+)
+def test_tensors_that_do_not_fit_the_config_are_named(
+    folder: Path, change: Callable[[dict[str, Tensor]], None], said: str
+) -> None:
+    rewrite(folder, change)
+    with pytest.raises(WeightsError, match=said):
+        load(folder, torch.float32)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"{", b"[]", b"null", b"{}"])
+def test_a_damaged_config_is_one_error(folder: Path, content: bytes) -> None:
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(WeightsError):
+        load(folder, torch.float32)
+
+
+def test_missing_files_are_named(folder: Path, tmp_path: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(WeightsError, match=r"holds no \.safetensors"):
+        load(folder, torch.float32)
+    with pytest.raises(WeightsError, match=r"cannot read .*config\.json: No such file"):
+        load(tmp_path / "nowhere", torch.float32)
+    with pytest.raises(WeightsError, match="cannot read"):
+        GGUFModel(tmp_path / "nowhere.gguf")
+
+
+@pytest.mark.parametrize("keep", [0, 1, 8, 100, 0.5, 0.99])
+def test_a_cut_safetensors_file_is_one_error(folder: Path, keep: float) -> None:
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content)) if 0 < keep < 1 else int(keep)])
+    with pytest.raises(WeightsError, match="damaged"):
+        load(folder, torch.float32)
+
+
+def test_json_config_without_memory_for_it_is_one_error(folder: Path) -> None:
+    raw = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps(raw | {"vocab_size": 1 << 24, "hidden_size": 1 << 20}))
+    with pytest.raises(WeightsError, match=r"no memory for .* GB"):
+        load(folder, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN), "RoPE scaling"),
+        (lambda writer: writer.add_tensor("rope_freqs.weight", np.ones(4, np.float32)), "RoPE scaling"),
+        (lambda writer: writer.add_sliding_window(64), "sliding-window"),
+        (lambda writer: writer.add_rope_dimension_count(4), "a part of each head"),
+        (lambda writer: writer.add_tensor("blk.0.ffn_gate_inp.weight", np.ones(4, np.float32)), "ffn_gate_inp"),
+    ],
+)
+def test_gguf_models_of_another_kind_are_refused_by_name(
+    tmp_path: Path, extra: Callable[[gguf.GGUFWriter], None], said: str
+) -> None:
+    path = write_gguf(tmp_path / "m.gguf", tiny_parameters(tiny_config()), extra=extra)
+    with pytest.raises(WeightsError, match=said):
+        load(GGUFModel(path), torch.float32)
+
+
+def test_an_unknown_gguf_architecture_is_refused_by_name(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "mamba")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(WeightsError, match="'mamba' is not supported; supported are: llama, qwen2"):
+        GGUFModel(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "blk.1.ffn_up.weight", "output_norm.weight"])
+def test_a_missing_gguf_tensor_is_one_error(tmp_path: Path, name: str) -> None:
+    path = write_gguf(tmp_path / "m.gguf", tiny_parameters(tiny_config()), leave_out=name)
+    with pytest.raises(WeightsError, match=r"token_embd|lacks 1 tensors"):
+        load(GGUFModel(path), torch.float32)
+
+
+@pytest.fixture(scope="module")
+def gguf_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "m.gguf", tiny_parameters(tiny_config())).read_bytes()
+
+
+def load_bytes(path: Path, content: bytes) -> ModelConfig:
+    path.write_bytes(content)
+    return load(GGUFModel(path), torch.float32).config
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.floats(0.0, 1.0, exclude_max=True))
+def test_a_cut_gguf_file_is_one_error(tmp_path: Path, gguf_bytes: bytes, share: float) -> None:
+    with pytest.raises(WeightsError):
+        load_bytes(tmp_path / "m.gguf", gguf_bytes[: int(share * len(gguf_bytes))])
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, 2500), byte=st.integers(1, 255))
+def test_a_changed_byte_in_a_gguf_header_gives_a_model_or_one_error(
+    tmp_path: Path, gguf_bytes: bytes, at: int, byte: int
+) -> None:
+    damaged = bytearray(gguf_bytes)
+    damaged[at] ^= byte
+    with suppress(WeightsError):
+        load_bytes(tmp_path / "m.gguf", bytes(damaged))
