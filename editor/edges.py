@@ -100,8 +100,11 @@ def is_closed(new: Sequence[str], below: str) -> bool:
     return _width(below) <= base and not _CONTINUES.match(below)
 
 
-def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool) -> None:
-    """Raise `DoubtError` unless the new lines of an edge are surely an addition to what the placeholder hides."""
+def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool, gap: bool) -> None:
+    """Raise `DoubtError` unless the new lines of an edge are surely an addition to what the placeholder hides.
+
+    `gap` tells whether the edit has a blank line between the new lines and the placeholder.
+    """
     beyond = outer[edge.consumed :]
     neighbour = beyond[0] if beyond else ""
     shown = quoted(next(line for line in edge.new if line.strip()))
@@ -111,6 +114,11 @@ def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool) -> None:
         )
     solid = [line for line in edge.new if line.strip()]
     hidden = [line for line in beyond if line.strip()]
+    flat = all(_width(line) == _width(solid[0]) and not _COMMENT.match(line) for line in solid)
+    if hidden and flat and not gap and not neighbour.strip():
+        raise DoubtError(
+            "open_intent", f"The new lines {shown} may belong right next to the line {quoted(hidden[0])}.", 2
+        )
     if hidden and rstripped(hidden[0]) == rstripped(solid[0] if upward else solid[-1]):
         raise DoubtError("open_intent", f"The new lines {shown} repeat the line {quoted(hidden[0])} next to them.", 2)
     keys = {key(line) for line in hidden} - {""}
@@ -127,6 +135,9 @@ def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool) -> None:
 
 
 def _has_variant(line: str, hidden: Sequence[str]) -> bool:
+    # Heads of blocks are all alike but for the name, and the name was looked at.
+    if key(line) and line.rstrip().endswith(("{", ":")):
+        return False
     return process.extractOne(line, hidden, scorer=fuzz.ratio, score_cutoff=_LIKE_A_VARIANT) is not None
 
 

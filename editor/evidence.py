@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from editor.alignment import LineOp, line_opcodes
+from editor.ladder import indent
 from editor.types import ParsedEdit, Sketch
 
 # A rewrite that ends a sketch may be this many times shorter than what it stands for.
@@ -43,7 +44,7 @@ def removals(original: Sequence[str], merged: Sequence[str], edit: ParsedEdit) -
     old, new = [line.strip() for line in original], [line.strip() for line in merged]
     ops = [op for op in line_opcodes(old, new) if not op.equal and any(old[op.a_start : op.a_end])]
     last = max((at for at, line in enumerate(old) if line), default=-1)
-    unshown = _unshown_of_sketch(old, new, ops, edit.changes) if isinstance(edit.changes, Sketch) else None
+    unshown = _unshown_of_sketch(original, new, ops, edit.changes) if isinstance(edit.changes, Sketch) else None
     if unshown is None:
         unshown = _unshown_of_blocks(old, ops, edit)
     return tuple(
@@ -75,9 +76,11 @@ def _unshown_of_blocks(old: list[str], ops: Sequence[LineOp], edit: ParsedEdit) 
     return unshown
 
 
-def _unshown_of_sketch(old: list[str], new: list[str], ops: Sequence[LineOp], sketch: Sketch) -> list[tuple[str, ...]]:
+def _unshown_of_sketch(
+    original: Sequence[str], new: list[str], ops: Sequence[LineOp], sketch: Sketch
+) -> list[tuple[str, ...]]:
     seams = _shown_seams(new, sketch)
-    return [() if _is_shown(old, new, op, seams, sketch) else tuple(old[op.a_start : op.a_end]) for op in ops]
+    return [() if _is_shown(original, new, op, seams, sketch) else tuple(original[op.a_start : op.a_end]) for op in ops]
 
 
 def _shown_seams(new: list[str], sketch: Sketch) -> frozenset[int]:
@@ -109,16 +112,41 @@ def _neighbours(literal: list[str], found: list[str]) -> Iterator[int]:
             yield from range(op.b_start, op.b_end - 1)
 
 
-def _is_shown(old: list[str], new: list[str], op: LineOp, seams: frozenset[int], sketch: Sketch) -> bool:
+def _is_shown(original: Sequence[str], new: list[str], op: LineOp, seams: frozenset[int], sketch: Sketch) -> bool:
     """Tell whether all of a replacement lies inside the sketch: the seams around and within what stands instead."""
     if not all(at in seams for at in range(op.b_start + 1, op.b_end)):
         return False
     above, below = op.b_start in seams, op.b_end in seams
     if above and below:
-        return True
+        return op.b_start < op.b_end or _is_shown_as_cut(original, op, seams)
     # Where the sketch and the result begin, or end, together, the border is shown as well; but only for lines that
     # are rewritten: a careless snippet ends without a placeholder and means the rest of the file to stay.
-    rewritten = sum(map(bool, old[op.a_start : op.a_end])) <= _MAX_REWRITE * sum(map(bool, new[op.b_start : op.b_end]))
+    rewritten = sum(map(bool, map(str.strip, original[op.a_start : op.a_end]))) <= _MAX_REWRITE * sum(
+        map(bool, new[op.b_start : op.b_end])
+    )
     first = not any(new[: op.b_start]) and not sketch.opens_elided
     last = not any(new[op.b_end :]) and not sketch.closes_elided
     return rewritten and (above or first) and (below or last)
+
+
+def _is_shown_as_cut(original: Sequence[str], op: LineOp, seams: frozenset[int]) -> bool:
+    """Tell whether a deletion is shown, cut where a person would cut it.
+
+    Of two methods that end alike, an alignment may as well drop the end of the first and the head of the second. So a
+    deletion is slid to where it begins with the least indented line that is not blank and not a closing bracket, as in
+    git's indent heuristic (Michael Haggerty, 2016).
+    """
+    old = [line.strip() for line in original]
+    down = 0
+    while op.a_end + down < len(old) and old[op.a_start + down] == old[op.a_end + down]:
+        down += 1
+    up = 0
+    while op.a_start - up > 0 and old[op.a_start - up - 1] == old[op.a_end - up - 1]:
+        up += 1
+    ranks = {slide: _rank(original[op.a_start + slide]) for slide in range(-up, down + 1)}
+    best = min(ranks.values())
+    return all(op.b_start + slide in seams for slide, rank in ranks.items() if rank == best)
+
+
+def _rank(line: str) -> tuple[bool, int]:
+    return not any(char.isalnum() for char in line), len(indent(line).expandtabs(4))

@@ -60,9 +60,8 @@ def merge_sketch(lines: list[str], sketch: Sketch) -> MergeOutcome:
 
 
 def _merged_lines(lines: list[str], sketch: Sketch) -> list[str]:
-    elides = sketch.opens_elided or sketch.closes_elided or len(sketch.blocks) > 1
     _refuse_unclear_lines(lines, sketch)
-    if not elides:
+    if not sketch.elides:
         return _whole(lines, sketch.blocks[0])
     if not any(line.strip() for line in lines):
         raise DoubtError("open_intent", "The file is empty, so there is nothing that a placeholder can stand for.")
@@ -202,7 +201,7 @@ def _checked_upper(lines: list[str], floor: int, block: _Block, edge: Edge, plac
     kept = lines[start:place]
     if not edge.new:
         return start, kept
-    check_edge(edge, lines[floor:place][::-1], upward=True)
+    check_edge(edge, lines[floor:place][::-1], upward=True, gap=block.gap_above)
     check_addition(edge.new, lines, start)
     gap = [""] if block.gap_above and start > 0 and lines[start - 1].strip() else []
     return start, [*gap, *edge.new, *kept]
@@ -222,7 +221,7 @@ def _lower_edge(lines: list[str], block: _Block, row: int, place: int) -> tuple[
     kept = lines[place + 1 : end]
     if not edge.new:
         return end, kept
-    check_edge(edge, outer, upward=False)
+    check_edge(edge, outer, upward=False, gap=block.gap_below)
     check_addition(edge.new, lines, end)
     gap = [""] if block.gap_below and end < len(lines) and lines[end].strip() else []
     return end, [*kept, *edge.new, *gap]

@@ -35,6 +35,11 @@ class Sketch:
     opens_elided: bool
     closes_elided: bool
 
+    @property
+    def elides(self) -> bool:
+        """Tell whether the snippet has any marker; without one it may be a whole file or a part of it."""
+        return self.opens_elided or self.closes_elided or len(self.blocks) > 1
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedEdit:

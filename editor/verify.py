@@ -45,7 +45,7 @@ def verify(
         _marker_leak(original, merged),
         _added_lines_present(merged, edit),
         _symbols_kept(before, after, edit, gone),
-        _lines_removed(original, gone),
+        _lines_removed(original, edit, gone),
         _parse_errors(before, after, original.count("\n"), merged, edit),
         _no_op(original, merged, edit),
         _truncated_tail(gone, truncated),
@@ -138,9 +138,12 @@ def _is_rewrite(removal: Removal) -> bool:
     return bool(removal.instead) and fuzz.ratio("\n".join(removal.lines), "\n".join(removal.instead)) >= 60
 
 
-def _lines_removed(original: str, gone: Sequence[Removal]) -> Check:
+def _lines_removed(original: str, edit: ParsedEdit, gone: Sequence[Removal]) -> Check:
     total = sum(bool(line.strip()) for line in original.split("\n"))
-    removed = sum(sum(bool(line.strip()) for line in removal.unshown) for removal in gone)
+    removed = sum(len(list(_solid(removal.unshown))) for removal in gone)
+    if isinstance(edit.changes, Sketch) and not edit.changes.elides:
+        # Without placeholders everything is "shown" to go; the file must at least not shrink that much.
+        removed = sum(max(0, len(list(_solid(gap.lines))) - len(list(_solid(gap.instead)))) for gap in gone)
     share = removed / total if total else 0.0
     ok = total <= MIN_LINES_FOR_SHARE or share <= MAX_REMOVED_SHARE
     return Check("lines_removed", ok, f"{removed} of {total} lines removed without the edit showing it")

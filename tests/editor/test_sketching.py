@@ -1,0 +1,165 @@
+"""Lazy snippets without a model: pure additions at sure places, and everything else left open."""
+
+from __future__ import annotations
+
+import pytest
+
+from editor.formats import parse
+from editor.merge import merge
+from editor.types import AlreadyApplied, Merged, MergeOutcome, Unresolved
+
+MODULE = """\
+import os
+import re
+
+
+class Store:
+    def __init__(self, path):
+        self.path = path
+
+    def load(self):
+        return open(self.path).read()
+
+    def close(self):
+        self.path = None
+
+
+def main():
+    store = Store("a")
+    print(store.load())
+"""
+
+
+def apply(edit: str, original: str = MODULE) -> MergeOutcome:
+    return merge(original, parse(edit, "lazy"))
+
+
+MERGED = {
+    "between two anchors": (
+        "# ... existing code ...\n        self.path = path\n        self.cache = {}\n\n    def load(self):\n# ...\n",
+        MODULE.replace("= path\n", "= path\n        self.cache = {}\n"),
+    ),
+    "a method before a method": (
+        "# ...\n\n    def save(self, text):\n        open(self.path, 'w').write(text)\n\n    def close(self):\n# ...\n",
+        MODULE.replace(
+            "    def close", "    def save(self, text):\n        open(self.path, 'w').write(text)\n\n    def close"
+        ),
+    ),
+    "a method behind a method": (
+        "# ...\n        return open(self.path).read()\n\n    def size(self):\n        return 0\n\n# ...\n",
+        MODULE.replace("    def close", "    def size(self):\n        return 0\n\n    def close"),
+    ),
+    "two places": (
+        "import os\nimport re\nimport sys\n\n\nclass Store:\n# ...\n    print(store.load())\n    sys.exit(0)\n",
+        MODULE.replace("import re\n", "import re\nimport sys\n") + "    sys.exit(0)\n",
+    ),
+    "the whole file and more": ("import abc\n" + MODULE, "import abc\n" + MODULE),
+}
+
+
+@pytest.mark.parametrize(("edit", "expected"), MERGED.values(), ids=MERGED)
+def test_a_pure_addition_is_merged_once(edit: str, expected: str) -> None:
+    assert apply(edit) == Merged(expected, "anchored")
+    assert isinstance(apply(edit, expected), AlreadyApplied)
+
+
+LEFT_OPEN = {
+    "a line would go": "# ...\n    store = Store('b')\n    print(store.load())\n",
+    "a value next to a placeholder": "# ...\nimport sys\n\n\nclass Store:\n# ...\n",
+    "a rewritten method": "# ...\n    def load(self):\n        with open(self.path) as f:\n            return 1\n# ...",
+    "no anchor": "# ...\n    def size(self):\n        return 0\n# ...\n",
+    "an anchor that stands twice": "# ...\n\n    x = 1\n# ...\n",
+    "another order": "# ...\n    def close(self):\n        pass\n    def load(self):\n# ...\n",
+    "blocks in another order": "# ...\n    def close(self):\n# ...\n    def load(self):\n# ...\n",
+    "no placeholder": "    def load(self):\n        return ''\n",
+    "a fragment of the file": "    def load(self):\n        return open(self.path).read()\n",
+    "a definition that exists": """\
+# ...
+        self.path = path
+
+    def close(self, now):
+        pass
+
+    def load(self):
+# ...
+""",
+    "a note about the edit": """\
+# ...
+        self.path = path
+        # removed the cache
+
+    def load(self):
+# ...
+""",
+    "a file name as a comment": "# src/store.py\nimport os\nimport re\n# ...\n",
+    "a placeholder behind code": """\
+# ...
+        self.path = path  # ... existing code ...
+        self.x = 1
+    def load(self):
+# ...
+""",
+    "the body of the next line": "# ...\n    def size(self):\n        return open(self.path).read()\n# ...\n",
+    "behind the end": "# ...\n\ndef other():\n    pass\n",
+}
+
+
+@pytest.mark.parametrize("edit", LEFT_OPEN.values(), ids=LEFT_OPEN)
+def test_what_is_not_sure_is_left_open(edit: str) -> None:
+    outcome = apply(edit)
+    assert isinstance(outcome, Unresolved), outcome
+    assert outcome.code in ("open_intent", "ambiguous")
+    assert outcome.reason.endswith((".", "'"))
+    assert outcome.suggestion
+
+
+def test_a_value_that_may_replace_its_neighbour_is_open() -> None:
+    original = "[server]\n\ntimeout = 30\n\nretries = 5\n"
+    edit = "# ... existing ...\ntimeout = 60\n\nretries = 5\n"
+    assert isinstance(apply(edit, original), Unresolved)
+
+
+def test_a_field_that_stands_below_is_not_added_above() -> None:
+    original = "route = {\n  path: '/admin',\n  handler: run,\n  audit: false,\n};\n"
+    edit = "route = {\n  path: '/admin',\n  audit: true,\n  handler: run,\n  // ...\n};\n"
+    assert isinstance(apply(edit, original), Unresolved)
+
+
+def test_the_closing_bracket_of_the_right_class() -> None:
+    one = "class A {\n  a() {\n    return 1;\n  }\n}\n"
+    method = "\n  double(n) {\n    const m = n * 2;\n    return m;\n  }\n}"
+    edit = f"class A {{\n  // ...\n{method}\n"
+    merged = apply(edit, one)
+    assert merged == Merged(one.replace("  }\n}", "  }\n" + method), "anchored")
+    assert isinstance(apply(edit, merged.text), AlreadyApplied)
+    # With a second class below, the bracket no longer says where.
+    assert isinstance(apply(edit, one + one.replace("A", "C").replace("1", "3")), Unresolved)
+
+
+def test_a_twin_of_the_place_makes_it_ambiguous() -> None:
+    case = "it('one', () => {\n  render(view, {\n    color: gray,\n    italic: true,\n  }%s);\n  expect(1);\n});\n"
+    original = case % ", theme" + case.replace("one", "two") % ""
+    edit = "// ...\n    color: gray,\n    italic: true,\n  }, theme);\n  expect(1);\n// ...\n"
+    outcome = apply(edit, original)
+    assert isinstance(outcome, Unresolved)
+    assert outcome.code == "ambiguous"
+
+
+def test_a_file_that_holds_placeholders_itself_is_left_open() -> None:
+    original = MODULE + "# ... existing code ...\n"
+    assert isinstance(apply(MERGED["between two anchors"][0], original), Unresolved)
+
+
+def test_the_file_keeps_its_spelling_and_its_end() -> None:
+    original = "first = 1   \nsecond = 2\n\nthird = 3"
+    outcome = apply("first = 1\nnew = 0\nsecond = 2\n\nthird = 3\n", original)
+    assert outcome == Merged("first = 1   \nnew = 0\nsecond = 2\n\nthird = 3", "anchored")
+
+
+def test_a_snippet_that_equals_the_file() -> None:
+    assert isinstance(apply("```python\n" + MODULE + "```"), AlreadyApplied)
+
+
+def test_an_empty_file_is_filled() -> None:
+    assert apply("a = 1\n", "") == Merged("a = 1\n", "anchored")
+    assert isinstance(apply("# ...\na = 1\n", ""), Unresolved)
