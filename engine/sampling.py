@@ -31,7 +31,8 @@ class Sampler:
             return logits.argmax(dim=-1)
         draws = [self._uniform(first_position + row) for row in range(len(logits))]
         wide = logits.to(torch.float32)
-        scaled = (wide - wide.amax(dim=-1, keepdim=True)) / self._temperature  # at most 0: no overflow when it is tiny
+        below_best = wide - wide.amax(dim=-1, keepdim=True)  # at most 0: a tiny temperature overflows to -inf, not inf
+        scaled = below_best / max(self._temperature, 1e-30)
         return _draw(scaled, self._top_p, torch.tensor(draws, dtype=torch.float64))
 
     def _uniform(self, position: int) -> float:
