@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from rapidfuzz import fuzz
 
 from editor.evidence import Removal, removals
-from editor.formats.placeholders import holds_placeholder
+from editor.formats.placeholders import holds_placeholder, placeholder_lines
 from editor.syntax import Survey, Symbol, survey
 from editor.types import Check, ParsedEdit, Sketch
 
@@ -42,13 +42,13 @@ def verify(
     before = survey(original, language)
     after = survey(merged, language) if before is not None else None
     return (
-        _marker_leak(original, merged),
+        _marker_leak(original, merged, edit),
         _added_lines_present(merged, edit),
         _symbols_kept(before, after, edit, gone),
         _lines_removed(original, edit, gone),
         _parse_errors(before, after, original.count("\n"), merged, edit),
         _no_op(original, merged, edit),
-        _truncated_tail(gone, truncated),
+        _truncated_tail(original, merged, edit, gone, truncated),
     )
 
 
@@ -57,10 +57,13 @@ def passed(checks: Sequence[Check]) -> bool:
     return all(check.ok for check in checks)
 
 
-def _marker_leak(original: str, merged: str) -> Check:
-    had = Counter(line.strip() for line in original.split("\n") if holds_placeholder(line))
-    has = Counter(line.strip() for line in merged.split("\n") if holds_placeholder(line))
-    leaked = list((has - had).elements())
+def _marker_leak(original: str, merged: str, edit: ParsedEdit) -> Check:
+    lines = merged.split("\n")
+    # Only lines that are new are looked at: a file may well hold placeholders of its own.
+    new = Counter(map(str.strip, lines)) - Counter(map(str.strip, original.split("\n")))
+    leaked = [line.strip() for line in lines if line.strip() in new and holds_placeholder(line)]
+    if "..." in new and "..." not in map(str.strip, edit.added_lines):
+        leaked += ["..." for at in placeholder_lines(lines) if lines[at].strip() == "..." != lines[at]]
     return Check("marker_leak", not leaked, _listed("placeholders in the result", leaked) or "no placeholder")
 
 
@@ -183,9 +186,11 @@ def _no_op(original: str, merged: str, edit: ParsedEdit) -> Check:
     return Check("no_op", not asked, "nothing changed although the edit asks for it" if asked else "nothing to change")
 
 
-def _truncated_tail(gone: Sequence[Removal], truncated: bool) -> Check:
+def _truncated_tail(original: str, merged: str, edit: ParsedEdit, gone: Sequence[Removal], truncated: bool) -> Check:
     if truncated:
         return Check("truncated_tail", False, "generation stopped before the end of the file")
+    if len(list(_solid(original.split("\n")))) <= MIN_LINES_FOR_SHARE and _is_the_edit_itself(merged, edit):
+        return Check("truncated_tail", True, f"{_NOT_APPLICABLE}: a small file, sent whole")
     lost: list[str] = []
     for removal in gone:
         if removal.at_end and not removal.shown and not _is_rewrite(removal):

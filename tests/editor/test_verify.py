@@ -91,6 +91,15 @@ def test_a_written_placeholder_is_found() -> None:
     assert "marker_leak" in failed(RIGHT.replace("check(a);", "check(a); // ... existing code ..."))
 
 
+def test_bare_dots_between_braces_are_found() -> None:
+    assert "marker_leak" in failed(RIGHT.replace("  mul(a)", "  ...\n  mul(a)"), language=None)
+
+
+def test_a_small_file_may_be_rewritten_whole() -> None:
+    original = "def f(x):\n    y = 0\n    for z in x:\n        y += z\n    return y\n"
+    assert failed("def f(x):\n    return sum(x)\n", "def f(x):\n    return sum(x)\n", original, "python") == []
+
+
 def test_a_placeholder_that_was_there_is_no_leak() -> None:
     assert failed("// ...\n" + RIGHT, original="// ...\n" + ORIGINAL) == []
 
