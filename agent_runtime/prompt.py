@@ -16,59 +16,79 @@ SYSTEM = (
     "write the code they stand for."
 )
 
-EXAMPLE_FILE = """\
+EXAMPLE_FILE = '''\
 import os
 
 
-def load(path):
-    with open(path) as file:
-        return file.read()
+class Store:
+    """Files in a folder."""
 
+    def __init__(self, folder):
+        self.folder = folder
 
-def save(path, text):
-    # overwrite
-    with open(path, "w") as file:
-        file.write(text)
+    def load(self, name):
+        path = os.path.join(self.folder, name)
+        with open(path) as file:
+            return file.read()
 
+    def save(self, name, text):
+        path = os.path.join(self.folder, name)
+        # overwrite
+        with open(path, "w") as file:
+            file.write(text)
 
-def remove(path):
-    os.remove(path)"""
+    def remove(self, name):
+        os.remove(os.path.join(self.folder, name))
+
+    def names(self):
+        return sorted(os.listdir(self.folder))'''
 
 EXAMPLE_EDIT = """\
 # ... existing code ...
 
-def save(path, text, mode="w"):
-    # ... existing code ...
-    with open(path, mode) as file:
-        file.write(text)
+    def save(self, name, text, mode="w"):
+        if not name:
+            raise ValueError("no name")
+        # ... existing code ...
+        with open(path, mode) as file:
+            file.write(text)
 
+    def exists(self, name):
+        return os.path.exists(os.path.join(self.folder, name))
 
-def exists(path):
-    return os.path.exists(path)
+    # ... existing code ..."""
 
-# ... existing code ..."""
-
-EXAMPLE_RESULT = """\
+EXAMPLE_RESULT = '''\
 import os
 
 
-def load(path):
-    with open(path) as file:
-        return file.read()
+class Store:
+    """Files in a folder."""
 
+    def __init__(self, folder):
+        self.folder = folder
 
-def save(path, text, mode="w"):
-    # overwrite
-    with open(path, mode) as file:
-        file.write(text)
+    def load(self, name):
+        path = os.path.join(self.folder, name)
+        with open(path) as file:
+            return file.read()
 
+    def save(self, name, text, mode="w"):
+        if not name:
+            raise ValueError("no name")
+        path = os.path.join(self.folder, name)
+        # overwrite
+        with open(path, mode) as file:
+            file.write(text)
 
-def exists(path):
-    return os.path.exists(path)
+    def exists(self, name):
+        return os.path.exists(os.path.join(self.folder, name))
 
+    def remove(self, name):
+        os.remove(os.path.join(self.folder, name))
 
-def remove(path):
-    os.remove(path)"""
+    def names(self):
+        return sorted(os.listdir(self.folder))'''
 
 FILE_SLOT, EDIT_SLOT, INSTRUCTION_SLOT = "\ue0f0file\ue0f1", "\ue0f0edit\ue0f1", "\ue0f0instruction\ue0f1"
 _SLOTS = re.compile("(\ue0f0(?:file|edit|instruction)\ue0f1)")

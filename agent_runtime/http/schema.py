@@ -78,18 +78,27 @@ class ApplyBody(BaseModel):
 
 
 def fault_of_validation(errors: list[Any]) -> BadRequest:
-    """The first fault that pydantic found, as a malformed request or a field that is not supported."""
-    first = errors[0]
-    place = [str(part) for part in first["loc"] if part != "body"]
+    """What pydantic found, as a field that is not supported or, if there is none, as a malformed request."""
+    first = next((error for error in errors if _is_not_yet(error)), errors[0])
+    place = _place(first)
     field = place[0] if place else ""
     if first["type"] == "json_invalid":
         return BadRequest(f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     if not field:
         return BadRequest("the body has to be a JSON object; send it as application/json")
-    if field in NOT_YET and first["type"] in ("literal_error", "extra_forbidden"):
+    if _is_not_yet(first):
         allowed = ", ".join(repr(value) for value in NOT_YET[field])
         what = f"supports only {allowed} for" if allowed else "does not support"
         return Unsupported(f"this version {what} the field {field!r}", field=field)
     if first["type"] == "extra_forbidden":
         return Unsupported(f"there is no field {field!r}", field=field)
     return BadRequest(f"field {'.'.join(place)!r}: {first['msg']}", field=field)
+
+
+def _is_not_yet(error: Any) -> bool:
+    place = _place(error)
+    return bool(place) and place[0] in NOT_YET and error["type"] in ("literal_error", "extra_forbidden")
+
+
+def _place(error: Any) -> list[str]:
+    return [str(part) for part in error["loc"] if part != "body"]

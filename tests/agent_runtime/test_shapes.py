@@ -21,7 +21,8 @@ RESULT = ApplyResult(
 
 def test_the_response_has_every_field_of_the_interface() -> None:
     answer = json.loads(json.dumps(result_to_json(RESULT)))
-    file_fields = set("path merged diff method rung candidates certainty checks sha256_before sha256_after".split())
+    names = "path merged diff method rung candidates certainty checks sha256_before sha256_after"
+    file_fields = set(names.split())
     assert answer.keys() == {"status", "files", "usage", "timings", "sha256"} | file_fields
     assert answer["files"][0].keys() == file_fields
     assert {name: answer[name] for name in file_fields} == answer["files"][0]

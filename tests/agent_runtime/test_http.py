@@ -1,0 +1,250 @@
+"""The service on a real socket, called by a real client; a scripted model stands where a fault or a pause is needed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from agent_runtime.apply import Applier
+from agent_runtime.client import Client
+from agent_runtime.errors import CorruptModel, EditRefused, HunkError, NoConnection, Stale
+from agent_runtime.http.app import MAX_BODY_BYTES, Service, build_app
+from agent_runtime.limits import MAX_FILE_BYTES
+from agent_runtime.model_slot import ModelSlot
+from agent_runtime.types import ApplyRequest, Merger
+from agent_runtime.workspace import Workspace
+from tests.agent_runtime.scripted import ScriptedMerger
+
+FILE = "a = 1\nb = 2\n"
+BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"
+MERGED = "a = 3\nb = 2\n"
+
+
+@contextmanager
+def serving(merger: Merger | None, root: Path | None = None, fault: HunkError | None = None) -> Iterator[str]:
+    """The service's URL, with `merger` loaded, or none yet, or loading ended by `fault`."""
+
+    def load() -> Merger:
+        if fault is not None:
+            raise fault
+        assert merger is not None
+        return merger
+
+    slot = ModelSlot("scripted", load)
+    loaded = threading.Event()
+    if merger is not None or fault is not None:
+        slot.load_in_background(loaded.set, lambda _: loaded.set())
+        loaded.wait()
+    app = build_app(Service(Applier(slot.get), slot, Workspace(root) if root else None))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    root = tmp_path_factory.mktemp("root")
+    (root / "a.py").write_text(FILE)
+    (root / "binary").write_bytes(b"\0\1")
+    with serving(ScriptedMerger(MERGED), root) as url:
+        yield url
+
+
+def post(url: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+    return httpx.post(f"{url}/apply", json=body, headers=headers, timeout=30)
+
+
+def test_an_edit_of_a_given_text_is_merged_and_nothing_is_needed_but_the_text(url: str) -> None:
+    answer = post(url, {"original": FILE, "edit": BLOCK}).json()
+    assert (answer["status"], answer["merged"], answer["method"]) == ("merged", MERGED, "deterministic")
+    assert answer["sha256"] == sha256(MERGED.encode()).hexdigest()
+
+
+def test_an_edit_of_a_file_below_the_root_leaves_the_file_alone(url: str) -> None:
+    assert post(url, {"path": "a.py", "edit": BLOCK}).json()["merged"] == MERGED
+    assert post(url, {"path": "a.py", "edit": BLOCK}).json()["sha256_before"] == sha256(FILE.encode()).hexdigest()
+
+
+def test_the_model_is_asked_where_the_request_says_so(url: str) -> None:
+    answer = post(url, {"original": FILE, "edit": BLOCK, "mode": "model", "model": "scripted"}).json()
+    assert (answer["status"], answer["method"], answer["usage"]["forwards"]) == ("merged", "model", 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "field"),
+    [
+        ({"original": FILE}, 400, "malformed", "edit"),
+        ({"edit": BLOCK}, 400, "malformed", "path"),
+        ({"original": 1, "edit": BLOCK}, 400, "malformed", "original"),
+        ({"original": FILE, "edit": BLOCK, "mode": "magic"}, 400, "malformed", "mode"),
+        ({"original": FILE, "edit": BLOCK, "max_tokens": 0}, 400, "malformed", "max_tokens"),
+        ({"original": FILE, "edit": BLOCK, "temperature": 99}, 400, "malformed", "temperature"),
+        ({"original": FILE, "edit": BLOCK, "expected_sha256": "abc"}, 400, "malformed", "expected_sha256"),
+        ({"files": [{"path": "a.py", "edit": BLOCK}]}, 422, "unsupported", "files"),
+        ({"original": FILE, "edit": BLOCK, "prediction": "x"}, 422, "unsupported", "prediction"),
+        ({"original": FILE, "edit": BLOCK, "stream": True}, 422, "unsupported", "stream"),
+        ({"original": FILE, "edit": BLOCK, "write": True}, 422, "unsupported", "write"),
+        ({"original": FILE, "edit": BLOCK, "reuse": "turbo"}, 422, "unsupported", "reuse"),
+        ({"original": FILE, "edit": BLOCK, "decide": "score"}, 422, "unsupported", "decide"),
+        ({"original": FILE, "edit": BLOCK, "policy": "lenient"}, 422, "unsupported", "policy"),
+        ({"original": FILE, "edit": BLOCK, "format": "v4a"}, 422, "unsupported", "format"),
+        ({"original": FILE, "edit": BLOCK, "model": "gpt"}, 422, "unsupported", "model"),
+        ({"original": FILE, "edit": BLOCK, "orginal": ""}, 422, "unsupported", "orginal"),
+        ({"path": "../etc/passwd", "edit": BLOCK}, 403, "outside-root", None),
+        ({"path": "none.py", "edit": BLOCK}, 404, "not-found", None),
+        ({"path": "binary", "edit": BLOCK}, 422, "bad-file", None),
+        ({"original": "x" * (MAX_FILE_BYTES + 1), "edit": BLOCK}, 413, "too-large", None),
+        ({"original": FILE, "edit": ""}, 422, "edit-refused", None),
+    ],
+)
+def test_bad_requests_are_problems_that_name_the_field(
+    url: str, body: dict[str, Any], status: int, kind: str, field: str | None
+) -> None:
+    response = post(url, body)
+    problem = response.json()
+    assert response.headers["content-type"] == "application/problem+json"
+    assert (response.status_code, problem["status"]) == (status, status)
+    assert problem["type"] == f"urn:hunk:problem:{kind}"
+    assert problem.get("field") == field
+    assert problem["detail"]
+
+
+def test_values_that_say_what_happens_anyway_are_taken(url: str) -> None:
+    body = {"original": FILE, "edit": BLOCK, "scope": "file", "reuse": "exact", "stream": False, "policy": "strict"}
+    assert post(url, body).status_code == 200
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"", b"\xff", b'{"edit": "x"} {}'])
+def test_a_body_that_is_not_a_json_object_is_malformed(url: str, content: bytes) -> None:
+    response = httpx.post(f"{url}/apply", content=content, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    assert response.json()["type"].endswith(":malformed")
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_read(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        announced = f"POST /apply HTTP/1.1\r\nHost: {host}\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n"
+        connection.sendall(announced.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_a_refused_edit_carries_the_editors_reasons(url: str) -> None:
+    block = BLOCK.replace("a = 1", "a = 7")
+    problem = post(url, {"original": FILE, "edit": block, "mode": "deterministic"}).json()
+    assert problem["type"].endswith(":edit-refused")
+    assert problem["reasons"][0]["code"] == "not_found"
+    assert problem["reasons"][0]["suggestion"]
+
+
+def test_a_stale_hash_is_a_conflict_with_the_current_one(url: str) -> None:
+    response = post(url, {"path": "a.py", "edit": BLOCK, "expected_sha256": "0" * 64})
+    assert response.status_code == 409
+    assert response.json()["current_sha256"] == sha256(FILE.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": ""},
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"host": "127.0.0.1.evil.example"},
+    ],
+)
+def test_foreign_hosts_and_origins_are_refused(url: str, headers: dict[str, str]) -> None:
+    response = httpx.get(f"{url}/healthz", headers=headers)
+    assert response.status_code == 403
+    assert "--allow-host" in response.json()["detail"]
+
+
+def test_the_services_own_names_are_let_in(url: str) -> None:
+    for headers in ({"host": "localhost:1"}, {"origin": "http://localhost:3000"}, {"host": "[::1]:80"}):
+        assert httpx.get(f"{url}/healthz", headers=headers).status_code == 200
+
+
+def test_without_a_root_only_texts_are_taken() -> None:
+    with serving(ScriptedMerger()) as url:
+        assert post(url, {"path": "a.py", "edit": BLOCK}).status_code == 403
+        assert post(url, {"original": FILE, "edit": BLOCK}).status_code == 200
+
+
+def test_before_the_model_is_loaded_only_edits_that_need_it_wait() -> None:
+    with serving(None) as url:
+        assert httpx.get(f"{url}/healthz").status_code == 200
+        ready = httpx.get(f"{url}/readyz")
+        assert (ready.status_code, ready.headers["retry-after"]) == (503, "5")
+        assert post(url, {"original": FILE, "edit": BLOCK}).status_code == 200
+        assert post(url, {"original": FILE, "edit": BLOCK, "mode": "model"}).status_code == 503
+
+
+def test_a_model_that_cannot_be_loaded_is_said_by_readyz() -> None:
+    with serving(None, fault=CorruptModel("its file is damaged")) as url:
+        ready = httpx.get(f"{url}/readyz")
+        assert (ready.status_code, ready.json()["detail"]) == (503, "its file is damaged")
+
+
+def test_healthz_answers_while_the_model_merges_and_a_client_that_leaves_stops_the_work() -> None:
+    merger = ScriptedMerger(MERGED, hold=threading.Event())
+    with serving(merger) as url:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(
+                f"{url}/apply",
+                json={"original": FILE, "edit": BLOCK, "mode": "model"},
+                timeout=httpx.Timeout(5, read=0.5),
+            )
+        assert httpx.get(f"{url}/healthz", timeout=5).json() == {"status": "ok"}
+        assert merger.cancelled.wait(10), "the work went on for nobody"
+
+
+def test_the_client_gives_results_and_raises_what_the_service_refused(url: str) -> None:
+    with Client(url) as client:
+        assert client.is_ready()
+        result = client.apply(ApplyRequest(FILE.encode(), BLOCK, path="a.py"))
+        assert result.file.merged == MERGED
+        with pytest.raises(EditRefused) as refused:
+            client.apply(ApplyRequest(FILE.encode(), BLOCK.replace("a = 1", "zzz"), mode="deterministic"))
+        assert refused.value.reasons[0].code == "not_found"
+
+
+def test_the_client_says_where_nothing_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with Client(f"http://127.0.0.1:{port}") as client, pytest.raises(NoConnection, match="hunk serve"):
+        client.apply(ApplyRequest(FILE.encode(), BLOCK))
+
+
+def test_an_answer_that_is_not_hunks_is_named() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(502, text="<html>bad gateway</html>"))
+    with Client("http://proxy", transport=transport) as client, pytest.raises(HunkError, match="is it Hunk"):
+        client.apply(ApplyRequest(FILE.encode(), BLOCK))
+
+
+def test_a_problem_of_the_service_is_the_same_error_at_the_client() -> None:
+    problem = {"type": "urn:hunk:problem:stale", "detail": "changed", "status": 409, "current_sha256": "1" * 64}
+    transport = httpx.MockTransport(lambda _: httpx.Response(409, content=json.dumps(problem)))
+    with Client("http://service", transport=transport) as client, pytest.raises(Stale) as stale:
+        client.apply(ApplyRequest(FILE.encode(), BLOCK))
+    assert stale.value.current_sha256 == "1" * 64
+
+
+def test_the_api_describes_itself_with_an_example_that_works(url: str) -> None:
+    schema = httpx.get(f"{url}/openapi.json").json()["components"]["schemas"]["ApplyBody"]
+    assert post(url, schema["examples"][0]).json()["status"] == "merged"
