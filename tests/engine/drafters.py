@@ -1,0 +1,44 @@
+"""Drafts that know too much, nothing, or exactly the wrong thing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass
+class Oracle:
+    """Proposes what the model is known to write."""
+
+    target: Sequence[int]
+
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+        return list(self.target[len(output_ids) : len(output_ids) + max_tokens])
+
+
+@dataclass
+class AlwaysWrong:
+    """Proposes what the model is known not to write, at every place."""
+
+    target: Sequence[int]
+    vocab_size: int
+
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+        right = Oracle(self.target).propose(output_ids, max_tokens)
+        return [(token_id + 1) % self.vocab_size for token_id in right]
+
+
+class RandomDraft:
+    """Proposes any ids, any number of them, more than were asked for too; now and then some right ones first."""
+
+    def __init__(self, target: Sequence[int], vocab_size: int, seed: int) -> None:
+        self._oracle = Oracle(target)
+        self._vocab_size = vocab_size
+        self._random = random.Random(seed)
+
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+        num_right = self._random.choice([0, 0, 1, 3, 9])
+        num_random = self._random.randrange(0, 12)
+        right = self._oracle.propose(output_ids, num_right)
+        return right + [self._random.randrange(self._vocab_size) for _ in range(num_random)]

@@ -1,0 +1,392 @@
+"""The engine's loop on tiny random models: every way of running a request gives what the plain way gives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from engine.engine import Engine
+from engine.errors import RequestError
+from engine.model import Decoder
+from engine.speculation import CopyDraft
+from engine.types import GenerationRequest, GenerationResult, Proposer
+from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
+from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_engine, tiny_parameters
+
+PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 3, 8, 4, 6]
+
+
+def run_checked(
+    engine: Engine, request: GenerationRequest, proposer: Proposer | None = None
+) -> tuple[GenerationResult, bytes]:
+    """Run a request, look at the cache after every step; the result and the streamed pieces joined."""
+    steps, streamed, ids = engine.generate(request, proposer), b"", []
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as end:
+            result: GenerationResult = end.value
+            break
+        engine.check_integrity()
+        assert step.token_ids, "every pass must give a token"
+        streamed += step.text
+        ids += step.token_ids
+    engine.check_integrity()
+    usage = result.usage
+    assert tuple(ids) == result.token_ids
+    assert usage.completion == len(result.token_ids) <= request.max_new_tokens
+    assert 0 <= usage.accepted <= usage.drafted
+    assert usage.prompt == len(request.prompt)
+    assert 0 <= usage.cached < usage.prompt, "the last token of the prompt is always run"
+    return result, streamed
+
+
+@torch.inference_mode()
+def plain(engine: Engine, prompt: Sequence[int], num_tokens: int) -> list[int]:
+    """Greedy decoding written out: every token from one pass over everything before it, in a cache of its own."""
+    token_ids = list(prompt)
+    for _ in range(num_tokens):
+        caches = engine.model.new_caches(1, len(token_ids))
+        hidden = engine.model.forward(torch.tensor(token_ids), caches)
+        token_ids.append(int(engine.model.logits(hidden[-1:]).argmax()))
+    return token_ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("prompt", [[7], PROMPT, list(range(VOCAB_SIZE)) * 2])
+def test_greedy_decoding_equals_full_passes(prompt: list[int]) -> None:
+    engine = tiny_engine()
+    result, _ = run_checked(engine, GenerationRequest(prompt=prompt, max_new_tokens=40))
+    assert list(result.token_ids) == plain(engine, prompt, 40)
+    assert result.finish_reason == "length"
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 15, 16, 17])
+def test_a_prompt_in_chunks_gives_what_one_prefill_gives(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    expected = tiny_engine().run(GenerationRequest(prompt=PROMPT, max_new_tokens=20))
+    assert expected.usage.forwards == 20
+    monkeypatch.setattr("engine.engine.PREFILL_CHUNK", chunk)
+    result, _ = run_checked(tiny_engine(), GenerationRequest(prompt=PROMPT, max_new_tokens=20))
+    assert result == expected
+    assert result.usage.forwards == 20 + (len(PROMPT) - 1) // chunk
+
+
+def test_logits_do_not_depend_on_how_the_sequence_was_fed() -> None:
+    model = tiny_engine().model
+    token_ids = torch.randint(VOCAB_SIZE, (90,), generator=torch.Generator().manual_seed(0))
+    whole = model.logits(model.forward(token_ids, model.new_caches(1, 90)))
+    caches = model.new_caches(1, 90)
+    parts = [model.logits(model.forward(part, caches)) for part in torch.split(token_ids, [1, 40, 1, 7, 41])]
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-4 * float(whole.std()))
+
+
+@pytest.mark.parametrize("num_shared", [0, 1, 9, len(PROMPT)])
+def test_a_cached_prefix_changes_the_cost_and_not_the_answer(num_shared: int) -> None:
+    engine = tiny_engine()
+    engine.run(GenerationRequest(prompt=[*PROMPT[:num_shared], 0, 0, 0], max_new_tokens=9))
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=20)
+    warm, _ = run_checked(engine, request)
+    cold, _ = run_checked(tiny_engine(), request)
+    assert warm == cold
+    assert warm.usage.cached == min(num_shared, len(PROMPT) - 1)
+    assert cold.usage.cached == 0
+
+
+def test_the_answer_is_cached_too_for_the_turn_after_it() -> None:
+    engine = tiny_engine()
+    answer = engine.run(GenerationRequest(prompt=PROMPT, max_new_tokens=10)).token_ids
+    request = GenerationRequest(prompt=[*PROMPT, *answer, 1, 2], max_new_tokens=10)
+    warm, _ = run_checked(engine, request)
+    assert warm.usage.cached == len(PROMPT) + len(answer) - 1  # its last token was chosen, never run
+    assert warm == tiny_engine().run(request)
+
+
+DRAFTERS = {
+    "copy of the answer": lambda target: CopyDraft([target]),
+    "copy of the prompt": lambda target: CopyDraft([PROMPT, target[5:20]]),
+    "oracle": Oracle,
+    "always wrong": lambda target: AlwaysWrong(target, VOCAB_SIZE),
+    "random": lambda target: RandomDraft(target, VOCAB_SIZE, seed=5),
+    "silent": lambda target: CopyDraft([]),
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 2.0])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_draft_changes_the_passes_and_never_the_answer(drafter: str, temperature: float) -> None:
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=70, temperature=temperature, top_p=0.9, seed=4)
+    expected = tiny_engine().run(request)
+    target = expected.token_ids
+    result, _ = run_checked(tiny_engine(), request, DRAFTERS[drafter](target))
+    assert result == expected
+    if drafter == "oracle":
+        assert result.usage.forwards == 2  # drafts of 32 and of 36 (64, cut at the limit), and a free token each
+        assert result.usage.accepted == result.usage.drafted == 70 - result.usage.forwards
+    if drafter in ("always wrong", "silent"):
+        assert (result.usage.forwards, result.usage.accepted) == (70, 0)
+        assert (result.usage.drafted > 0) == (drafter == "always wrong")
+
+
+def test_a_long_draft_is_verified_over_several_blocks_of_logits() -> None:
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=400)
+    expected = tiny_engine(512).run(request)
+    for num_right in (63, 64, 65, 127, 128, 129, 250):
+        wrong = [(token_id + 1) % VOCAB_SIZE for token_id in expected.token_ids]
+        draft = [*expected.token_ids[:num_right], *wrong[num_right:]]
+        first = next(_with_window(tiny_engine(512), 256).generate(request, Oracle(draft)))
+        assert first.token_ids == expected.token_ids[: num_right + 1]
+
+
+def _with_window(engine: Engine, size: int) -> Engine:
+    draft = engine._draft
+
+    def widened(sequence: Any, num_pending: int, proposer: Proposer | None) -> list[int]:
+        sequence.window.size = size
+        return draft(sequence, num_pending, proposer)
+
+    engine._draft = widened  # type: ignore[method-assign]
+    return engine
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[GenerationRequest, int | None, int]:
+    """A request that may share a prefix with the others, after how many steps it is given up, and a drafter's seed."""
+    shared = draw(st.integers(0, len(PROMPT)))
+    own = draw(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=6))
+    request = GenerationRequest(
+        prompt=[*PROMPT[:shared], *own],
+        max_new_tokens=draw(st.integers(1, 30)),
+        temperature=draw(st.sampled_from([0.0, 1.0])),
+        seed=draw(st.integers(0, 9)),
+        stop_ids=frozenset(draw(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=2))),
+        stop=draw(st.sampled_from([(), (b"a",), (b"</x>", b"\n\n")])),
+    )
+    return request, draw(st.one_of(st.none(), st.integers(0, 3))), draw(st.integers(0, 99))
+
+
+@settings(max_examples=25)
+@given(st.lists(requests(), min_size=1, max_size=4))
+def test_requests_one_after_the_other_give_what_each_gives_alone(
+    queue: list[tuple[GenerationRequest, int | None, int]],
+) -> None:
+    used = tiny_engine()
+    for request, num_steps, seed in queue:
+        alone, streamed_alone = run_checked(tiny_engine(), request)
+        draft = RandomDraft(alone.token_ids, VOCAB_SIZE, seed)
+        if num_steps is not None:
+            steps = used.generate(request, draft)
+            for _, _ in zip(range(num_steps), steps, strict=False):
+                used.check_integrity()
+            steps.close()
+            used.check_integrity()
+        result, streamed = run_checked(used, request, draft)
+        assert result == alone
+        assert streamed == streamed_alone == result.text
+
+
+def test_a_stop_id_ends_the_output_and_is_not_in_its_text() -> None:
+    free = tiny_engine().run(GenerationRequest(prompt=PROMPT, max_new_tokens=30))
+    stop_id = free.token_ids[12]
+    at = free.token_ids.index(stop_id)
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=30, stop_ids=frozenset({stop_id}))
+    for proposer in (None, Oracle(free.token_ids)):
+        result, streamed = run_checked(tiny_engine(), request, proposer)
+        assert result.token_ids == free.token_ids[: at + 1]
+        assert result.finish_reason == "stop"
+        assert result.text == streamed == b"".join(TOKEN_BYTES[token_id] for token_id in free.token_ids[:at])
+
+
+@pytest.mark.parametrize("num_bytes", [1, 4, 9])
+def test_a_stop_string_over_several_tokens_ends_the_output(num_bytes: int) -> None:
+    free = tiny_engine().run(GenerationRequest(prompt=PROMPT, max_new_tokens=30))
+    stop = free.text[10 : 10 + num_bytes]
+    end = free.text.index(stop)
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=30, stop=(stop, b"never written"))
+    for proposer in (None, Oracle(free.token_ids)):
+        result, streamed = run_checked(tiny_engine(), request, proposer)
+        assert result.text == streamed == free.text[:end]
+        assert result.finish_reason == "stop"
+        assert result.token_ids == free.token_ids[: len(result.token_ids)]
+
+
+def test_a_stop_on_the_last_token_allowed_is_a_stop() -> None:
+    free = tiny_engine().run(GenerationRequest(prompt=PROMPT, max_new_tokens=1))
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=1, stop_ids=frozenset(free.token_ids))
+    assert tiny_engine().run(request).finish_reason == "stop"
+
+
+def test_one_token_is_one_pass_and_no_draft() -> None:
+    result, _ = run_checked(tiny_engine(), GenerationRequest(prompt=PROMPT, max_new_tokens=1), Oracle([1] * 50))
+    assert (result.usage.forwards, result.usage.drafted, result.usage.completion) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("proposer", [None, Oracle([1] * 99)])
+def test_the_context_may_be_filled_to_the_last_token(proposer: Proposer | None) -> None:
+    engine = tiny_engine(max_seq_len=30)
+    result, _ = run_checked(engine, GenerationRequest(prompt=PROMPT, max_new_tokens=30 - len(PROMPT)), proposer)
+    assert len(result.token_ids) == 30 - len(PROMPT)
+    with pytest.raises(RequestError, match="16 tokens and up to 15 new ones exceed the context of 30"):
+        engine.run(GenerationRequest(prompt=PROMPT, max_new_tokens=31 - len(PROMPT)), proposer)
+
+
+def test_the_context_is_no_longer_than_the_model_knows_positions() -> None:
+    assert tiny_engine(max_seq_len=9999).max_seq_len == tiny_config().max_positions
+
+
+@pytest.mark.parametrize("token_id", [-1, VOCAB_SIZE, 1 << 40])
+def test_ids_that_the_model_does_not_have_are_refused(token_id: int) -> None:
+    engine = tiny_engine()
+    with pytest.raises(RequestError, match=r"outside \[0, 48\)"):
+        engine.run(GenerationRequest(prompt=[1, token_id, 2], max_new_tokens=4))
+    assert len(engine.run(GenerationRequest(prompt=[1], max_new_tokens=4)).token_ids) == 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prompt": []},
+        {"max_new_tokens": 0},
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_p": float("nan")},
+        {"stop": (b"",)},
+    ],
+)
+def test_requests_without_sense_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(RequestError):
+        GenerationRequest(**({"prompt": [1], "max_new_tokens": 1} | changes))
+
+
+def test_an_id_without_a_token_has_no_bytes() -> None:
+    """Models have more rows of embedding than their tokenizer has tokens, and sampling may hit one."""
+    decoder = Decoder(tiny_parameters(tiny_config()))
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=30, temperature=10.0)
+    whole, cut = (Engine(decoder, table, 256).run(request) for table in (TOKEN_BYTES, TOKEN_BYTES[:20]))
+    assert cut.token_ids == whole.token_ids
+    assert max(cut.token_ids) >= 20
+    assert cut.text == b"".join(TOKEN_BYTES[token_id] for token_id in cut.token_ids if token_id < 20)
+
+
+class Broken(Exception):
+    """Thrown in the middle of a pass."""
+
+
+@pytest.mark.parametrize("fault_at", [1, 2, 3, 8])
+def test_a_fault_in_the_middle_of_a_pass_leaves_the_engine_right(
+    monkeypatch: pytest.MonkeyPatch, fault_at: int
+) -> None:
+    engine, calls = tiny_engine(), 0
+    feed_forward = Decoder._feed_forward
+
+    def faulty(self: Decoder, layer: Any, hidden: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == fault_at:
+            raise Broken
+        return feed_forward(self, layer, hidden)
+
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=20)
+    with monkeypatch.context() as patch:
+        patch.setattr(Decoder, "_feed_forward", faulty)
+        with pytest.raises(Broken):
+            engine.run(request, CopyDraft([PROMPT]))
+    engine.check_integrity()
+    assert run_checked(engine, request)[0] == tiny_engine().run(request)
+
+
+def test_a_draft_that_fails_leaves_the_engine_right() -> None:
+    class Failing:
+        def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+            if len(output_ids) > 3:
+                raise Broken
+            return [1, 2, 3]
+
+    engine, request = tiny_engine(), GenerationRequest(prompt=PROMPT, max_new_tokens=20)
+    with pytest.raises(Broken):
+        engine.run(request, Failing())
+    engine.check_integrity()
+    assert run_checked(engine, request)[0] == tiny_engine().run(request)
+
+
+def run_in_threads(engine: Engine, queue: list[GenerationRequest]) -> dict[int, GenerationResult]:
+    results: dict[int, GenerationResult] = {}
+
+    def work(number: int) -> None:
+        results[number] = engine.run(queue[number], CopyDraft([PROMPT]))
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(len(queue))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive(), "a request waits for a lock that nobody gives back"
+    return results
+
+
+def test_threads_take_turns_and_each_gets_its_own_answer() -> None:
+    engine = tiny_engine()
+    queue = [GenerationRequest(prompt=[number, *PROMPT], max_new_tokens=25) for number in range(6)]
+    results = run_in_threads(engine, queue)
+    engine.check_integrity()
+    assert [results[number] for number in range(6)] == [tiny_engine().run(request) for request in queue]
+
+
+def test_a_request_that_is_given_up_lets_the_next_one_in() -> None:
+    engine, request = tiny_engine(), GenerationRequest(prompt=PROMPT, max_new_tokens=25)
+    steps = engine.generate(request)
+    next(steps)
+    next(steps)
+    steps.close()
+    engine.check_integrity()
+    other = replace(request, prompt=[*PROMPT[:5], 1])
+    assert run_in_threads(engine, [other])[0] == tiny_engine().run(other)
+
+
+def test_every_pass_over_the_model_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.engine.PREFILL_CHUNK", 5)
+    engine, rows = tiny_engine(), []
+    forward = engine.model.forward
+
+    def counted(token_ids: Tensor, caches: Any) -> Tensor:
+        rows.append(len(token_ids))
+        return forward(token_ids, caches)
+
+    monkeypatch.setattr(engine.model, "forward", counted)
+    usage = engine.run(GenerationRequest(prompt=PROMPT, max_new_tokens=30), RandomDraft([1, 2], VOCAB_SIZE, 0)).usage
+    assert usage.forwards == len(rows)
+    # Each pass runs its draft and the token before it; the first one runs the end of the prompt instead.
+    num_decoding = usage.completion - usage.accepted
+    assert sum(rows) == len(PROMPT) + usage.drafted + num_decoding - 1
+
+
+def test_sampled_pairs_of_tokens_follow_the_model_with_a_draft_at_work() -> None:
+    """The joint distribution of two tokens against softmax, with drafts that are sometimes accepted."""
+    num_seeds, vocab_size = 1500, 6
+    engine = tiny_engine(64, seed=3, vocab_size=vocab_size)
+    expected = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+    for first in range(vocab_size):
+        hidden = engine.model.forward(torch.tensor([1, 2, first]), engine.model.new_caches(1, 3))
+        odds = (engine.model.logits(hidden).double() / 4.0).softmax(dim=-1)
+        expected[first] = odds[1, first] * odds[2]
+    assert float(expected.sum()) == pytest.approx(1.0)
+    observed, accepted = torch.zeros_like(expected), 0
+    for seed in range(num_seeds):
+        request = GenerationRequest(prompt=[1, 2], max_new_tokens=2, temperature=4.0, seed=seed)
+        result = engine.run(request, Oracle([seed % vocab_size]))
+        observed[result.token_ids] += 1
+        accepted += result.usage.accepted
+    assert num_seeds / 12 < accepted < num_seeds / 3
+    likely = expected * num_seeds >= 5
+    counts = torch.cat((observed[likely], observed[~likely].sum()[None]))
+    wanted = torch.cat((expected[likely], expected[~likely].sum()[None])) * num_seeds
+    assert float(((counts - wanted).square() / wanted.clamp(min=1)).sum()) < 67.0  # 99.9 % at 36 degrees of freedom
