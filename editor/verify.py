@@ -4,6 +4,7 @@
     added_lines_present  a literal line of the edit is missing from the result
     symbols_kept         a definition is gone that the edit neither names nor shows to be gone
     lines_removed        too large a share of the file is gone without the edit showing it
+    elided_lines_kept    lines that a placeholder stands for are gone, and nothing stands in their place
     parse_errors         the grammar fails at more lines than it did in the original
     no_op                nothing changed although the edit asks for a change
     truncated_tail       generation was cut short, or the end of the file is missing
@@ -46,6 +47,7 @@ def verify(
         _added_lines_present(merged, edit),
         _symbols_kept(before, after, edit, gone),
         _lines_removed(original, edit, gone),
+        _elided_lines_kept(edit, gone),
         _parse_errors(before, after, original.count("\n"), merged, edit),
         _no_op(original, merged, edit),
         _truncated_tail(original, merged, edit, gone, truncated),
@@ -150,6 +152,14 @@ def _lines_removed(original: str, edit: ParsedEdit, gone: Sequence[Removal]) -> 
     share = removed / total if total else 0.0
     ok = total <= MIN_LINES_FOR_SHARE or share <= MAX_REMOVED_SHARE
     return Check("lines_removed", ok, f"{removed} of {total} lines removed without the edit showing it")
+
+
+def _elided_lines_kept(edit: ParsedEdit, gone: Sequence[Removal]) -> Check:
+    """A small model likes to drop what it was told to keep; a deletion has to be shown, however small it is."""
+    if not isinstance(edit.changes, Sketch) or not edit.changes.elides:
+        return Check("elided_lines_kept", True, f"{_NOT_APPLICABLE}: the edit has no placeholder")
+    dropped = [line for removal in gone if not any(_solid(removal.instead)) for line in _solid(removal.unshown)]
+    return Check("elided_lines_kept", not dropped, _listed("dropped lines", dropped) or "all stand")
 
 
 def _parse_errors(before: Survey | None, after: Survey | None, num_lines: int, merged: str, edit: ParsedEdit) -> Check:

@@ -14,6 +14,7 @@ NAMES = (
     "added_lines_present",
     "symbols_kept",
     "lines_removed",
+    "elided_lines_kept",
     "parse_errors",
     "no_op",
     "truncated_tail",
@@ -164,3 +165,18 @@ def test_what_the_merger_makes_passes() -> None:
     outcome = merge(ORIGINAL, parse(BLOCK))
     assert isinstance(outcome, Merged)
     assert passed(verify(ORIGINAL, outcome.text, parse(BLOCK), "javascript"))
+
+
+def test_one_line_dropped_from_what_a_placeholder_stands_for_is_enough() -> None:
+    """Seen with a 0.5B model: the guard behind the placeholder was gone, and everything else was right."""
+    edit = "  // ... existing code ...\n  reset() {\n    check();\n    // ... existing code ...\n  }\n"
+    original = ORIGINAL.replace("    this.result = 0;\n", "    this.log.clear();\n    this.result = 0;\n")
+    right = original.replace("  reset() {\n", "  reset() {\n    check();\n")
+    assert failed(right, edit, original) == []
+    assert failed(right.replace("    this.log.clear();\n", ""), edit, original) == ["elided_lines_kept"]
+
+
+def test_a_deletion_that_the_snippet_shows_is_not_a_dropped_line() -> None:
+    edit = "  // ... existing code ...\n  mul(a) {\n    this.result *= a;\n  }\n  // ... existing code ...\n"
+    merged = ORIGINAL.replace("    this.result *= a;\n    return this;\n", "    this.result *= a;\n")
+    assert failed(merged, edit) == []
