@@ -170,7 +170,7 @@ def test_what_the_merger_makes_passes() -> None:
 def test_one_line_dropped_from_what_a_placeholder_stands_for_is_enough() -> None:
     """Seen with a 0.5B model: the guard behind the placeholder was gone, and everything else was right."""
     edit = "  // ... existing code ...\n  reset() {\n    check();\n    // ... existing code ...\n  }\n"
-    original = ORIGINAL.replace("    this.result = 0;\n", "    this.log.clear();\n    this.result = 0;\n")
+    original = ORIGINAL.replace("    this.result = 0;\n", "    this.result = 0;\n    this.log.clear();\n")
     right = original.replace("  reset() {\n", "  reset() {\n    check();\n")
     assert failed(right, edit, original) == []
     assert failed(right.replace("    this.log.clear();\n", ""), edit, original) == ["elided_lines_kept"]
