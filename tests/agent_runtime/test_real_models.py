@@ -1,0 +1,147 @@
+"""Real models behind the real command and the real service; nothing is scripted here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+HUNK = Path(sys.executable).with_name("hunk")
+CART, CART_EDIT = EXAMPLES / "shopping_cart.ts", EXAMPLES / "shopping_cart.lazy.txt"
+
+
+def test_the_half_billion_model_merges_the_example_in_a_handful_of_passes() -> None:
+    before = CART.read_bytes()
+    command = [HUNK, "apply", CART, "--edit", CART_EDIT, "--mode", "model", "--model", "qwen2.5-coder-0.5b", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["status"], answer["method"], answer["certainty"]) == ("merged", "model", "model")
+    usage = answer["usage"]
+    assert usage["accepted"] > 0
+    assert usage["accepted"] + usage["rejected"] == usage["drafted"]
+    assert usage["cached"] + usage["recomputed"] == usage["prompt"]
+    assert usage["forwards"] < usage["completion"] / 3
+    assert "reduce(" in answer["merged"]
+    assert "let total" not in answer["merged"]
+    assert answer["merged"].startswith("export interface Item {")
+    assert answer["merged"].endswith("}\n}\n")
+    assert CART.read_bytes() == before, "nothing is written without --write"
+
+
+@dataclass
+class Served:
+    """A running `hunk serve`."""
+
+    url: str
+    process: subprocess.Popen[str]
+
+
+@contextmanager
+def hunk_serve(*arguments: str | Path) -> Iterator[Served]:
+    command = [HUNK, "serve", "--port", "0", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            found = re.search(r"http://[\d.]+:\d+", process.stderr.readline())
+            assert found, process.stderr.read()
+            yield Served(found[0], process)
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with hunk_serve("--model", "smollm2-135m", "--root", EXAMPLES, "--context", "4096") as served:
+        deadline = time.monotonic() + 120
+        while httpx.get(f"{served.url}/readyz").status_code != 200:
+            assert time.monotonic() < deadline, "the model was not loaded"
+            time.sleep(0.1)
+        yield served
+
+
+def test_the_service_answers_healthz_while_the_model_merges(service: Served) -> None:
+    answers: list[httpx.Response] = []
+    body = {"path": CART.name, "edit": CART_EDIT.read_text(), "mode": "model", "draft": "none", "max_tokens": 48}
+    merging = threading.Thread(
+        target=lambda: answers.append(httpx.post(f"{service.url}/apply", json=body, timeout=120))
+    )
+    merging.start()
+    num_answered = 0
+    while merging.is_alive():
+        num_answered += httpx.get(f"{service.url}/healthz", timeout=10).status_code == 200
+    merging.join()
+    assert num_answered >= 3
+    answer = answers[0].json()
+    assert answer["method"] == "model"
+    assert answer["usage"]["forwards"] >= 48, "plain decoding takes a pass a token"
+    assert answer["status"] == "rejected", "a merge that the token limit cut must not pass"
+    assert "truncated_tail" in {check["name"] for check in answer["checks"] if not check["ok"]}
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed; apt-get install curl")
+def test_curl_as_the_readme_has_it_merges_by_rule(service: Served) -> None:
+    block = "<<<<<<< SEARCH\n        elapsed = now - self._updated\n=======\n        elapsed = 0.0\n>>>>>>> REPLACE\n"
+    body = json.dumps({"path": "rate_limiter.py", "edit": block})
+    command = ["curl", "-s", f"{service.url}/apply", "-H", "content-type: application/json", "-d", body]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    answer = json.loads(done.stdout)
+    assert (answer["status"], answer["method"], answer["rung"]) == ("merged", "deterministic", "exact")
+    assert "elapsed = 0.0" in answer["diff"]
+
+
+def test_the_same_apply_again_reuses_the_prompt_and_gives_the_same_file(service: Served) -> None:
+    body = {"path": CART.name, "edit": CART_EDIT.read_text(), "mode": "model", "max_tokens": 64}
+    first, second = (httpx.post(f"{service.url}/apply", json=body, timeout=120).json() for _ in range(2))
+    assert second["usage"]["cached"] == second["usage"]["prompt"] - 1
+    assert second["merged"] == first["merged"]
+
+
+def test_the_command_reaches_the_service_and_writes_here(service: Served, tmp_path: Path) -> None:
+    file = tmp_path / "a.py"
+    file.write_text("def double(x):\n    return x + x\n")
+    edit = "<<<<<<< SEARCH\n    return x + x\n=======\n    return 2 * x\n>>>>>>> REPLACE\n"
+    command = [HUNK, "apply", file, "--edit", "-", "--url", service.url, "--write"]
+    done = subprocess.run(command, input=edit, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert file.read_text() == "def double(x):\n    return 2 * x\n"
+
+
+def test_a_file_longer_than_the_context_is_refused_by_name_before_it_is_run(service: Served) -> None:
+    body = {"original": "x = 1\n" * 4000, "edit": "x = 2\n# ... existing code ...\n", "mode": "model"}
+    response = httpx.post(f"{service.url}/apply", json=body, timeout=60)
+    assert response.status_code == 413
+    assert "context" in response.json()["detail"]
+
+
+def test_ctrl_c_ends_the_service_quietly() -> None:
+    with hunk_serve("--model", "smollm2-135m") as served:
+        httpx.get(f"{served.url}/healthz")
+        served.process.send_signal(signal.SIGINT)
+        _, stderr = served.process.communicate(timeout=60)
+    assert "Traceback" not in stderr
+    assert served.process.returncode in (0, 130)
+
+
+def test_a_model_that_turns_out_damaged_ends_the_service_with_4(tmp_path: Path) -> None:
+    model = tmp_path / "damaged.gguf"
+    model.write_bytes(b"GGUF" + os.urandom(4096))
+    command = [HUNK, "serve", "--port", "0", "--model", model]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 4
+    assert "damaged.gguf" in done.stderr
+    assert "Traceback" not in done.stderr
