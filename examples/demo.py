@@ -37,7 +37,7 @@ def main() -> int:
             by_rule = show(client, "1. a SEARCH/REPLACE block that matches in one place", request_for(*BY_RULE))
             wait_until_ready(client, model)
             request = request_for(*BY_MODEL)
-            by_model = show(client, "2. a lazy snippet: lines inside two methods are left out", request)
+            by_model = show(client, "2. a lazy snippet that takes lines away, which no rule may do", request)
             compare_with_plain(client, request, by_model)
     except HunkError as fault:
         console.print(f"demo: {fault}", style="red")
@@ -74,12 +74,18 @@ def request_for(file: str, edit: str) -> ApplyRequest:
 
 def show(client: Client, title: str, request: ApplyRequest) -> ApplyResult:
     """Apply over HTTP and print the edit, the diff and how it was made."""
-    console.rule(title, align="left")
+    heading(title)
     console.print(request.edit.strip(), style="dim", markup=False)
     console.print()
     result = client.apply(request)
     print_result(result, console, written=False)
     return result
+
+
+def heading(title: str) -> None:
+    """A line across the terminal."""
+    console.print()
+    console.rule(title, align="left")
 
 
 def wait_until_ready(client: Client, model: str) -> None:
@@ -95,19 +101,20 @@ def wait_until_ready(client: Client, model: str) -> None:
 
 def compare_with_plain(client: Client, request: ApplyRequest, first: ApplyResult) -> None:
     """Decode the same edit again with the copy draft, and its first tokens without, both behind the cached prompt."""
-    console.rule("the same edit, decoded with and without the copy draft", align="left")
+    heading("the same edit, decoded with and without the copy draft, its prompt cached")
     drafted = client.apply(request)
     plain = client.apply(replace(request, draft="none", max_tokens=NUM_PLAIN_TOKENS))
     same = drafted.file.merged == first.file.merged
-    console.print(rate("copy draft, whole file", drafted) + ("" if same else " (another text: near-tie in bf16)"))
-    console.print(rate(f"plain decoding, first {NUM_PLAIN_TOKENS} tokens only", plain))
-    console.print(f"{'ratio':<42}{speed(drafted) / speed(plain):7.1f} x", style="bold")
+    note = "" if same else " (another text than before: a near-tie in bf16)"
+    console.print(rate("copy draft, whole file", drafted) + note, soft_wrap=True)
+    console.print(rate(f"plain decoding, first {NUM_PLAIN_TOKENS} tokens only", plain), soft_wrap=True)
+    console.print(f"{'ratio':<38}{speed(drafted) / speed(plain):7.1f} x", style="bold")
 
 
 def rate(label: str, result: ApplyResult) -> str:
     """Tokens, passes and tokens a second of one answer."""
     usage = result.usage
-    return f"{label:<42}{speed(result):7.1f} tok/s  {usage.completion} tokens in {usage.forwards} forward passes"
+    return f"{label:<38}{speed(result):7.1f} tok/s  {usage.completion} tokens in {usage.forwards} forward passes"
 
 
 def speed(result: ApplyResult) -> float:

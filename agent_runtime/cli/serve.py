@@ -66,6 +66,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen()  # from here on clients wait instead of being refused
     except OSError as error:
         raise BadRequest(
             f"cannot listen on {host}:{port}: {error.strerror or error}; "
