@@ -50,14 +50,18 @@ def test_new_text_is_copied_from_the_edit_and_the_rest_from_the_file() -> None:
 
 
 def test_of_repeated_places_the_one_with_the_longest_match_is_taken() -> None:
-    repeated = [1, 2, 50, 51, 60, 3, 4, 50, 51, 61, 5, 6, 50, 51, 62]
-    assert proposal([repeated], [9, 9, 9, 4, 50, 51], 1) == [61]
+    near, far = [3, 5, 61], [7, 2, 3, 5, 60]
+    assert proposal([[1, 2, 3, 4, *near, *far]], [1, 2, 3, 5], 1) == [60]
 
 
-def test_of_equal_places_the_nearest_is_taken_forward_ones_first() -> None:
-    repeated = [50, 51, 1, 10, 11, 12, 50, 51, 2, 13, 14, 15, 16, 17, 18, 50, 51, 3]
-    assert proposal([repeated], [*repeated[:6], 99, 50, 51], 1) == [2]
-    assert proposal([repeated], [*repeated[:13], 99, 50, 51], 1) == [3]
+def test_of_equal_places_one_ahead_is_taken_before_a_nearer_one_behind() -> None:
+    source = [50, 51, 1, 10, 11, 12, 13, 14, 50, 51, 2, 15, 50, 51, 3]
+    assert proposal([source], [50, 51, 1, 99, 50, 51], 1) == [2]
+
+
+def test_of_equal_places_behind_the_nearest_is_taken() -> None:
+    source = [50, 51, 1, 10, 50, 51, 2, 11, 12, 13]
+    assert proposal([source], [*source[:9], 99, 50, 51], 1) == [2]
 
 
 def test_the_proposal_ends_with_the_source_and_keeps_to_the_limit() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.engine import Engine
 from engine.errors import RequestError
-from engine.model import Decoder
+from engine.model import LM_HEAD_ROWS, Decoder
 from engine.speculation import CopyDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer
 from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
@@ -43,7 +43,7 @@ def run_checked(
     usage = result.usage
     assert tuple(ids) == result.token_ids
     assert usage.completion == len(result.token_ids) <= request.max_new_tokens
-    assert 0 <= usage.accepted <= usage.drafted
+    assert 0 <= usage.accepted <= min(usage.drafted, usage.completion)
     assert usage.prompt == len(request.prompt)
     assert 0 <= usage.cached < usage.prompt, "the last token of the prompt is always run"
     return result, streamed
@@ -134,14 +134,25 @@ def test_a_draft_changes_the_passes_and_never_the_answer(drafter: str, temperatu
         assert (result.usage.drafted > 0) == (drafter == "always wrong")
 
 
-def test_a_long_draft_is_verified_over_several_blocks_of_logits() -> None:
-    request = GenerationRequest(prompt=PROMPT, max_new_tokens=400)
-    expected = tiny_engine(512).run(request)
-    for num_right in (63, 64, 65, 127, 128, 129, 250):
-        wrong = [(token_id + 1) % VOCAB_SIZE for token_id in expected.token_ids]
-        draft = [*expected.token_ids[:num_right], *wrong[num_right:]]
-        first = next(_with_window(tiny_engine(512), 256).generate(request, Oracle(draft)))
-        assert first.token_ids == expected.token_ids[: num_right + 1]
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("num_right", [0, 63, 64, 65, 127, 128, 129, 250])
+def test_a_long_draft_is_verified_block_by_block_up_to_its_first_miss(
+    monkeypatch: pytest.MonkeyPatch, num_right: int, temperature: float
+) -> None:
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=400, temperature=temperature)
+    target = tiny_engine(512).run(request).token_ids
+    wrong = [(token_id + 1) % VOCAB_SIZE for token_id in target]
+    engine, blocks = _with_window(tiny_engine(512), 256), []
+    logits = engine.model.logits
+
+    def counted(hidden: Tensor) -> Tensor:
+        blocks.append(len(hidden))
+        return logits(hidden)
+
+    monkeypatch.setattr(engine.model, "logits", counted)
+    first = next(engine.generate(request, Oracle([*target[:num_right], *wrong[num_right:]])))
+    assert first.token_ids == target[: num_right + 1]
+    assert blocks == [LM_HEAD_ROWS] * (num_right // LM_HEAD_ROWS + 1)
 
 
 def _with_window(engine: Engine, size: int) -> Engine:

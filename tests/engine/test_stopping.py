@@ -28,6 +28,7 @@ def text_until_stop(token_ids: list[int], stop: tuple[bytes, ...]) -> tuple[byte
 @given(token_ids, stops, st.integers(1, 4))
 @example([0, 1, 0, 0, 1, 0, 1], (b"abab",), 1)
 @example([7, 8], (b"</x>",), 1)
+@example([1, 3], (b"a", b"bb"), 1)
 def test_text_ends_where_looking_at_all_of_it_would_end_it(
     token_ids: list[int], stop: tuple[bytes, ...], every: int
 ) -> None:
