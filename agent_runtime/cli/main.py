@@ -12,6 +12,7 @@ from agent_runtime.cli.apply import apply_command
 from agent_runtime.cli.models import models
 from agent_runtime.cli.serve import serve_command
 from agent_runtime.errors import HunkError
+from agent_runtime.threads import wait_without_spinning
 
 app = typer.Typer(
     name="hunk",
@@ -34,6 +35,7 @@ def main(show_version: Annotated[bool, typer.Option("--version", help="Print the
 
 def run() -> None:
     """The entry point of the console script."""
+    wait_without_spinning()
     try:
         app()
     except HunkError as fault:

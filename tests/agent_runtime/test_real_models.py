@@ -19,7 +19,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES, README = ROOT / "examples", ROOT / "README.md"
 HUNK = Path(sys.executable).with_name("hunk")
 CART, CART_EDIT = EXAMPLES / "shopping_cart.ts", EXAMPLES / "shopping_cart.lazy.txt"
 
@@ -95,13 +96,13 @@ def test_the_service_answers_healthz_while_the_model_merges(service: Served) -> 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed; apt-get install curl")
 def test_curl_as_the_readme_has_it_merges_by_rule(service: Served) -> None:
-    block = "<<<<<<< SEARCH\n        elapsed = now - self._updated\n=======\n        elapsed = 0.0\n>>>>>>> REPLACE\n"
-    body = json.dumps({"path": "rate_limiter.py", "edit": block})
-    command = ["curl", "-s", f"{service.url}/apply", "-H", "content-type: application/json", "-d", body]
+    snippet = re.search(r"^curl -s http://127.0.0.1:8311(/apply .*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert snippet, "README.md has no curl command"
+    command = ["sh", "-c", f"curl -s {service.url}{snippet[1]}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     answer = json.loads(done.stdout)
     assert (answer["status"], answer["method"], answer["rung"]) == ("merged", "deterministic", "exact")
-    assert "elapsed = 0.0" in answer["diff"]
+    assert "+        elapsed = max(0.0, now - self._updated)" in answer["diff"]
 
 
 def test_the_same_apply_again_reuses_the_prompt_and_gives_the_same_file(service: Served) -> None:

@@ -1,0 +1,63 @@
+"""What README.md tells a newcomer to type exists and works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.split("#")[0].strip()
+    for block in re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    for line in block.splitlines()
+]
+
+
+def commands(start: str) -> list[str]:
+    found = [command for command in COMMANDS if command.startswith(start)]
+    assert found, f"README.md has no command that starts with {start!r}"
+    return found
+
+
+@pytest.mark.parametrize("command", commands("make "))
+def test_make_targets_exist(command: str) -> None:
+    done = subprocess.run([*shlex.split(command), "-n"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [command for command in commands(".venv/bin/hunk apply") if "--model" not in command]
+)
+def test_edits_that_need_no_model_are_merged(command: str) -> None:
+    hunk, *arguments = shlex.split(command)
+    done = subprocess.run([ROOT / hunk, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "merged by rule" in done.stdout
+
+
+def test_every_option_that_is_shown_is_there() -> None:
+    for typed in commands(".venv/bin/hunk"):
+        hunk, name, *arguments = shlex.split(typed)
+        wide = os.environ | {"COLUMNS": "200"}
+        command = [ROOT / hunk, name, "--help"]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=wide).stdout
+        for argument in arguments:
+            if argument.startswith("--"):
+                assert argument in shown
+
+
+def test_the_files_and_folders_that_it_names_are_there() -> None:
+    for name in re.findall(r"`((?:docs|examples)/[\w./]+)`", README):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_table_of_figures_is_filled_in() -> None:
+    rows = [line for line in README.splitlines() if line.startswith(("| smollm2", "| qwen2.5"))]
+    assert len(rows) == 3
+    assert all(re.search(r"\d+\.\d", row) for row in rows)
