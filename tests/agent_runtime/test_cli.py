@@ -58,13 +58,15 @@ def test_nothing_is_written_without_write_and_the_diff_is_shown(file: Path, edit
     assert file.read_text() == "a = 1\nb = 2\n"
 
 
-def test_write_writes_and_a_second_time_is_a_noop(file: Path, edit: Path) -> None:
-    assert hunk("apply", file, "--edit", edit, "--write").returncode == 0
-    assert file.read_text() == "a = 3\nb = 2\n"
-    again = hunk("apply", file, "--edit", edit, "--write", "--json")
+def test_write_writes_and_a_second_time_is_a_noop(file: Path) -> None:
+    file.write_text("timeout_seconds = 10\nretries = 2\n")
+    block = BLOCK.replace("a = 1", "timeout_seconds = 10").replace("a = 3", "timeout_seconds = 30")
+    assert hunk("apply", file, "--edit", "-", "--write", stdin=block).returncode == 0
+    assert file.read_text() == "timeout_seconds = 30\nretries = 2\n"
+    again = hunk("apply", file, "--edit", "-", "--write", "--json", stdin=block)
     assert again.returncode == 0
     assert json.loads(again.stdout)["status"] == "noop"
-    assert file.read_text() == "a = 3\nb = 2\n"
+    assert file.read_text() == "timeout_seconds = 30\nretries = 2\n"
 
 
 def test_the_edit_may_come_from_standard_input(file: Path) -> None:
