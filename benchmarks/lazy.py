@@ -29,9 +29,8 @@ def cases(path: Path) -> Iterator[dict[str, Any]]:
     """The lazy snippets below `path`, a file or a folder; files without any are named and skipped."""
     files = sorted(found for found in path.rglob("*.jsonl*") if found.is_file()) if path.is_dir() else [path]
     for file in files:
-        opened = gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
-        with opened as lines:
-            found = [case for case in map(json.loads, lines) if _is_lazy(case)]
+        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        found = [case for case in map(json.loads, data.splitlines()) if _is_lazy(case)]
         if not found:
             print(f"no lazy snippets in {file}", file=sys.stderr)
         yield from found
@@ -46,7 +45,7 @@ def measure(case: dict[str, Any], model: Any) -> dict[str, Any]:
     from agent_runtime.apply import Applier
     from agent_runtime.types import ApplyRequest
 
-    expected = case.get("expected", case.get("vendor_output"))
+    expected: str = case["expected"] if "expected" in case else case["vendor_output"]
     request = ApplyRequest(case["original"].encode(), case["update"], path=case.get("path", case["id"]), mode="model")
     result = Applier(lambda: model).apply(request)
     exact = _plain(result.file.merged) == _plain(expected)
