@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2.ext import loopcontrols
@@ -22,7 +23,7 @@ class ChatTemplate:
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.globals["raise_exception"] = _raise_exception
-        environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "sort_keys": False}
+        environment.filters["tojson"] = _tojson
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         try:
             self._template = environment.from_string(source)
@@ -35,8 +36,13 @@ class ChatTemplate:
             return self._template.render(
                 messages=messages, add_generation_prompt=add_generation_prompt, tools=None, **self._tokens
             )
-        except jinja2.TemplateError as error:
+        except Exception as error:  # a template is a program of somebody else's: it may divide by zero
             raise CorruptModel(f"the model's chat template cannot be rendered: {error}") from error
+
+
+def _tojson(value: Any, indent: int | None = None) -> str:
+    """Jinja's own filter escapes for HTML; a prompt is not HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _raise_exception(message: str) -> NoReturn:

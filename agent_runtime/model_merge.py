@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 
-from agent_runtime.errors import BadRequest, TooLarge
+from agent_runtime.errors import BadFile, BadRequest, TooLarge
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.prompt import ApplyPrompt, build_prompt
 from agent_runtime.types import ApplyRequest, ModelMerge, StepHook, Usage
 from engine.errors import RequestError
 from engine.speculation import CopyDraft
 from engine.types import GenerationRequest, GenerationResult, GenerationUsage
+from repo_cache.errors import TokenizerError
 
 SPARE_TOKENS = 256
 """What an answer may be longer than file and edit together before it is cut: a model that runs away is stopped."""
@@ -34,13 +35,7 @@ class ModelMerger:
         """
         started = time.perf_counter()
         final_newline = text.endswith("\n")
-        prompt = build_prompt(
-            self._loaded.text.template,
-            self._loaded.text.tokenizer,
-            file_text=text.removesuffix("\n"),
-            edit_text=request.edit.strip("\n"),
-            instruction=request.instruction,
-        )
+        prompt = self._prompt(text, request)
         generation = self._generation(prompt, request)
         prompted = time.perf_counter()
         result, first_step = self._run(generation, prompt, request, on_step)
@@ -56,6 +51,18 @@ class ModelMerger:
                 "decode_ms": (finished - first_step) * 1e3,
             },
         )
+
+    def _prompt(self, text: str, request: ApplyRequest) -> ApplyPrompt:
+        try:
+            return build_prompt(
+                self._loaded.text.template,
+                self._loaded.text.tokenizer,
+                file_text=text.removesuffix("\n"),
+                edit_text=request.edit.strip("\n"),
+                instruction=request.instruction,
+            )
+        except TokenizerError as error:  # SmolLM2 has no token for some control characters
+            raise BadFile(f"model {self.name} cannot read this file or edit: {error}") from error
 
     def _generation(self, prompt: ApplyPrompt, request: ApplyRequest) -> GenerationRequest:
         limit = request.max_tokens or len(prompt.file_ids) + len(prompt.edit_ids) + SPARE_TOKENS

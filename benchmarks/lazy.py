@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.threads import wait_without_spinning
+from agent_runtime.threads import spin_briefly
 from benchmarks.machine import describe
 from editor.errors import EditSyntaxError
 from editor.formats import parse
@@ -69,7 +69,7 @@ def _plain(text: str) -> list[str]:
 
 def main() -> None:
     """Run all cases and print the counts."""
-    wait_without_spinning()
+    spin_briefly()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="qwen2.5-coder-1.5b")
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES)

@@ -12,7 +12,7 @@ from agent_runtime.cli.apply import apply_command
 from agent_runtime.cli.models import models
 from agent_runtime.cli.serve import serve_command
 from agent_runtime.errors import HunkError
-from agent_runtime.threads import wait_without_spinning
+from agent_runtime.threads import spin_briefly
 
 app = typer.Typer(
     name="hunk",
@@ -35,7 +35,7 @@ def main(show_version: Annotated[bool, typer.Option("--version", help="Print the
 
 def run() -> None:
     """The entry point of the console script."""
-    wait_without_spinning()
+    spin_briefly()
     try:
         app()
     except HunkError as fault:

@@ -93,6 +93,19 @@ def test_a_template_that_reaches_out_is_refused(source: str) -> None:
         ChatTemplate(source).render([{"role": "user", "content": "x"}])
 
 
+@pytest.mark.parametrize("source", ["{{ 1 / 0 }}", "{{ range(10 ** 9) | list }}", "{% include 'x' %}", "{{ 'a' + 1 }}"])
+def test_a_template_that_fails_is_a_corrupt_model(source: str) -> None:
+    with pytest.raises(CorruptModel, match="cannot be rendered"):
+        ChatTemplate(source).render([])
+
+
+def test_tojson_writes_json_and_does_not_escape_for_html() -> None:
+    template = ChatTemplate("{{ messages[0] | tojson }}")
+    assert (
+        template.render([{"role": "user", "content": "a < b & 'é'"}]) == '{"role": "user", "content": "a < b & \'é\'"}'
+    )
+
+
 def test_a_template_may_refuse_messages_by_itself() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
     with pytest.raises(CorruptModel, match="roles must alternate"):

@@ -129,6 +129,13 @@ def test_a_file_longer_than_the_context_is_refused_by_name_before_it_is_run(serv
     assert "context" in response.json()["detail"]
 
 
+def test_a_character_that_the_model_has_no_token_for_is_refused_and_never_dropped(service: Served) -> None:
+    body = {"original": "a = '\x04'\nb = 1\n", "edit": "b = 2\n# ... existing code ...\n", "mode": "model"}
+    response = httpx.post(f"{service.url}/apply", json=body, timeout=60)
+    assert response.status_code == 422
+    assert response.json()["type"].endswith(":bad-file")
+
+
 def test_ctrl_c_ends_the_service_quietly() -> None:
     with hunk_serve("--model", "smollm2-135m") as served:
         httpx.get(f"{served.url}/healthz")
