@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 SPINS = "2000"
 """Turns of the loop in which a thread waits for the others before it sleeps; the default spins for milliseconds.
@@ -20,5 +21,10 @@ def spin_briefly() -> None:
     Whatever the environment says already, in `OMP_WAIT_POLICY` or `GOMP_SPINCOUNT`, stays.
     """
     assert "torch" not in sys.modules, "OpenMP reads its settings when it is loaded"
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    os.environ.update(spin_settings(os.environ))
+
+
+def spin_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a process should find in its environment to spin briefly; nothing where the user has decided."""
+    decided = "OMP_WAIT_POLICY" in environ or "GOMP_SPINCOUNT" in environ
+    return {} if decided else {"GOMP_SPINCOUNT": SPINS}

@@ -1,6 +1,6 @@
 """Speed, load time and memory of the catalogue's models: `python -m benchmarks.models`.
 
-The task is an apply of about 1,100 prompt tokens: the model copies `examples/rate_limiter.py` with a few lines
+The task is an apply of about 900 prompt tokens: the model copies `examples/shopping_cart.ts` with one method
 changed. Prefill is the whole prompt with an empty cache; plain decoding and decoding with the copy draft both start
 behind the cached prompt. Every model runs in a process of its own, so that its peak memory is its own. The first load
 dequantises the GGUF file and keeps a bf16 copy, which the later ones read.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from agent_runtime.models.resolve import resolve
 from agent_runtime.models.settings import ModelSettings
 from agent_runtime.models.store import Store
 from agent_runtime.prompt import ApplyPrompt, build_prompt
+from agent_runtime.threads import spin_settings
 from agent_runtime.wiring import open_model, use_all_cores
 from benchmarks.machine import describe
 from engine.speculation import CopyDraft
@@ -35,15 +37,8 @@ from engine.types import GenerationRequest, GenerationResult, Proposer
 REPEATS = 3
 NUM_PLAIN_TOKENS = 64
 NUM_COPY_TOKENS = 400
-FILE = Path(__file__).parent.parent / "examples" / "rate_limiter.py"
-EDIT = """\
-# ... existing code ...
-
-    def try_acquire(self, count: int = 1) -> bool:
-        \"\"\"Take `count` tokens if they are free; never waits.\"\"\"
-        # ... existing code ...
-
-# ... existing code ..."""
+EXAMPLES = Path(__file__).parent.parent / "examples"
+FILE, EDIT = EXAMPLES / "shopping_cart.ts", EXAMPLES / "shopping_cart.lazy.txt"
 
 COLUMNS = {
     "model": "model",
@@ -95,7 +90,7 @@ def measure(name: str) -> dict[str, Any]:
     return {
         "model": name,
         "load_seconds": loaded.load_seconds,
-        "peak_gb": loaded.peak_bytes / 1e9,
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
         "prompt_tokens": len(task.prompt.token_ids),
         "prefill_tok_s": len(task.prompt.token_ids) / statistics.median(seconds for seconds, _ in prefill),
         "plain_tok_s": plain_tok_s,
@@ -110,8 +105,8 @@ def measure(name: str) -> dict[str, Any]:
 
 def _task(loaded: LoadedModel) -> Task:
     template, tokenizer = loaded.text.template, loaded.text.tokenizer
-    file_text = FILE.read_text(encoding="utf-8").rstrip("\n")
-    return Task(build_prompt(template, tokenizer, file_text=file_text, edit_text=EDIT, instruction=""), loaded)
+    file_text, edit_text = (path.read_text(encoding="utf-8").strip("\n") for path in (FILE, EDIT))
+    return Task(build_prompt(template, tokenizer, file_text=file_text, edit_text=edit_text, instruction=""), loaded)
 
 
 def _cold_prefill(task: Task) -> GenerationResult:
@@ -146,7 +141,8 @@ def _first_load_seconds(name: str) -> float:
 
 def _in_own_process(name: str, step: str) -> Any:
     command = [sys.executable, "-m", "benchmarks.models", "--models", name, "--step", step]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environ = os.environ | spin_settings(os.environ)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr.strip().splitlines()[-1]}")
     return json.loads(done.stdout)
