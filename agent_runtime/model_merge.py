@@ -95,7 +95,8 @@ class ModelMerger:
         try:
             while True:
                 num_written += len(next(steps).token_ids)
-                first_step = first_step or time.perf_counter()
+                if num_written and not first_step:
+                    first_step = time.perf_counter()
                 on_step(num_written)
         except StopIteration as end:
             return end.value, first_step

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 
 def describe() -> str:
     """Processor, cores in use, memory and the versions that decide speed, in one line."""
     return (
         f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {_memory_gib():.0f} GiB, "
-        f"Python {platform.python_version()}, torch {torch.__version__}"
+        f"Python {platform.python_version()}, torch {version('torch')}"
     )
 
 

@@ -39,9 +39,10 @@ class Engine:
     def generate(
         self, request: GenerationRequest, proposer: Proposer | None = None
     ) -> Generator[GenerationStep, None, GenerationResult]:
-        """Continue the prompt, yielding what each forward pass adds; the generator's value is the whole result.
+        """Continue the prompt, yielding what each forward pass adds (nothing, while the prompt is read).
 
-        Closing the generator cancels the request. Raises RequestError where the request does not fit.
+        The generator's value is the whole result. Closing it cancels the request. Raises RequestError where the
+        request does not fit.
         """
         self._check(request)
         with self._lock:
@@ -51,7 +52,7 @@ class Engine:
                 StopFinder(self._token_bytes, request.stop_ids, request.stop),
                 GenerationUsage(prompt=len(request.prompt)),
             )
-            pending = self._prefill(sequence)
+            pending = yield from self._prefill(sequence)
             while not sequence.stops.stopped and sequence.num_left:
                 taken = self._verify(sequence, pending, self._draft(sequence, len(pending), proposer))
                 pending = taken[-1:]
@@ -84,8 +85,11 @@ class Engine:
         if not 0 <= min(request.prompt) <= max(request.prompt) < vocab_size:
             raise RequestError(f"the prompt holds a token id outside [0, {vocab_size})")
 
-    def _prefill(self, sequence: RunningSequence) -> list[int]:
-        """Reuse the cached prefix and run the prompt but for its last chunk, which rides with the first draft."""
+    def _prefill(self, sequence: RunningSequence) -> Generator[GenerationStep, None, list[int]]:
+        """Reuse the cached prefix and run the prompt but for its last chunk, which rides with the first draft.
+
+        Yields an empty step behind every chunk, so that a long prompt can be cancelled.
+        """
         prompt = list(sequence.request.prompt)
         start = _common_prefix_len(self._resident, prompt[:-1])  # the last token is run again: its logits are needed
         self._truncate(start)
@@ -93,6 +97,7 @@ class Engine:
         while len(prompt) - start > PREFILL_CHUNK:
             self._forward(prompt[start : start + PREFILL_CHUNK], sequence.usage)
             start += PREFILL_CHUNK
+            yield GenerationStep((), b"")
         return prompt[start:]
 
     def _draft(self, sequence: RunningSequence, num_pending: int, proposer: Proposer | None) -> list[int]:

@@ -64,7 +64,10 @@ class GenerationUsage:
 
 @dataclass(frozen=True, slots=True)
 class GenerationStep:
-    """What one forward pass added: `text` is what became certain to be output (it may lag behind the ids)."""
+    """What one forward pass added: `text` is what became certain to be output (it may lag behind the ids).
+
+    Both are empty behind a chunk of the prompt.
+    """
 
     token_ids: tuple[int, ...]
     text: bytes

@@ -60,9 +60,9 @@ def apply_command(
         request = ApplyRequest(
             original=read_file(file),
             edit=_read_edit(edit),
-            path=str(file),
+            path=_printable(str(file)),
             format=format,
-            instruction=instruction,
+            instruction=_printable(instruction),
             mode=mode,
             temperature=temperature,
             seed=seed,
@@ -79,6 +79,11 @@ def apply_command(
         print_result(result, Console(highlight=False), written=write)
     if result.status == "rejected":
         raise typer.Exit(REFUSED)
+
+
+def _printable(argument: str) -> str:
+    """An argument whose bytes were not UTF-8, as text that can be printed and sent."""
+    return os.fsencode(argument).decode("utf-8", errors="replace")
 
 
 def _apply_remotely(url: str, request: ApplyRequest, model: str | None) -> ApplyResult:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,3 +43,8 @@ def run() -> None:
     except HunkError as fault:
         typer.echo(f"hunk: {fault}", err=True)
         sys.exit(fault.exit_code)
+    except Exception as bug:  # noqa: BLE001 -- the outermost loop: a user gets a line, not a traceback
+        at = traceback.extract_tb(bug.__traceback__)[-1]
+        where = f"{Path(at.filename).name}:{at.lineno}"
+        typer.echo(f"hunk: internal error in {where}: {type(bug).__name__}: {bug}; please report it", err=True)
+        sys.exit(HunkError.exit_code)

@@ -63,6 +63,7 @@ def build_app(service: Service, *, hosts: Iterable[str] = (), on_start: Callable
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _refused_by_framework)
     app.add_exception_handler(HunkError, _fault)
+    app.add_exception_handler(Exception, _bug)
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -97,10 +98,7 @@ def _prepare(service: Service, body: ApplyBody) -> ApplyRequest:
 
 def _original(workspace: Workspace | None, body: ApplyBody) -> bytes:
     if body.original is not None:
-        try:
-            original = body.original.encode("utf-8")
-        except UnicodeEncodeError:
-            raise BadRequest("original holds a lone surrogate, which is not text", field="original") from None
+        original = body.original.encode("utf-8")
         check_size(len(original), "the file", MAX_FILE_BYTES)
         return original
     if body.path is None:
@@ -142,6 +140,11 @@ async def _malformed(_: Request, error: Exception) -> JSONResponse:
 async def _fault(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HunkError)
     return _problem(problem_of(error))
+
+
+async def _bug(_: Request, error: Exception) -> JSONResponse:
+    """The server logs the traceback; the client gets a problem as from everywhere else."""
+    return _problem(problem_of(HunkError(f"a fault of this service ({type(error).__name__}); its log has the details")))
 
 
 async def _refused_by_framework(_: Request, error: Exception) -> JSONResponse:

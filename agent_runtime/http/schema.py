@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from agent_runtime.errors import BadRequest, Unsupported
 from agent_runtime.types import ApplyRequest, Draft, Mode
@@ -22,6 +22,17 @@ NOT_YET: dict[str, tuple[Any, ...]] = {
 }
 """Fields of the interface whose other values come with later versions; these values are what happens anyway."""
 
+
+def _encodable(text: str) -> str:
+    """JSON can spell a lone surrogate, which no file can hold."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"holds a lone surrogate at character {error.start}, which is not text") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
@@ -42,13 +53,13 @@ class ApplyBody(BaseModel):
         },
     )
 
-    edit: str
-    path: str | None = Field(None, description="With `original`: its name. Without: the file below the root.")
-    original: str | None = None
+    edit: Text
+    path: Text | None = Field(None, description="With `original`: its name. Without: the file below the root.")
+    original: Text | None = None
     format: Literal["auto", "lazy", "search_replace"] = "auto"
-    instruction: str = ""
+    instruction: Text = ""
     mode: Mode = "auto"
-    model: str | None = Field(None, description="Has to be the model that the service runs.")
+    model: Text | None = Field(None, description="Has to be the model that the service runs.")
     temperature: float = Field(0.0, ge=0.0, le=10.0)
     seed: int = 0
     max_tokens: int | None = Field(None, ge=1)

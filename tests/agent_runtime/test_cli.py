@@ -148,6 +148,16 @@ def test_a_root_that_is_no_folder_is_one_line(file: Path) -> None:
     assert_one_clear_line(hunk("serve", "--model", "smollm2-135m", "--root", file, "--port", "0"), 2, "not a folder")
 
 
+def test_a_file_name_that_is_not_utf8_is_no_obstacle(tmp_path: Path, edit: Path) -> None:
+    file = os.fsencode(tmp_path) + b"/caf\xe9.py"
+    Path(os.fsdecode(file)).write_text("a = 1\nb = 2\n")
+    done = subprocess.run(
+        [HUNK, "apply", file, "--edit", edit, "--write"], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(os.fsdecode(file)).read_text() == "a = 3\nb = 2\n"
+
+
 def test_wrong_usage_ends_with_2(file: Path) -> None:
     assert hunk("apply", file).returncode == 2
     assert hunk("apply", file, "--edit", "-", "--mode", "magic").returncode == 2

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
@@ -21,7 +21,7 @@ from agent_runtime.errors import CorruptModel, EditRefused, HunkError, NoConnect
 from agent_runtime.http.app import MAX_BODY_BYTES, Service, build_app
 from agent_runtime.limits import MAX_FILE_BYTES
 from agent_runtime.model_slot import ModelSlot
-from agent_runtime.types import ApplyRequest, Merger
+from agent_runtime.types import ApplyRequest, Merger, StepHook
 from agent_runtime.workspace import Workspace
 from tests.agent_runtime.scripted import ScriptedMerger
 
@@ -47,7 +47,7 @@ def serving(merger: Merger | None, root: Path | None = None, fault: HunkError | 
         loaded.wait()
     app = build_app(Service(Applier(slot.get), slot, Workspace(root) if root else None))
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
@@ -123,6 +123,23 @@ def test_bad_requests_are_problems_that_name_the_field(
     assert problem["type"] == f"urn:hunk:problem:{kind}"
     assert problem.get("field") == field
     assert problem["detail"]
+
+
+@pytest.mark.parametrize("field", ["edit", "original", "path", "instruction"])
+def test_a_lone_surrogate_is_not_text(url: str, field: str) -> None:
+    body = {"original": FILE, "edit": BLOCK, "path": "a.py"} | {field: "a\ud800b"}
+    response = httpx.post(f"{url}/apply", content=json.dumps(body), headers={"content-type": "application/json"})
+    assert (response.status_code, response.json().get("field")) == (400, field)
+
+
+def test_a_bug_of_ours_is_a_problem_too() -> None:
+    class Buggy(ScriptedMerger):
+        def merge(self, text: str, request: ApplyRequest, on_step: StepHook) -> NoReturn:
+            raise KeyError("of ours")
+
+    with serving(Buggy()) as url:
+        response = post(url, {"original": FILE, "edit": BLOCK, "mode": "model"})
+    assert (response.status_code, response.json()["type"]) == (500, "urn:hunk:problem:internal")
 
 
 def test_values_that_say_what_happens_anyway_are_taken(url: str) -> None:

@@ -36,7 +36,7 @@ def run_checked(
             result: GenerationResult = end.value
             break
         engine.check_integrity()
-        assert step.token_ids, "every pass must give a token"
+        assert step.token_ids or not ids, "once the prompt is read, every pass must give a token"
         streamed += step.text
         ids += step.token_ids
     engine.check_integrity()
@@ -361,6 +361,18 @@ def test_a_request_that_is_given_up_lets_the_next_one_in() -> None:
     engine.check_integrity()
     other = replace(request, prompt=[*PROMPT[:5], 1])
     assert run_in_threads(engine, [other])[0] == tiny_engine().run(other)
+
+
+def test_a_long_prompt_can_be_given_up_between_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.engine.PREFILL_CHUNK", 5)
+    engine, request = tiny_engine(), GenerationRequest(prompt=PROMPT, max_new_tokens=25)
+    steps = engine.generate(request)
+    assert next(steps).token_ids == ()
+    steps.close()
+    engine.check_integrity()
+    result, _ = run_checked(engine, request)
+    assert result == tiny_engine().run(request)
+    assert result.usage.cached == 5
 
 
 def test_every_pass_over_the_model_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
