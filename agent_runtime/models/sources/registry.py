@@ -6,6 +6,7 @@ It knows the user's index, proxy and credentials, which is why it does the fetch
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -101,11 +102,10 @@ def _watch(pip: subprocess.Popen[bytes], temp: Path, partial: Partial) -> None:
 def _largest(folder: Path) -> int:
     """The size of the largest file below `folder`: the wheel, as far as pip has it."""
     sizes = [0]
-    for file in folder.rglob("*"):
-        try:
-            sizes.append(file.stat().st_size)
-        except FileNotFoundError:  # pip moved it in this moment
-            continue
+    for parent, _, names in os.walk(folder):  # passes over folders that pip removes in this moment; Path.rglob raises
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(Path(parent, name).stat().st_size)
     return max(sizes)
 
 
