@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MODEL ?= qwen2.5-coder-1.5b
 TEST_MODELS := smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: all demo serve test test-long lint format bench models-for-tests clean
 .DEFAULT_GOAL := all
