@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from agent_runtime.models.catalogue import CATALOGUE
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [
@@ -57,7 +59,10 @@ def test_the_files_and_folders_that_it_names_are_there() -> None:
         assert (ROOT / name).exists(), name
 
 
-def test_the_table_of_figures_is_filled_in() -> None:
-    rows = [line for line in README.splitlines() if line.startswith(("| smollm2", "| qwen2.5"))]
-    assert len(rows) == 3
-    assert all(re.search(r"\d+\.\d", row) for row in rows)
+def test_every_model_of_the_catalogue_has_its_measured_figures() -> None:
+    header = next(line for line in README.splitlines() if "prefill tok/s" in line)
+    table = README.partition(header)[2].partition("\n\n")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if re.search(r"\d", line)]
+    assert {row[0].strip() for row in rows} == {entry.name for entry in CATALOGUE}
+    assert all(len(row) == len(header.strip("|").split("|")) for row in rows)
+    assert all(float(cell) > 0 for row in rows for cell in row[1:])
