@@ -11,7 +11,7 @@ from agent_runtime.types import ApplyResult, FileResult, Usage
 from editor.types import Check, Unresolved
 
 PROBLEM_TYPE = "urn:hunk:problem:"
-"""What the `type` of every problem begins with; `docs/errors.md` says what each means."""
+"""What the `type` of every problem begins with; `docs/api.md` says what each means."""
 
 
 def result_to_json(result: ApplyResult) -> dict[str, Any]:

@@ -76,10 +76,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows there, too")
     options = parser.parse_args()
 
-    from agent_runtime.models.settings import ModelSettings
+    from agent_runtime.models.settings import LoadOptions, ModelSettings
     from agent_runtime.wiring import open_merger
 
-    model = open_merger(options.model, ModelSettings.from_env(os.environ))
+    model = open_merger(options.model, ModelSettings.from_env(os.environ), LoadOptions())
     print(describe())
     rows = []
     for case in cases(options.cases):

@@ -25,11 +25,11 @@ from typing import Any
 from agent_runtime.models.catalogue import CATALOGUE
 from agent_runtime.models.load import LoadedModel, load_model
 from agent_runtime.models.resolve import resolve
-from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.settings import LoadOptions, ModelSettings
 from agent_runtime.models.store import Store
 from agent_runtime.prompt import ApplyPrompt, build_prompt
 from agent_runtime.threads import spin_settings
-from agent_runtime.wiring import open_model, use_all_cores
+from agent_runtime.wiring import open_model
 from benchmarks.machine import describe
 from engine.speculation import CopyDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer
@@ -79,8 +79,7 @@ class Task:
 
 def measure(name: str) -> dict[str, Any]:
     """One row of the table, for the model `name`, loaded and measured in this process."""
-    use_all_cores()
-    loaded = open_model(name, ModelSettings.from_env(os.environ))
+    loaded = open_model(name, ModelSettings.from_env(os.environ), LoadOptions())
     task = _task(loaded)
     prefill = [_timed(lambda: _cold_prefill(task)) for _ in range(REPEATS)]
     plain = [_timed(lambda: task.run(NUM_PLAIN_TOKENS)) for _ in range(REPEATS)]
@@ -133,9 +132,8 @@ def _common_len(first: tuple[int, ...], second: tuple[int, ...]) -> int:
 
 def _first_load_seconds(name: str) -> float:
     """Load from the GGUF file as if for the first time: the bf16 copy goes to a folder that is then removed."""
-    use_all_cores()
-    files = resolve(name, Store(ModelSettings.from_env(os.environ).cache_dir))
     with tempfile.TemporaryDirectory() as folder:
+        files = resolve(name, Store(ModelSettings.from_env(os.environ).cache_dir))
         return load_model(files, Path(folder)).load_seconds
 
 

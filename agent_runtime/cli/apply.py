@@ -19,7 +19,7 @@ from agent_runtime.client import Client
 from agent_runtime.errors import BadFile, BadRequest, EditRefused, HunkError
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.models.progress import for_console
-from agent_runtime.models.settings import DEFAULT_MODEL, ModelSettings
+from agent_runtime.models.settings import DEFAULT_MODEL, Dtype, LoadOptions, ModelSettings
 from agent_runtime.shapes import problem_of, result_to_json
 from agent_runtime.types import ApplyRequest, ApplyResult, Draft, Merger, Mode, StepHook
 from agent_runtime.writer import replace_file
@@ -50,6 +50,7 @@ def apply_command(
     seed: Annotated[int, typer.Option("--seed", help="Makes sampling repeatable.")] = 0,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="The longest answer.")] = None,
     draft: Annotated[Draft, typer.Option("--draft", help="`none` decodes plainly, for comparison.")] = "copy",
+    dtype: Annotated[Dtype, typer.Option("--dtype", help="Of the weights; float32 is slow and exact.")] = "bfloat16",
 ) -> None:
     """Merge an edit into a file and show the difference.
 
@@ -69,7 +70,7 @@ def apply_command(
             max_tokens=max_tokens,
             draft=draft,
         )
-        result = _apply_remotely(url, request, model) if url else _apply_here(request, model or DEFAULT_MODEL)
+        result = _apply_remotely(url, request, model) if url else _apply_here(request, model or DEFAULT_MODEL, dtype)
         if write and result.status == "merged":
             data = result.file.merged.encode("utf-8")
             replace_file(file, data, expected_sha256=result.file.sha256_before)
@@ -97,14 +98,15 @@ def _apply_remotely(url: str, request: ApplyRequest, model: str | None) -> Apply
         return client.apply(request, model=model)
 
 
-def _apply_here(request: ApplyRequest, model: str) -> ApplyResult:
+def _apply_here(request: ApplyRequest, model: str, dtype: Dtype) -> ApplyResult:
     console = Console(stderr=True, highlight=False)
 
     def open_merger() -> Merger:
         from agent_runtime.wiring import open_merger  # torch takes a second to import, and most edits need no model
 
         with console.status(f"loading {model}"):
-            return open_merger(model, ModelSettings.from_env(os.environ), progress=for_console(console))
+            settings = ModelSettings.from_env(os.environ)
+            return open_merger(model, settings, LoadOptions(dtype), for_console(console))
 
     with _step_counter(console) as on_step:
         return Applier(open_merger).apply(request, on_step)

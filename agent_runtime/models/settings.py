@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import platformdirs
 
@@ -17,6 +18,17 @@ DEFAULT_MODEL = "qwen2.5-coder-1.5b"
 
 DEFAULT_CONTEXT = 16384
 """Tokens of prompt and answer together; bounds the KV cache (470 MB for the 1.5B model)."""
+
+
+Dtype = Literal["bfloat16", "float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model is loaded: the type of its weights, and the most tokens of prompt and answer together."""
+
+    dtype: Dtype = "bfloat16"
+    context: int = DEFAULT_CONTEXT
 
 
 @dataclass(frozen=True, slots=True)

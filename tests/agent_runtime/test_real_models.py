@@ -30,6 +30,7 @@ def test_the_half_billion_model_merges_the_example_in_a_handful_of_passes() -> N
     command = [HUNK, "apply", CART, "--edit", CART_EDIT, "--mode", "model", "--model", "qwen2.5-coder-0.5b", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+    assert re.search(r"loaded in [\d.]+ s \(bfloat16, peak memory [\d.]+ GB\)", done.stderr)
     answer = json.loads(done.stdout)
     assert (answer["status"], answer["method"], answer["certainty"]) == ("merged", "model", "model")
     usage = answer["usage"]
