@@ -63,19 +63,31 @@ def from_gguf(model: GGUFModel) -> tuple[BPETokenizer, TextMetadata]:
 def from_folder(folder: Path) -> tuple[BPETokenizer, TextMetadata]:
     """Tokenizer and metadata of a model folder; raises CorruptModel where they are missing."""
     tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
-    path = folder / "tokenizer_config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CorruptModel(f"cannot read {path}: {error}") from error
+    config = _tokenizer_config(folder / "tokenizer_config.json")
     separate = folder / "chat_template.jinja"
     template = separate.read_text(encoding="utf-8") if separate.is_file() else config.get("chat_template")
     if not isinstance(template, str):
-        raise CorruptModel(f"{folder} has no chat template; take an instruction-tuned model")
+        raise CorruptModel(
+            f"{folder} has no chat template (chat_template.jinja, or in tokenizer_config.json); "
+            "take an instruction-tuned model"
+        )
     metadata = TextMetadata(
         template, eos_token=_token_name(config.get("eos_token")), bos_token=_token_name(config.get("bos_token"))
     )
     return tokenizer, metadata
+
+
+def _tokenizer_config(path: Path) -> dict[str, Any]:
+    """The file's object; a folder may go without one."""
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CorruptModel(f"cannot read {path}: {error}") from error
+    if not isinstance(config, dict):
+        raise CorruptModel(f"{path} is not a JSON object")
+    return config
 
 
 def _token_at(tokens: list[str], token_id: int | None) -> str:

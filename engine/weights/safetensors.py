@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +48,11 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def save_folder(parameters: Parameters, folder: Path) -> None:
-    """Write `parameters` as a folder that this module, and other programs of the field, can read."""
+    """Write `parameters` as a folder that this module, and other programs of the field, can read; raises OSError."""
     raw = parameters.config.to_hf() | {"torch_dtype": str(parameters.dtype).removeprefix("torch.")}
     config = json.dumps(raw, indent=2)
     (folder / "config.json").write_text(config + "\n", encoding="utf-8")
-    save_file(parameters.slots(), folder / "model.safetensors", metadata={"format": "pt"})
+    try:
+        save_file(parameters.slots(), folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:  # its way of saying that the disk is full
+        raise OSError(errno.EIO, f"cannot write the weights: {error}", str(folder)) from error

@@ -258,3 +258,10 @@ def test_a_changed_byte_in_a_gguf_header_gives_a_model_or_one_error(
     damaged[at] ^= byte
     with suppress(WeightsError):
         load_bytes(tmp_path / "m.gguf", bytes(damaged))
+
+
+def test_weights_that_cannot_be_written_are_an_oserror(tmp_path: Path) -> None:
+    """The library has an error of its own for a full disk; whoever keeps copies looks for OSError."""
+    (tmp_path / "model.safetensors").mkdir()
+    with pytest.raises(OSError, match="cannot write"):
+        save_folder(Parameters(tiny_config(), torch.float32), tmp_path)

@@ -1,0 +1,110 @@
+"""Loading: the bf16 copy on disk gives what the GGUF file gives, and is only a convenience."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent_runtime.errors import CorruptModel
+from agent_runtime.models.converted import copy_path
+from agent_runtime.models.load import LoadedModel, load_model
+from agent_runtime.models.resolve import ModelFiles, resolve
+from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.store import Store
+from engine.types import GenerationRequest
+from tests.models import RealModel
+
+TEXT = "def fibonacci(n):\n    "
+
+
+@pytest.fixture(scope="module")
+def files(smollm2: RealModel) -> ModelFiles:
+    return resolve(smollm2.name, Store(ModelSettings.from_env(os.environ).cache_dir))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, files: ModelFiles) -> Iterator[Path]:
+    cache = tmp_path_factory.mktemp("cache")
+    yield cache
+    shutil.rmtree(cache)
+
+
+@pytest.fixture(scope="module")
+def from_gguf(files: ModelFiles, cache: Path) -> tuple[int, ...]:
+    """What the model writes when it comes from the GGUF file; leaves a copy in `cache`."""
+    assert not copy_path(files, cache).exists()
+    return written(load_model(files, cache, context=256))
+
+
+def written(loaded: LoadedModel) -> tuple[int, ...]:
+    prompt = loaded.text.tokenizer.encode(TEXT)
+    return loaded.engine.run(GenerationRequest(prompt=prompt, max_new_tokens=24)).token_ids
+
+
+def test_the_copy_gives_what_the_file_gives(files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]) -> None:
+    assert (copy_path(files, cache) / "model.safetensors").is_file()
+    assert [path.name for path in (cache / "converted").iterdir()] == [copy_path(files, cache).name]
+    again = load_model(files, cache, context=256)
+    assert written(again) == from_gguf
+    assert again.text.stop_ids == {again.text.tokenizer.control_id(name) for name in ("<|im_end|>", "<|endoftext|>")}
+
+
+def test_the_copy_is_a_model_folder_like_any_other(files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]) -> None:
+    folder = resolve(str(copy_path(files, cache)), Store(cache))
+    assert folder.kind == "safetensors"
+    assert written(load_model(folder, cache, context=256)) == from_gguf
+
+
+def test_a_damaged_copy_costs_a_conversion_and_not_the_start(
+    files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]
+) -> None:
+    weights = copy_path(files, cache) / "model.safetensors"
+    size = weights.stat().st_size
+    os.truncate(weights, size // 2)
+    assert written(load_model(files, cache, context=256)) == from_gguf
+    assert weights.stat().st_size == size
+
+
+def test_without_room_or_leave_to_write_there_is_no_copy_and_no_error(
+    files: ModelFiles, from_gguf: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    not_a_folder = tmp_path / "file"
+    not_a_folder.touch()
+    assert written(load_model(files, not_a_folder, context=256)) == from_gguf
+    full = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    assert written(load_model(files, tmp_path, context=256)) == from_gguf
+    assert not list((tmp_path / "converted").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"tokenizer_config.json": "{"}, "tokenizer_config.json"),
+        ({"tokenizer_config.json": "[]"}, "not a JSON object"),
+        ({"tokenizer_config.json": json.dumps({"eos_token": "<|im_end|>"})}, "no chat template"),
+        ({"tokenizer_config.json": json.dumps({"chat_template": "{% if %}"})}, "not valid Jinja"),
+        ({"config.json": "{}"}, "architecture"),
+        ({"tokenizer.json": "{}"}, "tokenizer.json"),
+    ],
+)
+def test_a_folder_that_lacks_something_is_named(
+    files: ModelFiles,
+    cache: Path,
+    from_gguf: tuple[int, ...],
+    tmp_path: Path,
+    damage: dict[str, str],
+    message: str,
+) -> None:
+    for path in copy_path(files, cache).iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    for name, text in damage.items():
+        (tmp_path / name).unlink()
+        (tmp_path / name).write_text(text)
+    with pytest.raises(CorruptModel, match=message):
+        load_model(ModelFiles("safetensors", tmp_path, "damaged"), tmp_path, context=256)
