@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -36,15 +37,25 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
     if not files:
         raise WeightsError(f"{folder} holds no .safetensors file")
     for path in files:
-        try:
+        with _damage_named(path):
             with safe_open(path, framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 -- not a mapping: it has no __iter__
-                    if not name.endswith(".rotary_emb.inv_freq"):  # old Llama checkpoints store the table
-                        yield name, opened.get_tensor(name)
-        except SafetensorError as error:
-            raise WeightsError(f"{path} is damaged: {error}") from error
-        except OSError as error:
-            raise WeightsError(f"cannot read {path}: {error.strerror or error}") from error
+                names = list(opened.keys())
+            for name in names:
+                if name.endswith(".rotary_emb.inv_freq"):  # old Llama checkpoints store the table
+                    continue
+                # Opened anew for each tensor: pages of one mapping would all count as ours until the last is read.
+                with safe_open(path, framework="pt") as opened:
+                    yield name, opened.get_tensor(name)
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except SafetensorError as error:
+        raise WeightsError(f"{path} is damaged: {error}") from error
+    except OSError as error:
+        raise WeightsError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def save_folder(parameters: Parameters, folder: Path) -> None:
