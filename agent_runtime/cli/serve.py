@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 import uvicorn
 from rich.console import Console
 
+from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.http.app import build_app
 from agent_runtime.models.progress import LineProgress, for_console
@@ -56,9 +58,20 @@ def serve_command(
         app = build_app(parts, hosts=[host, *(allow_host or [])], on_start=start)
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SHUTDOWN_SECONDS)
         server = uvicorn.Server(config)
-        server.run(sockets=[listener])
+        code = 0
+        try:
+            server.run(sockets=[listener])
+        except KeyboardInterrupt:
+            code = INTERRUPTED
     if faults:
         raise faults[0]
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: a thread that is inside torch (loading, merging) aborts the process at an orderly shutdown."""
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _listen(host: str, port: int) -> socket.socket:

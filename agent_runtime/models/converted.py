@@ -11,6 +11,7 @@ import contextlib
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -19,6 +20,10 @@ from agent_runtime.models.resolve import ModelFiles
 
 LAYOUT = 1
 """Goes up when a copy made by an earlier version must not be taken."""
+
+BUILDING = ".building-"
+ABANDONED_SECONDS = 3600
+"""A folder that has been under construction for so long belongs to a process that was killed."""
 
 SPARE_BYTES = 1 << 30
 """Disk space that a copy, which is only a convenience, leaves to others."""
@@ -38,11 +43,18 @@ def keep_copy(place: Path, num_bytes: int, write: Callable[[Path], None]) -> Non
         place.parent.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(place.parent).free < num_bytes + SPARE_BYTES:
             return
-        building = Path(tempfile.mkdtemp(prefix=".building-", dir=place.parent))
+        _remove_abandoned(place.parent)
+        building = Path(tempfile.mkdtemp(prefix=BUILDING, dir=place.parent))
         try:
             write(building)
             building.rename(place)
         finally:
+            shutil.rmtree(building, ignore_errors=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for building in folder.glob(f"{BUILDING}*"):
+        if time.time() - building.stat().st_mtime > ABANDONED_SECONDS:
             shutil.rmtree(building, ignore_errors=True)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent_runtime.errors import CorruptModel
-from agent_runtime.models.converted import copy_path
+from agent_runtime.models.converted import copy_path, keep_copy
 from agent_runtime.models.load import LoadedModel, load_model
 from agent_runtime.models.resolve import ModelFiles, resolve
 from agent_runtime.models.settings import ModelSettings
@@ -80,6 +80,18 @@ def test_without_room_or_leave_to_write_there_is_no_copy_and_no_error(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
     assert written(load_model(files, tmp_path, context=256)) == from_gguf
     assert not list((tmp_path / "converted").iterdir())
+
+
+def test_what_a_killed_start_left_behind_is_removed_in_time(tmp_path: Path) -> None:
+    place = tmp_path / "converted" / "key"
+    old, new = (place.with_name(f".building-{name}") for name in ("old", "new"))
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    keep_copy(place, 1, lambda folder: (folder / "file").touch())
+    assert (place / "file").exists()
+    assert not old.exists()
+    assert new.exists(), "another process may be at work there"
 
 
 @pytest.mark.parametrize(
