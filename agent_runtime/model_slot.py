@@ -37,10 +37,14 @@ class ModelSlot:
         def work() -> None:
             try:
                 self.load()
-            except HunkError as fault:
-                self._fault = fault
-                on_fault(fault)
+            except Exception as error:  # noqa: BLE001 -- the outermost loop of this thread: nobody else would hear of it
+                self._fault = error if isinstance(error, HunkError) else _as_fault(self.name, error)
+                on_fault(self._fault)
             else:
                 on_loaded()
 
         threading.Thread(target=work, name="load-model", daemon=True).start()
+
+
+def _as_fault(name: str, error: Exception) -> ModelUnavailable:
+    return ModelUnavailable(f"model {name} cannot be loaded: {type(error).__name__}: {error}")

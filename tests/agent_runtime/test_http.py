@@ -31,7 +31,7 @@ MERGED = "a = 3\nb = 2\n"
 
 
 @contextmanager
-def serving(merger: Merger | None, root: Path | None = None, fault: HunkError | None = None) -> Iterator[str]:
+def serving(merger: Merger | None, root: Path | None = None, fault: Exception | None = None) -> Iterator[str]:
     """The service's URL, with `merger` loaded, or none yet, or loading ended by `fault`."""
 
     def load() -> Merger:
@@ -216,6 +216,11 @@ def test_a_model_that_cannot_be_loaded_is_said_by_readyz() -> None:
     with serving(None, fault=CorruptModel("its file is damaged")) as url:
         ready = httpx.get(f"{url}/readyz")
         assert (ready.status_code, ready.json()["detail"]) == (503, "its file is damaged")
+
+
+def test_a_bug_while_loading_is_said_by_readyz_too() -> None:
+    with serving(None, fault=MemoryError("out of memory")) as url:
+        assert "MemoryError: out of memory" in httpx.get(f"{url}/readyz").json()["detail"]
 
 
 def test_healthz_answers_while_the_model_merges_and_a_client_that_leaves_stops_the_work() -> None:
