@@ -9,9 +9,10 @@ from collections.abc import Mapping
 SPINS = "2000"
 """Turns of the loop in which a thread waits for the others before it sleeps; the default spins for milliseconds.
 
-Measured with the 0.5B model on two cores, one apply, prefill + decode in seconds. Alone: default 4.2, this 4.2-5.0,
-sleeping at once (OMP_WAIT_POLICY=PASSIVE) 5.0-5.6. With one other busy process: default 12.4-14.1 (35-40 beside another
-torch), this 8.5-8.8, sleeping at once 7.9-8.2.
+Measured with the 0.5B model on two cores, one apply, prefill + decode in seconds. Alone: default 4.2-4.5, this
+4.1-5.0, sleeping at once (OMP_WAIT_POLICY=PASSIVE) 5.0-5.6. With one other busy process: default 12.5-14.1 (35-40
+beside a test run that used torch), this 8.5-8.9, sleeping at once 7.9-8.2. Two or three runs each. Plain decoding of
+the 135M model alone is about a tenth slower with this.
 """
 
 
