@@ -143,7 +143,11 @@ def _merge_pair(merge: str) -> tuple[str, str]:
 
 
 def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
-    """How text is cut before the merges, by GGUF's name; each as in the model's own `tokenizer.json`."""
+    """How text is cut before the merges, by GGUF's name.
+
+    `qwen2` is held to transformers. `smollm` splits digits first, which is what the name stands for; transformers 5.23
+    does not know it and cuts as GPT-2 does. SmolLM2's own `tokenizer.json` was not at hand to compare with.
+    """
     match kind:
         case "qwen2":
             split: pre_tokenizers.PreTokenizer = pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated")
