@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-SyntaxCode = Literal["empty_edit", "only_markers", "malformed"]
+SyntaxCode = Literal["empty_edit", "only_markers", "malformed", "several_files"]
 """The members of `editor.types.ReasonCode` that are found before any file is looked at."""
 
 

@@ -62,8 +62,7 @@ def removals(original: Sequence[str], merged: Sequence[str], edit: ParsedEdit) -
 
 def _unshown_of_blocks(old: list[str], ops: Sequence[LineOp], edit: ParsedEdit) -> list[tuple[str, ...]]:
     """Every line of a SEARCH part accounts for one removed line."""
-    assert not isinstance(edit.changes, Sketch)
-    named = Counter(line.strip() for change in edit.changes for line in change.before)
+    named = Counter(line.strip() for line in edit.searched_lines)
     unshown: list[tuple[str, ...]] = []
     for op in ops:
         left: list[str] = []

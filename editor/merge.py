@@ -10,11 +10,14 @@ from dataclasses import replace
 
 from editor.replacing import merge_replacements
 from editor.sketching import merge_sketch
-from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch
+from editor.substituting import merge_substitutions
+from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions
 
 
 def merge(original: str, edit: ParsedEdit) -> MergeOutcome:
     r"""Apply an edit to a text with "\n" lines. The final newline stays as it was; a created file gets one."""
+    if isinstance(edit.changes, Substitutions):
+        return merge_substitutions(original, edit.changes)
     lines = original.split("\n")
     final_newline = lines[-1] == ""
     if final_newline:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import get_args
 
 from editor.alignment import line_opcodes
 from editor.formats.placeholders import holds_placeholder
@@ -17,7 +18,7 @@ from editor.ladder import Places, Shift, find
 from editor.nearest import nearest_miss
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Replacement, Rung, Unresolved
 
-_RUNGS: tuple[Rung, ...] = ("exact", "trailing_space", "reindent", "anchored")
+_RUNGS: tuple[Rung, ...] = get_args(Rung)
 # Fewer letters and digits than this stand in a file by chance.
 _MIN_EVIDENCE = 8
 

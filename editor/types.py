@@ -5,22 +5,59 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-FormatName = Literal["lazy", "search_replace"]
-"""The edit formats that are understood so far (interfaces.md names the rest)."""
+FormatName = Literal["lazy", "search_replace", "udiff", "v4a", "whole", "replace", "lines"]
+"""The edit formats of interfaces.md."""
 
-Rung = Literal["exact", "trailing_space", "reindent", "anchored"]
+Rung = Literal["exact", "trailing_space", "reindent", "folded", "elided", "anchored", "syntax", "fuzzy"]
 """The rung of the matching ladder that found a place, strictest first."""
+
+Policy = Literal["strict", "lenient"]
+"""`strict`: any failed check rejects a merge; `lenient`: only those that are damage whatever was meant."""
+
+Action = Literal["update", "create", "delete"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Where an edit says that a change belongs. A hint chooses among places that fit; it never makes one fit.
+
+    `line` is the index (from 0) of the original's line at which the change is said to begin. `scopes` are lines said to
+    stand above it, outermost first (V4A's `@@ class A`, the section heading of a diff). `at_end` says that it ends with
+    the file. `pinned` says that the lines at `line` are meant and no others, whatever else looks the same.
+    """
+
+    line: int | None = None
+    scopes: tuple[str, ...] = ()
+    at_end: bool = False
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """One search/replace block: `before` is to be found in the file, `after` stands in its place.
+    """`before` is to be found in the file, `after` stands in its place: a SEARCH block, a hunk, a range of lines.
 
-    Lines carry no line endings. An empty `before` means that the block creates or fills an empty file.
+    Lines carry no line endings. An empty `before` creates or fills an empty file, or, with a hint, only inserts.
     """
 
     before: tuple[str, ...]
     after: tuple[str, ...]
+    hint: Hint = Hint()
+
+
+@dataclass(frozen=True, slots=True)
+class Substitution:
+    """`old` is to be found as a run of characters, `new` stands in its place; everywhere with `replace_all`."""
+
+    old: str
+    new: str
+    replace_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Substitutions:
+    """Substitutions that are applied one after the other, each to what the ones before it made."""
+
+    items: tuple[Substitution, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +65,14 @@ class Sketch:
     """A lazy snippet: blocks of literal lines, parted by markers such as `// ... existing code ...`.
 
     `blocks` holds the literal lines in order; `opens_elided` and `closes_elided` tell whether a marker stands before
-    the first and behind the last block. Two neighbouring blocks always have a marker between them.
+    the first and behind the last block. Two neighbouring blocks always have a marker between them. `complete` says that
+    the sender declared the snippet to be the whole file; it has then one block and no marker.
     """
 
     blocks: tuple[tuple[str, ...], ...]
     opens_elided: bool
     closes_elided: bool
+    complete: bool = False
 
     @property
     def elides(self) -> bool:
@@ -43,21 +82,40 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True)
 class ParsedEdit:
-    """An edit in the intermediate form, whatever format it was written in.
+    """The edit of one file in the intermediate form, whatever format it was written in.
 
-    `detected` says in a few words why `format` was taken ("2 SEARCH/REPLACE blocks").
+    `detected` says in a few words why `format` was taken ("2 SEARCH/REPLACE blocks"). `path` is the file that the edit
+    names, "" if it names none; `move_to` is its new name, "" if it keeps the old. `ordered` says that the replacements
+    stand in the order of the file and do not overlap, as the hunks of a diff do. `final_newline` says whether the
+    result ends with a newline; None leaves it as it was. A `delete` has no changes.
     """
 
     format: FormatName
-    changes: tuple[Replacement, ...] | Sketch
+    changes: tuple[Replacement, ...] | Substitutions | Sketch
     detected: str
+    path: str = ""
+    action: Action = "update"
+    move_to: str = ""
+    ordered: bool = False
+    final_newline: bool | None = None
 
     @property
     def added_lines(self) -> tuple[str, ...]:
         """The literal lines that the edit wants to stand in the result, markers left out."""
         if isinstance(self.changes, Sketch):
             return tuple(line for block in self.changes.blocks for line in block)
+        if isinstance(self.changes, Substitutions):
+            return tuple(line for item in self.changes.items for line in item.new.split("\n"))
         return tuple(line for change in self.changes for line in change.after)
+
+    @property
+    def searched_lines(self) -> tuple[str, ...]:
+        """The lines that the edit quotes from the file and may take away; a sketch quotes none."""
+        if isinstance(self.changes, Sketch):
+            return ()
+        if isinstance(self.changes, Substitutions):
+            return tuple(line for item in self.changes.items for line in item.old.split("\n"))
+        return tuple(line for change in self.changes for line in change.before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +134,41 @@ class AlreadyApplied:
     detail: str
 
 
-ReasonCode = Literal["not_found", "ambiguous", "open_intent", "empty_edit", "only_markers", "malformed"]
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One reading of an edit that no rule proves: the whole merged text, and how likely it is.
+
+    `score` is in (0, 1], comparable among the candidates of one edit only. `why` says what was assumed, in a few words
+    ("SEARCH taken at lines 12-15").
+    """
+
+    text: str
+    score: float
+    why: str
+
+
+ReasonCode = Literal[
+    "not_found",
+    "ambiguous",
+    "open_intent",
+    "stale",
+    "empty_edit",
+    "only_markers",
+    "malformed",
+    "several_files",
+    "file_missing",
+    "file_exists",
+]
+"""`stale`: the quoted lines are not those that stand at the line given. The last three are about whole files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
     """No rule decides this edit; a model may. `reason` and the rest are for whoever sent the edit.
 
-    `num_candidates` counts the places (or readings) that came into question. `nearest` is the closest miss, as text
-    with line numbers, or ''. `suggestion` is what to send instead.
+    `num_candidates` counts the places (or readings) that came into question; `candidates` are those of them that can be
+    written out, best first, for a model to choose from. `nearest` is the closest miss, as text with line numbers, or
+    ''. `suggestion` is what to send instead.
     """
 
     code: ReasonCode
@@ -92,6 +176,7 @@ class Unresolved:
     num_candidates: int = 0
     nearest: str = ""
     suggestion: str = ""
+    candidates: tuple[Candidate, ...] = ()
 
 
 MergeOutcome = Merged | AlreadyApplied | Unresolved

@@ -23,7 +23,7 @@ from rapidfuzz import fuzz
 from editor.evidence import Removal, removals
 from editor.formats.placeholders import holds_placeholder, placeholder_lines
 from editor.syntax import Survey, Symbol, survey
-from editor.types import Check, ParsedEdit, Sketch
+from editor.types import Check, ParsedEdit, Sketch, Substitutions
 
 MAX_REMOVED_SHARE = 0.6
 MIN_LINES_FOR_SHARE = 10
@@ -85,6 +85,8 @@ def _wanted(edit: ParsedEdit) -> Counter[str]:
         # A sketch may show a line of context twice, so that only its presence counts.
         return Counter(set(_solid(edit.added_lines)))
     wanted: Counter[str] = Counter()
+    if isinstance(edit.changes, Substitutions):
+        return wanted
     for number, change in enumerate(edit.changes):
         # Blocks may overlap when they are applied in turn, and one may take away what an earlier one wrote.
         later = Counter[str]()
@@ -131,7 +133,7 @@ def _is_meant(symbol: Symbol, after: Survey, edit: ParsedEdit, gone: Sequence[Re
     """Tell whether the edit takes a definition away: it shows the place, rewrites it, or says so."""
     word = re.compile(rf"(?<![\w$]){re.escape(symbol.simple_name)}(?![\w$])")
     if not isinstance(edit.changes, Sketch):
-        return any(word.search(line) for change in edit.changes for line in change.before)
+        return any(word.search(line) for line in edit.searched_lines)
     if any(word.search(line) and re.search(r"remov|delet|renam", line, re.IGNORECASE) for line in edit.added_lines):
         return True
     at = [removal for removal in gone if removal.start < symbol.end_line and symbol.first_line < removal.end]
@@ -192,7 +194,7 @@ def _no_op(original: str, merged: str, edit: ParsedEdit) -> Check:
     if isinstance(edit.changes, Sketch):
         asked = any(line.strip() and line.strip() not in stands for line in edit.added_lines)
     else:
-        asked = any(change.before != change.after for change in edit.changes)
+        asked = edit.added_lines != edit.searched_lines
     return Check("no_op", not asked, "nothing changed although the edit asks for it" if asked else "nothing to change")
 
 
