@@ -1,124 +1,49 @@
-"""The one door to tree-sitter for whole texts: syntax errors and the qualified names of definitions."""
+"""The one door to tree-sitter for whole texts: syntax errors, and definitions with their names and extents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import import_module
 
-import tree_sitter_c
-import tree_sitter_cpp
-import tree_sitter_go
-import tree_sitter_java
-import tree_sitter_javascript
-import tree_sitter_json
-import tree_sitter_python
-import tree_sitter_rust
-import tree_sitter_typescript
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
+
+from editor.grammars import CLASSES, GRAMMARS
 
 MAX_BYTES = 4_000_000
 """Larger texts are not parsed: a tree costs some fifty times its text in memory."""
 
-_GRAMMARS = {
-    "python": tree_sitter_python.language,
-    "javascript": tree_sitter_javascript.language,
-    "typescript": tree_sitter_typescript.language_typescript,
-    "tsx": tree_sitter_typescript.language_tsx,
-    "go": tree_sitter_go.language,
-    "rust": tree_sitter_rust.language,
-    "java": tree_sitter_java.language,
-    "c": tree_sitter_c.language,
-    "cpp": tree_sitter_cpp.language,
-    "json": tree_sitter_json.language,
-}
+_OPENERS = b"{[(|>"
+_BODIES = frozenset({"block", "keyframe_block_list", "column_definitions", "create_query", "function_body"})
+_TAGGED = frozenset({"element", "script_element", "style_element"})
+_HEADED = _TAGGED | {"table", "table_array_element"}
 
-_JAVASCRIPT = """
-(class_declaration name: (_) @name) @def
-(function_declaration name: (_) @name) @def
-(generator_function_declaration name: (_) @name) @def
-(method_definition name: (_) @name) @def
-(variable_declarator name: (identifier) @name
-  value: [(arrow_function) (function_expression) (generator_function) (class)]) @def
-"""
-_JAVASCRIPT_FIELD = "(field_definition property: (_) @name value: [(arrow_function) (function_expression)]) @def"
-_TYPESCRIPT = """
-(public_field_definition name: (_) @name value: [(arrow_function) (function_expression)]) @def
-(abstract_class_declaration name: (_) @name) @def
-(interface_declaration name: (_) @name) @def
-(type_alias_declaration name: (_) @name) @def
-(enum_declaration name: (_) @name) @def
-(internal_module name: (_) @name) @def
-(function_signature name: (_) @name) @def
-(method_signature name: (_) @name) @def
-(abstract_method_signature name: (_) @name) @def
-"""
-_C = """
-(function_definition declarator: (function_declarator declarator: (_) @name)) @def
-(function_definition declarator: (_ declarator: (function_declarator declarator: (_) @name))) @def
-(struct_specifier name: (_) @name body: (_)) @def
-(union_specifier name: (_) @name body: (_)) @def
-(enum_specifier name: (_) @name body: (_)) @def
-(type_definition declarator: (type_identifier) @name) @def
-(preproc_function_def name: (_) @name) @def
-"""
-_CPP = """
-(function_definition (reference_declarator (function_declarator declarator: (_) @name))) @def
-(class_specifier name: (_) @name body: (_)) @def
-(namespace_definition name: (_) @name) @def
-"""
-_DEFINITIONS = {
-    "python": """
-        (class_definition name: (_) @name) @def
-        (function_definition name: (_) @name) @def
-    """,
-    "javascript": _JAVASCRIPT + _JAVASCRIPT_FIELD,
-    "typescript": _JAVASCRIPT + _TYPESCRIPT,
-    "tsx": _JAVASCRIPT + _TYPESCRIPT,
-    "go": """
-        (function_declaration name: (_) @name) @def
-        (method_declaration receiver: (parameter_list (parameter_declaration type: (_) @scope)) name: (_) @name) @def
-        (type_spec name: (_) @name) @def
-    """,
-    "rust": """
-        (function_item name: (_) @name) @def
-        (function_signature_item name: (_) @name) @def
-        (struct_item name: (_) @name) @def
-        (enum_item name: (_) @name) @def
-        (union_item name: (_) @name) @def
-        (trait_item name: (_) @name) @def
-        (mod_item name: (_) @name) @def
-        (type_item name: (_) @name) @def
-        (macro_definition name: (_) @name) @def
-        (impl_item type: (_) @name) @def
-    """,
-    "java": """
-        (class_declaration name: (_) @name) @def
-        (interface_declaration name: (_) @name) @def
-        (enum_declaration name: (_) @name) @def
-        (record_declaration name: (_) @name) @def
-        (annotation_type_declaration name: (_) @name) @def
-        (method_declaration name: (_) @name) @def
-        (constructor_declaration name: (_) @name) @def
-    """,
-    "c": _C,
-    "cpp": _C + _CPP,
-    "json": "(pair key: (string (string_content) @name)) @def",
-}
+_Captures = Mapping[str, list[Node]]
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """One definition: its qualified name ("Outer.method") and the lines [first_line, end_line) it takes, from 0."""
+    """One definition. Lines count from 0; [first_line, end_line) holds its decorators, attributes and `export` too.
+
+    `name` is qualified by the definitions around it ("Outer.method"), `simple_name` is not. `kind` is "function",
+    "method", "class", "key", "heading" and the like (see `editor.grammars`). `name_line` is the line of the name.
+    `body_line` is the first line behind the header: of an indented body, or behind the opening bracket; a definition
+    that fits on one line has its body there; None without a body. `doc_line` is the first line of the comments that
+    stand directly above, `first_line` where there are none. `parent` is the index in `Survey.symbols` of the
+    definition around it, -1 at top level.
+    """
 
     name: str
+    simple_name: str
+    kind: str
     first_line: int
     end_line: int
-
-    @property
-    def simple_name(self) -> str:
-        """Return the name without its scopes."""
-        return self.name.rpartition(".")[2]
+    name_line: int
+    body_line: int | None
+    doc_line: int
+    parent: int = -1
+    depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +54,21 @@ class Survey:
     symbols: tuple[Symbol, ...]
 
 
+@dataclass(slots=True)
+class _Findings:
+    """The captures of one query run: definitions by where they stand, and what stands before them by where it ends."""
+
+    data: bytes
+    rows: Sequence[bytes]
+    definitions: dict[tuple[int, int], tuple[str, _Captures]] = field(default_factory=dict)
+    wrapped: dict[int, int] = field(default_factory=dict)
+    leads: dict[int, int] = field(default_factory=dict)
+    comments: dict[int, int] = field(default_factory=dict)
+
+
 def survey(text: str, language: str | None) -> Survey | None:
     """Parse a text once; None for a language without a grammar here, or a text that is too large."""
-    if language not in _GRAMMARS:
+    if language not in GRAMMARS:
         return None
     # Some grammars want a newline at the end of the last statement; its absence is no error of an edit.
     data = (text if text.endswith("\n") else text + "\n").encode("utf-8", "replace")
@@ -139,7 +76,7 @@ def survey(text: str, language: str | None) -> Survey | None:
         return None
     # Parsers hold state and are cheap to make: a new one each time is safe between threads.
     root = Parser(_language(language)).parse(data).root_node
-    return Survey(tuple(_error_lines(root)), tuple(_symbols(root, language)))
+    return Survey(tuple(_error_lines(root)), _symbols(root, language, data))
 
 
 def num_errors(text: str, language: str | None) -> int | None:
@@ -156,12 +93,14 @@ def symbols(text: str, language: str | None) -> tuple[str, ...] | None:
 
 @cache
 def _language(name: str) -> Language:
-    return Language(_GRAMMARS[name]())
+    """Load a grammar when the first text in it comes: all at once take a tenth of a second."""
+    grammar = GRAMMARS[name]
+    return Language(getattr(import_module(grammar.module), grammar.function)())
 
 
 @cache
 def _query(name: str) -> Query:
-    return Query(_language(name), _DEFINITIONS[name])
+    return Query(_language(name), GRAMMARS[name].query)
 
 
 def _error_lines(root: Node) -> Iterator[int]:
@@ -174,20 +113,120 @@ def _error_lines(root: Node) -> Iterator[int]:
         stack.extend(child for child in reversed(node.children) if child.has_error or child.is_missing)
 
 
-def _symbols(root: Node, language: str) -> Iterator[Symbol]:
-    """Yield definitions outermost first, each name qualified by the definitions around it."""
-    found: dict[tuple[int, int], tuple[str, Node]] = {}
-    for _, captures in QueryCursor(_query(language)).matches(root):
-        node = captures["def"][0]
-        scope = "".join(_text(part).strip("*& ") + "." for part in captures.get("scope", ()))
-        found.setdefault((node.start_byte, -node.end_byte), (scope + _text(captures["name"][0]), node))
-    around: list[tuple[int, str]] = []
-    for (start, _), (name, node) in sorted(found.items(), key=lambda item: item[0]):
-        while around and around[-1][0] <= start:
+def _symbols(root: Node, language: str, data: bytes) -> tuple[Symbol, ...]:
+    """Return definitions outermost first, each name qualified by the definitions around it."""
+    found = _run(root, language, data)
+    made: list[Symbol] = []
+    nodes: list[Node] = []
+    around: list[int] = []
+    for (start, _), (kind, captures) in sorted(found.definitions.items(), key=lambda item: item[0]):
+        node = captures[kind][0]
+        while around and nodes[around[-1]].end_byte <= start:
             around.pop()
-        qualified = f"{around[-1][1]}.{name}" if around else name
-        around.append((node.end_byte, qualified))
-        yield Symbol(qualified, node.start_point[0], node.end_point[0] + 1)
+        own = _symbol(node, kind, captures, found)
+        made.append(_inside(own, made[around[-1]], around[-1]) if around else own)
+        around.append(len(nodes))
+        nodes.append(node)
+    return tuple(_nested_by_level(made, nodes, found.rows) if language == "markdown" else made)
+
+
+def _inside(own: Symbol, parent: Symbol, at: int) -> Symbol:
+    kind = "method" if own.kind == "function" and parent.kind in CLASSES else own.kind
+    return replace(own, name=f"{parent.name}.{own.name}", kind=kind, parent=at, depth=parent.depth + 1)
+
+
+def _run(root: Node, language: str, data: bytes) -> _Findings:
+    found = _Findings(data, data.split(b"\n"))
+    for _, captures in QueryCursor(_query(language)).matches(root):
+        if "wrap" in captures:
+            found.wrapped[captures["wrapped"][0].start_byte] = captures["wrap"][0].start_point[0]
+            continue
+        kind = next(name for name in captures if name not in ("name", "scope") and name[0] != "_")
+        node = captures[kind][0]
+        if kind in ("lead", "comment"):
+            first, column = node.start_point
+            if not found.rows[first][:column].strip() and not found.rows[first].startswith(b"#!"):
+                (found.leads if kind == "lead" else found.comments)[_end_line(node, found.rows)] = first
+        else:
+            found.definitions.setdefault((node.start_byte, -node.end_byte), (kind, captures))
+    return found
+
+
+def _symbol(node: Node, kind: str, captures: _Captures, found: _Findings) -> Symbol:
+    body = _body(node, kind)
+    named = captures.get("name")
+    header = found.data[node.start_byte : body.start_byte if body else node.end_byte]
+    name = _unquoted(" ".join((_text(named[0]) if named else header.decode("utf-8", "replace")).split()))
+    scope = "".join(_text(part).strip("*& ") + "." for part in captures.get("scope", ()))
+    first = found.wrapped.get(node.start_byte, node.start_point[0])
+    while found.leads.get(first, first) < first:
+        first = found.leads[first]
+    doc = first
+    while (above := found.comments.get(doc, found.leads.get(doc, doc))) < doc:
+        doc = above
+    name_line = (named[0] if named else node).start_point[0]
+    return Symbol(
+        scope + name, name, kind, first, _end_line(node, found.rows), name_line, _body_line(node, body, found), doc
+    )
+
+
+def _body(node: Node, kind: str) -> Node | None:
+    """Return the node that holds a definition's body; a value of one line (`"a": 1`) is none."""
+    body = node.child_by_field_name("body") or node.child_by_field_name("accessors")
+    if body is not None:
+        return body
+    for field_name in ("value", "right", "type") if kind == "type" else ("value", "right"):
+        value = node.child_by_field_name(field_name)
+        if value is not None:
+            inner = value.child_by_field_name("body")
+            return inner or (value if value.end_point[0] > value.start_point[0] else None)
+    return next((child for child in node.children if child.type in _BODIES), None)
+
+
+def _body_line(node: Node, body: Node | None, found: _Findings) -> int | None:
+    if node.type in _HEADED:
+        first = node.children[0].end_point[0] if node.type in _TAGGED else node.start_point[0]
+        return first + 1 if node.end_point[0] > first else first
+    if body is None:
+        return None
+    first = body.start_point[0]
+    header = [child for child in node.children if child.end_byte <= body.start_byte and not child.is_extra]
+    header_line = header[-1].end_point[0] if header else first
+    if header_line == first or found.data[body.start_byte : body.start_byte + 1] in _OPENERS:
+        return first + 1 if body.end_point[0] > first else first
+    return header_line + 1
+
+
+def _end_line(node: Node, rows: Sequence[bytes]) -> int:
+    """Return the line behind a node, blank lines at its end left out."""
+    first, (last, column) = node.start_point[0], node.end_point
+    end = last + 1 if column else last
+    while end > first + 1 and not rows[end - 1].strip():
+        end -= 1
+    return max(end, first + 1)
+
+
+def _nested_by_level(headings: Sequence[Symbol], nodes: Sequence[Node], rows: Sequence[bytes]) -> Iterator[Symbol]:
+    """Give headings their sections: each reaches to the next of its level or above, whatever the tree says."""
+    levels = [next(int(char) for child in node.children for char in child.type if char.isdigit()) for node in nodes]
+    made: list[Symbol] = []
+    around: list[int] = []
+    for at, own in enumerate(headings):
+        while around and levels[around[-1]] >= levels[at]:
+            around.pop()
+        below = (later for later in range(at + 1, len(headings)) if levels[later] <= levels[at])
+        end = next((headings[later].first_line for later in below), len(rows))
+        while end > own.end_line and not rows[end - 1].strip():
+            end -= 1
+        own = replace(own, body_line=own.end_line if end > own.end_line else None, end_line=end)
+        made.append(_inside(own, made[around[-1]], around[-1]) if around else own)
+        around.append(at)
+    yield from made
+
+
+def _unquoted(name: str) -> str:
+    bare = name[1:-1]
+    return bare if len(name) > 2 and name[0] == name[-1] and name[0] in "\"'`" and name[0] not in bare else name
 
 
 def _text(node: Node) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from editor import syntax
+from editor.grammars import GRAMMARS
 from editor.languages import language_of
-from editor.syntax import num_errors, survey, symbols
+from editor.syntax import Symbol, num_errors, survey, symbols
 
 SOURCES = {
     "a.py": ("class A:\n  @x\n  async def f(self):\n    def g(): ...\ndef h(): ...", "A A.f A.f.g h"),
     "a.js": ("class A { x = () => 1; m() {} }\nconst f = () => 1;\nfunction* g() {}", "A A.x A.m f g"),
+    "b.js": ("exports.f = function () {};\nx.a = 1;\nconst o = { g: () => 1, h() {} };", "exports.f g h"),
     "a.ts": ("interface I { a(): void }\ntype T = 1;\nabstract class B { abstract m(): void }", "I I.a T B B.m"),
     "a.tsx": ("export function App() { return <div/>; }\nenum E { A }", "App E"),
     "a.go": ("package a\ntype T struct{}\nfunc (t *T) M() {}\nfunc F() {}", "T T.M F"),
@@ -18,16 +20,108 @@ SOURCES = {
     "a.java": ("class A { A() {} void m() {} interface I {} }", "A A.A A.m A.I"),
     "a.c": ("char *g(void) { return 0; }\nstruct S { int a; };\nint f(int x) { return x; }", "g S f"),
     "a.hpp": ("namespace n { class A { void m() {} }; }\nvoid A::q() {}\nA& r() {}", "n n.A n.A.m A::q r"),
+    "a.cs": (
+        "namespace N { class A { int P { get; set; } A() {} void M() {} } enum E { X } }",
+        "N N.A N.A.P N.A.A N.A.M N.E",
+    ),
+    "a.rb": ("module M\n  class A\n    def f; end\n    def self.g; end\n  end\nend", "M M.A M.A.f M.A.self.g"),
+    "a.php": ("<?php\nclass A { function f() {} }\ntrait T {}\nfunction g() {}", "A A.f T g"),
     "a.json": ('{"a": {"b": 1}}', "a a.b"),
+    "a.yaml": ("a:\n  b: 1\n  'c': {d: 1}\nl:\n  - n: 1\n  - n: 2\n", "a a.b a.c a.c.d l l.n l.n"),
+    "a.toml": ('x = 1\n[a.b]\ny = 1\n[[t]]\n"z" = 2', "x a.b a.b.y t t.z"),
+    "a.html": ('<html><body><p>x</p><div class="a" id="m"><br></div></body></html>', "html html.body html.body.m"),
+    "a.css": (
+        ".a > b{}\n@media print { p {} }\n@keyframes k { from {} }",
+        ".a_>_b @media_print @media_print.p @keyframes_k",
+    ),
+    "a.sql": ("CREATE TABLE s.t (id INT);\nCREATE VIEW v AS SELECT 1;\nSELECT 1;", "s.t s.t.id v"),
+    "a.sh": ("f() { echo; }\nfunction g { x=1; }", "f g"),
+    "a.md": ("# A\n\n## B c\n\n```\n# no\n```\n\nD\n===\n", "A A.B_c D"),
 }
+
+
+def only(text: str, language: str) -> Symbol:
+    seen = survey(text, language)
+    assert seen is not None
+    return seen.symbols[0]
 
 
 @pytest.mark.parametrize(("path", "source"), SOURCES.items())
 def test_definitions_are_named_with_their_scopes(path: str, source: tuple[str, str]) -> None:
     text, names = source
-    language = language_of(path)
-    assert symbols(text, language) == tuple(names.split())
-    assert num_errors(text, language) == 0
+    found = symbols(text, language_of(path))
+    assert found is not None
+    assert [name.replace(" ", "_") for name in found] == names.split()
+    assert num_errors(text, language_of(path)) == 0
+
+
+def test_every_grammar_has_a_source_here() -> None:
+    assert {language_of(path) for path in SOURCES} == set(GRAMMARS)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "kinds"),
+    [
+        ("a.py", "def f():\n  def g(): ...\nclass A:\n  def m(self): ...\n", "function function class method"),
+        (
+            "a.ts",
+            "interface I { a(): void }\nclass A { m() {} }\nconst f = () => 1;",
+            "interface method class method function",
+        ),
+        (
+            "a.rs",
+            "trait T { fn a(&self); }\nimpl T for S { fn a(&self) {} }\nfn f() {}",
+            "trait method impl method function",
+        ),
+        ("a.rb", "module M\n  def f; end\nend\ndef g; end", "module method function"),
+        ("a.toml", "[a]\nx = 1", "table key"),
+        ("a.sql", "CREATE TABLE t (id INT);\nCREATE INDEX i ON t (id);", "table column index"),
+    ],
+)
+def test_definitions_have_kinds(path: str, text: str, kinds: str) -> None:
+    seen = survey(text, language_of(path))
+    assert seen is not None
+    assert [symbol.kind for symbol in seen.symbols] == kinds.split()
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "extent"),
+    [
+        # (doc_line, first_line, name_line, body_line, end_line)
+        ("python", "x = 1\n# c\n@a\n@b(\n1)\ndef f(\n  x,\n):\n  # c\n  return 1\n\n\ny = 1\n", (1, 2, 5, 8, 10)),
+        ("python", "def f(): return 1\n", (0, 0, 0, 0, 1)),
+        ("typescript", "/** d */\nexport const f = async () => {\n  1;\n};\n", (0, 1, 1, 2, 4)),
+        ("typescript", "@A({})\n@B()\nexport class A\n{\n  x;\n}\n", (0, 0, 2, 4, 6)),
+        ("rust", "#[a]\n/// d\n#[b]\nfn f()\nwhere T: X\n{\n  1\n}\n", (0, 2, 3, 6, 8)),
+        ("java", "// c\n\n@A\nclass X\n  extends Y {\n}\n", (2, 2, 3, 5, 6)),
+        ("csharp", "/// d\n[A]\npublic int F() => 1;\n", (0, 1, 2, 2, 3)),
+        ("ruby", "# d\nclass A < B\n\n  x\nend\n", (0, 1, 1, 2, 5)),
+        ("go", "// d\ntype T struct {\n  a int\n}\n", (0, 1, 1, 2, 4)),
+        ("cpp", "template <class T>\nclass A {\n};\n", (0, 0, 1, 2, 3)),
+        ("json", '{\n  "a": [\n    1\n  ]\n}\n', (1, 1, 1, 2, 4)),
+        ("yaml", "a: &x\n\n  b: 1\n\nc: 1\n", (0, 0, 0, 1, 3)),
+        ("yaml", "a: 1\n", (0, 0, 0, None, 1)),
+        ("toml", "# d\n[a]\nb = 1\n\n[c]\n", (0, 1, 1, 2, 3)),
+        ("html", '<p\n id="a">\n text\n</p>\n', (0, 0, 1, 2, 4)),
+        ("css", "a,\nb {\n c: d\n}\n", (0, 0, 0, 2, 4)),
+        ("bash", "#!/bin/sh\nf() {\n  x\n}\n", (1, 1, 1, 2, 4)),
+        ("markdown", "# A\n\ntext\n\n## B\n\ntext\n\n# C\n", (0, 0, 0, 1, 7)),
+        ("markdown", "A\n===\n\ntext\n", (0, 0, 0, 2, 4)),
+    ],
+)
+def test_definitions_have_extents(language: str, text: str, extent: tuple[int | None, ...]) -> None:
+    found = only(text, language)
+    assert (found.doc_line, found.first_line, found.name_line, found.body_line, found.end_line) == extent
+
+
+def test_overloads_stay_apart_and_point_to_their_parent() -> None:
+    seen = survey("class A {\n int f(int a) { return 1; }\n int f(long a) { return 2; }\n}\n", "java")
+    assert seen is not None
+    assert [(symbol.name, symbol.first_line, symbol.parent, symbol.depth) for symbol in seen.symbols] == [
+        ("A", 0, -1, 0),
+        ("A.f", 1, 0, 1),
+        ("A.f", 2, 0, 1),
+    ]
 
 
 def test_errors_have_lines() -> None:
@@ -36,9 +130,14 @@ def test_errors_have_lines() -> None:
     assert seen.error_lines == (1,)
 
 
-def test_unknown_languages_and_huge_texts_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert language_of("Makefile") is None
+def test_well_known_names_have_a_language() -> None:
+    names = {"Gemfile": "ruby", "home/.bashrc": "bash", "Cargo.lock": "toml", "a/Rakefile": "ruby", "x.jsonc": "json"}
+    assert {name: language_of(name) for name in names} == names
     assert language_of("C:\\x\\A.PY") == "python"
+    assert {language_of(name) for name in ("Makefile", "Dockerfile", ".gitignore", "a.txt", "")} == {None}
+
+
+def test_unknown_languages_and_huge_texts_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert symbols("a", None) is None
     assert num_errors("a", "cobol") is None
     monkeypatch.setattr(syntax, "MAX_BYTES", 10)
