@@ -3,8 +3,8 @@
 In a query, `@name` is the name of a definition (without it, the text up to the body is the name, as in CSS), `@scope`
 something that qualifies the name where it stands, and any other capture the definition itself, called by its kind.
 Names that begin with `_` serve the query only. Two captures tell what stands before a definition: `@lead` (a decorator
-or attribute that is a sibling of it) and `@comment`. `@wrapped` inside of `@wrap` is a definition inside of what belongs
-to it: decorators, `export`.
+or attribute that is a sibling of it) and `@comment`. `@wrapped` inside of `@wrap` is a definition inside of what
+belongs to it: decorators, `export`.
 
 A definition is what a reader would miss: a function, a class, a key of a configuration, a heading. Fields, constants
 and variables are left out; they come and go with the code around them.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
+from operator import itemgetter
 
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
@@ -13,6 +14,8 @@ from editor.grammars import CLASSES, GRAMMARS
 
 MAX_BYTES = 4_000_000
 """Larger texts are not parsed: a tree costs some fifty times its text in memory."""
+MAX_DEPTH = 50
+"""Definitions nested deeper have no qualified name: brackets by the thousand would make names by the megabyte."""
 
 _OPENERS = b"{[(|>"
 _BODIES = frozenset({"block", "keyframe_block_list", "column_definitions", "create_query", "function_body"})
@@ -64,6 +67,22 @@ class _Findings:
     wrapped: dict[int, int] = field(default_factory=dict)
     leads: dict[int, int] = field(default_factory=dict)
     comments: dict[int, int] = field(default_factory=dict)
+
+    def text(self, node: Node) -> str:
+        return self.between(node.start_byte, node.end_byte)
+
+    def between(self, start: int, end: int) -> str:
+        return self.data[start:end].decode("utf-8", "replace")
+
+    def lead(self, start: int, line: int) -> tuple[int, int]:
+        """Return the first line of a definition with its decorators, and with the comments above as well."""
+        first = self.wrapped.get(start, line)
+        while first in self.leads:
+            first = self.leads[first]
+        doc = first
+        while doc in self.comments or doc in self.leads:
+            doc = self.comments.get(doc, self.leads.get(doc, doc))
+        return first, doc
 
 
 def survey(text: str, language: str | None) -> Survey | None:
@@ -119,20 +138,14 @@ def _symbols(root: Node, language: str, data: bytes) -> tuple[Symbol, ...]:
     made: list[Symbol] = []
     nodes: list[Node] = []
     around: list[int] = []
-    for (start, _), (kind, captures) in sorted(found.definitions.items(), key=lambda item: item[0]):
+    for (start, _), (kind, captures) in sorted(found.definitions.items(), key=itemgetter(0)):
         node = captures[kind][0]
         while around and nodes[around[-1]].end_byte <= start:
             around.pop()
-        own = _symbol(node, kind, captures, found)
-        made.append(_inside(own, made[around[-1]], around[-1]) if around else own)
+        made.append(_symbol(node, kind, captures, found, made, around[-1] if around else -1))
         around.append(len(nodes))
         nodes.append(node)
     return tuple(_nested_by_level(made, nodes, found.rows) if language == "markdown" else made)
-
-
-def _inside(own: Symbol, parent: Symbol, at: int) -> Symbol:
-    kind = "method" if own.kind == "function" and parent.kind in CLASSES else own.kind
-    return replace(own, name=f"{parent.name}.{own.name}", kind=kind, parent=at, depth=parent.depth + 1)
 
 
 def _run(root: Node, language: str, data: bytes) -> _Findings:
@@ -152,21 +165,36 @@ def _run(root: Node, language: str, data: bytes) -> _Findings:
     return found
 
 
-def _symbol(node: Node, kind: str, captures: _Captures, found: _Findings) -> Symbol:
+def _symbol(
+    node: Node, kind: str, captures: _Captures, found: _Findings, made: Sequence[Symbol], parent: int
+) -> Symbol:
     body = _body(node, kind)
-    named = captures.get("name")
-    header = found.data[node.start_byte : body.start_byte if body else node.end_byte]
-    name = _unquoted(" ".join((_text(named[0]) if named else header.decode("utf-8", "replace")).split()))
-    scope = "".join(_text(part).strip("*& ") + "." for part in captures.get("scope", ()))
-    first = found.wrapped.get(node.start_byte, node.start_point[0])
-    while found.leads.get(first, first) < first:
-        first = found.leads[first]
-    doc = first
-    while (above := found.comments.get(doc, found.leads.get(doc, doc))) < doc:
-        doc = above
-    name_line = (named[0] if named else node).start_point[0]
+    named = captures["name"][0] if "name" in captures else None
+    text = found.text(named) if named else found.between(node.start_byte, body.start_byte if body else node.end_byte)
+    simple_name = name = _unquoted(" ".join(text.split()))
+    for part in captures.get("scope", ()):
+        name = f"{found.text(part).strip('*& ')}.{name}"
+    depth = 0
+    if parent >= 0:
+        around = made[parent]
+        depth = around.depth + 1
+        if depth < MAX_DEPTH:
+            name = f"{around.name}.{name}"
+        if kind == "function" and around.kind in CLASSES:
+            kind = "method"
+    line = node.start_point[0]
+    first, doc = found.lead(node.start_byte, line)
     return Symbol(
-        scope + name, name, kind, first, _end_line(node, found.rows), name_line, _body_line(node, body, found), doc
+        name=name,
+        simple_name=simple_name,
+        kind=kind,
+        first_line=first,
+        end_line=_end_line(node, found.rows),
+        name_line=named.start_point[0] if named else line,
+        body_line=_body_line(node, body, found),
+        doc_line=doc,
+        parent=parent,
+        depth=depth,
     )
 
 
@@ -206,7 +234,7 @@ def _end_line(node: Node, rows: Sequence[bytes]) -> int:
     return max(end, first + 1)
 
 
-def _nested_by_level(headings: Sequence[Symbol], nodes: Sequence[Node], rows: Sequence[bytes]) -> Iterator[Symbol]:
+def _nested_by_level(headings: Sequence[Symbol], nodes: Sequence[Node], rows: Sequence[bytes]) -> list[Symbol]:
     """Give headings their sections: each reaches to the next of its level or above, whatever the tree says."""
     levels = [next(int(char) for child in node.children for char in child.type if char.isdigit()) for node in nodes]
     made: list[Symbol] = []
@@ -219,15 +247,15 @@ def _nested_by_level(headings: Sequence[Symbol], nodes: Sequence[Node], rows: Se
         while end > own.end_line and not rows[end - 1].strip():
             end -= 1
         own = replace(own, body_line=own.end_line if end > own.end_line else None, end_line=end)
-        made.append(_inside(own, made[around[-1]], around[-1]) if around else own)
+        if around:
+            parent = made[around[-1]]
+            name = f"{parent.name}.{own.name}"
+            own = replace(own, name=name, parent=around[-1], depth=parent.depth + 1)
+        made.append(own)
         around.append(at)
-    yield from made
+    return made
 
 
 def _unquoted(name: str) -> str:
     bare = name[1:-1]
     return bare if len(name) > 2 and name[0] == name[-1] and name[0] in "\"'`" and name[0] not in bare else name
-
-
-def _text(node: Node) -> str:
-    return (node.text or b"").decode("utf-8", "replace")
