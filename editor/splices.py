@@ -1,0 +1,91 @@
+"""What one change does to a file, found for sure (`Splice`) or left open (`Open`) with the readings that are likely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+from editor.types import Candidate, Rung, Unresolved
+
+MAX_CANDIDATES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """Lines [start, end) of the text are replaced by `lines`; `done` marks a change whose result already stands."""
+
+    start: int
+    end: int
+    lines: tuple[str, ...]
+    rung: Rung
+    done: bool = False
+
+    @property
+    def where(self) -> str:
+        """Return 'line 3', or 'lines 3-5'; 'above line 3' if nothing is replaced."""
+        if self.end <= self.start:
+            return f"above line {self.start + 1}"
+        return f"line {self.end}" if self.end == self.start + 1 else f"lines {self.start + 1}-{self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One reading of a change that is not sure; `score` and `why` as in `Candidate`."""
+
+    splice: Splice
+    score: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A change that no rule decides: why, and its readings, the likeliest first."""
+
+    unresolved: Unresolved
+    options: tuple[Option, ...] = ()
+
+
+Resolution = Splice | Open
+
+
+def spliced(lines: Sequence[str], splices: Sequence[Splice]) -> list[str] | None:
+    """Return the lines with all splices made, those at one place in the order given; None if two overlap."""
+    ordered = sorted((splice for splice in splices if not splice.done), key=lambda splice: (splice.start, splice.end))
+    if any(below.start < above.end for above, below in pairwise(ordered)):
+        return None
+    merged: list[str] = []
+    at = 0
+    for splice in ordered:
+        merged += lines[at : splice.start]
+        merged += splice.lines
+        at = splice.end
+    return [*merged, *lines[at:]]
+
+
+def candidates(lines: Sequence[str], resolutions: Sequence[Resolution]) -> tuple[Candidate, ...]:
+    """Return the merged texts of the readings of all open changes; none if one of them has no reading.
+
+    The likeliest reading of every change comes first, then those that differ from it in one change.
+    """
+    found: dict[str, Candidate] = {}
+    if all(isinstance(one, Splice) or one.options for one in resolutions):
+        for chosen in islice(_choices(resolutions), 2 * MAX_CANDIDATES):
+            merged = spliced(lines, [one.splice if isinstance(one, Option) else one for one in chosen])
+            if merged is not None:
+                text = "".join(line + "\n" for line in merged)
+                score, why = 1.0, list[str]()
+                for one in chosen:
+                    if isinstance(one, Option):
+                        score, why = score * one.score, [*why, one.why]
+                found.setdefault(text, Candidate(text, score, "; ".join(why)))
+    return tuple(found.values())[:MAX_CANDIDATES]
+
+
+def _choices(resolutions: Sequence[Resolution]) -> Iterator[list[Splice | Option]]:
+    best = [one.options[0] if isinstance(one, Open) else one for one in resolutions]
+    yield best
+    for at, one in enumerate(resolutions):
+        if isinstance(one, Open):
+            for option in one.options[1:MAX_CANDIDATES]:
+                yield [*best[:at], option, *best[at + 1 :]]
