@@ -8,53 +8,34 @@ these; `wrong` counts results that every check let pass, which is the figure to 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import statistics
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from agent_runtime.threads import spin_briefly
+from benchmarks.cases import DEFAULT_CASES, Case, load
 from benchmarks.machine import describe
 from editor.errors import EditSyntaxError
 from editor.formats import parse
 
-DEFAULT_CASES = Path(__file__).resolve().parents[2] / "shared" / "data"
 
-
-def cases(path: Path) -> Iterator[dict[str, Any]]:
-    """The lazy snippets below `path`, a file or a folder; files without any are named and skipped."""
-    files = sorted(found for found in path.rglob("*.jsonl*") if found.is_file()) if path.is_dir() else [path]
-    for file in files:
-        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        found = [case for case in map(json.loads, data.splitlines()) if _is_lazy(case)]
-        if not found:
-            print(f"no lazy snippets in {file}", file=sys.stderr)
-        yield from found
-
-
-def _is_lazy(case: dict[str, Any]) -> bool:
-    return "update" in case and "original" in case and ("expected" in case or "vendor_output" in case)
-
-
-def measure(case: dict[str, Any], model: Any) -> dict[str, Any]:
+def measure(case: Case, model: Any) -> dict[str, Any]:
     """One row: what the model made of the case, checked as every apply is."""
     from agent_runtime.apply import Applier
     from agent_runtime.types import ApplyRequest
 
-    expected: str = case["expected"] if "expected" in case else case["vendor_output"]
-    request = ApplyRequest(case["original"].encode(), case["update"], path=case.get("path", case["id"]), mode="model")
+    request = ApplyRequest(case.original.encode(), case.edit, path=case.path or case.id, mode="model")
     result = Applier(lambda: model).apply(request)
-    exact = _plain(result.file.merged) == _plain(expected)
+    exact = _plain(result.file.merged) == _plain(case.expected)
     passed = result.status == "merged"
     outcome = {(True, True): "exact", (True, False): "wrong", (False, True): "exact_rejected"}.get(
         (passed, exact), "refused"
     )
     return {
-        "id": case["id"],
+        "id": case.id,
         "outcome": outcome,
         "failed_checks": [check.name for check in result.file.checks if not check.ok],
         "seconds": result.timings["total_ms"] / 1e3,
@@ -82,14 +63,19 @@ def main() -> None:
     model = open_merger(options.model, ModelSettings.from_env(os.environ), LoadOptions())
     print(describe())
     rows = []
-    for case in cases(options.cases):
+    loaded = load(options.cases)
+    for file in loaded.skipped_files:
+        print(f"no cases in {file}", file=sys.stderr)
+    for case in (
+        case for case in loaded.cases if isinstance(case, Case) and case.format == "lazy" and not case.variety
+    ):
         try:
-            parse(case["update"])
+            parse(case.edit, "lazy")
         except EditSyntaxError as error:
-            print(f"{case['id']}: {error}", file=sys.stderr)
+            print(f"{case.id}: {error}", file=sys.stderr)
             continue
         rows.append(measure(case, model))
-        print(f"{rows[-1]['outcome']:<15}{rows[-1]['seconds']:6.1f} s  {case['id']}", file=sys.stderr, flush=True)
+        print(f"{rows[-1]['outcome']:<15}{rows[-1]['seconds']:6.1f} s  {case.id}", file=sys.stderr, flush=True)
     summary = _summary(options.model, rows)
     print(json.dumps(summary, indent=2))
     if options.json:

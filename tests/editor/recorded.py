@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import pytest
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+from benchmarks.cases import DEFAULT_CASES, AnyCase, Case, PatchCase, load
+from benchmarks.rendering import search_replace_blocks
+
+DATA = DEFAULT_CASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,46 +35,57 @@ def rows(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line]
 
 
+def cases(folder: str) -> tuple[AnyCase, ...]:
+    """Return the cases of one data set as the benchmark reads them, or skip the test that asks."""
+    if not (DATA / folder).exists():
+        pytest.skip(f"recorded edits are not at hand: {DATA / folder}")
+    return _load(folder)
+
+
 def search_replace(before: str, after: str) -> str:
     """Write one block, with markers longer than any such line in the text."""
-    size = 7
-    while any(line.startswith(("=" * size, "<" * size)) for line in f"{before}\n{after}".split("\n")):
-        size += 1
-    parts = ("<" * size + " SEARCH", before, "=" * size, after, ">" * size + " REPLACE")
-    return "".join(part if not part or part.endswith("\n") else part + "\n" for part in parts)
+    return search_replace_blocks([(before, after)])
 
 
 def continue_cases() -> Iterator[Recorded]:
-    for row in rows("continue_lazy_edit/cases.jsonl"):
-        yield Recorded(row["id"], row["id"], row["original"], row["update"], row["expected"])
+    return _recorded("continue_lazy_edit", "lazy")
 
 
 def morph_cases() -> Iterator[Recorded]:
-    suffixes = {"S06": ".py", "S07": ".md", "S08": ".css", "S10": ".java"}
-    for row in rows("morph_live_outputs/cases.jsonl"):
-        path = "file" + suffixes.get(row["id"][-3:], ".ts")
-        yield Recorded(row["id"], path, row["original"], row["update"], row["vendor_output"])
+    return _recorded("morph_live_outputs", "lazy_service")
 
 
 def aider_cases() -> Iterator[Recorded]:
-    for row in rows("aider_chat_history/positive_cases.jsonl"):
-        edit = "".join(search_replace(block["search"], block["replace"]) for block in row["blocks"])
-        yield Recorded(row["id"], row["path"], row["original"], edit, row["expected"])
+    return _recorded("aider_chat_history", "aider")
 
 
 def aider_refused_cases() -> Iterator[Recorded]:
-    for row in rows("aider_chat_history/negative_cases.jsonl"):
-        edit = search_replace(row["search"], row["replace"])
-        yield Recorded(row["id"], row["path"], row["original"], edit, None)
+    return _recorded("aider_chat_history", "aider_refused")
 
 
 def session_cases() -> Iterator[Recorded]:
     """Only the edits of whole lines: a block cannot say that half a line is meant."""
-    for row in rows("agent_sessions/edit_cases.jsonl"):
-        before, after, text = row["old_text"], row["new_text"], row["original"]
-        at = text.find(before)
-        end = at + len(before)
-        begins = at == 0 or text[at - 1] == "\n"
-        ends = before.endswith("\n") or end == len(text) or text[end] == "\n"
-        if begins and ends and after and before.endswith("\n") == after.endswith("\n"):
-            yield Recorded(row["id"], row["path"], text, search_replace(before, after), row["expected"])
+    for case in cases("agent_sessions"):
+        if isinstance(case, Case) and case.shape == "session" and "search_replace" in case.also:
+            yield Recorded(case.id, case.path, case.original, case.also["search_replace"], case.expected)
+
+
+def replacement_cases() -> Iterator[Recorded]:
+    """All edits of the agent sessions, as the tool calls that they were."""
+    return _recorded("agent_sessions", "session")
+
+
+def patch_cases() -> Iterator[PatchCase]:
+    return (case for case in cases("codex_apply_patch") if isinstance(case, PatchCase))
+
+
+@cache
+def _load(folder: str) -> tuple[AnyCase, ...]:
+    return load(DATA / folder).cases
+
+
+def _recorded(folder: str, shape: str) -> Iterator[Recorded]:
+    for case in cases(folder):
+        if isinstance(case, Case) and case.shape == shape:
+            expected = case.expected if case.expects == "text" else None
+            yield Recorded(case.id, case.path, case.original, case.edit, expected)

@@ -1,0 +1,1 @@
+"""How right and how fast the editor is on recorded edits: `python -m benchmarks.edit`."""

@@ -1,0 +1,143 @@
+"""How right and how fast the editor is on recorded edits: `python -m benchmarks.edit --cases FILE_OR_FOLDER`.
+
+Each case is parsed, merged by rule and verified; the three together are its time, the median of several runs after one
+to warm up. Every case falls into one count:
+
+    exact            merged, checks passed, and equal to what was expected, byte for byte
+    first_candidate  not decided, and the first candidate is what was expected
+    any_candidate    not decided, and another candidate is
+    refused          not decided, or a check rejected the merge; or rightly refused where nothing may be merged
+    wrong            anything else; `wrong_certain` of them claimed to be certain, which is the figure to fear
+
+Data whose PROVENANCE says that final newlines and blank lines are inexact is compared modulo those and also counted
+apart (`inexact`); input variety, where policies of other projects conflict, is counted apart only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+from benchmarks.cases import DEFAULT_CASES, SHAPES, AnyCase, Case, load
+from benchmarks.edit.measuring import Row, measure, measure_also
+from benchmarks.edit.peers import compare
+from benchmarks.edit.scale import measure_scale
+from benchmarks.edit.summary import counts, summarise, table
+from benchmarks.machine import describe
+from editor.types import FormatName
+
+
+def main() -> None:
+    """Run what the command line asks for, print the tables and write the JSON."""
+    options = _options()
+    print(describe())
+    loaded = load(options.cases, options.case_format)
+    cases = _chosen(loaded.cases, options)
+    cases = [case for case in cases if isinstance(case, Case)]
+    rows = [measure(case, options.repeats) for case in cases]
+    also = [row for case in cases if isinstance(case, Case) for row in measure_also(case, options.repeats)]
+    summary: dict[str, Any] = summarise(rows)
+    summary["also"] = {f"{row.format} of {row.shape}": {} for row in also}
+    for title in summary["also"]:
+        summary["also"][title] = counts([row for row in also if f"{row.format} of {row.shape}" == title])
+    summary |= {"skipped_files": list(loaded.skipped_files), "unusable": list(loaded.unusable)}
+    _print(summary, rows + also)
+    if options.peers:
+        summary["peers"] = compare([case for case in cases if isinstance(case, Case)], options.seed)
+        _print_peers(summary["peers"])
+    if options.scale:
+        summary["scale"] = measure_scale()
+        _print_scale(summary["scale"])
+    if options.json:
+        found = {"summary": summary, "rows": [{**asdict(row), "ms": row.ms} for row in rows + also]}
+        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
+    if summary["wrong_certain"]:
+        sys.exit("wrong and claimed certain: see above")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="a .jsonl or .jsonl.gz file, or a folder")
+    parser.add_argument(
+        "--case-format", choices=SHAPES, help="the shape of all records (told by their fields if not given)"
+    )
+    parser.add_argument("--format", choices=get_args(FormatName), help="only the cases in this edit format")
+    parser.add_argument("--limit", type=int, help="a sample of this many cases")
+    parser.add_argument("--seed", type=int, default=0, help="for the sample")
+    parser.add_argument("--repeats", type=int, default=5, help="timed runs of each case (default 5)")
+    parser.add_argument("--json", type=Path, help="write summary and rows there")
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="time other matchers too")
+    parser.add_argument("--scale", action=argparse.BooleanOptionalAction, default=True, help="time a 1 MB file, too")
+    return parser.parse_args()
+
+
+def _chosen(cases: Sequence[AnyCase], options: argparse.Namespace) -> list[AnyCase]:
+    found = [case for case in cases if options.format in (None, _format(case))]
+    if options.limit is None or options.limit >= len(found):
+        return found
+    kept = set(random.Random(options.seed).sample(range(len(found)), options.limit))
+    return [case for at, case in enumerate(found) if at in kept]
+
+
+def _format(case: AnyCase) -> str:
+    return case.format if isinstance(case, Case) else "v4a"
+
+
+def _print(summary: dict[str, Any], rows: Sequence[Row]) -> None:
+    blocks = [("all", summary)]
+    blocks += [(f"format {name}", block) for name, block in summary["by_format"].items()]
+    blocks += [(f"set {name}", block) for name, block in summary["by_set"].items()]
+    blocks += [(f"lines {name}", block) for name, block in summary["by_lines"].items()]
+    blocks += [("of all: inexact", summary["inexact"])]
+    blocks += [(f"apart: {name}", block) for name, block in summary["also"].items()]
+    blocks += [(f"apart: {name}", block) for name, block in summary["variety"].items()]
+    print(table(blocks))
+    print("rungs: " + ", ".join(f"{name} {number}" for name, number in sorted(summary["by_rung"].items())))
+    for row in rows:
+        right = row.outcome == "exact" or (row.outcome == "refused" and row.expects != "text")
+        if not right and (not row.variety or row.outcome == "wrong"):
+            reason = ", ".join(row.failed_checks) or f"{row.reason} {row.detail}".strip() or row.rung
+            print(f"  {'WRONG, CERTAIN' if row.wrong_certain else row.outcome:<15} {row.format:<14} {row.id}: {reason}")
+    for name in summary["unusable"]:
+        print(f"  not usable: {name}")
+    for folder, names in _by_folder(summary["skipped_files"]).items():
+        print(f"  no cases in {folder}: {', '.join(names)}")
+
+
+def _by_folder(files: Sequence[str]) -> dict[str, list[str]]:
+    folders: dict[str, list[str]] = {}
+    for file in map(Path, files):
+        folders.setdefault(str(file.parent), []).append(file.name)
+    return folders
+
+
+def _print_peers(peers: dict[str, Any]) -> None:
+    if not peers:
+        return
+    print(f"matchers on the same {peers['cases']} cases, in alternation ({peers['note']});")
+    print("time over hunk's (parse and merge) in all and in the median case, and over hunk's with its checks:")
+    for name, found in peers.items():
+        if isinstance(found, dict):
+            ratios = [found[f"{kind}_{own}"] for own in ("hunk", "hunk_verified") for kind in ("ratio", "median_ratio")]
+            times = "  ".join(f"{ratio:7.2f}x" for ratio in ratios)
+            right = f"{found['exact']:>4} of {found['cases']} right"
+            print(f"  {name:<15}{right}, median {found['median_ms']:8.3f} ms  {times}")
+
+
+def _print_scale(scale: dict[str, Any]) -> None:
+    print("parse and merge of one large file:")
+    for name, found in scale.items():
+        each = "; ".join(
+            f"{x['bytes'] / 1e6:.1f} MB, {x['hunks']} hunks: {x['ms']:.0f} ms ({x['result']})" for x in found
+        )
+        print(f"  {name:<15} {each}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""One case through the editor: what came out, how that compares with what was expected, and how long it took."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from benchmarks.cases import AnyCase, Case, PatchCase, lines_of
+from editor import codec
+from editor.errors import EditSyntaxError
+from editor.formats import parse
+from editor.languages import language_of
+from editor.merge import merge
+from editor.types import AlreadyApplied, Check, FormatName, Merged, ParsedEdit, Unresolved
+from editor.verify import verify
+
+Outcome = Literal["exact", "first_candidate", "any_candidate", "refused", "wrong"]
+OUTCOMES: tuple[Outcome, ...] = ("exact", "first_candidate", "any_candidate", "refused", "wrong")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one case came to; `certain` says that the editor claimed its answer certain and every check let it pass."""
+
+    id: str
+    shape: str
+    format: str
+    detected_format: str
+    outcome: Outcome
+    certain: bool
+    wrong_certain: bool
+    expects: str
+    rung: str
+    reason: str
+    detail: str
+    failed_checks: tuple[str, ...]
+    num_candidates: int
+    num_lines: int
+    parse_ms: float
+    merge_ms: float
+    verify_ms: float
+    inexact: bool
+    variety: bool
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds of the whole way: parse, merge, verify."""
+        return self.parse_ms + self.merge_ms + self.verify_ms
+
+
+class _Answer(NamedTuple):
+    """What the editor said to one edit: the outcome, the checks of a merge, and the times of the three phases."""
+
+    outcome: Merged | AlreadyApplied | Unresolved
+    checks: tuple[Check, ...]
+    times_ms: tuple[float, float, float]
+
+
+def measure(case: AnyCase, repeats: int) -> Row:
+    """Run a case once to warm up and `repeats` times more; the times are medians."""
+    return (
+        _measure_text(case, case.format, case.edit, repeats)
+        if isinstance(case, Case)
+        else _measure_patch(case, repeats)
+    )
+
+
+def measure_also(case: Case, repeats: int) -> list[Row]:
+    """Run the case in the other formats that can say the same."""
+    return [_measure_text(case, format_name, edit, repeats) for format_name, edit in case.also.items()]
+
+
+def _measure_patch(case: PatchCase, repeats: int) -> Row:
+    raise NotImplementedError
+
+
+def _measure_text(case: Case, format_name: FormatName, edit: str, repeats: int) -> Row:
+    source = codec.decode(case.original.encode())
+    language = language_of(case.path)
+    answer, times = _repeated(lambda: _answer(source.text, edit, format_name, language), repeats)
+    outcome, checks, _ = answer
+    failed = tuple(check.name for check in checks if not check.ok)
+    certain = not isinstance(outcome, Unresolved) and not failed
+    judged = _judge(case, outcome, failed, lambda text: codec.encode(text, source, undo_nfc=False).decode())
+    return Row(
+        id=case.id,
+        shape=case.shape,
+        format=format_name,
+        detected_format=_detected(edit),
+        outcome=judged,
+        certain=certain,
+        wrong_certain=judged == "wrong" and not isinstance(outcome, Unresolved),
+        expects=case.expects,
+        rung=outcome.rung if isinstance(outcome, Merged) else "",
+        reason=outcome.code if isinstance(outcome, Unresolved) else "rejected" if failed else "",
+        detail=_detail(outcome),
+        failed_checks=failed,
+        num_candidates=_num_candidates(outcome),
+        num_lines=lines_of(case),
+        parse_ms=times[0],
+        merge_ms=times[1],
+        verify_ms=times[2],
+        inexact=case.inexact,
+        variety=case.variety,
+    )
+
+
+def _answer(text: str, edit: str, format_name: FormatName, language: str | None) -> _Answer:
+    started = time.perf_counter()
+    try:
+        parsed = parse(edit, format_name)
+    except EditSyntaxError as error:
+        outcome = Unresolved(error.code, error.message, suggestion=error.suggestion)
+        return _Answer(outcome, (), ((time.perf_counter() - started) * 1e3, 0.0, 0.0))
+    read = time.perf_counter()
+    merged = merge(text, parsed)
+    done = time.perf_counter()
+    checks = _checks(text, parsed, merged, language)
+    checked = time.perf_counter()
+    return _Answer(merged, checks, ((read - started) * 1e3, (done - read) * 1e3, (checked - done) * 1e3))
+
+
+def _checks(text: str, edit: ParsedEdit, outcome: Any, language: str | None) -> tuple[Check, ...]:
+    return verify(text, outcome.text, edit, language) if isinstance(outcome, Merged) else ()
+
+
+def _judge(
+    case: Case,
+    outcome: Merged | AlreadyApplied | Unresolved,
+    failed: tuple[str, ...],
+    restore: Callable[[str], str],
+) -> Outcome:
+    """Say what an answer is worth; a merge that a check rejects is a refusal."""
+
+    def right(text: str) -> bool:
+        return _same(restore(text), case.expected, case.inexact)
+
+    if case.expects != "text":
+        done = isinstance(outcome, Merged) and not failed
+        claimed = isinstance(outcome, AlreadyApplied) and case.expects == "refusal"
+        return "wrong" if done or claimed else "refused"
+    if isinstance(outcome, Unresolved):
+        texts = [candidate.text for candidate in outcome.candidates]
+        if texts and right(texts[0]):
+            return "first_candidate"
+        return "any_candidate" if any(map(right, texts)) else "refused"
+    if isinstance(outcome, AlreadyApplied):
+        return "exact" if _same(case.original, case.expected, case.inexact) else "wrong"
+    if failed:
+        return "refused"
+    return "exact" if right(outcome.text) else "wrong"
+
+
+def _same(text: str, expected: str, inexact: bool) -> bool:
+    if not inexact:
+        return text == expected
+    return [line.rstrip() for line in text.rstrip("\n").split("\n")] == [
+        line.rstrip() for line in expected.rstrip("\n").split("\n")
+    ]
+
+
+def _detail(outcome: Merged | AlreadyApplied | Unresolved) -> str:
+    if isinstance(outcome, Unresolved):
+        return outcome.reason
+    return outcome.detail if isinstance(outcome, AlreadyApplied) else ""
+
+
+def _num_candidates(outcome: Merged | AlreadyApplied | Unresolved) -> int:
+    return 0 if isinstance(outcome, AlreadyApplied) else outcome.num_candidates
+
+
+def _detected(edit: str) -> str:
+    try:
+        return parse(edit).format
+    except EditSyntaxError as error:
+        return error.code
+
+
+def _repeated(run: Callable[[], _Answer], repeats: int) -> tuple[_Answer, tuple[float, float, float]]:
+    answer = run()
+    runs = [run().times_ms for _ in range(repeats)] or [answer.times_ms]
+    parse_ms, merge_ms, verify_ms = (statistics.median(phase) for phase in zip(*runs, strict=True))
+    return answer, (parse_ms, merge_ms, verify_ms)
