@@ -24,7 +24,11 @@ from editor.types import ReasonCode
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|`(?:\\.|[^`\\])*`')
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _CLOSING_LINE = re.compile(r"[\s)\]};,]*")
-_COMMENT = re.compile(r"\s*(//|#|/\*|\*(?=[\s/]|$)|--|<!--|;|%)")
+COMMENT = re.compile(r"\s*(//|#|/\*|\*(?=[\s/]|$)|--|<!--|;|%)")
+NOTE = re.compile(
+    r"\s*(//|#|/\*|<!--|--|;|%|\*)\s*(.*\b(remov|delet|renam|mov|replac)(e|es|ed|ing)\b|[\w./\\@-]+\.\w{1,5}\s*(\*/|-->)?$)",
+    re.IGNORECASE,
+)
 _CONTINUES = re.compile(
     r"\s*(else|elif|elsif|except|finally|catch|rescue|ensure|while|until|and|or|then|\.|\?|&&|\|\|)"
 )
@@ -114,7 +118,7 @@ def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool, gap: bool) -> 
         )
     solid = [line for line in edge.new if line.strip()]
     hidden = [line for line in beyond if line.strip()]
-    flat = all(_width(line) == _width(solid[0]) and not _COMMENT.match(line) for line in solid)
+    flat = all(_width(line) == _width(solid[0]) and not COMMENT.match(line) for line in solid)
     if hidden and flat and not gap and not neighbour.strip():
         raise DoubtError(
             "open_intent", f"The new lines {shown} may belong right next to the line {quoted(hidden[0])}.", 2
@@ -143,7 +147,7 @@ def _has_variant(line: str, hidden: Sequence[str]) -> bool:
 
 def check_addition(new: Sequence[str], lines: Sequence[str], at: int) -> None:
     """Raise `DoubtError` if new lines before `lines[at]` define again what the file or the scope there has."""
-    names = {match[1] for line in new if (match := _DEFINITION.search(line)) and not _COMMENT.match(line)}
+    names = {match[1] for line in new if (match := _DEFINITION.search(line)) and not COMMENT.match(line)}
     again = next((line for line in lines if (match := _DEFINITION.search(line)) and match[1] in names), None)
     if again is not None:
         raise DoubtError("open_intent", f"The edit adds what the file already defines: {quoted(again)}.", 2)
@@ -158,7 +162,7 @@ def check_addition(new: Sequence[str], lines: Sequence[str], at: int) -> None:
 
 def key(line: str) -> str:
     """Return the name that a line is about ("retries" of `const retries = 3;`), '' if there is none."""
-    if _COMMENT.match(line):
+    if COMMENT.match(line):
         return ""
     return next((word for word in _IDENTIFIER.findall(line) if not _MODIFIERS.fullmatch(word)), "")
 
@@ -173,7 +177,7 @@ def _statements(solid: Sequence[str]) -> Iterator[str]:
     """Yield the outermost of some lines, without comments and closing brackets."""
     width = min((_width(line) for line in solid), default=0)
     for line in solid:
-        if _width(line) == width and not _CLOSING_LINE.fullmatch(line) and not _COMMENT.match(line):
+        if _width(line) == width and not _CLOSING_LINE.fullmatch(line) and not COMMENT.match(line):
             yield line
 
 

@@ -8,23 +8,19 @@ whose lines stand in another order, is left to the model: it may mean to delete,
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from editor.edges import DoubtError, Edge, check_addition, check_edge, quoted, read_edge
+from editor.edges import NOTE, DoubtError, Edge, check_addition, check_edge, quoted, read_edge
 from editor.formats.placeholders import holds_placeholder, is_placeholder
 from editor.ladder import find, rstripped
+from editor.readings import candidates
 from editor.twins import twin_of
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Sketch, Unresolved
 
 _MIN_ANCHOR_CHARS = 3
-_NOTE = re.compile(
-    r"\s*(//|#|/\*|<!--|--|;|%|\*)\s*(.*\b(remov|delet|renam|mov|replac)(e|es|ed|ing)\b|[\w./\\@-]+\.\w{1,5}\s*(\*/|-->)?$)",
-    re.IGNORECASE,
-)
 _SUGGESTION = "Use mode 'model' or 'auto', or send SEARCH/REPLACE blocks with the exact lines to change."
 
 
@@ -48,12 +44,14 @@ class _Placement:
     lines: tuple[str, ...]
 
 
-def merge_sketch(lines: list[str], sketch: Sketch) -> MergeOutcome:
-    """Return the merged text, every line with an ending, or why there is none."""
+def merge_sketch(lines: list[str], sketch: Sketch, language: str | None = None) -> MergeOutcome:
+    """Return the merged text, every line with an ending, or why there is none, with the readings that there are."""
     try:
         merged = _merged_lines(lines, sketch)
     except DoubtError as doubt:
-        return Unresolved(doubt.code, doubt.reason, doubt.num_candidates, suggestion=_SUGGESTION)
+        readings = candidates(lines, sketch, language)
+        count = max(doubt.num_candidates, len(readings))
+        return Unresolved(doubt.code, doubt.reason, count, suggestion=_SUGGESTION, candidates=readings)
     if merged == lines:
         return AlreadyApplied("All lines of the snippet already stand in the file.")
     return Merged("".join(line + "\n" for line in merged), "anchored")
@@ -100,7 +98,7 @@ def _refuse_unclear_lines(lines: list[str], sketch: Sketch) -> None:
     for line in (line for block in sketch.blocks for line in block if line.strip() not in stands):
         if holds_placeholder(line):
             raise DoubtError("open_intent", f"A placeholder stands behind code in the line {quoted(line)}.")
-        if _NOTE.match(line):
+        if NOTE.match(line):
             raise DoubtError("open_intent", f"The comment {quoted(line)} may be a note about the edit, or part of it.")
 
 

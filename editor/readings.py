@@ -1,0 +1,217 @@
+"""The readings of a lazy snippet that no rule decides: every one a whole merged text, the likeliest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+
+from editor.pairing import Siblings, pair, strong_matches
+from editor.placing import LineIndex, arrangements
+from editor.syntax import Survey, num_errors, survey
+from editor.types import Candidate, Sketch
+from editor.units import MARKER, Unit, units_of
+from editor.weaving import Choices, Decisions, Weaver, in_spelling_of
+
+MAX_CANDIDATES = 6
+_MAX_LINES = 20_000
+# What a reading that answers one question the less likely way counts against the likelier.
+_UNLIKELY = 0.5
+_WORSE_SYNTAX = 0.25
+_FRAGMENT = 0.3
+_MIN_SCORE = 0.0001
+# A snippet without markers that shows this share of the file's units is more likely the whole file.
+_WHOLE_SHARE = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    lines: list[str]
+    weight: float
+    why: str
+
+
+def candidates(lines: list[str], sketch: Sketch, language: str | None) -> tuple[Candidate, ...]:
+    """Return the readings of a snippet, best first; none where the snippet cannot be bound to the file at all.
+
+    `lines` are the file's; scores of one snippet sum to at most 1.
+    """
+    if len(lines) > _MAX_LINES or not any(line.strip() for line in lines):
+        return ()
+    seen = survey("\n".join(lines), language)
+    best: dict[str, _Reading] = {}
+    for reading in _readings(lines, sketch, language, seen):
+        text = "".join(line + "\n" for line in reading.lines)
+        if text not in best or best[text].weight < reading.weight:
+            best[text] = reading
+    ranked = sorted(best, key=lambda text: -best[text].weight)[:MAX_CANDIDATES]
+    weights = {text: best[text].weight * _syntax_factor(seen, text, language, len(ranked)) for text in ranked}
+    total = sum(weights.values())
+    ranked.sort(key=lambda text: -weights[text])
+    return tuple(Candidate(text, max(_MIN_SCORE, round(weights[text] / total, 4)), best[text].why) for text in ranked)
+
+
+def _syntax_factor(before: Survey | None, text: str, language: str | None, num_candidates: int) -> float:
+    """Return what a reading with new syntax errors counts against others; nothing where there are no others."""
+    if before is None or num_candidates == 1:
+        return 1.0
+    errors = num_errors(text, language)
+    return _WORSE_SYNTAX if errors is not None and errors > len(before.error_lines) else 1.0
+
+
+def _readings(lines: list[str], sketch: Sketch, language: str | None, seen: Survey | None) -> Iterator[_Reading]:
+    snippet, markers = _flat(sketch)
+    units = units_of(lines, seen)
+    parsed = survey("\n".join("" if at in markers else line for at, line in enumerate(snippet)), language)
+    sent = units_of(snippet, parsed, markers)
+    if sketch.elides:
+        yield from _placed_readings(lines, sketch)
+        yield from _woven_readings(lines, units, snippet, sent, 1.0, "")
+        return
+    share = _share_shown(lines, units, snippet, sent)
+    yield _Reading(in_spelling_of(lines, snippet), share, "the snippet is the whole file")
+    open_ended = (_marker(snippet), *sent, _marker(snippet))
+    yield from _woven_readings(lines, units, snippet, open_ended, 1.0 - share, "the snippet is a part of the file")
+
+
+def _flat(sketch: Sketch) -> tuple[list[str], frozenset[int]]:
+    """Return the snippet's lines with a line '...' for each marker, and where these stand."""
+    lines: list[str] = [MARKER] if sketch.opens_elided else []
+    for number, block in enumerate(sketch.blocks):
+        lines += [MARKER] if number else []
+        lines += block
+    lines += [MARKER] if sketch.closes_elided else []
+    starts = [0] if sketch.opens_elided else []
+    at = len(starts)
+    for number, block in enumerate(sketch.blocks):
+        if number:
+            starts.append(at)
+            at += 1
+        at += len(block)
+    if sketch.closes_elided:
+        starts.append(at)
+    return lines, frozenset(starts)
+
+
+def _marker(snippet: Sequence[str]) -> Unit:
+    return Unit(len(snippet), len(snippet), len(snippet), 0, (), is_marker=True)
+
+
+def _share_shown(lines: list[str], units: Sequence[Unit], snippet: list[str], sent: Sequence[Unit]) -> float:
+    """Return how likely a snippet without markers is the whole file, in (0, 1)."""
+    file, shown = Siblings(lines, units), Siblings(snippet, sent)
+    pairs = pair(file, shown).in_order
+    share = len(pairs) / max(1, len(units))
+    ends = bool(pairs) and pairs.get(0) == 0 and pairs.get(len(sent) - 1) == len(units) - 1
+    if ends and share >= _WHOLE_SHARE:
+        return 0.9
+    return 0.7 if ends and len(units) <= 3 else min(0.3, 0.1 + share / 4)
+
+
+def _woven_readings(
+    lines: list[str],
+    units: Sequence[Unit],
+    snippet: list[str],
+    sent: Sequence[Unit],
+    weight: float,
+    why: str,
+) -> Iterator[_Reading]:
+    main = Choices()
+    weight *= _well_formed(snippet, sent)
+    merged, decisions = _woven(lines, units, snippet, sent, main)
+    yield _Reading(merged, weight, why or "as the snippet shows it")
+    for choices, reason in _alternatives(main, decisions):
+        other, _ = _woven(lines, units, snippet, sent, choices)
+        yield _Reading(other, weight * _UNLIKELY, f"{why}; {reason}" if why else reason)
+
+
+def _placed_readings(lines: list[str], sketch: Sketch) -> Iterator[_Reading]:
+    index = LineIndex(lines)
+    for number, places in enumerate(arrangements(index, [_solid(block) for block in sketch.blocks])):
+        merged = list(lines)
+        for place in reversed(places):
+            merged[place.start : place.end] = place.lines
+        trust = min(place.trust for place in places)
+        where = ", ".join(f"{place.start + 1}-{place.end}" for place in places)
+        yield _Reading(merged, 1.6 * trust * _UNLIKELY**number, f"the blocks belong to lines {where}")
+
+
+def _solid(block: Sequence[str]) -> Sequence[str]:
+    """Return a block without the blank lines at its ends, which are layout next to a marker."""
+    solid = [at for at, line in enumerate(block) if line.strip()]
+    return block[solid[0] : solid[-1] + 1]
+
+
+def _well_formed(snippet: Sequence[str], sent: Sequence[Unit]) -> float:
+    """Return how far a snippet consists of whole units: a block that leaves its first line's indentation does not."""
+    for above, below in pairwise(sent):
+        if not above.is_marker and not below.is_marker and below.width < above.width:
+            return _FRAGMENT
+        if below.continues and above.is_marker and below is not sent[-1]:
+            return _FRAGMENT
+    return 1.0
+
+
+def _alternatives(main: Choices, seen: Decisions) -> Iterator[tuple[Choices, str]]:
+    if seen.unshown:
+        yield replace(main, keep_unshown=not main.keep_unshown), "lines left out without a marker stay"
+    if seen.placed:
+        yield replace(main, early=True), "new lines at the first place that they can have"
+    if seen.moved:
+        yield replace(main, move=True), "definitions moved into the snippet's order"
+    if seen.leads:
+        yield replace(main, bare=True), "comments left out are taken away"
+
+
+def _woven(
+    lines: list[str], units: Sequence[Unit], snippet: list[str], sent: Sequence[Unit], choices: Choices
+) -> tuple[list[str], Decisions]:
+    """Weave every group of the snippet into the level of the file where it belongs."""
+    weaver = Weaver(lines, snippet, choices)
+    edits: list[tuple[int, int, list[str]]] = []
+    for group in _groups(sent):
+        level, start, end = _level_for(lines, units, snippet, group)
+        edits.append((start, end, weaver.woven(level, group, start, end)))
+    merged = list(lines)
+    for start, end, new in sorted(edits, key=lambda edit: -edit[0]):
+        merged[start:end] = new
+    return merged, weaver.seen
+
+
+def _groups(sent: Sequence[Unit]) -> Iterator[tuple[Unit, ...]]:
+    """Yield the runs of units with one indentation, each with the markers beside it."""
+    widths = {unit.width for unit in sent if not unit.is_marker}
+    if len(widths) <= 1:
+        yield tuple(sent)
+        return
+    solid = [at for at, unit in enumerate(sent) if not unit.is_marker]
+    for _, run in groupby(solid, key=lambda at: sent[at].width):
+        places = list(run)
+        first, last = places[0], places[-1] + 1
+        yield tuple(sent[first - (first > 0) : last + (last < len(sent))])
+
+
+def _level_for(
+    lines: list[str], units: Sequence[Unit], snippet: list[str], group: Sequence[Unit]
+) -> tuple[Sequence[Unit], int, int]:
+    """Return the siblings of the file among which a group belongs, and the lines that they take."""
+    shown = Siblings(snippet, group)
+    width = next((unit.width for unit in group if not unit.is_marker), 0)
+    best = (strong_matches(Siblings(lines, units), shown), width == 0, 0)
+    chosen: tuple[Sequence[Unit], int, int] = (units, 0, len(lines))
+    if best[0] and width == 0:
+        return chosen
+    for depth, unit in _nested(units, 1):
+        found = strong_matches(Siblings(lines, unit.parts), shown)
+        fits = unit.parts[0].width == width
+        if (found, fits, -depth) > best:
+            best = (found, fits, -depth)
+            chosen = (unit.parts, unit.core + 1, unit.end)
+    return chosen
+
+
+def _nested(units: Sequence[Unit], depth: int) -> Iterator[tuple[int, Unit]]:
+    for unit in units:
+        if unit.parts:
+            yield depth, unit
+            yield from _nested(unit.parts, depth + 1)

@@ -1,0 +1,170 @@
+"""A text as a forest of units: runs of lines that belong together, told by indentation, brackets and definitions.
+
+A unit is a line with all deeper lines below it and the lines that continue it at its own indentation (closing brackets,
+`else`, `</div>`). Comments and decorators directly above belong to it (`core` is the first line behind them). Units
+nest as the text does; blank lines belong to none. It works on a fragment as on a file, without a grammar as with one:
+where the grammar names a definition, its unit reaches as far and bears the name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from editor.edges import COMMENT, key
+from editor.ladder import indent
+from editor.syntax import Survey, Symbol
+
+_CONTINUES = re.compile(
+    r"\s*(?:[)\]}>]|\{\s*$|</|/>|-->|\*/|(?:else|elif|elsif|except|finally|catch|rescue|ensure|end|fi|done|esac|then|do|"
+    r"begin|END|ELSE|EXCEPTION)\b)"
+)
+_OPENS = re.compile(
+    r".*[:{(\[>=,|]\s*(?:#.*|//.*)?$|\s*<\w|"
+    r"\s*(?:def|class|module|if|unless|while|until|for|case|when|begin|do|function|struct|interface|CREATE|BEGIN)\b"
+)
+_ATTRIBUTE = re.compile(r"\s*(?:@[\w.]|#!?\[|\[\w[\w.()\", =]*\]\s*$)")
+_COMMENT_END = re.compile(r".*(?:\*/|-->)\s*$")
+_TAB = 4
+MARKER = "..."
+"""How a placeholder line is written in the lines that units are made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Lines [start, end) of a text; `parts` are the units inside, closing lines among them.
+
+    `is_marker` tells a placeholder line. `continues` tells a line that goes on with its parent (`} else {`, `}`).
+    `kind` and `name` are the definition's where the grammar knows one, else `kind` is '' and `name` a guess.
+    """
+
+    start: int
+    core: int
+    end: int
+    width: int
+    parts: tuple[Unit, ...]
+    is_marker: bool = False
+    continues: bool = False
+    kind: str = ""
+    name: str = ""
+
+    @property
+    def elides(self) -> bool:
+        """Tell whether a marker stands anywhere inside."""
+        return self.is_marker or any(part.elides for part in self.parts)
+
+
+def width_of(line: str) -> int:
+    """Return the columns of a line's indentation, tabs counted as four."""
+    return len(indent(line).expandtabs(_TAB))
+
+
+def is_comment(line: str) -> bool:
+    """Tell whether a line is a comment, in any comment syntax."""
+    return COMMENT.match(line) is not None
+
+
+class _Builder:
+    def __init__(self, lines: Sequence[str], markers: frozenset[int], symbols: Mapping[int, Symbol]) -> None:
+        self.lines = lines
+        self.markers = markers
+        self.symbols = symbols
+        self.blank = [not line.strip() for line in lines]
+        self.width = [width_of(line) for line in lines]
+
+    def units(self, start: int, end: int) -> tuple[Unit, ...]:
+        """Return the units of lines [start, end), comments and attributes joined to what they stand above."""
+        found: list[Unit] = []
+        at = start
+        while at < end:
+            if self.blank[at]:
+                at += 1
+                continue
+            unit = self._unit(at, end, first=not found)
+            at = unit.end
+            found.append(unit)
+        return tuple(self._with_leads(found))
+
+    def _unit(self, at: int, end: int, *, first: bool) -> Unit:
+        if at in self.markers:
+            return Unit(at, at, at + 1, self.width[at], (), is_marker=True)
+        stop = self._end_of(at, end)
+        symbol = self.symbols.get(at)
+        if symbol is not None:
+            stop = min(end, max(stop, symbol.end_line))
+        inner = self._parts(at, stop)
+        return Unit(
+            at,
+            at,
+            stop,
+            self.width[at],
+            inner,
+            continues=not first and _CONTINUES.match(self.lines[at]) is not None,
+            kind=symbol.kind if symbol else "",
+            name=symbol.simple_name if symbol else key(self.lines[at]),
+        )
+
+    def _end_of(self, at: int, end: int) -> int:
+        """Return the end of the unit that begins at a line: deeper lines, and lines at its width that continue it."""
+        width = self.width[at]
+        last = at
+        opened = _OPENS.match(self.lines[at]) is not None
+        for line in range(at + 1, end):
+            if self.blank[line]:
+                continue
+            if line in self.markers:
+                if self.width[line] > width and all(self.blank[between] for between in range(last + 1, line)):
+                    last = line
+                continue
+            skipped = any(marker in self.markers for marker in range(last + 1, line))
+            deeper = self.width[line] > width and (opened or not skipped)
+            goes_on = self.width[line] == width and _CONTINUES.match(self.lines[line]) is not None
+            if not (deeper or (goes_on and (last > at or opened))):
+                break
+            last = line
+        return last + 1
+
+    def _parts(self, at: int, end: int) -> tuple[Unit, ...]:
+        return self.units(at + 1, end) if end > at + 1 else ()
+
+    def _with_leads(self, found: Sequence[Unit]) -> list[Unit]:
+        joined: list[Unit] = []
+        lead: Unit | None = None
+        for unit in found:
+            if lead is not None:
+                touching = lead.end == unit.start and not unit.is_marker and not unit.continues
+                if touching and self._is_lead(unit):
+                    lead = Unit(lead.start, lead.start, unit.end, lead.width, ())
+                    continue
+                if touching:
+                    unit = Unit(
+                        lead.start, unit.core, unit.end, unit.width, unit.parts, kind=unit.kind, name=unit.name
+                    )  # fmt: skip
+                else:
+                    joined.append(lead)
+                lead = None
+            if self._is_lead(unit):
+                lead = unit
+            else:
+                joined.append(unit)
+        return [*joined, lead] if lead is not None else joined
+
+    def _is_lead(self, unit: Unit) -> bool:
+        if unit.is_marker or unit.continues or unit.kind:
+            return False
+        head = self.lines[unit.start]
+        if _ATTRIBUTE.match(head):
+            return not head.rstrip().endswith(("{", ";"))
+        return is_comment(head) and all(
+            self.blank[at] or is_comment(self.lines[at]) or _COMMENT_END.match(self.lines[at])
+            for at in range(unit.start, unit.end)
+        )
+
+
+def units_of(lines: Sequence[str], survey: Survey | None, markers: frozenset[int] = frozenset()) -> tuple[Unit, ...]:
+    """Return the forest of a text; `markers` are the indices of its placeholder lines."""
+    symbols: dict[int, Symbol] = {}
+    for symbol in survey.symbols if survey is not None else ():
+        symbols.setdefault(symbol.name_line, symbol)
+    return _Builder(lines, markers, symbols).units(0, len(lines))
