@@ -1,0 +1,186 @@
+"""Which of its places each hunk of a diff belongs to, where its lines stand in several.
+
+In this order: a place at the end of the file for a hunk that says so; exactly the line that the hunk gives, moved by as
+much as the hunks next to it that stand in one place only; the place inside the hunk's scope; the only place that keeps
+all hunks in their order. A line number or a scope never makes lines fit that do not stand there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from editor.indentation import Mapping
+from editor.scopes import Scopes
+from editor.types import Replacement, Rung
+
+Rule = Literal["unique", "hint", "scope", "order"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A hunk with all the places of its lines: those of `before`, or of `after` where it is `done` already.
+
+    `chosen` is one of `starts` once a `rule` has decided. The first `lead` and last `trail` lines are context.
+    """
+
+    number: int
+    change: Replacement
+    starts: tuple[int, ...]
+    rung: Rung
+    mappings: tuple[Mapping, ...]
+    lead: int
+    trail: int
+    done: bool = False
+    chosen: int | None = None
+    rule: Rule | None = None
+
+    @property
+    def size(self) -> int:
+        """Return the number of lines that stand in the file."""
+        return len(self.change.after if self.done else self.change.before)
+
+    @property
+    def line(self) -> int | None:
+        """Return the line index that the hunk gives."""
+        return self.change.hint.line
+
+    def core(self, start: int) -> tuple[int, int]:
+        """Return the range of lines at a place that are not context."""
+        return start + self.lead, start + self.size - self.trail
+
+    def at(self, start: int, rule: Rule) -> Slot:
+        """Return the slot with a place decided."""
+        return replace(self, chosen=start, rule=rule)
+
+    def narrowed(self, starts: Sequence[int]) -> Slot:
+        """Return the slot with no other places than these, and none decided."""
+        kept = [(start, one) for start, one in zip(self.starts, self.mappings, strict=True) if start in starts]
+        starts, mappings = tuple(start for start, _ in kept), tuple(one for _, one in kept)
+        return replace(self, starts=starts, mappings=mappings, chosen=None, rule=None)
+
+
+def choose(slots: Sequence[Slot], num_lines: int, blank_below: int, scopes: Scopes) -> list[Slot]:
+    """Return the slots, decided where a rule decides; `blank_below` is the line from which all lines are blank."""
+    told = [_by_end(slot, blank_below, num_lines) for slot in slots]
+    told = [slot.at(slot.starts[0], "unique") if _is_certain(slot) else slot for slot in told]
+    told = _by_hint(told)
+    told = [_by_scope(slot, scopes) for slot in told]
+    return _by_order(told)
+
+
+def in_order(slots: Sequence[Slot]) -> bool:
+    """Tell whether all decided hunks stand in their order, without overlapping."""
+    cores = [slot.core(slot.chosen) for slot in slots if slot.chosen is not None]
+    return all(_fits(above, below) for above, below in pairwise(cores))
+
+
+def expected_line(slots: Sequence[Slot], at: int) -> int | None:
+    """Return where the slot should begin by its line number and the nearest unique hunks; None if that is open."""
+    line = slots[at].line
+    if line is None or not _has_plausible_lines(slots):
+        return None
+    above = next((slot for slot in reversed(slots[:at]) if _is_anchor(slot)), None)
+    below = next((slot for slot in slots[at + 1 :] if _is_anchor(slot)), None)
+    offsets = {offset for offset in (_offset(above, behind=True), _offset(below, behind=False)) if offset is not None}
+    return line + offsets.pop() if len(offsets) == 1 else line if not offsets else None
+
+
+def _is_certain(slot: Slot) -> bool:
+    # Blank lines alone say nothing: one blank line in a file is no reason to change that one.
+    return len(slot.starts) == 1 and (not slot.change.before or any(map(str.strip, slot.change.before)))
+
+
+def _by_end(slot: Slot, blank_below: int, num_lines: int) -> Slot:
+    if not slot.change.hint.at_end:
+        return slot
+    at_end = [start for start in slot.starts if start + slot.size == num_lines]
+    return slot.narrowed(at_end or [start for start in slot.starts if start + slot.size >= blank_below])
+
+
+def _has_plausible_lines(slots: Sequence[Slot]) -> bool:
+    """Tell whether the line numbers ascend; models also fill in one number everywhere."""
+    lines = [slot.line for slot in slots if slot.line is not None]
+    return all(above < below for above, below in pairwise(lines))
+
+
+def _is_anchor(slot: Slot) -> bool:
+    return slot.rule == "unique" and slot.line is not None
+
+
+def _offset(anchor: Slot | None, *, behind: bool) -> int | None:
+    if anchor is None or anchor.chosen is None or anchor.line is None:
+        return None
+    grown = len(anchor.change.after) - len(anchor.change.before) if anchor.done and behind else 0
+    return anchor.chosen - anchor.line + grown
+
+
+def _by_hint(slots: Sequence[Slot]) -> list[Slot]:
+    decided = list(slots)
+    for at, slot in enumerate(slots):
+        if slot.chosen is None and slot.starts:
+            expected = expected_line(slots, at)
+            if expected in slot.starts:
+                decided[at] = slot.at(expected, "hint")
+    return decided
+
+
+def _by_scope(slot: Slot, scopes: Scopes) -> Slot:
+    named = slot.change.hint.scopes
+    if slot.chosen is not None or not named or not slot.starts:
+        return slot
+    inside = [start for start in slot.starts if scopes.hold(named, start, start + slot.size)]
+    if not inside:
+        return slot
+    slot = slot.narrowed(inside)
+    return slot.at(inside[0], "scope") if _is_certain(slot) else slot
+
+
+def _by_order(slots: Sequence[Slot]) -> list[Slot]:
+    """Decide the hunks that have one place left between the first and the last that keep all hunks in order."""
+    first = _leftmost(slots)
+    last = _rightmost(slots)
+    if first is None or last is None:
+        return list(slots)
+    decided: list[Slot] = []
+    for slot, low, high in zip(slots, first, last, strict=True):
+        if slot.chosen is None and slot.starts:
+            slot = slot.narrowed([start for start in slot.starts if low <= start <= high])
+            slot = slot.at(slot.starts[0], "order") if _is_certain(slot) else slot
+        decided.append(slot)
+    return decided
+
+
+def _leftmost(slots: Sequence[Slot]) -> list[int] | None:
+    placed: list[int] = []
+    above: tuple[int, int] | None = None
+    for slot in slots:
+        start = next((at for at in _options(slot) if above is None or _fits(above, slot.core(at))), None)
+        if start is None:
+            return None
+        placed.append(start)
+        above = slot.core(start)
+    return placed
+
+
+def _rightmost(slots: Sequence[Slot]) -> list[int] | None:
+    placed: list[int] = []
+    below: tuple[int, int] | None = None
+    for slot in reversed(slots):
+        start = next((at for at in reversed(_options(slot)) if below is None or _fits(slot.core(at), below)), None)
+        if start is None:
+            return None
+        placed.append(start)
+        below = slot.core(start)
+    return placed[::-1]
+
+
+def _options(slot: Slot) -> Sequence[int]:
+    return slot.starts if slot.chosen is None else (slot.chosen,)
+
+
+def _fits(above: tuple[int, int], below: tuple[int, int]) -> bool:
+    """Tell whether one range ends before the other begins; two insertions at one point have no order."""
+    return above[1] <= below[0] and above != below

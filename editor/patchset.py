@@ -1,0 +1,256 @@
+"""Edits of several files, all or none: created, updated, moved and deleted in the order in which the edits stand.
+
+An edit sees what the edits before it made. Refused are: creating a file that exists, or moving onto one (unless that
+one is moved or deleted by the same diff); updating, moving or deleting one that is missing; deleting one whose text is
+not what the diff deletes; changing and then deleting one; paths that are absolute or lead out with `..`.
+
+Applied twice, a set is recognised: a created file is there with the same text, a moved one stands only at its new path
+with the hunks applied, hunks are done already; a deleted file is missing, if all else in the set is done too.
+
+With `compat`, V4A is applied as Codex does: Add and Move overwrite, the first match wins, and what went well before the
+first failure is kept in `partial`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from posixpath import normpath
+
+from editor.hunks import merge_hunks
+from editor.merge import merge
+from editor.types import Action, AlreadyApplied, Merged, MergeOutcome, ParsedEdit, ReasonCode, Unresolved
+
+
+@dataclass(frozen=True, slots=True)
+class FileResult:
+    """What one edit does to its file: `text` is the new text at `new_path`, None if there is none (deleted, refused).
+
+    `new_path` is `path` unless the file is moved.
+    """
+
+    path: str
+    action: Action
+    new_path: str
+    outcome: MergeOutcome
+    text: str | None
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether the edit is certain, or done already."""
+        return not isinstance(self.outcome, Unresolved)
+
+
+@dataclass(frozen=True, slots=True)
+class PatchResult:
+    """One `FileResult` an edit, in order, and what is to be written.
+
+    `writes` maps each path that changes to its new text, None where the file goes; it is empty if any edit is refused,
+    and if nothing is to be done. `partial` is what `writes` would be without the edits from the first refused one on;
+    it is only filled with `compat`.
+    """
+
+    files: tuple[FileResult, ...]
+    writes: Mapping[str, str | None]
+    partial: Mapping[str, str | None]
+
+    @property
+    def refused(self) -> tuple[FileResult, ...]:
+        """Return the edits that are not certain; none if the set can be written."""
+        return tuple(file for file in self.files if not file.ok)
+
+    @property
+    def already_applied(self) -> bool:
+        """Tell whether every edit of the set is done already."""
+        return all(isinstance(file.outcome, AlreadyApplied) for file in self.files)
+
+
+def paths_of(edits: Sequence[ParsedEdit]) -> tuple[str, ...]:
+    """Return the paths that `merge_files` has to know about, each once, in order.
+
+    Whoever calls reads those that exist; paths that would be refused are left out.
+    """
+    named = [_cleaned(path) for edit in edits for path in (edit.path, edit.move_to) if path]
+    return tuple(dict.fromkeys(path for path in named if _path_fault(path) is None))
+
+
+def merge_files(files: Mapping[str, str], edits: Sequence[ParsedEdit], *, compat: bool = False) -> PatchResult:
+    r"""Apply the edits to texts with "\n" lines; `files` maps existing paths of `paths_of(edits)` to their texts."""
+    edits = [replace(edit, path=_cleaned(edit.path), move_to=_cleaned(edit.move_to)) for edit in edits]
+    tree = _Tree(dict(files), compat, _leaving(edits))
+    results: list[FileResult] = []
+    for edit in edits:
+        results.append(tree.apply(edit))
+        if compat and not results[-1].ok:
+            break
+    if not compat:
+        results = _with_deletions_done(results)
+    changed = {path: text for path, text in tree.changed.items() if files.get(path) != text}
+    whole = all(result.ok for result in results)
+    return PatchResult(tuple(results), changed if whole else {}, changed if compat else {})
+
+
+@dataclass(slots=True)
+class _Tree:
+    """The files as the edits so far have made them.
+
+    `leaving` are the paths that a diff moves away or deletes at some time: all its paths mean the files as they were,
+    so another file may take their place before they are gone. `arrived` holds such files until then.
+    """
+
+    present: dict[str, str]
+    compat: bool
+    leaving: frozenset[str]
+    changed: dict[str, str | None] = field(default_factory=dict)
+    arrived: dict[str, str] = field(default_factory=dict)
+
+    def apply(self, edit: ParsedEdit) -> FileResult:
+        fault = _path_fault(edit.path) or (edit.move_to and _path_fault(edit.move_to))
+        if fault:
+            return _refused(edit, "malformed", fault, "Name the file by its path relative to the root, without '..'.")
+        if edit.action == "create":
+            return self._create(edit)
+        if edit.path not in self.present:
+            return self._missing(edit)
+        if edit.action == "delete":
+            return self._delete(edit)
+        return self._update(edit)
+
+    def _create(self, edit: ParsedEdit) -> FileResult:
+        outcome = self._merged("", edit) if edit.changes else Merged("", "exact")
+        if isinstance(outcome, Unresolved):
+            return FileResult(edit.path, "create", edit.path, outcome, None)
+        text = outcome.text if isinstance(outcome, Merged) else ""
+        existing = self.present.get(edit.path)
+        if existing == text:
+            done = AlreadyApplied("The file is there, with just this text.")
+            return FileResult(edit.path, "create", edit.path, done, text)
+        if existing is not None and not self._may_take(edit.path):
+            return _refused(
+                edit,
+                "file_exists",
+                f"'{edit.path}' shall be created, but is there already with another text.",
+                "Update the file, or delete it first in the same patch.",
+            )
+        self._put(edit.path, text)
+        return FileResult(edit.path, "create", edit.path, Merged(text, "exact"), text)
+
+    def _delete(self, edit: ParsedEdit) -> FileResult:
+        text = self.present[edit.path]
+        if edit.path in self.changed and not self.compat:
+            return _refused(
+                edit, "open_intent", f"'{edit.path}' is changed and then deleted.", "Send only what shall come of it."
+            )
+        if edit.changes:
+            rest = self._merged(text, edit)
+            if not isinstance(rest, Merged) or rest.text.strip():
+                reason = f"'{edit.path}' shall be deleted, but its text is not the one that the diff deletes."
+                return _refused(edit, "stale", reason, "Read the file again; delete it if what is new in it shall go.")
+        self._remove(edit.path)
+        return FileResult(edit.path, "delete", edit.path, Merged("", "exact"), None)
+
+    def _update(self, edit: ParsedEdit) -> FileResult:
+        text = self.present[edit.path]
+        target = edit.move_to or edit.path
+        outcome = self._merged(text, edit)
+        if isinstance(outcome, Unresolved):
+            return FileResult(edit.path, "update", target, outcome, None)
+        merged = outcome.text if isinstance(outcome, Merged) else text
+        if target == edit.path:
+            if merged != text:
+                self._put(target, merged)
+            return FileResult(edit.path, "update", target, outcome, merged)
+        if target in self.present and not self._may_take(target):
+            return _refused(
+                edit, "file_exists", f"'{target}' is there already; '{edit.path}' cannot be moved onto it.", _OTHER_NAME
+            )
+        rung = outcome.rung if isinstance(outcome, Merged) else "exact"
+        self._remove(edit.path)
+        self._put(target, merged)
+        return FileResult(edit.path, "update", target, Merged(merged, rung), merged)
+
+    def _missing(self, edit: ParsedEdit) -> FileResult:
+        """A move may be done already; all else needs the file."""
+        moved = self.present.get(edit.move_to) if edit.move_to and not self.compat else None
+        if moved is not None:
+            outcome = self._merged(moved, edit) if edit.changes else AlreadyApplied("")
+            if isinstance(outcome, AlreadyApplied):
+                done = AlreadyApplied(f"The file stands at '{edit.move_to}' already, with every change.")
+                return FileResult(edit.path, "update", edit.move_to, done, moved)
+        verb = {"update": "changed", "delete": "deleted", "create": "created"}[edit.action]
+        gone = " any more: an edit before it moved or deleted it" if edit.path in self.changed else ""
+        return _refused(
+            edit, "file_missing", f"'{edit.path}' shall be {verb}, but there is no such file{gone}.", _OTHER_PATH
+        )
+
+    def _merged(self, text: str, edit: ParsedEdit) -> MergeOutcome:
+        if self.compat and edit.format == "v4a":
+            if edit.action == "update" and not edit.changes:
+                return Unresolved("malformed", f"Update file hunk for path '{edit.path}' is empty.")
+            return merge_hunks(text, edit, compat=edit.action == "update")
+        return merge(text, edit) if edit.changes else AlreadyApplied("The edit changes no line.")
+
+    def _may_take(self, path: str) -> bool:
+        return self.compat or (path in self.leaving and path not in self.changed and path not in self.arrived)
+
+    def _put(self, path: str, text: str) -> None:
+        if path in self.present and path in self.leaving and path not in self.changed and not self.compat:
+            self.arrived[path] = text
+            return
+        self.present[path] = text
+        self.changed[path] = text
+
+    def _remove(self, path: str) -> None:
+        del self.present[path]
+        self.changed[path] = None
+        if path in self.arrived:
+            self._put(path, self.arrived.pop(path))
+
+
+_OTHER_NAME = "Choose another name, or delete that file first in the same patch."
+_OTHER_PATH = "Check the path; to make a new file, create it."
+
+
+def _leaving(edits: Sequence[ParsedEdit]) -> frozenset[str]:
+    return frozenset(
+        edit.path
+        for edit in edits
+        if edit.format == "udiff" and (edit.action == "delete" or edit.move_to not in ("", edit.path))
+    )
+
+
+def _with_deletions_done(results: Sequence[FileResult]) -> list[FileResult]:
+    """Take a missing file for deleted already where all the other edits of the set are done already, one at least."""
+    others = [result for result in results if not _is_missing_deletion(result)]
+    if not others or not all(isinstance(result.outcome, AlreadyApplied) for result in others):
+        return list(results)
+    done = AlreadyApplied("The file is gone, and all other edits are done already.")
+    return [replace(result, outcome=done) if _is_missing_deletion(result) else result for result in results]
+
+
+def _is_missing_deletion(result: FileResult) -> bool:
+    outcome = result.outcome
+    return result.action == "delete" and isinstance(outcome, Unresolved) and outcome.code == "file_missing"
+
+
+def _refused(edit: ParsedEdit, code: ReasonCode, reason: str, suggestion: str) -> FileResult:
+    return FileResult(
+        edit.path, edit.action, edit.move_to or edit.path, Unresolved(code, reason, suggestion=suggestion), None
+    )
+
+
+def _cleaned(path: str) -> str:
+    """Return a path without './' and doubled slashes; what leads out of the root is left for `_path_fault` to see."""
+    return path if not path or ".." in path.split("/") else normpath(path)
+
+
+def _path_fault(path: str) -> str | None:
+    r"""Return why a path is not taken, or None; Windows' drives and backslash roots count as absolute everywhere."""
+    if not path or path == ".":
+        return "The edit does not name its file."
+    if path.startswith(("/", "\\", "~")) or re.match(r"[A-Za-z]:[\\/]", path):
+        return f"'{path}' is an absolute path."
+    if ".." in re.split(r"[\\/]", path):
+        return f"'{path}' leads out of its folder with '..'."
+    return "The path holds a NUL character." if "\0" in path else None

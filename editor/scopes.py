@@ -1,0 +1,78 @@
+"""Scopes of a hunk: the lines that are said to stand above it (`@@ class A`, the heading of a diff's section).
+
+What a scope line opens reaches to the next line that is indented no deeper and is no mere bracket or comment; a line
+that opens nothing (a heading of Markdown) reaches to the end of the file.
+"""
+
+from __future__ import annotations
+
+import re
+
+from editor.indentation import indent
+from editor.index import LineIndex, stripped
+
+_TAB = 4
+# Such lines stand at the indentation of the scope line without ending what it opens.
+_CONTINUES = re.compile(r"[{})\]#/*;,]")
+
+
+class Scopes:
+    """Tells for the lines of one file which places lie inside given scopes."""
+
+    def __init__(self, index: LineIndex) -> None:
+        self._index = index
+        self._lines_of: dict[str, tuple[int, ...]] = {}
+        self._end_of: dict[int, int] = {}
+
+    def known(self, scopes: tuple[str, ...]) -> bool:
+        """Tell whether every scope is a line of the file."""
+        return all(self._stands(scope) for scope in scopes)
+
+    def hold(self, scopes: tuple[str, ...], start: int, end: int) -> bool:
+        """Tell whether lines [start, end) lie inside all scopes, outermost first, or hold the scope lines."""
+        outer = [(-1, len(self._index.lines))]
+        for scope in scopes:
+            outer = [
+                (at, min(self._extent(at), limit))
+                for above, limit in outer
+                for at in self._stands(scope)
+                if above < at < limit
+            ]
+        return any(at < end and (start < limit or start <= at) for at, limit in outer)
+
+    def _stands(self, scope: str) -> tuple[int, ...]:
+        """Return the lines that are the scope but for blanks around; else those that begin with it (`class A(B):`)."""
+        known = self._lines_of.get(scope)
+        if known is None:
+            keyed, sought = self._index.by(stripped), stripped(scope)
+            known = tuple(keyed.places.get(sought, ()))
+            if not known and sought:
+                longer = re.compile(re.escape(sought) + (r"(?!\w)" if re.match(r"\w", sought[-1]) else ""))
+                known = tuple(at for at, key in enumerate(keyed.keys) if longer.match(key))
+            self._lines_of[scope] = known
+        return known
+
+    def _extent(self, at: int) -> int:
+        """Return the line behind the last one that belongs to what line `at` opens."""
+        if at not in self._end_of:
+            self._end_of[at] = self._find_end(at)
+        return self._end_of[at]
+
+    def _find_end(self, at: int) -> int:
+        lines = self._index.lines
+        width = _width(lines[at])
+        opened = False
+        for below in range(at + 1, len(lines)):
+            text = lines[below].strip()
+            if not text:
+                continue
+            deeper = _width(lines[below]) - width
+            if deeper > 0:
+                opened = True
+            elif deeper < 0 or not _CONTINUES.match(text):
+                return below if opened else len(lines)
+        return len(lines)
+
+
+def _width(line: str) -> int:
+    return len(indent(line).expandtabs(_TAB))
