@@ -50,28 +50,59 @@ class LineIndex:
             key = stripped
         known = self._by_key.get(key)
         if known is None:
-            known = self._by_key[key] = KeyedLines([key(line) for line in self.lines])
+            known = KeyedLines(list(self.lines) if key is exact else [key(line) for line in self.lines])
+            self._by_key[key] = known
         return known
 
 
 class KeyedLines:
-    """The keys of a text's lines in order, and where each key stands."""
+    """The keys of a text's lines in order, and where each key stands.
+
+    The places are worth their making from the second question on; the first is answered by looking through the keys.
+    """
 
     def __init__(self, keys: list[str]) -> None:
         self.keys = keys
-        self.places: dict[str, list[int]] = {}
-        for at, key in enumerate(keys):
-            self.places.setdefault(key, []).append(at)
+        self._places: dict[str, list[int]] = {}
+        self._was_asked = False
+
+    @property
+    def places(self) -> dict[str, list[int]]:
+        """Return all places of every key."""
+        if not self._places:
+            for at, key in enumerate(self.keys):
+                self._places.setdefault(key, []).append(at)
+        return self._places
 
     def starts(self, sought: Sequence[str]) -> tuple[int, ...]:
-        """Return all places where the sought keys stand one below the other; only those of the rarest are looked at."""
-        rarest, fewest = 0, len(self.keys) + 1
-        for offset, key in enumerate(sought):
-            places = self.places.get(key)
-            if places is None:
-                return ()
-            if len(places) < fewest:
-                rarest, fewest = offset, len(places)
+        """Return all places where the sought keys stand one below the other; only those of one key are looked at."""
+        if self._was_asked or self._places:
+            pivot, found = self._rarest(sought)
+        else:
+            self._was_asked = True
+            pivot = max(range(len(sought)), key=lambda at: len(sought[at]))
+            found = self._scan(sought[pivot])
         wanted, size, last = list(sought), len(sought), len(self.keys) - len(sought)
-        candidates = (at - rarest for at in self.places[sought[rarest]])
+        candidates = (at - pivot for at in found)
         return tuple(at for at in candidates if 0 <= at <= last and self.keys[at : at + size] == wanted)
+
+    def _rarest(self, sought: Sequence[str]) -> tuple[int, Sequence[int]]:
+        """Return which of the keys stands least often, and where; nowhere is least."""
+        rarest, fewest = 0, self.places.get(sought[0], [])
+        for offset, key in enumerate(sought):
+            if not fewest:
+                break
+            places = self.places.get(key, [])
+            if len(places) < len(fewest):
+                rarest, fewest = offset, places
+        return rarest, fewest
+
+    def _scan(self, key: str) -> Sequence[int]:
+        found: list[int] = []
+        at = -1
+        try:
+            while True:
+                at = self.keys.index(key, at + 1)
+                found.append(at)
+        except ValueError:
+            return found

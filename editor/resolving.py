@@ -28,9 +28,9 @@ def resolve(index: LineIndex, change: Replacement) -> Resolution:
         return DONE
     if not any(line.strip() for line in change.before):
         return _fill(index.lines, change)
-    leaked = [line for line in change.after if holds_placeholder(line) and line not in change.before]
+    leaked = leaking(change.before, change.after)
     if leaked:
-        return _leaking(index, change, leaked)
+        return _of_leaking(index, change, leaked)
     found = _by_the_ladder(index, change)
     if found is not None:
         return found
@@ -41,15 +41,24 @@ def resolve(index: LineIndex, change: Replacement) -> Resolution:
     )
 
 
-def _leaking(index: LineIndex, change: Replacement, leaked: Sequence[str]) -> Resolution:
-    """Placeholders in REPLACE are never written; they may stand for what those of SEARCH leave out."""
-    elided = resolve_elided(index, change) if elides(change) and all(map(is_elision, leaked)) else None
-    unresolved = Unresolved(
+def leaking(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """Return the placeholders of the new lines that the old ones do not have."""
+    return [line for line in after if holds_placeholder(line) and line not in before]
+
+
+def leak(placeholder: str, of: str = "REPLACE lines") -> Unresolved:
+    """Return why a change with a placeholder among its new lines is not made."""
+    return Unresolved(
         "open_intent",
-        f"The REPLACE lines hold the placeholder '{leaked[0].strip()}'.",
+        f"The {of} hold the placeholder '{placeholder.strip()}'.",
         suggestion="Write out all lines that shall stand there.",
     )
-    return elided or Open(unresolved)
+
+
+def _of_leaking(index: LineIndex, change: Replacement, leaked: Sequence[str]) -> Resolution:
+    """Placeholders in REPLACE are never written; they may stand for what those of SEARCH leave out."""
+    elided = resolve_elided(index, change) if elides(change) and all(map(is_elision, leaked)) else None
+    return elided or Open(leak(leaked[0]))
 
 
 def explained(index: LineIndex, change: Replacement, miss: Open) -> Open:

@@ -1,18 +1,196 @@
-"""Exact string replacement put into a text: every `old` at its one place, or everywhere where that was asked for."""
+"""Exact string replacement put into a text: every old text at its one place, or everywhere where that was asked for.
+
+Characters are compared exactly. Only an old text that stands nowhere, and is whole lines, is looked for by the line
+ladder (`editor/ladder.py`), which forgives what it forgives a SEARCH block, and nothing else.
+"""
 
 from __future__ import annotations
 
-from editor.types import AlreadyApplied, Merged, MergeOutcome, Substitutions, Unresolved
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from editor.ladder import LineIndex
+from editor.resolving import MIN_EVIDENCE, explained, leak, leaking, resolve
+from editor.splices import MAX_CANDIDATES, Open, candidates, spliced
+from editor.types import (
+    AlreadyApplied,
+    Candidate,
+    Merged,
+    MergeOutcome,
+    Replacement,
+    Rung,
+    Substitution,
+    Substitutions,
+    Unresolved,
+)
+
+_RUNGS: tuple[Rung, ...] = get_args(Rung)
+_MAX_SHOWN_PLACES = 20
+_NO_CHANGE = "The new text is the old text, or already stands in the file."
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The text after one substitution; `rung` is None if there was nothing to do."""
+
+    text: str
+    rung: Rung | None
 
 
 def merge_substitutions(text: str, changes: Substitutions) -> MergeOutcome:
     """Return the text with all substitutions made in turn, or why there is none."""
-    merged = text
-    for item in changes.items:
-        count = merged.count(item.old)
-        if count == 0:
-            return Unresolved("not_found", "The old text does not stand in the file.")
-        if count > 1 and not item.replace_all:
-            return Unresolved("ambiguous", f"The old text stands in {count} places.", count)
-        merged = merged.replace(item.old, item.new)
-    return Merged(merged, "exact") if merged != text else AlreadyApplied("The new text is the old text.")
+    current = text
+    rungs: set[Rung] = set()
+    for number, item in enumerate(changes.items, 1):
+        step = _substituted(current, item)
+        if isinstance(step, Unresolved):
+            return _numbered(step, number, len(changes.items), text, current)
+        current = step.text
+        rungs |= {step.rung} if step.rung else set()
+    if not rungs or current == text:
+        return AlreadyApplied(_NO_CHANGE)
+    return Merged(current, max(rungs, key=_RUNGS.index))
+
+
+def _numbered(step: Unresolved, number: int, total: int, text: str, current: str) -> Unresolved:
+    """Say which substitution failed. Its readings are the whole result only if it is the last one."""
+    if total == 1:
+        return step
+    last = number == total
+    where = " (in the text that the ones before it made)" if current != text else ""
+    return replace(
+        step,
+        reason=f"Replacement {number} of {total}{where}: {step.reason}",
+        candidates=step.candidates if last else (),
+    )
+
+
+def _substituted(text: str, item: Substitution) -> _Step | Unresolved:
+    old, new = item.old, item.new
+    if old == new:
+        return _Step(text, None)
+    # Dots by themselves may be a part of a line, such as a Python body.
+    leaked = next((line for line in leaking(old.split("\n"), new.split("\n")) if line.strip(" .…")), None)
+    if leaked is not None:
+        return leak(leaked, "lines of the new text")
+    if not old:
+        return _filled(text, new)
+    count = text.count(old)
+    if not count:
+        return _by_lines(text, item)
+    places = _places(text, old)
+    done = [at for at in places if _stands_around(text, at, old, new)] if old in new else []
+    if len(done) == len(places) and (item.replace_all or count == 1):
+        return _Step(text, None) if _says_much(old, new) else _twice(text, item)
+    if item.replace_all:
+        return _twice(text, item) if done else _Step(text.replace(old, new), "exact")
+    if count == 1:
+        return _Step(text.replace(old, new), "exact")
+    return _ambiguous(text, item, places)
+
+
+def _filled(text: str, new: str) -> _Step | Unresolved:
+    """An empty old text creates a file or fills an empty one."""
+    if not text.strip():
+        return _Step(new, "exact")
+    if text.rstrip("\n") == new.rstrip("\n"):
+        return _Step(text, None)
+    return Unresolved(
+        "open_intent",
+        "The old text is empty, but the file is not.",
+        suggestion="Copy a part of the file into the old text, and repeat it in the new text with what is to be added.",
+    )
+
+
+def _places(text: str, old: str) -> list[int]:
+    places: list[int] = []
+    at = text.find(old)
+    while at >= 0:
+        places.append(at)
+        at = text.find(old, at + len(old))
+    return places
+
+
+def _stands_around(text: str, at: int, old: str, new: str) -> bool:
+    """Tell whether the new text, which holds the old one, already stands around this place."""
+    return any(text.startswith(new, at - offset) for offset in _places(new, old) if offset <= at)
+
+
+def _says_much(old: str, new: str) -> bool:
+    return any(char.isalnum() for char in new.replace(old, "", 1))
+
+
+def _twice(text: str, item: Substitution) -> Unresolved:
+    return Unresolved(
+        "open_intent",
+        "The new text already stands around the old one; whether it is wanted once more is open.",
+        num_candidates=1,
+        suggestion="Send more of the text above and below in both the old and the new text.",
+        candidates=(Candidate(text.replace(item.old, item.new), 0.5, "replaced although the new text stands there"),),
+    )
+
+
+def _ambiguous(text: str, item: Substitution, places: Sequence[int]) -> Unresolved:
+    rows = [text.count("\n", 0, at) + 1 for at in places[:_MAX_SHOWN_PLACES]]
+    more = f" and {len(places) - len(rows)} more" if len(places) > len(rows) else ""
+    readings = tuple(
+        Candidate(text[:at] + item.new + text[at + len(item.old) :], 1 / len(places), f"replaced at line {row}")
+        for at, row in zip(places[:MAX_CANDIDATES], rows, strict=False)
+    )
+    return Unresolved(
+        "ambiguous",
+        f"The old text stands in {len(places)} places: lines {', '.join(map(str, rows))}{more}.",
+        num_candidates=len(places),
+        suggestion="Send more of the text around it until only one place fits, or 'replace_all': true to change all.",
+        candidates=readings,
+    )
+
+
+def _by_lines(text: str, item: Substitution) -> _Step | Unresolved:
+    """Look for an old text that stands nowhere as whole lines."""
+    change = _as_lines(item)
+    final_newline = text.endswith("\n") or not text
+    lines = text.removesuffix("\n").split("\n")
+    index = LineIndex(lines)
+    found = resolve(index, change)
+    if isinstance(found, Open):
+        if found.unresolved.code == "not_found" and _stands_once(text, item):
+            return _Step(text, None)
+        if found.unresolved.code == "not_found" and not found.unresolved.suggestion:
+            found = explained(index, change, found)
+        return _in_words_of_text(found, lines, final_newline)
+    if found.done:
+        return _Step(text, None)
+    merged = spliced(lines, [found])
+    assert merged is not None
+    return _Step("".join(line + "\n" for line in merged).removesuffix("" if final_newline else "\n"), found.rung)
+
+
+def _as_lines(item: Substitution) -> Replacement:
+    """Return the lines of a substitution; a newline that ends both texts, or all that is taken away, ends a line."""
+    old, new = item.old, item.new
+    if old.endswith("\n") and (new.endswith("\n") or not new):
+        return Replacement(tuple(old[:-1].split("\n")), tuple(new[:-1].split("\n")) if new else ())
+    return Replacement(tuple(old.split("\n")), tuple(new.split("\n")))
+
+
+def _stands_once(text: str, item: Substitution) -> bool:
+    return sum(map(str.isalnum, item.new)) >= MIN_EVIDENCE and text.count(item.new) == 1
+
+
+def _in_words_of_text(found: Open, lines: Sequence[str], final_newline: bool) -> Unresolved:
+    unresolved = found.unresolved
+    readings = tuple(
+        one if final_newline else replace(one, text=one.text.removesuffix("\n")) for one in candidates(lines, [found])
+    )
+    for ours, theirs in (
+        ("The SEARCH lines do not stand", "The old text does not stand"),
+        ("The SEARCH lines", "The lines of the old text"),
+        ("The REPLACE lines", "The lines of the new text"),
+    ):
+        unresolved = replace(unresolved, reason=unresolved.reason.replace(ours, theirs))
+    if unresolved.code == "not_found":
+        advice = "Copy the old text from the file as it is now, character for character, blanks and quotes included."
+        unresolved = replace(unresolved, suggestion=advice)
+    return replace(unresolved, candidates=readings)

@@ -23,13 +23,15 @@ class Hint:
 
     `line` is the index (from 0) of the original's line at which the change is said to begin. `scopes` are lines said to
     stand above it, outermost first (V4A's `@@ class A`, the section heading of a diff). `at_end` says that it ends with
-    the file. `pinned` says that the lines at `line` are meant and no others, whatever else looks the same.
+    the file. `pinned` says that the lines at `line` are meant and no others, whatever else looks the same;
+    `num_unseen` of them are then to go although the edit does not quote them.
     """
 
     line: int | None = None
     scopes: tuple[str, ...] = ()
     at_end: bool = False
     pinned: bool = False
+    num_unseen: int = 0
 
 
 @dataclass(frozen=True, slots=True)

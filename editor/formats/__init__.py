@@ -2,22 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from editor.errors import EditSyntaxError
-from editor.formats import lazy, search_replace
+from editor.formats import lazy, lines, search_replace, udiff, v4a, whole
+from editor.formats import replace as replace_format
 from editor.types import FormatName, ParsedEdit
+
+_READERS: dict[FormatName, Callable[[str], tuple[ParsedEdit, ...]]] = {
+    "lazy": lambda edit: (lazy.parse(edit),),
+    "lines": lines.parse_files,
+    "replace": replace_format.parse_files,
+    "search_replace": search_replace.parse_files,
+    "udiff": udiff.parse_files,
+    "v4a": v4a.parse_files,
+    "whole": whole.parse_files,
+}
 
 
 def parse(edit: str, format: FormatName | Literal["auto"] = "auto") -> ParsedEdit:  # noqa: A002 (the request's name)
-    r"""Return an edit in the intermediate form; raises `EditSyntaxError`.
+    r"""Return an edit of one file in the intermediate form; raises `EditSyntaxError`, also if it names several files.
 
-    With "auto" a line that opens a SEARCH block makes it search/replace, everything else a lazy snippet. Line endings
-    of the edit say nothing about the file, so "\r\n" is read as "\n".
+    Line endings of the edit say nothing about the file, so "\r\n" is read as "\n".
+    """
+    files = parse_files(edit, format)
+    if len(files) > 1:
+        names = ", ".join(file.path for file in files[:10])
+        raise EditSyntaxError(
+            "several_files",
+            f"The edit is for {len(files)} files: {names}{' and more' if len(files) > 10 else ''}.",
+            "Send the edits of one file, or the edit as one of many files.",
+        )
+    return files[0]
+
+
+def parse_files(
+    edit: str,
+    format: FormatName | Literal["auto"] = "auto",  # noqa: A002 (the request's name)
+) -> tuple[ParsedEdit, ...]:
+    """Return the edit of every file, in order of first appearance; raises `EditSyntaxError`.
+
+    A format that is named is not guessed about. With "auto" see `detect`.
     """
     text = edit.removeprefix("\ufeff").replace("\r\n", "\n")
     if not text.strip():
         raise EditSyntaxError("empty_edit", "The edit is empty.", "Send the lines to be changed.")
-    if format == "search_replace" or (format == "auto" and search_replace.looks_like(text)):
-        return search_replace.parse(text)
-    return lazy.parse(text)
+    return _READERS[detect(text) if format == "auto" else format](text)
+
+
+def detect(edit: str) -> FormatName:
+    """Return the format that an edit is written in; a lazy snippet if it has the form of no other.
+
+    What comes first decides between formats that can quote each other: a diff may hold SEARCH blocks, and a SEARCH
+    block may hold a diff. JSON only counts as an edit with keys that edit tools have and data files do not. A whole
+    file is never guessed.
+    """
+    rows = edit.split("\n")
+    first = search_replace.first_opener(rows)
+    above = edit if first is None else "\n".join(rows[:first])
+    for name, looks_like in _PATCHES.items():
+        if looks_like(above):
+            return name
+    if search_replace.looks_like(edit):
+        return "search_replace"
+    if first is None:
+        for name, looks_like in _CALLS.items():
+            if looks_like(edit):
+                return name
+    return "lazy"
+
+
+_PATCHES: dict[FormatName, Callable[[str], bool]] = {"v4a": v4a.looks_like, "udiff": udiff.looks_like}
+_CALLS: dict[FormatName, Callable[[str], bool]] = {
+    "lines": lines.looks_like,
+    "replace": replace_format.looks_like,
+}

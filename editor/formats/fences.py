@@ -34,6 +34,20 @@ def without_fence(lines: list[str]) -> list[str]:
     return inside if alone or (not more_fences and _is_talk(above, below, inside)) else lines
 
 
+def is_fence(line: str) -> bool:
+    """Tell whether a line opens or closes a fence."""
+    return _FENCE.fullmatch(line.strip()) is not None
+
+
+def outer_fence(lines: list[str], infos: tuple[str, ...]) -> range:
+    """Return the lines inside the first fence if it has one of these info strings; none otherwise."""
+    for at, line in enumerate(lines):
+        if fence := _FENCE.fullmatch(line):
+            closed = _closing(lines, at) if fence["info"].strip().lower() in infos else None
+            return range(0) if closed is None else range(at + 1, closed)
+    return range(0)
+
+
 def _closing(lines: list[str], opened: int) -> int | None:
     """Return where the fence closes: an info string opens a nested fence, a bare one closes the innermost."""
     first = _FENCE.fullmatch(lines[opened])

@@ -1,67 +1,127 @@
 r"""SEARCH/REPLACE blocks, as aider, Cline and Roo Code have models write them.
 
-    path/to/file.py                 optional, ignored like all else between blocks (fences, talk)
+    path/to/file.py                 optional: names the file of this block and of those below without a name
     <<<<<<< SEARCH                  or `------- SEARCH`
+    :start_line:12                  optional (Roo), with a line `-------` below: a hint where the lines stand
     lines that stand in the file
     =======
     lines that shall stand there
     >>>>>>> REPLACE                 or `+++++++ REPLACE`
 
-Markers stand at column 0 and are five to nine characters long, **the three of one block equally long**: so a file that
-itself holds `=======` (a merge conflict, a heading) is edited with markers of another length. A second divider or
-opener of the same length inside a block would have to be guessed about, and is refused instead.
+Whatever else stands between blocks is talk. Markers stand at column 0 and are five to nine characters long, **the three
+of one block equally long**: so a file that itself holds `=======` (a merge conflict, a heading) is edited with markers
+of another length. A second divider or opener of the same length inside a block would have to be guessed about, and is
+refused instead; so is a block without its end, whose REPLACE part may have been cut. Roo's dialect escapes such
+lines (`editor/formats/roo.py`). HTML escapes are left as they are: a file may hold them (Roo-Code#10804, cline#7698).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from editor.errors import EditSyntaxError
+from editor.formats import roo
+from editor.formats.fences import is_fence, outer_fence
+from editor.formats.naming import file_name
+from editor.formats.placeholders import is_placeholder
 from editor.types import ParsedEdit, Replacement
 
 _OPENER = re.compile(r"(<{5,9}|-{5,9}) ?SEARCH>?\s*")
 _DIVIDER = re.compile(r"(={5,9})\s*")
-_CLOSER = re.compile(r"(>{5,9}|\+{5,9}) ?REPLACE\s*")
+_CLOSER = re.compile(r"(>{5,9}|\+{5,9}) ?REPLACE>?\s*")
 _CLOSER_OF = {"<": ">", "-": "+"}
-_ROO_HEADER = re.compile(r"\s*:(start|end)_line:\s*\d+\s*")
-_ROO_RULE = re.compile(r"-{5,9}\s*")
+# A file name stands this many lines above its block at most, fences counted (aider).
+_NAME_REACH = 3
+_TITLE = re.compile(r"# \S.*|---\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One block: its lines [first, end) in the edit, and the file that is named above it ('' if none is)."""
+
+    replacement: Replacement
+    first: int
+    end: int
+    path: str
+
+
+def first_opener(lines: list[str]) -> int | None:
+    """Return the first line that opens a SEARCH block, None if no line does."""
+    return next((at for at, line in enumerate(lines) if _OPENER.fullmatch(line)), None)
 
 
 def looks_like(edit: str) -> bool:
-    """Tell whether any line opens a SEARCH block."""
-    return any(_OPENER.fullmatch(line) for line in edit.split("\n"))
+    """Tell whether an edit is written in blocks, and not a text that only shows some.
+
+    Such a text has placeholder comments outside its blocks, begins with a title or front matter of Markdown, or stands
+    in a fence for Markdown together with other text.
+    """
+    lines = edit.split("\n")
+    if first_opener(lines) is None:
+        return False
+    outside = _outside(lines)
+    head = next(line for line in lines if line.strip())
+    if _TITLE.fullmatch(head) and not file_name(head):
+        return False
+    if any(is_placeholder(lines[at]) and lines[at].strip(" .…") for at in outside):
+        return False
+    fenced = outer_fence(lines, ("md", "markdown"))
+    return not any(at in fenced and lines[at].strip() and not _may_stand_between(lines[at]) for at in outside)
 
 
-def parse(edit: str) -> ParsedEdit:
-    """Return the blocks of an edit; raises `EditSyntaxError` for one that is not complete and unambiguous."""
-    changes = tuple(_blocks(edit.split("\n")))
-    if not changes:
+def _may_stand_between(line: str) -> bool:
+    return is_fence(line) or bool(file_name(line))
+
+
+def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
+    """Return one edit for every file, in order of first appearance; raises `EditSyntaxError`.
+
+    Every block has to be complete and unambiguous. If a single file is named anywhere, all blocks belong to it.
+    """
+    blocks = list(_blocks(edit.split("\n")))
+    if not blocks:
         raise _malformed("The edit holds no SEARCH block.")
-    if not any(change.before or change.after for change in changes):
+    if not any(block.replacement.before or block.replacement.after for block in blocks):
         raise EditSyntaxError(
             "empty_edit",
             "Every SEARCH/REPLACE block of the edit is empty.",
             "Put the lines to find under SEARCH and the lines to write under =======.",
         )
-    plural = "" if len(changes) == 1 else "s"
-    return ParsedEdit("search_replace", changes, f"{len(changes)} SEARCH/REPLACE block{plural}")
+    named = list(dict.fromkeys(block.path for block in blocks if block.path))
+    if len(named) > 1 and not blocks[0].path:
+        raise _malformed(f"The first block names no file, but others do: {', '.join(named)}.")
+    by_path: dict[str, list[Replacement]] = {}
+    path = named[0] if named else ""
+    for block in blocks:
+        path = block.path or path
+        by_path.setdefault(path, []).append(block.replacement)
+    return tuple(
+        ParsedEdit("search_replace", tuple(changes), _detected(len(changes)), name) for name, changes in by_path.items()
+    )
 
 
-def _blocks(lines: list[str]) -> Iterator[Replacement]:
-    at = 0
+def _detected(num_blocks: int) -> str:
+    return f"{num_blocks} SEARCH/REPLACE block{'' if num_blocks == 1 else 's'}"
+
+
+def _blocks(lines: list[str]) -> Iterator[_Block]:
+    dialect = roo.dialect(lines)
+    at = above = 0
     while at < len(lines):
         if _OPENER.fullmatch(lines[at]):
-            replacement, at = _block(lines, at)
-            yield replacement
+            block = _block(lines, at, above, dialect)
+            yield block
+            at = above = block.end
         elif _CLOSER.fullmatch(lines[at]):
             raise _malformed(f"Line {at + 1} of the edit closes a block that was not opened.")
         else:
             at += 1
 
 
-def _block(lines: list[str], opened: int) -> tuple[Replacement, int]:
-    """Return the block that opens at `opened`, and the line behind it."""
+def _block(lines: list[str], opened: int, above: int, dialect: roo.Dialect) -> _Block:
+    """Return the block that opens at `opened`; what stands between `above` and it may name its file."""
     marker = _marker(_OPENER, lines[opened])
     divider, closer = "=" * len(marker), _CLOSER_OF[marker[0]] * len(marker)
     closed = _closing_line(lines, opened, marker, closer)
@@ -71,8 +131,18 @@ def _block(lines: list[str], opened: int) -> tuple[Replacement, int]:
     if len(dividers) > 1:
         where = ", ".join(str(at + 1) for at in dividers)
         raise _malformed(f"The block at line {opened + 1} of the edit could be divided at lines {where}.")
-    before = _without_roo_header(lines[opened + 1 : dividers[0]])
-    return Replacement(tuple(before), tuple(lines[dividers[0] + 1 : closed])), closed + 1
+    replacement = dialect.read(lines[opened + 1 : dividers[0]], lines[dividers[0] + 1 : closed])
+    return _Block(replacement, opened, closed + 1, _name_above(lines[above:opened]))
+
+
+def _name_above(lines: list[str]) -> str:
+    for line in lines[: -_NAME_REACH - 1 : -1]:
+        name = file_name(line)
+        if name:
+            return name
+        if not is_fence(line) and line.strip():
+            return ""
+    return ""
 
 
 def _closing_line(lines: list[str], opened: int, marker: str, closer: str) -> int:
@@ -81,7 +151,10 @@ def _closing_line(lines: list[str], opened: int, marker: str, closer: str) -> in
             return at
         if _marker(_OPENER, lines[at]) == marker:
             raise _malformed(f"Line {at + 1} of the edit opens a block inside the block of line {opened + 1}.")
-    raise _malformed(f"The block at line {opened + 1} of the edit has no end line '{closer} REPLACE'.")
+    raise _malformed(
+        f"The block at line {opened + 1} of the edit has no end line '{closer} REPLACE', so that its last lines may be "
+        "missing."
+    )
 
 
 def _marker(pattern: re.Pattern[str], line: str) -> str:
@@ -89,14 +162,18 @@ def _marker(pattern: re.Pattern[str], line: str) -> str:
     return found[1] if found else ""
 
 
-def _without_roo_header(before: list[str]) -> list[str]:
-    """Drop Roo's `:start_line:` hints and the rule below them; a rule without hints is text of the file."""
-    start = 0
-    while start < len(before) and _ROO_HEADER.fullmatch(before[start]):
-        start += 1
-    if 0 < start < len(before) and _ROO_RULE.fullmatch(before[start]):
-        start += 1
-    return before[start:]
+def _outside(lines: list[str]) -> list[int]:
+    """Return the indices of the lines that stand in no block; one that is never closed reaches to the end."""
+    outside: list[int] = []
+    closer = ""
+    for at, line in enumerate(lines):
+        if closer:
+            closer = "" if _marker(_CLOSER, line) == closer else closer
+        elif marker := _marker(_OPENER, line):
+            closer = _CLOSER_OF[marker[0]] * len(marker)
+        else:
+            outside.append(at)
+    return outside
 
 
 def _malformed(message: str) -> EditSyntaxError:

@@ -36,7 +36,6 @@ ONE = (Replacement(("a",), ("b",)),)
         "<<<<< SEARCH\na\n=====\nb\n>>>>> REPLACE\n",
         "<<<<<<<<< SEARCH\na\n=========\nb\n>>>>>>>>> REPLACE\n",
         "------- SEARCH\na\n=======\nb\n+++++++ REPLACE\n",
-        "<<<<<<< SEARCH\n:start_line:1\n:end_line:1\n-------\na\n=======\nb\n>>>>>>> REPLACE",
         "Here it is:\n\nsrc/x.py\n```python\n<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n```\nDone.",
     ],
 )

@@ -1,0 +1,132 @@
+"""Changes by line numbers put into a file: where the quoted lines stand at their numbers, and nowhere else.
+
+All numbers are those of the original. A change that quotes nothing cannot be checked, so that it is only proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from editor.ladder import LineIndex, find
+from editor.nearest import small_diff
+from editor.resolving import leak, leaking
+from editor.spelling import in_file_spelling
+from editor.splices import Open, Option, Resolution, Splice, candidates, spliced
+from editor.types import AlreadyApplied, Merged, MergeOutcome, Replacement, Rung, Unresolved
+
+_RUNGS_AT_PLACE: tuple[Rung, ...] = ("exact", "trailing_space", "reindent", "folded")
+
+
+def merge_ranges(lines: list[str], changes: Sequence[Replacement]) -> MergeOutcome:
+    """Return the merged text, every line with an ending, or why there is none."""
+    if _all_stand(lines, changes):
+        return AlreadyApplied("The new lines already stand at their line numbers.")
+    index = LineIndex(lines)
+    resolutions = [_resolve(index, change) for change in changes]
+    failed = next((at for at, one in enumerate(resolutions) if isinstance(one, Open)), None)
+    if failed is not None:
+        return _refused(lines, resolutions, failed)
+    splices = [one for one in resolutions if isinstance(one, Splice)]
+    merged = spliced(lines, splices)
+    if merged is None:
+        return Unresolved(
+            "open_intent",
+            "Two changes name the same lines.",
+            suggestion="Join them into one, with the numbers that the lines have before the edit.",
+        )
+    if merged == lines:
+        return AlreadyApplied("The new lines are the old lines.")
+    rung = max((splice.rung for splice in splices), key=_RUNGS_AT_PLACE.index)
+    return Merged("".join(line + "\n" for line in merged), rung)
+
+
+def _first(change: Replacement) -> int:
+    assert change.hint.line is not None
+    return change.hint.line
+
+
+def _resolve(index: LineIndex, change: Replacement) -> Resolution:
+    start = _first(change)
+    end = start + (len(change.before) or change.hint.num_unseen)
+    lines = index.lines
+    leaked = leaking(change.before, change.after)
+    if leaked:
+        return Open(leak(leaked[0], "new lines"))
+    if end > len(lines):
+        return _stale(
+            index, change, f"The file ends with line {len(lines)}; the edit names line {max(end, start + 1)}."
+        )
+    if not change.before:
+        return _unchecked(lines, Splice(start, end, change.after, "exact"))
+    found = lines[start:end]
+    places = find(found, change.before) if any(line.strip() for line in change.before) else None
+    if list(found) == list(change.before):
+        return Splice(start, end, change.after, "exact")
+    written = None
+    if places is not None:
+        written = in_file_spelling(change, found, places.shifts[0], places.rung)
+    if places is None or written is None or not written.sure:
+        return _stale(index, change, f"Lines {start + 1}-{end} are not the old lines of the edit.")
+    return Splice(start, end, written.lines, places.rung)
+
+
+def _unchecked(lines: Sequence[str], splice: Splice) -> Resolution:
+    """Nothing says that the numbers are right, except for lines at the very top or in an empty file."""
+    if splice.end == splice.start == 0 or not any(line.strip() for line in lines):
+        return splice
+    shown = lines[splice.start : splice.end] if splice.end > splice.start else lines[splice.start - 1 : splice.start]
+    what = splice.where if splice.end > splice.start else f"line {splice.start}"
+    unresolved = Unresolved(
+        "open_intent",
+        f"The edit gives line numbers without the old lines, so that nothing shows whether {what} is meant.",
+        num_candidates=1,
+        nearest="\n".join([f"{what} now:", *("  " + line for line in shown[:12])]),
+        suggestion="Send the old lines too, as 'old'.",
+    )
+    return Open(unresolved, (Option(splice, 0.5, f"line numbers taken as given: {splice.where}"),))
+
+
+def _stale(index: LineIndex, change: Replacement, reason: str) -> Open:
+    """Show what stands at the numbers, and where the old lines stand instead, if that is one place."""
+    start, size = _first(change), len(change.before)
+    stands = index.lines[start : start + size]
+    nearest = ""
+    if stands and size:
+        diff = small_diff(change.before, stands, start)
+        nearest = "\n".join([f"lines {start + 1}-{start + len(stands)} ('-' was sent, '+' is in the file):", *diff])
+    options: tuple[Option, ...] = ()
+    places = find(index, change.before) if any(line.strip() for line in change.before) else None
+    if places is not None and len(places.starts) == 1:
+        at = places.starts[0]
+        written = in_file_spelling(change, index.lines[at : at + size], places.shifts[0], places.rung)
+        reason += f" They stand at lines {at + 1}-{at + size}."
+        if written is not None:
+            splice = Splice(at, at + size, written.lines, places.rung)
+            options = (Option(splice, 0.9, f"the old lines taken where they stand, at {splice.where}"),)
+    elif places is not None:
+        reason += f" They stand in {len(places.starts)} other places."
+    suggestion = "Read the file again, and send the numbers and lines that it has now."
+    return Open(Unresolved("stale", reason, len(options), nearest, suggestion), options)
+
+
+def _refused(lines: Sequence[str], resolutions: Sequence[Resolution], failed: int) -> Unresolved:
+    first = resolutions[failed]
+    assert isinstance(first, Open)
+    one = first.unresolved
+    reason = one.reason if len(resolutions) == 1 else f"Change {failed + 1} of {len(resolutions)}: {one.reason}"
+    readings = candidates(lines, resolutions)
+    return Unresolved(one.code, reason, one.num_candidates, one.nearest, one.suggestion, readings)
+
+
+def _all_stand(lines: Sequence[str], changes: Sequence[Replacement]) -> bool:
+    """Tell whether every change's new lines stand where it leaves them, and its old ones need not be there."""
+    moved = evidence = 0
+    quotes = False
+    for change in sorted(changes, key=_first):
+        start, size = _first(change) + moved, len(change.before) or change.hint.num_unseen
+        if tuple(lines[start : start + len(change.after)]) != change.after:
+            return False
+        moved += len(change.after) - size
+        evidence += sum(char.isalnum() for line in change.after if line not in change.before for char in line)
+        quotes = quotes or bool(change.before)
+    return quotes and evidence > 0

@@ -1,0 +1,226 @@
+"""SEARCH/REPLACE blocks as aider, Cline and Roo write them: file names, hints, escapes, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from editor.errors import EditSyntaxError
+from editor.formats import detect, parse, parse_files
+from editor.formats.naming import file_name
+from editor.merge import merge
+from editor.types import Hint, Merged, ParsedEdit, Replacement
+from tests.editor.recorded import search_replace
+
+
+def block(before: str, after: str) -> str:
+    return f"<<<<<<< SEARCH\n{before}\n=======\n{after}\n>>>>>>> REPLACE\n"
+
+
+def only(edit: str) -> Replacement:
+    parsed = parse(edit)
+    assert isinstance(parsed.changes, tuple)
+    (change,) = parsed.changes
+    return change
+
+
+# Names of files.
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "src/x.py\n" + block("a", "b"),
+        "src/x.py\n```python\n" + block("a", "b") + "```\n",
+        "```python\nsrc/x.py\n" + block("a", "b") + "```\n",
+        "Change this:\n\n**src/x.py**\n```\n" + block("a", "b") + "```\nDone.\n",
+        "### `src/x.py`:\n\n" + block("a", "b"),
+        "```python src/x.py\n" + block("a", "b") + "```\n",
+        "# File: src/x.py\n" + block("a", "b"),
+    ],
+)
+def test_the_name_above_a_block_is_its_path(edit: str) -> None:
+    parsed = parse(edit)
+    assert parsed.format == "search_replace"
+    assert parsed.path == "src/x.py"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Here it is:", "```python", "Done.", "...", "1.5 times", "# Heading", "in utils.py:", "e.g.", "", "```", "etc..."],
+)
+def test_talk_names_no_file(line: str) -> None:
+    assert file_name(line) == ""
+
+
+def test_several_files_in_order_of_first_appearance() -> None:
+    edit = (
+        "b.py\n"
+        + block("b1", "B1")
+        + "a.py\n"
+        + block("a1", "A1")
+        + block("a2", "A2")
+        + "b.py\n```\n"
+        + block("b2", "B2")
+    )
+    first, second = parse_files(edit)
+    assert (first.path, first.searched_lines) == ("b.py", ("b1", "b2"))
+    assert (second.path, second.searched_lines) == ("a.py", ("a1", "a2"))
+    with pytest.raises(EditSyntaxError, match=r"2 files: b\.py, a\.py") as caught:
+        parse(edit)
+    assert caught.value.code == "several_files"
+
+
+def test_one_name_is_for_all_blocks() -> None:
+    edit = block("a", "b") + "x.py\n" + block("c", "d")
+    assert parse(edit).path == "x.py"
+    assert len(parse(edit).searched_lines) == 2
+    with pytest.raises(EditSyntaxError, match="first block names no file"):
+        parse_files(edit + "y.py\n" + block("e", "f"))
+
+
+# Roo and Cline.
+
+
+def test_roo_line_hint() -> None:
+    edit = "<<<<<<< SEARCH\n:start_line:3\n:end_line:3\n-------\nx = 1\n=======\nx = 2\n>>>>>>> REPLACE"
+    assert only(edit) == Replacement(("x = 1",), ("x = 2",), Hint(line=2))
+    assert merge("x = 1\ny\nx = 1\n", parse(edit)) == Merged("x = 1\ny\nx = 2\n", "exact")
+
+
+@pytest.mark.parametrize("header", ["", ":start_line:1\n-------\n"])
+def test_roo_escapes(header: str) -> None:
+    edit = f"<<<<<<< SEARCH\n{header}\\<<<<<<< HEAD\na\n\\=======\nb\n\\>>>>>>> main\n=======\na\n>>>>>>> REPLACE"
+    assert only(edit).before == ("<<<<<<< HEAD", "a", "=======", "b", ">>>>>>> main")
+
+
+def test_an_escape_that_may_be_meant_is_refused() -> None:
+    with pytest.raises(EditSyntaxError, match="backslash"):
+        parse(block("a", "\\======="))
+
+
+def test_roo_line_numbers_are_taken_off_and_hint() -> None:
+    edit = block(" 9 | def f():\n10 |     return 1", " 9 | def f():\n10 |     return 2")
+    assert only(edit) == Replacement(("def f():", "    return 1"), ("def f():", "    return 2"), Hint(line=8))
+    assert only(block("1 | a", "1 | b").replace("1 | b\n", "")) == Replacement(("a",), (), Hint(line=0))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("1 | a\n1 | b", "1 | c"), ("1 | a", "b"), ("a", "1 | a"), ("1 || a", "1 || b")]
+)
+def test_numbers_of_the_text_stay(before: str, after: str) -> None:
+    assert only(block(before, after)).before == tuple(before.split("\n"))
+
+
+def test_cline_markers() -> None:
+    assert only("------- SEARCH>\na\n=======\nb\n+++++++ REPLACE>\n") == Replacement(("a",), ("b",))
+
+
+def test_html_escapes_stay() -> None:
+    assert only(block("a &lt; b", "a &amp;&amp; b")) == Replacement(("a &lt; b",), ("a &amp;&amp; b",))
+
+
+# What may be cut, and what is no block at all.
+
+
+@pytest.mark.parametrize("end", ["", "```", "```\nThis is all.\n", ">>>>>>>"])
+def test_a_block_without_its_end_is_refused(end: str) -> None:
+    with pytest.raises(EditSyntaxError, match="may be missing"):
+        parse("```\n<<<<<<< SEARCH\na\n=======\nb\n" + end)
+
+
+def test_fences_of_the_code_are_kept() -> None:
+    edit = "README.md\n````\n" + block("```sh\nx\n```", "```sh\ny\n```") + "````\n"
+    assert only(edit) == Replacement(("```sh", "x", "```"), ("```sh", "y", "```"))
+
+
+SHOWN = "```\nsrc/x.py\n" + block("a", "b") + "```\n"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "# How to write edits\n\nLike this:\n\n" + SHOWN,
+        "---\ntitle: Edits\n---\n\n" + SHOWN,
+        "<!-- ... existing text ... -->\n\nLike this:\n\n" + SHOWN + "\n<!-- ... existing text ... -->\n",
+        "Here is the file:\n```markdown\nHow to write edits, for models.\n\n~~~\n" + block("a", "b") + "~~~\n```\n",
+        "# ... existing code ...\nEDIT = '''\n" + block("a", "b") + "'''\n",
+    ],
+)
+def test_a_text_that_shows_blocks_is_no_edit_in_blocks(edit: str) -> None:
+    assert detect(edit) == "lazy"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "## What I changed\n\n- the name\n\n" + SHOWN + "\nAnd:\n\n" + SHOWN,
+        "# src/x.py\n" + block("a", "b"),
+        "README.md\n```markdown\n" + block("a", "b") + "```\n",
+        block("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b", "*** Begin Patch"),
+        block("{", '{"old_string": "a"'),
+        block("a", "b") + "...\n" + block("c", "d"),
+    ],
+)
+def test_blocks_among_talk_are_found(edit: str) -> None:
+    assert detect(edit) == "search_replace"
+
+
+# Properties.
+
+WORDS = st.sampled_from(["", "}", "    return x", "x = 1", "=======", "<<<<<<< HEAD", "# “note”", "\tif a:", "    ..."])
+
+
+@settings(max_examples=60)
+@given(st.lists(WORDS, min_size=1, max_size=25), st.data())
+def test_blocks_with_enough_context_give_exactly_the_new_text(body: list[str], data: st.DataObject) -> None:
+    old: list[str] = []
+    new: list[str] = []
+    edit = ""
+    for number, line in enumerate(body):
+        # A line of its own in every block, so that each stands in one place.
+        context = f"unique_line_{number} = {number}"
+        written = [context, f"new_{number}()", *data.draw(st.lists(WORDS, max_size=3))]
+        old += [context, line]
+        if data.draw(st.booleans()):
+            edit += search_replace(f"{context}\n{line}\n", "".join(one + "\n" for one in written))
+            new += written
+        else:
+            new += [context, line]
+    if edit:
+        outcome = merge("".join(one + "\n" for one in old), parse(edit))
+        assert isinstance(outcome, Merged)
+        assert outcome.text == "".join(one + "\n" for one in new)
+
+
+MARKERS = """<<<<<<< SEARCH
+------- SEARCH
+=======
+>>>>>>> REPLACE
++++++++ REPLACE
+:start_line:1
+-------
+\\=======
+1 | a
+2 | b
+a.py
+```
+...
+a
+
+*** Begin Patch
+@@ -1 +1 @@
+{"old_str": 1}"""
+PIECES = st.lists(st.sampled_from(MARKERS.split("\n")), max_size=14).map("\n".join)
+
+
+@given(PIECES, PIECES)
+def test_garbage_is_merged_or_refused(original: str, edit: str) -> None:
+    try:
+        files = parse_files(edit)
+    except EditSyntaxError:
+        return
+    for file in files:
+        assert isinstance(file, ParsedEdit)
+        assert merge(original, file)
