@@ -34,6 +34,10 @@ _CONTINUES = re.compile(
 )
 _FIELD = re.compile(r"\s*[\"']?([\w.$-]+)[\"']?\s*(?::(?!:)|:?=(?!=))")
 _DEFINITION = re.compile(r"\b(?:def|class|function\*?|func|fn|interface|struct|enum|trait|type|module)\s+([\w$]+)")
+_DECLARATION = re.compile(
+    r"\s*(?:@[\w.]|#\[|(?:from|import|use|using|#include)\b|[\"']?[\w.$-]+[\"']?\s*:(?!:)\s*\S|"
+    r"(?!(?:if|for|while|switch|catch|with|match|return)\b)(?:[\w$<>,\[\]*&]+\s+)*[\w$]+\s*\([^;=]*\)[^;=]*\{\s*$)"
+)
 _IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*")
 # Words that stand before the name that a line is about, in the languages that have grammars here.
 _MODIFIERS = re.compile(
@@ -118,6 +122,10 @@ def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool, gap: bool) -> 
         )
     solid = [line for line in edge.new if line.strip()]
     hidden = [line for line in beyond if line.strip()]
+    step = next((line for line in _statements(solid) if not _is_declaration(line)), None)
+    if hidden and step is not None:
+        # A step of a procedure is as often put in the place of others as beside them; a new definition hardly is.
+        raise DoubtError("open_intent", f"The new line {quoted(step)} may stand for lines that are left out.", 2)
     flat = all(_width(line) == _width(solid[0]) and not COMMENT.match(line) for line in solid)
     if hidden and flat and not gap and not neighbour.strip():
         raise DoubtError(
@@ -136,6 +144,20 @@ def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool, gap: bool) -> 
     likeness = fuzz.ratio("\n".join(solid), "\n".join(reversed(chunk) if upward else chunk))
     if likeness >= _LIKE_A_REWRITE:
         raise DoubtError("open_intent", f"The new lines {shown} look like a rewrite of the lines next to them.", 2)
+
+
+def _is_declaration(line: str) -> bool:
+    return _DEFINITION.search(line) is not None or _DECLARATION.match(line) is not None
+
+
+def same_field(line: str, other: str) -> bool:
+    """Tell whether two lines give the same name its value or meaning (`retries: 3,` and `retries: 5,`)."""
+    for pattern in (_FIELD, _DEFINITION):
+        one, two = pattern.match(line.strip()), pattern.match(other.strip())
+        if one and two and one[1] == two[1]:
+            # `x = f(x)` goes on from the value before it, so both lines may be meant.
+            return one[1] not in _IDENTIFIER.findall(other[other.find(one[1]) + len(one[1]) :])
+    return False
 
 
 def _has_variant(line: str, hidden: Sequence[str]) -> bool:

@@ -12,22 +12,24 @@ from collections.abc import Sequence
 from editor.ladder import rstripped
 
 _LIKE_A_TWIN = 0.75
-_MIN_LINES = 3
 _MAX_SHIFT = 12
 # Lines that stand this often ("}", "return None") tell nothing about a place.
 _MAX_OCCURRENCES = 200
 
 
-def twin_of(lines: Sequence[str], block: Sequence[str], start: int, end: int) -> int | None:
+def twin_of(
+    lines: Sequence[str], block: Sequence[str], start: int, end: int, *, share: float = _LIKE_A_TWIN, at_least: int = 3
+) -> int | None:
     """Return the first line (from 0) of a place like lines [start, end), where `block` was put; None if it has none.
 
-    A place is a twin if three quarters as many lines of the block stand there, in their order and about as far apart.
+    A place is a twin if that `share` of the block's lines, and no fewer than `at_least`, stand there, in order and about
+    as far apart.
     """
     rows = {at: rstripped(line) for at, line in enumerate(block) if line.strip()}
     here = {rstripped(line) for line in lines[start:end]}
     num_here = sum(line in here for line in rows.values())
-    wanted = max(_MIN_LINES, _LIKE_A_TWIN * num_here)
-    if num_here < _MIN_LINES:
+    wanted = max(at_least, share * num_here)
+    if num_here < at_least:
         return None
     occurrences: dict[str, list[int]] = defaultdict(list)
     sought = set(rows.values())
