@@ -22,8 +22,8 @@ def twin_of(
 ) -> int | None:
     """Return the first line (from 0) of a place like lines [start, end), where `block` was put; None if it has none.
 
-    A place is a twin if that `share` of the block's lines, and no fewer than `at_least`, stand there, in order and about
-    as far apart.
+    A place is a twin if that `share` of the block's lines, and at least `at_least`, stand there, in order and about as
+    far apart.
     """
     rows = {at: rstripped(line) for at, line in enumerate(block) if line.strip()}
     here = {rstripped(line) for line in lines[start:end]}
