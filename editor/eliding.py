@@ -10,12 +10,13 @@ The pieces between the `...` lines have to stand in the file, in order, in exact
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from editor.formats.placeholders import is_placeholder
 from editor.indentation import Mapping
 from editor.ladder import LineIndex, find
-from editor.spelling import in_file_spelling
+from editor.spelling import already_there, in_file_spelling
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.types import Replacement, Unresolved
 
@@ -49,7 +50,7 @@ def resolve_elided(index: LineIndex, change: Replacement) -> Resolution | None:
         return _uneven(index, change, ways)
     splices = [_joined(index, way) for way in ways]
     if len(splices) == 1:
-        return splices[0]
+        return _unless_there(index, ways[0], splices[0])
     options = [Option(one, 1 / len(splices), f"SEARCH taken at {one.where}") for one in splices[:MAX_CANDIDATES]]
     unresolved = Unresolved(
         "ambiguous",
@@ -58,6 +59,24 @@ def resolve_elided(index: LineIndex, change: Replacement) -> Resolution | None:
         suggestion="Send lines above and below '...' that stand just once in the file, or leave nothing out.",
     )
     return Open(unresolved, tuple(options))
+
+
+def _unless_there(index: LineIndex, way: Sequence[_Place], splice: Splice) -> Resolution:
+    """Return the splice, or that nothing is to do where all that the pieces add already stands around them."""
+    lines = index.lines
+    changed = [(start, end, written) for start, end, written in way if tuple(lines[start:end]) != written]
+    there = [already_there(lines, *one) for one in changed]
+    if not any(there):
+        return splice
+    if all(there):
+        return replace(splice, lines=tuple(lines[splice.start : splice.end]), done=True)
+    unresolved = Unresolved(
+        "open_intent",
+        f"Of the lines that are to be added at {splice.where}, some already stand there.",
+        num_candidates=1,
+        suggestion="Add the lines below or above to SEARCH.",
+    )
+    return Open(unresolved, (Option(splice, 0.5, "REPLACE written although some of its lines stand there"),))
 
 
 def _pieces(lines: Sequence[str]) -> list[tuple[str, ...]]:

@@ -109,19 +109,25 @@ def _votes_by_like_lines(index: LineIndex, wanted: Sequence[str]) -> Counter[int
 
 
 def _compared(lines: Sequence[str], wanted: Sequence[str], votes: Counter[int]) -> list[Near]:
-    near: list[Near] = []
-    for start, _ in votes.most_common(_NUM_COMPARED):
-        ends = range(
-            max(start + 1, start + len(wanted) - _MAX_SLACK), min(len(lines), start + len(wanted) + _MAX_SLACK) + 1
-        )
-        if len(wanted) < _MAX_SLACK:
-            ends = range(start + len(wanted), start + len(wanted) + 1)
-        best = max(
-            ((_likeness(wanted, lines[start:end]), -abs(end - start - len(wanted)), end) for end in ends), default=None
-        )
-        if best is not None:
-            near.append(Near(start, min(best[2], len(lines)), best[0]))
-    return sorted(near, key=lambda place: (-place.likeness, place.start))
+    near = [_best_end(lines, wanted, start) for start, _ in votes.most_common(_NUM_COMPARED)]
+    return sorted((one for one in near if one is not None), key=lambda place: (-place.likeness, place.start))
+
+
+def _best_end(lines: Sequence[str], wanted: Sequence[str], start: int) -> Near | None:
+    """Return the place from `start` on that is most like what is wanted, and ends as it ends."""
+    size = len(wanted)
+    slack = min(_MAX_SLACK, size - 1)
+    ends = range(start + size - slack, min(len(lines), start + size + slack) + 1)
+    if not ends:
+        return Near(start, len(lines), _likeness(wanted, lines[start:])) if start < len(lines) else None
+    last = wanted[-1][:_MAX_LINE_CHARS]
+    likeness = {end: _likeness(wanted, lines[start:end]) for end in ends}
+    ranks = {
+        end: likeness[end] + fuzz.ratio(last, lines[end - 1][:_MAX_LINE_CHARS]) / 5 - abs(end - start - size)
+        for end in ends
+    }
+    best = max(ends, key=lambda end: ranks[end])
+    return Near(start, best, likeness[best])
 
 
 def _likeness(wanted: Sequence[str], found: Sequence[str]) -> float:

@@ -12,7 +12,7 @@ from editor.folding import BLANKS
 from editor.formats.placeholders import holds_placeholder
 from editor.ladder import LineIndex, Places, find
 from editor.nearest import shown
-from editor.spelling import Written, in_file_spelling
+from editor.spelling import Written, already_there, in_file_spelling
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.types import Replacement, Rung, Unresolved
 
@@ -151,7 +151,7 @@ def _replace(lines: Sequence[str], change: Replacement, places: Places, number: 
     splice = Splice(start, end, written.lines, places.rung)
     if not written.sure:
         return _spelling_open(splice)
-    if not _already_there(lines, start, end, written.lines):
+    if not already_there(lines, start, end, written.lines):
         return splice
     added = [line for line in written.lines if line not in found]
     if any(char.isalnum() for line in added for char in line):
@@ -176,21 +176,15 @@ def _spelling_open(splice: Splice) -> Open:
     return Open(unresolved, (Option(splice, 0.8, f"the edit's own characters written at {splice.where}"),))
 
 
-def _already_there(lines: Sequence[str], start: int, end: int, after: tuple[str, ...]) -> bool:
-    """Tell whether `after` already stands around [start, end), for blocks that add lines to what they search."""
-    if len(after) <= end - start:
-        return False
-    first = max(0, end - len(after))
-    spans = range(first, min(start, len(lines) - len(after)) + 1)
-    return any(tuple(lines[at : at + len(after)]) == after for at in spans)
-
-
 def _stands(index: LineIndex, after: Sequence[str]) -> bool:
     """Tell whether REPLACE lines surely stand in the file, at one place, as an earlier application left them."""
     if sum(char.isalnum() for line in after for char in line) < MIN_EVIDENCE:
         return False
     there = find(index, after)
-    return there is not None and len(there.starts) == 1 and there.rung in ("exact", "trailing_space")
+    if there is None:
+        as_written = Replacement(tuple(after), tuple(after))
+        return elides(as_written) and isinstance(resolve_elided(index, as_written), Splice)
+    return len(there.starts) == 1 and there.rung in ("exact", "trailing_space")
 
 
 def _ambiguous(index: LineIndex, change: Replacement, places: Places) -> Open:

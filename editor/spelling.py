@@ -44,6 +44,15 @@ def in_file_spelling(change: Replacement, found: Sequence[str], shift: Mapping, 
     return Written(tuple(after), sure)
 
 
+def already_there(lines: Sequence[str], start: int, end: int, after: tuple[str, ...]) -> bool:
+    """Tell whether `after` already stands around [start, end), for changes that add lines to what they search."""
+    if len(after) <= end - start:
+        return False
+    first = max(0, end - len(after))
+    spans = range(first, min(start, len(lines) - len(after)) + 1)
+    return any(tuple(lines[at : at + len(after)]) == after for at in spans)
+
+
 def _shifted(lines: Sequence[str], shift: Mapping) -> list[str] | None:
     moved = [shift.apply(line) for line in lines]
     whole = [line for line in moved if line is not None]

@@ -92,7 +92,9 @@ def _wanted(edit: ParsedEdit) -> Counter[str]:
         later = Counter[str]()
         for other in edit.changes[number + 1 :]:
             later += Counter(_solid(other.before)) - Counter(_solid(other.after))
-        wanted |= Counter(_solid(change.after)) - later
+        # Dots on both sides stand for the same lines, or for themselves.
+        written = [line for line in change.after if line.strip() != "..." or line not in change.before]
+        wanted |= Counter(_solid(written)) - later
     return wanted
 
 

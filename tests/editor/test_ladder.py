@@ -12,7 +12,8 @@ from editor.indentation import Retab, Shift
 from editor.index import LineIndex, exact, folded, rstripped, stripped
 from editor.ladder import find
 from editor.merge import merge
-from editor.types import Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Unresolved
+from editor.types import AlreadyApplied, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Unresolved
+from editor.verify import passed, verify
 
 
 def apply(original: str, before: str, after: str, hint: Hint | None = None) -> MergeOutcome:
@@ -156,6 +157,18 @@ def test_an_elided_middle_stays(dots: str) -> None:
     outcome = apply(LONG, f"def f():\n{dots}\n    return total", f"def f(x):\n{dots}\n    return total + x")
     expected = LONG.replace("def f():", "def f(x):").replace("return total", "return total + x")
     assert outcome == Merged(expected, "elided")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("return total", "return total + x"), ("return total", "return total\n    more()")]
+)
+def test_an_elided_middle_is_changed_once_and_passes_the_checks(old: str, new: str) -> None:
+    before, after = f"def f():\n    ...\n    {old}", f"def f():\n    ...\n    {new}"
+    once = apply(LONG, before, after)
+    assert isinstance(once, Merged)
+    change = Replacement(tuple(before.split("\n")), tuple(after.split("\n")))
+    assert passed(verify(LONG, once.text, ParsedEdit("search_replace", (change,), "test"), "python"))
+    assert isinstance(apply(once.text, before, after), AlreadyApplied)
 
 
 def test_an_elided_middle_with_two_ends_is_ambiguous() -> None:

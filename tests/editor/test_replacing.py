@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from editor.errors import EditSyntaxError
@@ -178,3 +178,24 @@ def test_garbage_never_crashes(original: str, edit: str) -> None:
     except EditSyntaxError:
         return
     assert merge(original, parsed)
+
+
+ROWS = st.sampled_from(["a1", "b2", "c3", "d4", "log(1)", "}", "", "  a1"])
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(ROWS, min_size=1, max_size=8),
+    st.lists(st.tuples(st.lists(ROWS, min_size=1, max_size=2), st.lists(ROWS, max_size=3)), min_size=2, max_size=3),
+)
+def test_blocks_told_to_be_independent_give_the_same_text_in_turn(
+    lines: list[str], blocks: list[tuple[list[str], list[str]]]
+) -> None:
+    original = "\n".join(lines) + "\n"
+    changes = tuple(Replacement(tuple(before), tuple(after)) for before, after in blocks)
+    edit = ParsedEdit("search_replace", changes, "test")
+    quick = merge(original, edit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("editor.replacing._independent", lambda *_: False)
+        slow = merge(original, edit)
+    assert quick == slow
