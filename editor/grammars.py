@@ -2,7 +2,7 @@
 
 In a query, `@name` is the name of a definition (without it, the text up to the body is the name, as in CSS), `@scope`
 something that qualifies the name where it stands, and any other capture the definition itself, called by its kind.
-Names that begin with `_` serve the query only. Two captures tell what stands before a definition: `@lead` (a decorator
+What `@_is_x` captures must read `x`. Two captures tell what stands before a definition: `@lead` (a decorator
 or attribute that is a sibling of it) and `@comment`. `@wrapped` inside of `@wrap` is a definition inside of what
 belongs to it: decorators, `export`.
 
@@ -156,11 +156,11 @@ _TOML = """
 """
 _HTML = """
 (comment) @comment
-((element (start_tag (tag_name) @name)) @element (#any-of? @name "html" "head" "body"))
-((_ (start_tag (attribute (attribute_name) @_attribute (quoted_attribute_value (attribute_value) @name)))) @element
-  (#eq? @_attribute "id"))
-((_ (self_closing_tag (attribute (attribute_name) @_attribute (quoted_attribute_value (attribute_value) @name))))
-  @element (#eq? @_attribute "id"))
+(element (start_tag (tag_name) @name @_is_html)) @element
+(element (start_tag (tag_name) @name @_is_head)) @element
+(element (start_tag (tag_name) @name @_is_body)) @element
+(_ (start_tag (attribute (attribute_name) @_is_id (quoted_attribute_value (attribute_value) @name)))) @element
+(_ (self_closing_tag (attribute (attribute_name) @_is_id (quoted_attribute_value (attribute_value) @name)))) @element
 """
 _CSS = """
 (comment) @comment

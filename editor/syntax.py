@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,6 +18,14 @@ MAX_BYTES = 4_000_000
 MAX_DEPTH = 50
 """Definitions nested deeper have no qualified name: brackets by the thousand would make names by the megabyte."""
 
+# A cursor takes time by the square over the children of an error node, which are not in a balanced tree.
+_MAX_ERROR_WORK = 100_000_000
+_MAX_START_DEPTH = 1_000
+_CHUNK_BYTES = 1 << 16
+_READS_PER_BYTE = 50
+_READ_ALLOWANCE = 8_000_000
+_MAX_YAML_BLOCKS = 200
+_YAML_INDICATOR = re.compile(rb"[-?:](?=\s|$)")
 _OPENERS = b"{[(|>"
 _BODIES = frozenset({"block", "keyframe_block_list", "column_definitions", "create_query", "function_body"})
 _TAGGED = frozenset({"element", "script_element", "style_element"})
@@ -86,16 +95,54 @@ class _Findings:
 
 
 def survey(text: str, language: str | None) -> Survey | None:
-    """Parse a text once; None for a language without a grammar here, or a text that is too large."""
+    """Parse a text once; None for a language without a grammar here, and for a text that is too large or too broken."""
     if language not in GRAMMARS:
         return None
     # Some grammars want a newline at the end of the last statement; its absence is no error of an edit.
     data = (text if text.endswith("\n") else text + "\n").encode("utf-8", "replace")
     if len(data) > MAX_BYTES:
         return None
+    if language == "yaml" and _is_too_deep_for_yaml(data):
+        return None
+    root = _parse(data, _language(language))
+    if root is None:
+        return None
+    errors = tuple(_errors(root))
+    if sum(node.child_count**2 for node in errors) > _MAX_ERROR_WORK:
+        return None
+    return Survey(tuple(node.start_point[0] for node in errors), _symbols(root, language, data))
+
+
+def _parse(data: bytes, language: Language) -> Node | None:
+    """Return the root of the tree, None where the scanner runs to the end of the text again and again.
+
+    Twenty thousand `<!--` that never close take the HTML scanner 18 s, and the other grammars have something alike. So
+    the text is handed over in chunks, and no more of them than any honest text asks for.
+    """
+    view = memoryview(data)
+    left = _READS_PER_BYTE * len(data) + _READ_ALLOWANCE
+
+    def read(offset: int, _: object) -> memoryview:
+        nonlocal left
+        chunk = view[offset : offset + _CHUNK_BYTES] if left > 0 else view[:0]
+        left -= len(chunk)
+        return chunk
+
     # Parsers hold state and are cheap to make: a new one each time is safe between threads.
-    root = Parser(_language(language)).parse(data).root_node
-    return Survey(tuple(_error_lines(root)), _symbols(root, language, data))
+    root = Parser(language).parse(read).root_node
+    return root if left > 0 else None
+
+
+def _is_too_deep_for_yaml(data: bytes) -> bool:
+    """Tell whether the scanner of tree-sitter-yaml 0.7.2 may crash the process: it keeps 250 open blocks at most.
+
+    Every open block has a line's indentation or an indicator of its own, two at most begin in one column.
+    """
+    return any(
+        2 * (len(row) - len(row.lstrip())) + len(_YAML_INDICATOR.findall(row)) > _MAX_YAML_BLOCKS
+        for row in data.split(b"\n")
+        if 2 * len(row) > _MAX_YAML_BLOCKS
+    )
 
 
 def num_errors(text: str, language: str | None) -> int | None:
@@ -122,13 +169,13 @@ def _query(name: str) -> Query:
     return Query(_language(name), GRAMMARS[name].query)
 
 
-def _error_lines(root: Node) -> Iterator[int]:
-    """Yield the first line of every error node and missing token; sound subtrees are not entered."""
+def _errors(root: Node) -> Iterator[Node]:
+    """Yield every error node and missing token; sound subtrees are not entered."""
     stack = [root] if root.has_error else []
     while stack:
         node = stack.pop()
         if node.is_error or node.is_missing:
-            yield node.start_point[0]
+            yield node
         stack.extend(child for child in reversed(node.children) if child.has_error or child.is_missing)
 
 
@@ -150,9 +197,15 @@ def _symbols(root: Node, language: str, data: bytes) -> tuple[Symbol, ...]:
 
 def _run(root: Node, language: str, data: bytes) -> _Findings:
     found = _Findings(data, data.split(b"\n"))
-    for _, captures in QueryCursor(_query(language)).matches(root):
+    cursor = QueryCursor(_query(language))
+    # Below 32,768 levels a cursor takes time by the square; whoever nests so deep is not read for definitions.
+    cursor.set_max_start_depth(_MAX_START_DEPTH)
+    for _, captures in cursor.matches(root):
         if "wrap" in captures:
             found.wrapped[captures["wrapped"][0].start_byte] = captures["wrap"][0].start_point[0]
+            continue
+        # Predicates of the query language crash the process on a text that was parsed in chunks.
+        if any(found.text(captures[name][0]) != name[4:] for name in captures if name.startswith("_is_")):
             continue
         kind = next(name for name in captures if name not in ("name", "scope") and name[0] != "_")
         node = captures[kind][0]

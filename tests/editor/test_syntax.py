@@ -142,3 +142,24 @@ def test_unknown_languages_and_huge_texts_are_not_parsed(monkeypatch: pytest.Mon
     assert num_errors("a", "cobol") is None
     monkeypatch.setattr(syntax, "MAX_BYTES", 10)
     assert survey("x = 1\n" * 10, "python") is None
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("yaml", "- " * 600),  # overflows a buffer of the scanner
+        ("yaml", "".join(" " * depth + "- a:\n" for depth in range(600))),
+        ("html", "<!--" * 20_000),  # each is looked for to the end of the text
+        ("python", "(" * 50_000),  # one error node with all of them
+        ("json", '{"a":' * 50_000),
+    ],
+)
+def test_garbage_that_would_crash_or_hang_a_parser_is_not_read(language: str, text: str) -> None:
+    assert survey(text, language) is None
+
+
+def test_deep_nesting_is_read_to_a_depth() -> None:
+    seen = survey('{"a":' * 40_000 + "1" + "}" * 40_000, "json")
+    assert seen is not None
+    assert 50 < len(seen.symbols) < 1_000
+    assert max(len(symbol.name) for symbol in seen.symbols) < 200
