@@ -2,7 +2,7 @@
 
     exact            the lines are equal
     trailing_space   they are equal but for spaces, tabs and carriage returns at line ends
-    reindent         they are equal but for one mapping of indentations (`editor/indentation.py`)
+    reindent         they are equal but for one mapping of indentations (`editor/indentation.py`), if there are words
     folded           they are equal but for that, and for characters that look alike (`editor/folding.py`)
 
 The first rung that finds anything decides. More than one place on it is an ambiguity, which no looser rung can mend.
@@ -44,6 +44,9 @@ def find(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> Places | No
     starts = index.by(rstripped).starts([rstripped(line) for line in wanted])
     if starts:
         return Places("trailing_space", starts, (Shift(),) * len(starts))
+    if not any(char.isalnum() for line in wanted for char in line):
+        # Brackets and quotes at any indentation stand in a file by chance.
+        return None
     starts = index.by(stripped).starts([stripped(line) for line in wanted])
     reindented = _mapped("reindent", starts, index.lines, wanted)
     if reindented is not None or (index.is_ascii and all(map(str.isascii, wanted))):

@@ -35,9 +35,7 @@ def resolve(index: LineIndex, change: Replacement) -> Resolution:
     if found is not None:
         return found
     return (
-        DONE
-        if _stands(index, change.after)
-        else Open(Unresolved("not_found", "The SEARCH lines do not stand in the file."))
+        DONE if _stands(index, change) else Open(Unresolved("not_found", "The SEARCH lines do not stand in the file."))
     )
 
 
@@ -176,13 +174,17 @@ def _spelling_open(splice: Splice) -> Open:
     return Open(unresolved, (Option(splice, 0.8, f"the edit's own characters written at {splice.where}"),))
 
 
-def _stands(index: LineIndex, after: Sequence[str]) -> bool:
+def _stands(index: LineIndex, change: Replacement) -> bool:
     """Tell whether REPLACE lines surely stand in the file, at one place, as an earlier application left them."""
+    after = change.after
     if sum(char.isalnum() for line in after for char in line) < MIN_EVIDENCE:
+        return False
+    if [line for line in after if line.strip()] == [line for line in change.before if line.strip()]:
+        # Only blank lines are to change, and SEARCH is wrong about just these.
         return False
     there = find(index, after)
     if there is None:
-        as_written = Replacement(tuple(after), tuple(after))
+        as_written = Replacement(after, after)
         return elides(as_written) and isinstance(resolve_elided(index, as_written), Splice)
     return len(there.starts) == 1 and there.rung in ("exact", "trailing_space")
 

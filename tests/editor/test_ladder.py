@@ -101,6 +101,10 @@ def test_a_line_that_has_too_little_indentation_cannot_be_moved() -> None:
     assert Shift("\t").apply(" * a") == "\t * a"
 
 
+def test_brackets_at_another_indentation_are_no_match() -> None:
+    assert unresolved(apply("f(\n    a,\n  )\n", ")", "];")).code == "not_found"
+
+
 # Look-alikes.
 
 
@@ -214,6 +218,13 @@ def test_blank_lines_around_both_parts_are_forgiven_and_not_written() -> None:
     assert apply("a\nb\n", "\na\n", "\nA\n") == Merged("A\nb\n", "trailing_space")
     assert unresolved(apply("a\nb\n", "\na", "A")).code == "not_found"
     assert apply("a\n\nb\n", "\nb", "\nB") == Merged("a\n\nB\n", "exact")
+
+
+def test_a_change_of_blank_lines_alone_is_not_taken_for_applied() -> None:
+    # REPLACE stands in the file, but SEARCH has a blank line too many: nothing tells that the edit was made before.
+    original = "import functools\n\ndef fnmatch(name):\n    pass\n"
+    outcome = unresolved(apply(original, "\n\ndef fnmatch(name):", "\ndef fnmatch(name):"))
+    assert outcome.code == "not_found"
 
 
 def test_what_is_only_alike_is_proposed_and_never_merged() -> None:
