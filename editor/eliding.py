@@ -10,7 +10,7 @@ The pieces between the `...` lines have to stand in the file, in order, in exact
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from editor.formats.placeholders import is_placeholder
@@ -18,11 +18,23 @@ from editor.indentation import Mapping
 from editor.ladder import LineIndex, find
 from editor.spelling import already_there, in_file_spelling
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
-from editor.types import Replacement, Unresolved
+from editor.types import Replacement, Rung, Unresolved
 
-_Place = tuple[int, int, tuple[str, ...]]
-# Pieces that stand more often than this are not combined any further.
+# More pieces than this are not looked for, and more ways to place them not told apart.
+_MAX_PIECES = 50
 _MAX_WAYS = 50
+
+_Piece = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the lines of one piece stand: [start, end), found by this rung with this mapping of indentations."""
+
+    start: int
+    end: int
+    shift: Mapping
+    rung: Rung
 
 
 def is_elision(line: str) -> bool:
@@ -43,28 +55,48 @@ def resolve_elided(index: LineIndex, change: Replacement) -> Resolution | None:
     pairs = [(old, new) for old, new in pairs if old or new]
     if any(not any(line.strip() for line in old) for old, _ in pairs):
         return None
-    ways = list(islice(_ways(index, pairs, 0), _MAX_WAYS))
+    ways = list(islice(_ways(index, [old for old, _ in pairs]), _MAX_WAYS)) if len(pairs) <= _MAX_PIECES else []
     if not ways:
         return None
     if not same:
         return _uneven(index, change, ways)
-    splices = [_joined(index, way) for way in ways]
-    if len(splices) == 1:
-        return _unless_there(index, ways[0], splices[0])
-    options = [Option(one, 1 / len(splices), f"SEARCH taken at {one.where}") for one in splices[:MAX_CANDIDATES]]
+    if len(ways) == 1:
+        return _placed(index, pairs, ways[0])
+    options: list[Option] = []
+    for way in ways[:MAX_CANDIDATES]:
+        one = _placed(index, pairs, way)
+        if isinstance(one, Splice):
+            options.append(Option(one, 1 / len(ways), f"SEARCH taken at {one.where}"))
+    first = f"lines {ways[0][0].start + 1}-{ways[0][-1].end}"
     unresolved = Unresolved(
         "ambiguous",
-        f"The SEARCH lines around '...' stand in {len(splices)} ways, the first at {splices[0].where}.",
-        num_candidates=len(splices),
+        f"The SEARCH lines around '...' stand in {len(ways)} ways, the first at {first}.",
+        num_candidates=len(ways),
         suggestion="Send lines above and below '...' that stand just once in the file, or leave nothing out.",
     )
     return Open(unresolved, tuple(options))
 
 
-def _unless_there(index: LineIndex, way: Sequence[_Place], splice: Splice) -> Resolution:
+def _placed(index: LineIndex, pairs: Sequence[_Piece], way: Sequence[_Place]) -> Resolution | None:
+    """Return what the change does at the one way its pieces stand; None if its lines cannot be indented so."""
+    lines: list[str] = []
+    added: list[tuple[int, int, tuple[str, ...]]] = []
+    at = way[0].start
+    for (before, after), place in zip(pairs, way, strict=True):
+        found = index.lines[place.start : place.end]
+        written = in_file_spelling(Replacement(before, after), found, place.shift, place.rung)
+        if written is None or not written.sure:
+            return None
+        lines += [*index.lines[at : place.start], *written.lines]
+        at = place.end
+        if written.lines != tuple(found):
+            added.append((place.start, place.end, written.lines))
+    return _unless_there(index, added, Splice(way[0].start, at, tuple(lines), "elided"))
+
+
+def _unless_there(index: LineIndex, changed: Sequence[tuple[int, int, tuple[str, ...]]], splice: Splice) -> Resolution:
     """Return the splice, or that nothing is to do where all that the pieces add already stands around them."""
     lines = index.lines
-    changed = [(start, end, written) for start, end, written in way if tuple(lines[start:end]) != written]
     there = [already_there(lines, *one) for one in changed]
     if not any(there):
         return splice
@@ -89,45 +121,46 @@ def _pieces(lines: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(piece) for piece in pieces]
 
 
-def _ways(
-    index: LineIndex,
-    pairs: Sequence[tuple[tuple[str, ...], tuple[str, ...]]],
-    floor: int,
-    shifted: Mapping | None = None,
-) -> Iterator[list[_Place]]:
-    """Yield every way to place all pieces in order from line `floor` on, all indented alike."""
-    if not pairs:
+def _ways(index: LineIndex, pieces: Sequence[tuple[str, ...]]) -> Iterator[list[_Place]]:
+    """Yield every way to place all pieces in order, all indented alike."""
+    found = [find(index, piece) for piece in pieces]
+    every = [
+        [
+            _Place(start, start + len(piece), shift, one.rung)
+            for start, shift in zip(one.starts, one.shifts, strict=True)
+        ]
+        for piece, one in zip(pieces, found, strict=True)
+        if one is not None
+    ]
+    if len(every) < len(pieces):
+        return
+    for shift in dict.fromkeys(place.shift for place in every[0]):
+        alike = [[place for place in places if place.shift == shift] for places in every]
+        last: list[list[_Place]] = []
+        # From the end: only places that leave room for the pieces below, so that no way is a dead end.
+        room = len(index.lines)
+        for places in reversed(alike):
+            last.append([place for place in places if place.end <= room])
+            room = max((place.start for place in last[-1]), default=-1)
+        if room >= 0:
+            yield from _in_order(last[::-1], 0)
+
+
+def _in_order(places: Sequence[Sequence[_Place]], floor: int) -> Iterator[list[_Place]]:
+    if not places:
         yield []
         return
-    before, after = pairs[0]
-    places = find(index, before)
-    if places is None:
-        return
-    for start, shift in zip(places.starts, places.shifts, strict=True):
-        end = start + len(before)
-        if start < floor or shifted not in (None, shift):
-            continue
-        written = in_file_spelling(Replacement(before, after), index.lines[start:end], shift, places.rung)
-        if written is not None and written.sure:
-            for rest in _ways(index, pairs[1:], end, shift):
-                yield [(start, end, written.lines), *rest]
-
-
-def _joined(index: LineIndex, way: Sequence[_Place]) -> Splice:
-    start, end = way[0][0], way[-1][1]
-    lines: list[str] = []
-    at = start
-    for low, high, written in way:
-        lines += [*index.lines[at:low], *written]
-        at = high
-    return Splice(start, end, tuple(lines), "elided")
+    for place in places[0]:
+        if place.start >= floor:
+            for rest in _in_order(places[1:], place.end):
+                yield [place, *rest]
 
 
 def _uneven(index: LineIndex, change: Replacement, ways: Sequence[Sequence[_Place]]) -> Open:
     """SEARCH leaves out what REPLACE does not speak of: it may be meant to go."""
     options: tuple[Option, ...] = ()
     if not any(map(is_elision, change.after)):
-        spans = [(way[0][0], way[-1][1]) for way in ways[:MAX_CANDIDATES]]
+        spans = [(way[0].start, way[-1].end) for way in ways[:MAX_CANDIDATES]]
         splices = [Splice(start, end, change.after, "elided") for start, end in spans]
         options = tuple(Option(one, 0.5 / len(splices), f"all of {one.where} replaced") for one in splices)
     unresolved = Unresolved(

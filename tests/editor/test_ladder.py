@@ -182,6 +182,14 @@ def test_an_elided_middle_with_two_ends_is_ambiguous() -> None:
     assert outcome.candidates[0].text == "def f():\n    a()\n    return 2\n\n\ndef g():\n    return 1\n"
 
 
+@pytest.mark.parametrize("num_pieces", [5, 40, 3_000])
+def test_many_pieces_that_stand_everywhere_end_soon(num_pieces: int) -> None:
+    # Trying all ways to place them would not end in a lifetime.
+    pieces = "x\n...\n" * num_pieces
+    outcome = unresolved(apply("last\n" + "x\n" * 200, pieces + "last", pieces.replace("x", "y") + "last"))
+    assert outcome.code == "not_found"
+
+
 def test_dots_on_one_side_only_are_open() -> None:
     outcome = unresolved(apply(LONG, "def f():\n    ...\n    return total", "def f():\n    return 0"))
     assert outcome.code == "open_intent"
