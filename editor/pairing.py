@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 from rapidfuzz import fuzz, process
 
-from editor.units import MARKER, Unit
+from editor.units import MARKER, TITLE, Unit
 
 # Of 1: what two units must have in common to be taken for each other.
 _MIN_LIKENESS = 0.55
+_MIN_RENAMED = 0.8
+_KINDS = {"method": "function"}
 _MAX_CELLS = 20_000
 _MAX_TEXT = 2_000
 _MIN_TELLING = 3
@@ -46,9 +48,9 @@ class Siblings:
         return self._texts[at]
 
     def definition(self, at: int) -> tuple[str, str] | None:
-        """Return (kind, name) of a definition that the grammar knows."""
+        """Return (kind, name) of a definition that the grammar knows; a method counts as a function."""
         unit = self.units[at]
-        return (unit.kind, unit.name) if unit.kind else None
+        return (_KINDS.get(unit.kind, unit.kind), unit.name) if unit.kind else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,17 @@ def likeness(file: Siblings, f: int, snippet: Siblings, s: int) -> float:
         return (0.98 if one.kind == other.kind else 0.9) if one.name == other.name else 0.0
     if bool(one.kind) != bool(other.kind):
         return 0.5 + 0.45 * heads if one.name and one.name == other.name else 0.0
+    if one.name and other.name and one.name != other.name and (heads < _MIN_RENAMED or _is_titled(one, other)):
+        return 0.0
     inner = _text_likeness(file, f, snippet, s)
     if one.name and one.name == other.name:
         return 0.5 + 0.2 * heads + 0.25 * inner
     return (0.95 if not (one.name and other.name) else 0.8) * max(heads if not other.parts else 0.0, inner)
+
+
+def _is_titled(one: Unit, other: Unit) -> bool:
+    """Tell whether two names are titles (`it("adds")`) or imports: what is called otherwise is another one."""
+    return (TITLE in one.name and bool(one.parts)) or one.is_import or other.is_import
 
 
 def _text_likeness(file: Siblings, f: int, snippet: Siblings, s: int) -> float:

@@ -47,7 +47,7 @@ class Place:
     score: float
 
 
-class LineIndex:
+class TellingLines:
     """Where each line of a file stands, spaces around it left out, and how much a line tells."""
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ class LineIndex:
         return min(1.0, num_telling / _TELLING_CHARS) / (1.0 + log2(max(1, len(self.places.get(stripped, ())))))
 
 
-def places_of(index: LineIndex, block: Sequence[str]) -> list[Place]:
+def places_of(index: TellingLines, block: Sequence[str]) -> list[Place]:
     """Return the places where a block may belong, best first."""
     chains = _chains(index, block)
     found: list[Place] = []
@@ -77,7 +77,7 @@ def places_of(index: LineIndex, block: Sequence[str]) -> list[Place]:
     return found
 
 
-def arrangements(index: LineIndex, blocks: Sequence[Sequence[str]]) -> Iterator[tuple[Place, ...]]:
+def arrangements(index: TellingLines, blocks: Sequence[Sequence[str]]) -> Iterator[tuple[Place, ...]]:
     """Yield the ways to put all blocks into the file in their order, the best first; none if one has no place."""
     options = [places_of(index, block) for block in blocks]
     if not all(options):
@@ -95,7 +95,7 @@ def arrangements(index: LineIndex, blocks: Sequence[Sequence[str]]) -> Iterator[
         yield arrangement
 
 
-def _chains(index: LineIndex, block: Sequence[str]) -> list[tuple[float, list[tuple[int, int]]]]:
+def _chains(index: TellingLines, block: Sequence[str]) -> list[tuple[float, list[tuple[int, int]]]]:
     """Return (score, pairs of block line and file line) of the best chain for every end, best first."""
     pairs: list[tuple[int, int, float]] = []
     for row, line in enumerate(block):
@@ -139,7 +139,7 @@ def _linked(pairs: Sequence[tuple[int, int, float]]) -> tuple[list[float], list[
     return best.tolist(), before
 
 
-def _place(index: LineIndex, block: Sequence[str], chain: list[tuple[int, int]], score: float) -> Place:
+def _place(index: TellingLines, block: Sequence[str], chain: list[tuple[int, int]], score: float) -> Place:
     lines = index.lines
     row, at = chain[0]
     first, start = _grown(block, lines, row, at, -1)

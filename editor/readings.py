@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from editor.pairing import Siblings, pair, strong_matches
-from editor.placing import LineIndex, arrangements
+from editor.placing import TellingLines, arrangements
 from editor.syntax import Survey, num_errors, survey
 from editor.types import Candidate, Sketch
 from editor.units import MARKER, Unit, units_of
@@ -42,6 +42,8 @@ def candidates(lines: list[str], sketch: Sketch, language: str | None) -> tuple[
     best: dict[str, _Reading] = {}
     for reading in _readings(lines, sketch, language, seen):
         text = "".join(line + "\n" for line in reading.lines)
+        if MARKER in text:
+            continue  # a new unit that leaves something out: there is nothing that it could stand for
         if text not in best or best[text].weight < reading.weight:
             best[text] = reading
     ranked = sorted(best, key=lambda text: -best[text].weight)[:MAX_CANDIDATES]
@@ -75,22 +77,26 @@ def _readings(lines: list[str], sketch: Sketch, language: str | None, seen: Surv
 
 
 def _flat(sketch: Sketch) -> tuple[list[str], frozenset[int]]:
-    """Return the snippet's lines with a line '...' for each marker, and where these stand."""
-    lines: list[str] = [MARKER] if sketch.opens_elided else []
-    for number, block in enumerate(sketch.blocks):
-        lines += [MARKER] if number else []
-        lines += block
-    lines += [MARKER] if sketch.closes_elided else []
-    starts = [0] if sketch.opens_elided else []
-    at = len(starts)
+    """Return the snippet's lines, its markers, and where these stand."""
+    num_gaps = sketch.opens_elided + len(sketch.blocks) - 1 + sketch.closes_elided
+    indents = iter(sketch.marker_indents or [("",)] * num_gaps)
+    lines: list[str] = []
+    markers: set[int] = set()
+
+    def add_markers() -> None:
+        for space in next(indents):
+            markers.add(len(lines))
+            lines.append(space + MARKER)
+
+    if sketch.opens_elided:
+        add_markers()
     for number, block in enumerate(sketch.blocks):
         if number:
-            starts.append(at)
-            at += 1
-        at += len(block)
+            add_markers()
+        lines.extend(block)
     if sketch.closes_elided:
-        starts.append(at)
-    return lines, frozenset(starts)
+        add_markers()
+    return lines, frozenset(markers)
 
 
 def _marker(snippet: Sequence[str]) -> Unit:
@@ -119,6 +125,9 @@ def _woven_readings(
     main = Choices()
     weight *= _well_formed(snippet, sent)
     merged, decisions = _woven(lines, units, snippet, sent, main)
+    if decisions.moved_together:
+        main = replace(main, move=True)
+        merged, decisions = _woven(lines, units, snippet, sent, main)
     yield _Reading(merged, weight, why or "as the snippet shows it")
     for choices, reason in _alternatives(main, decisions):
         other, _ = _woven(lines, units, snippet, sent, choices)
@@ -126,7 +135,7 @@ def _woven_readings(
 
 
 def _placed_readings(lines: list[str], sketch: Sketch) -> Iterator[_Reading]:
-    index = LineIndex(lines)
+    index = TellingLines(lines)
     for number, places in enumerate(arrangements(index, [_solid(block) for block in sketch.blocks])):
         merged = list(lines)
         for place in reversed(places):
@@ -158,7 +167,8 @@ def _alternatives(main: Choices, seen: Decisions) -> Iterator[tuple[Choices, str
     if seen.placed:
         yield replace(main, early=True), "new lines at the first place that they can have"
     if seen.moved:
-        yield replace(main, move=True), "definitions moved into the snippet's order"
+        where = "in the file's order" if main.move else "moved into the snippet's order"
+        yield replace(main, move=not main.move), f"definitions {where}"
     if seen.leads:
         yield replace(main, bare=True), "comments left out are taken away"
 

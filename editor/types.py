@@ -67,14 +67,17 @@ class Sketch:
     """A lazy snippet: blocks of literal lines, parted by markers such as `// ... existing code ...`.
 
     `blocks` holds the literal lines in order; `opens_elided` and `closes_elided` tell whether a marker stands before
-    the first and behind the last block. Two neighbouring blocks always have a marker between them. `complete` says that
-    the sender declared the snippet to be the whole file; it has then one block and no marker.
+    the first and behind the last block. Two neighbouring blocks always have a marker between them. `marker_indents` has
+    an entry for every such gap, in order: the indentation of each marker that stands there (several may stand one below
+    the other); it may be empty. `complete` says that the sender declared the snippet to be the whole file; it has then
+    one block and no marker.
     """
 
     blocks: tuple[tuple[str, ...], ...]
     opens_elided: bool
     closes_elided: bool
     complete: bool = False
+    marker_indents: tuple[tuple[str, ...], ...] = ()
 
     @property
     def elides(self) -> bool:

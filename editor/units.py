@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from editor.edges import COMMENT, key
 from editor.ladder import indent
@@ -27,8 +27,12 @@ _OPENS = re.compile(
 _ATTRIBUTE = re.compile(r"\s*(?:@[\w.]|#!?\[|\[\w[\w.()\", =]*\]\s*$)")
 _COMMENT_END = re.compile(r".*(?:\*/|-->)\s*$")
 _TAB = 4
-MARKER = "..."
-"""How a placeholder line is written in the lines that units are made of."""
+_IMPORT = re.compile(r"\s*(?:import\b|from\s+\S+\s+import\b|use\s|using\s|#\s*include\b|require\b|const .*= require\()")
+_TITLED = re.compile(r"\s*(?P<call>[\w.$]+)\s*\(\s*(?P<quote>[\"'`])(?P<title>.*?)(?P=quote)")
+TITLE = "\0"
+"""What parts the call from its first string in the name of a unit such as `it("adds", ...)`."""
+MARKER = "\0"
+"""How a placeholder line is written in the lines that units are made of: no text has this character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Unit:
     continues: bool = False
     kind: str = ""
     name: str = ""
+    is_import: bool = False
 
     @property
     def elides(self) -> bool:
@@ -63,6 +68,11 @@ def width_of(line: str) -> int:
 def is_comment(line: str) -> bool:
     """Tell whether a line is a comment, in any comment syntax."""
     return COMMENT.match(line) is not None
+
+
+def _name_of(line: str) -> str:
+    titled = _TITLED.match(line)
+    return f"{titled['call']}{TITLE}{titled['title']}" if titled else key(line)
 
 
 class _Builder:
@@ -93,6 +103,13 @@ class _Builder:
         symbol = self.symbols.get(at)
         if symbol is not None:
             stop = min(end, max(stop, symbol.end_line))
+            nested = any(line in self.symbols for line in range(at + 1, stop))
+            if not nested:
+                stop = self._without_markers(at, stop)
+            elif symbol.kind == "heading":
+                # Behind its last section a chapter may go on; the grammar saw blank lines there.
+                while stop < end and (self.blank[stop] or stop in self.markers):
+                    stop += 1
         inner = self._parts(at, stop)
         return Unit(
             at,
@@ -102,8 +119,16 @@ class _Builder:
             inner,
             continues=not first and _CONTINUES.match(self.lines[at]) is not None,
             kind=symbol.kind if symbol else "",
-            name=symbol.simple_name if symbol else key(self.lines[at]),
+            name=symbol.simple_name if symbol else _name_of(self.lines[at]),
+            is_import=_IMPORT.match(self.lines[at]) is not None,
         )
+
+    def _without_markers(self, at: int, stop: int) -> int:
+        """Return the end of a unit less the markers at its end that stand no deeper: they are its parent's."""
+        last = stop - 1
+        while last > at and (self.blank[last] or (last in self.markers and self.width[last] <= self.width[at])):
+            last -= 1
+        return last + 1
 
     def _end_of(self, at: int, end: int) -> int:
         """Return the end of the unit that begins at a line: deeper lines, and lines at its width that continue it."""
@@ -138,9 +163,7 @@ class _Builder:
                     lead = Unit(lead.start, lead.start, unit.end, lead.width, ())
                     continue
                 if touching:
-                    unit = Unit(
-                        lead.start, unit.core, unit.end, unit.width, unit.parts, kind=unit.kind, name=unit.name
-                    )  # fmt: skip
+                    unit = replace(unit, start=lead.start)
                 else:
                     joined.append(lead)
                 lead = None

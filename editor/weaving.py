@@ -16,11 +16,11 @@ from itertools import pairwise
 
 from editor.alignment import line_opcodes
 from editor.edges import NOTE
-from editor.ladder import indent, rstripped
+from editor.indentation import mapping
+from editor.ladder import rstripped
 from editor.pairing import Siblings, pair
 from editor.units import Unit, is_comment
 
-_IMPORT = re.compile(r"\s*(?:import\b|from\s+\S+\s+import\b|use\s|using\s|#\s*include\b|require\b|const .*= require\()")
 _TAIL = re.compile(r"\s*(?:if __name__\b|export default\b|module\.exports\b|export \{|#\[cfg\(test\)\])")
 _REMOVES = re.compile(r"\b(?:remov|delet|drop)(?:e|es|ed|ing|ped|ping)?\b", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z_$][\w$]*")
@@ -48,6 +48,7 @@ class Decisions:
     unshown: bool = False
     placed: bool = False
     moved: bool = False
+    moved_together: bool = False
     leads: bool = False
     dropped_lines: int = 0
 
@@ -90,10 +91,15 @@ class Weaver:
         lines = list(self.snippet[start:end])
         if like is None:
             return lines
-        had, have = indent(self.snippet[sent.core]), indent(self.file[like.core])
-        if had == have:
-            return lines
-        return [have + line[len(had) :] if line.startswith(had) and line.strip() else line for line in lines]
+        found, wanted = [self.file[like.core]], [self.snippet[sent.core]]
+        have, had = self.file[like.start : like.end], self.snippet[sent.start : sent.end]
+        for op in line_opcodes([line.strip() for line in have], [line.strip() for line in had]):
+            if op.equal:
+                found += have[op.a_start : op.a_end]
+                wanted += had[op.b_start : op.b_end]
+        how = mapping(found, wanted) or mapping(found[:1], wanted[:1])
+        moved = [line if how is None else how.apply(line) for line in lines]
+        return lines if None in moved else [line for line in moved if line is not None]
 
     def _head(self, have: Unit, sent: Unit) -> list[str]:
         lines = self.shifted(sent.start, sent.core + 1, sent, have)
@@ -128,6 +134,7 @@ class _Level:
         self.in_place = {f: s for s, f in pairing.moved.items()}
         if pairing.moved:
             weaver.seen.moved = True
+            weaver.seen.moved_together |= any(self._has_neighbour(s) for s in pairing.moved)
 
     def lines(self) -> list[str]:
         """Return all lines of the level, the blank ones at its end included."""
@@ -170,11 +177,21 @@ class _Level:
             self.weaver.seen.placed = True
         above, below, free = self._free(hidden, shown, above, below, between)
         yield from map(self._new, above)
-        cut = self._place_for(hidden, free)
-        yield from self._kept(range(hidden.start, cut))
-        yield from map(self._new, free)
-        yield from self._kept(range(cut, hidden.stop))
+        yield from self._with_free(hidden, free)
         yield from map(self._new, below)
+
+    def _with_free(self, hidden: range, free: Sequence[int]) -> Iterator[_Piece]:
+        """Yield hidden units, and among them the new ones that nothing holds in place: imports go to imports."""
+        imports = [s for s in free if self.snippet.units[s].is_import]
+        others = [s for s in free if s not in imports]
+        last_import = max((f for f in hidden if self.file.units[f].is_import), default=hidden.start - 1)
+        place = self._place_for(hidden, others)
+        for f in range(hidden.start, hidden.stop + 1):
+            if f == last_import + 1:
+                yield from map(self._new, imports)
+            if f == place:
+                yield from map(self._new, others)
+            yield from self._kept([f] if f < hidden.stop else [])
 
     def _is_open_below(self, shown: range) -> bool:
         """Tell whether a gap lies at the end of a level that no closing line ends, so that nothing shows its end."""
@@ -194,7 +211,7 @@ class _Level:
     ) -> tuple[list[int], list[int], list[int]]:
         """Take new units that no neighbour holds in place out of `above` and `below`."""
         at_top, at_bottom = hidden.start == 0, hidden.stop == len(self.file.units)
-        if at_top and shown.start == 0 and all(_IMPORT.match(self.snippet.heads[s]) for s in above):
+        if at_top and shown.start == 0 and all(self.snippet.units[s].is_import for s in above):
             between, above = [*above, *between], []
         if at_bottom and shown.stop == len(self.snippet.units):
             between, below = [*between, *below], []
@@ -235,18 +252,20 @@ class _Level:
 
     def _place_for(self, hidden: range, new: list[int]) -> int:
         """Return before which hidden unit of the file new units go that nothing else holds in place."""
-        if not new:
-            return hidden.stop
-        heads = self.file.heads
-        if all(_IMPORT.match(self.snippet.heads[s]) for s in new):
-            imports = [f for f in hidden if _IMPORT.match(heads[f])]
-            return imports[-1] + 1 if imports else hidden.start
         if self.weaver.choices.early:
             return hidden.start
         place = hidden.stop
-        while place > hidden.start and (self.file.units[place - 1].continues or _TAIL.match(heads[place - 1])):
+        while place > hidden.start and self._is_tail(place - 1):
             place -= 1
         return place
+
+    def _is_tail(self, f: int) -> bool:
+        return self.file.units[f].continues or _TAIL.match(self.file.heads[f]) is not None
+
+    def _has_neighbour(self, s: int) -> bool:
+        """Tell whether a unit is shown right next to another, no marker between them."""
+        units = self.snippet.units
+        return any(0 <= at < len(units) and not units[at].is_marker for at in (s - 1, s + 1))
 
     def _is_note(self, unit: Unit) -> bool:
         lines = self.weaver.snippet[unit.start : unit.end]

@@ -5,9 +5,12 @@ A snippet without any placeholder is read too; whether it is the whole file or a
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from editor.errors import EditSyntaxError
 from editor.formats.fences import without_fence
 from editor.formats.placeholders import placeholder_lines
+from editor.ladder import indent
 from editor.types import ParsedEdit, Sketch
 
 
@@ -19,28 +22,29 @@ def parse(edit: str) -> ParsedEdit:
     if not any(line.strip() for line in lines):
         raise EditSyntaxError("empty_edit", "The edit is an empty fenced block.", "Send the lines to be changed.")
     placeholders = placeholder_lines(lines)
-    blocks, opens_elided, closes_elided = _blocks(lines, placeholders)
-    if not blocks:
+    sketch = _sketch(lines, placeholders)
+    if not sketch.blocks:
         raise EditSyntaxError(
             "only_markers",
             "The edit holds only placeholder lines, and no line of code.",
             "Send the lines to be changed, with one or two unchanged lines on both sides.",
         )
-    sketch = Sketch(blocks, opens_elided, closes_elided)
     return ParsedEdit("lazy", sketch, _detected(len(placeholders)))
 
 
-def _blocks(lines: list[str], placeholders: frozenset[int]) -> tuple[tuple[tuple[str, ...], ...], bool, bool]:
+def _sketch(lines: list[str], placeholders: frozenset[int]) -> Sketch:
     """Split at the placeholders; a block of blank lines is layout between two placeholders, and dropped."""
-    runs: list[list[str]] = [[]]
-    for at, line in enumerate(lines):
-        if at in placeholders:
-            runs.append([])
-        else:
-            runs[-1].append(line)
-    literal = [index for index, run in enumerate(runs) if any(line.strip() for line in run)]
-    blocks = tuple(tuple(runs[index]) for index in literal)
-    return blocks, bool(literal) and literal[0] > 0, bool(literal) and literal[-1] < len(runs) - 1
+    blocks: list[tuple[str, ...]] = []
+    gaps: list[list[str]] = [[]]
+    for is_placeholder, run in groupby(range(len(lines)), key=lambda at: at in placeholders):
+        found = [lines[at] for at in run]
+        if is_placeholder:
+            gaps[-1] += map(indent, found)
+        elif any(line.strip() for line in found):
+            blocks.append(tuple(found))
+            gaps.append([])
+    indents = tuple(tuple(gap) for gap in gaps if gap)
+    return Sketch(tuple(blocks), bool(gaps[0]), bool(blocks) and bool(gaps[-1]), marker_indents=indents)
 
 
 def _detected(num_placeholders: int) -> str:

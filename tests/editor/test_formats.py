@@ -153,8 +153,13 @@ def test_a_placeholder_behind_code_is_seen() -> None:
 
 def test_sketch_blocks_and_elided_ends() -> None:
     assert sketch("import a\n# ...\n\n# ... more code ...\nb = 1\n# ...\n") == Sketch(
-        (("import a",), ("b = 1",)), False, True
+        (("import a",), ("b = 1",)), False, True, marker_indents=(("", ""), ("",))
     )
+
+
+def test_a_sketch_knows_how_far_its_markers_are_indented() -> None:
+    text = "class A:\n    # ...\n    x = 1\n    # ...\n# ... rest of the file ...\n"
+    assert sketch(text).marker_indents == (("    ",), ("    ", ""))
 
 
 def test_dots_alone_are_a_placeholder_at_column_0_and_between_braces_only() -> None:
