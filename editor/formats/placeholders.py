@@ -17,7 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_DOTS = r"(?:\.{3,}|…)"
+# Possessive: a long row of dots that ends in anything else must not be parted in every way there is.
+_DOTS = r"(?:\.{3,}+|…)"
 _COMMENT = re.compile(
     r"\s*(?:\{\s*/\*+|/\*+|<!--|\(\*|//+|#+|--+|;+|%+|'|\*|REM\b)\s*(?P<body>\S.*?)\s*(?:\*+/\s*\}?|-->|\*\))?\s*",
     re.IGNORECASE,
@@ -37,7 +38,7 @@ _STATE = (
     r"(?:(?:is|are|remains?|stays?|kept|left|goes)\s+)*"
     r"(?:the same as before|the same|same|unchanged|as is|as-is|as before|unmodified|intact|here|omitted|above|below)"
 )
-_BARE = re.compile(rf"{_DOTS}(?:\s*{_DOTS})*")
+_BARE = re.compile(rf"{_DOTS}(?:\s*+{_DOTS})*+")
 _LEADING = re.compile(rf"[\[(<]?\s*{_DOTS}\s*(?P<words>.*?)\s*{_DOTS}?\s*[\])>]?")
 _WORD = re.compile(rf"\b(?:{_ELISION})\b", re.IGNORECASE)
 _PHRASE = re.compile(
@@ -52,6 +53,8 @@ _INLINE = re.compile(
     rf"(?://|#|/\*|<!--|--|;|%)\s*{_DOTS}\s*(?:existing|rest of|remaining|unchanged|same as|previous)\b", re.IGNORECASE
 )
 _MAX_WORDS = 9
+# No phrase of elision is longer, and the patterns take quadratic time on a long run of spaces.
+_MAX_CHARS = 200
 
 
 def placeholder_lines(lines: Sequence[str]) -> frozenset[int]:
@@ -62,6 +65,8 @@ def placeholder_lines(lines: Sequence[str]) -> frozenset[int]:
 def is_placeholder(line: str) -> bool:
     """Tell whether a line by itself is a placeholder: a comment of elision, `...` at column 0, or `…`."""
     stripped = line.strip()
+    if len(stripped) > _MAX_CHARS:
+        return False
     if stripped == "…" or (line.startswith(".") and _BARE.fullmatch(stripped)):
         return True
     comment = _COMMENT.fullmatch(line)
