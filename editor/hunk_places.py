@@ -7,7 +7,8 @@ all hunks in their order. A line number or a scope never makes lines fit that do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -55,7 +56,12 @@ class Slot:
         """Return the slot with a place decided."""
         return replace(self, chosen=start, rule=rule)
 
-    def narrowed(self, starts: Sequence[int]) -> Slot:
+    def between(self, low: int, high: int) -> Slot:
+        """Return the slot with its places in [low, high] only, and none decided."""
+        kept = slice(bisect_left(self.starts, low), bisect_right(self.starts, high))
+        return replace(self, starts=self.starts[kept], mappings=self.mappings[kept], chosen=None, rule=None)
+
+    def narrowed(self, starts: Collection[int]) -> Slot:
         """Return the slot with no other places than these, and none decided."""
         kept = [(start, one) for start, one in zip(self.starts, self.mappings, strict=True) if start in starts]
         starts, mappings = tuple(start for start, _ in kept), tuple(one for _, one in kept)
@@ -97,7 +103,7 @@ def _by_end(slot: Slot, blank_below: int, num_lines: int) -> Slot:
     if not slot.change.hint.at_end:
         return slot
     at_end = [start for start in slot.starts if start + slot.size == num_lines]
-    return slot.narrowed(at_end or [start for start in slot.starts if start + slot.size >= blank_below])
+    return slot.narrowed(at_end) if at_end else slot.between(blank_below - slot.size, num_lines)
 
 
 def _has_plausible_lines(slots: Sequence[Slot]) -> bool:
@@ -147,7 +153,7 @@ def _by_order(slots: Sequence[Slot]) -> list[Slot]:
     decided: list[Slot] = []
     for slot, low, high in zip(slots, first, last, strict=True):
         if slot.chosen is None and slot.starts:
-            slot = slot.narrowed([start for start in slot.starts if low <= start <= high])
+            slot = slot.between(low, high)
             slot = slot.at(slot.starts[0], "order") if _is_certain(slot) else slot
         decided.append(slot)
     return decided
@@ -157,7 +163,10 @@ def _leftmost(slots: Sequence[Slot]) -> list[int] | None:
     placed: list[int] = []
     above: tuple[int, int] | None = None
     for slot in slots:
-        start = next((at for at in _options(slot) if above is None or _fits(above, slot.core(at))), None)
+        starts = _options(slot)
+        first = 0 if above is None else bisect_left(starts, above[1] - slot.lead)
+        at_or_behind = (starts[row] for row in range(first, len(starts)))
+        start = next((at for at in at_or_behind if above is None or _fits(above, slot.core(at))), None)
         if start is None:
             return None
         placed.append(start)
@@ -169,7 +178,10 @@ def _rightmost(slots: Sequence[Slot]) -> list[int] | None:
     placed: list[int] = []
     below: tuple[int, int] | None = None
     for slot in reversed(slots):
-        start = next((at for at in reversed(_options(slot)) if below is None or _fits(slot.core(at), below)), None)
+        starts = _options(slot)
+        last = len(starts) if below is None else bisect_right(starts, below[0] - slot.size + slot.trail)
+        at_or_before = (starts[row] for row in range(last - 1, -1, -1))
+        start = next((at for at in at_or_before if below is None or _fits(slot.core(at), below)), None)
         if start is None:
             return None
         placed.append(start)

@@ -13,6 +13,7 @@ is what a tool writes for text that repeats itself.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
@@ -273,12 +274,18 @@ class _Merger:
         if not slot.starts:
             found = self._find(slot.change.before) if any(map(str.strip, slot.change.before)) else None
             return self._not_found(slot) if found is None else self._not_at_end(slot, found)
-        starts = self._ranked(slots, at)
-        options = [self._option(slot, start, rank, len(starts)) for rank, start in enumerate(starts[:_MAX_OPTIONS])]
+        starts = slot.starts
+        ranked = self._ranked(slots, at)
+        options = [self._option(slot, start, rank, len(starts)) for rank, start in enumerate(ranked)]
         if len(starts) == 1:
-            reason = "adds lines that stand there already, or are wanted twice."
+            blank = not any(map(str.strip, slot.change.before))
+            reason = (
+                "quotes only blank lines, which do not say where they stand."
+                if blank
+                else "adds lines that stand there already; whether they are wanted twice is open."
+            )
             return Open(self._refusal(slot, "open_intent", reason, _MORE_CONTEXT), _present(options))
-        shown = ", ".join(f"{start + 1}-{start + slot.size}" for start in sorted(starts)[:20])
+        shown = ", ".join(f"{start + 1}-{start + slot.size}" for start in starts[:20])
         more = f" and {len(starts) - 20} more" if len(starts) > 20 else ""
         unresolved = self._refusal(
             slot, "ambiguous", f"fits in {len(starts)} places: lines {shown}{more}.", _MORE_CONTEXT, len(starts)
@@ -286,12 +293,15 @@ class _Merger:
         return Open(unresolved, _present(options))
 
     def _ranked(self, slots: Sequence[Slot], at: int) -> list[int]:
-        """Return the places of a slot, those nearest to its line first."""
+        """Return some places of a slot, those nearest to its line first, else from the top."""
+        starts = slots[at].starts
         expected = expected_line(slots, at)
         line = slots[at].line if expected is None else expected
         if line is None:
-            return list(slots[at].starts)
-        return sorted(slots[at].starts, key=lambda start: (abs(start - line), start))
+            return list(starts[:_MAX_OPTIONS])
+        row = bisect_left(starts, line)
+        near = starts[max(0, row - _MAX_OPTIONS) : row + _MAX_OPTIONS]
+        return sorted(near, key=lambda start: (abs(start - line), start))[:_MAX_OPTIONS]
 
     def _option(self, slot: Slot, start: int, rank: int, count: int) -> Option | None:
         splice = self._splice(slot, start)

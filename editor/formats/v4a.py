@@ -45,7 +45,9 @@ def looks_like(edit: str) -> bool:
 
 def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
     """Return the edit of each file, in the patch's order; raises `EditSyntaxError`."""
-    lines = [line.removesuffix("\r") for line in edit.split("\n")]
+    lines = edit.split("\n")
+    if all(line.endswith("\r") for line in lines if line):
+        lines = [line.removesuffix("\r") for line in lines]
     edits: list[ParsedEdit] = []
     for first, end in _bodies(lines):
         edits += _Reader(lines, first, end).edits()
