@@ -2,9 +2,9 @@
 
 EditorError
 ├── CodecError              the file's bytes cannot be edited as text
-│   ├── BinaryFileError     they hold a NUL byte
-│   ├── NotUtf8Error        they are text in another encoding
-│   └── NotEncodableError   the merged text holds something that UTF-8 cannot express
+│   ├── BinaryFileError     they are no text: a NUL, or too many control characters
+│   ├── UndecodableError    they are not in the encoding that their byte order mark names
+│   └── NotEncodableError   the merged text holds something that the file's encoding cannot express
 └── EditSyntaxError         the edit itself cannot be read; `code` and `suggestion` say why and what to send
 """
 
@@ -29,15 +29,20 @@ class CodecError(EditorError):
 
 
 class BinaryFileError(CodecError):
-    """The bytes hold a NUL."""
+    """The bytes hold a NUL, or too many control characters."""
 
 
-class NotUtf8Error(CodecError):
-    """The bytes are not valid UTF-8."""
+class UndecodableError(CodecError):
+    """The bytes are not in the encoding that their byte order mark names."""
 
 
 class NotEncodableError(CodecError):
-    """The text holds a lone surrogate, which has no UTF-8 form."""
+    """The text holds a character that cannot be written in the file's encoding: `char`, on `line` (from 1)."""
+
+    def __init__(self, message: str, char: str, line: int) -> None:
+        super().__init__(message)
+        self.char = char
+        self.line = line
 
 
 class EditSyntaxError(EditorError):
