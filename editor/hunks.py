@@ -166,7 +166,7 @@ class _Merger:
         if not change.before and expected is None:
             expected = len(self._lines) - len(change.after)
         start = expected if expected in there.starts else there.starts[0] if len(there.starts) == 1 else None
-        if start is None or (not change.before and start != expected):
+        if start is None or (not change.before and (start != expected or len(there.starts) > 1)):
             return None
         return Places(there.rung, (start,), (there.shifts[there.starts.index(start)],))
 
@@ -187,6 +187,8 @@ class _Merger:
         at = self._repeated_at(slot, slot.chosen)
         if at is None or self._is_as_a_tool_writes(slot, slot.chosen):
             return slot
+        if self._edit.final_newline not in (None, self._newline) and slot.chosen + slot.size == len(self._lines):
+            return slot.narrowed([slot.chosen])
         added = slot.change.after[slot.lead : len(slot.change.after) - slot.trail]
         moved = at == slot.line != slot.chosen
         held = slot.chosen == slot.line and all(_context(slot.change))

@@ -241,6 +241,12 @@ def test_an_edit_of_the_final_newline_alone_needs_its_line() -> None:
     assert unresolved(apply("a\nc\n", hunk("b", "b", at_end=True), final_newline=False)).code == "not_found"
 
 
+def test_lines_that_repeat_without_the_final_newline_asked_for_are_not_done() -> None:
+    diff = "--- a/f\n+++ b/f\n@@ -3 +3,2 @@\n-x y\n+d\n+x y\n\\ No newline at end of file\n"
+    outcome = unresolved(apply_diff("a\nd\nx y\n", diff))
+    assert outcome.code == "open_intent"
+
+
 # Round trips: hostile lines
 
 LINES = [
