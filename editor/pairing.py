@@ -6,6 +6,7 @@ gaps; inside a gap the alignment with the largest sum of likeness wins (Needlema
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 
 from rapidfuzz import fuzz, process
 
-from editor.units import MARKER, TITLE, Unit
+from editor.edges import key
+from editor.units import MARKER, Unit
 
 # Of 1: what two units must have in common to be taken for each other.
 _MIN_LIKENESS = 0.55
@@ -30,6 +32,12 @@ _DROP_COST = 0.08
 _MAX_DROP_COST = 0.4
 
 
+_IMPORT = re.compile(r"\s*(?:import\b|from\s+\S+\s+import\b|use\s|using\s|#\s*include\b|require\b|const .*= require\()")
+_TITLED = re.compile(r"\s*(?P<call>[\w.$]+)\s*\(\s*(?P<quote>[\"'`])(?P<title>.*?)(?P=quote)")
+# Parts the call from its first string in the name of a unit such as `it("adds", ...)`.
+_TITLE = "\0"
+
+
 class Siblings:
     """The units of one level with what they are compared by; markers are no units to be paired."""
 
@@ -38,6 +46,7 @@ class Siblings:
         self.heads = ["" if unit.is_marker else lines[unit.core].strip() for unit in units]
         self._lines = lines
         self._texts: dict[int, str] = {}
+        self._names: dict[int, str] = {}
 
     def text(self, at: int) -> str:
         """Return a unit's lines from its core on, without indentation and blank lines."""
@@ -46,6 +55,18 @@ class Siblings:
             stripped = (line.strip() for line in self._lines[unit.core : unit.end])
             self._texts[at] = "\n".join(line for line in stripped if line)
         return self._texts[at]
+
+    def name(self, at: int) -> str:
+        """Return the name of a definition, or what the first line is about; '' if that cannot be told."""
+        if at not in self._names:
+            titled = _TITLED.match(self.heads[at])
+            guess = f"{titled['call']}{_TITLE}{titled['title']}" if titled else key(self.heads[at])
+            self._names[at] = self.units[at].name or guess
+        return self._names[at]
+
+    def is_import(self, at: int) -> bool:
+        """Tell whether a unit imports, includes or requires something."""
+        return _IMPORT.match(self.heads[at]) is not None
 
     def definition(self, at: int) -> tuple[str, str] | None:
         """Return (kind, name) of a definition that the grammar knows; a method counts as a function."""
@@ -106,22 +127,22 @@ def likeness(file: Siblings, f: int, snippet: Siblings, s: int) -> float:
     heads = fuzz.ratio(file.heads[f], snippet.heads[s]) / 100
     if one.continues:
         return heads
+    name, sent_name = file.name(f), snippet.name(s)
+    same_name = name != "" and name == sent_name
     if one.kind and other.kind:
         # Definitions with different names are different, however alike: a new test is a copy of its neighbour.
-        return (0.98 if one.kind == other.kind else 0.9) if one.name == other.name else 0.0
+        return (0.98 if one.kind == other.kind else 0.9) if same_name else 0.0
     if bool(one.kind) != bool(other.kind):
-        return 0.5 + 0.45 * heads if one.name and one.name == other.name else 0.0
-    if one.name and other.name and one.name != other.name and (heads < _MIN_RENAMED or _is_titled(one, other)):
-        return 0.0
+        return 0.5 + 0.45 * heads if same_name else 0.0
+    both_named = bool(name and sent_name)
+    if both_named and not same_name:
+        imports = file.is_import(f) or snippet.is_import(s)
+        if heads < _MIN_RENAMED or imports or (_TITLE in name and one.parts):
+            return 0.0
     inner = _text_likeness(file, f, snippet, s)
-    if one.name and one.name == other.name:
+    if same_name:
         return 0.5 + 0.2 * heads + 0.25 * inner
-    return (0.95 if not (one.name and other.name) else 0.8) * max(heads if not other.parts else 0.0, inner)
-
-
-def _is_titled(one: Unit, other: Unit) -> bool:
-    """Tell whether two names are titles (`it("adds")`) or imports: what is called otherwise is another one."""
-    return (TITLE in one.name and bool(one.parts)) or one.is_import or other.is_import
+    return (0.8 if both_named else 0.95) * max(heads if not other.parts else 0.0, inner)
 
 
 def _text_likeness(file: Siblings, f: int, snippet: Siblings, s: int) -> float:

@@ -45,7 +45,7 @@ def candidates(lines: list[str], sketch: Sketch, language: str | None) -> tuple[
         if MARKER in text:
             continue  # a new unit that leaves something out: there is nothing that it could stand for
         if text not in best or best[text].weight < reading.weight:
-            best[text] = reading
+            best[text] = replace(reading, weight=max(_MIN_SCORE, reading.weight))
     ranked = sorted(best, key=lambda text: -best[text].weight)[:MAX_CANDIDATES]
     weights = {text: best[text].weight * _syntax_factor(seen, text, language, len(ranked)) for text in ranked}
     total = sum(weights.values())

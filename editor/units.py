@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from editor.edges import COMMENT, key
+from editor.edges import COMMENT
 from editor.ladder import indent
 from editor.syntax import Survey, Symbol
 
@@ -27,10 +27,6 @@ _OPENS = re.compile(
 _ATTRIBUTE = re.compile(r"\s*(?:@[\w.]|#!?\[|\[\w[\w.()\", =]*\]\s*$)")
 _COMMENT_END = re.compile(r".*(?:\*/|-->)\s*$")
 _TAB = 4
-_IMPORT = re.compile(r"\s*(?:import\b|from\s+\S+\s+import\b|use\s|using\s|#\s*include\b|require\b|const .*= require\()")
-_TITLED = re.compile(r"\s*(?P<call>[\w.$]+)\s*\(\s*(?P<quote>[\"'`])(?P<title>.*?)(?P=quote)")
-TITLE = "\0"
-"""What parts the call from its first string in the name of a unit such as `it("adds", ...)`."""
 MARKER = "\0"
 """How a placeholder line is written in the lines that units are made of: no text has this character."""
 
@@ -40,7 +36,7 @@ class Unit:
     """Lines [start, end) of a text; `parts` are the units inside, closing lines among them.
 
     `is_marker` tells a placeholder line. `continues` tells a line that goes on with its parent (`} else {`, `}`).
-    `kind` and `name` are the definition's where the grammar knows one, else `kind` is '' and `name` a guess.
+    `kind` and `name` are the definition's where the grammar knows one, else ''.
     """
 
     start: int
@@ -52,7 +48,6 @@ class Unit:
     continues: bool = False
     kind: str = ""
     name: str = ""
-    is_import: bool = False
 
     @property
     def elides(self) -> bool:
@@ -68,11 +63,6 @@ def width_of(line: str) -> int:
 def is_comment(line: str) -> bool:
     """Tell whether a line is a comment, in any comment syntax."""
     return COMMENT.match(line) is not None
-
-
-def _name_of(line: str) -> str:
-    titled = _TITLED.match(line)
-    return f"{titled['call']}{TITLE}{titled['title']}" if titled else key(line)
 
 
 class _Builder:
@@ -119,8 +109,7 @@ class _Builder:
             inner,
             continues=not first and _CONTINUES.match(self.lines[at]) is not None,
             kind=symbol.kind if symbol else "",
-            name=symbol.simple_name if symbol else _name_of(self.lines[at]),
-            is_import=_IMPORT.match(self.lines[at]) is not None,
+            name=symbol.simple_name if symbol else "",
         )
 
     def _without_markers(self, at: int, stop: int) -> int:

@@ -182,9 +182,9 @@ class _Level:
 
     def _with_free(self, hidden: range, free: Sequence[int]) -> Iterator[_Piece]:
         """Yield hidden units, and among them the new ones that nothing holds in place: imports go to imports."""
-        imports = [s for s in free if self.snippet.units[s].is_import]
+        imports = [s for s in free if self.snippet.is_import(s)]
         others = [s for s in free if s not in imports]
-        last_import = max((f for f in hidden if self.file.units[f].is_import), default=hidden.start - 1)
+        last_import = max((f for f in hidden if self.file.is_import(f)), default=hidden.start - 1)
         place = self._place_for(hidden, others)
         for f in range(hidden.start, hidden.stop + 1):
             if f == last_import + 1:
@@ -211,7 +211,7 @@ class _Level:
     ) -> tuple[list[int], list[int], list[int]]:
         """Take new units that no neighbour holds in place out of `above` and `below`."""
         at_top, at_bottom = hidden.start == 0, hidden.stop == len(self.file.units)
-        if at_top and shown.start == 0 and all(self.snippet.units[s].is_import for s in above):
+        if at_top and shown.start == 0 and all(self.snippet.is_import(s) for s in above):
             between, above = [*above, *between], []
         if at_bottom and shown.stop == len(self.snippet.units):
             between, below = [*between, *below], []
@@ -276,7 +276,7 @@ class _Level:
     def _named_in_notes(self, notes: Sequence[Unit]) -> set[int]:
         words = {word for unit in notes for word in _WORD.findall(self.weaver.snippet[unit.start])}
         paired = set(self.pairs.values())
-        return {f for f, unit in enumerate(self.file.units) if unit.name and unit.name in words and f not in paired}
+        return {f for f in range(len(self.file.units)) if self.file.name(f) in words and f not in paired}
 
     def _blanks(self, above: _Piece | None, piece: _Piece) -> Sequence[str]:
         """Return the blank lines to stand between two pieces, as in the file or as in the snippet."""
