@@ -1,222 +1,136 @@
 """Cheap checks on every merged text, whoever made it: a rule, or a model.
 
     marker_leak          a placeholder stands in the result, and did not in the original
-    added_lines_present  a literal line of the edit is missing from the result
+    added_lines_present  a literal line (of a substitution: the new text) is missing from the result
     symbols_kept         a definition is gone that the edit neither names nor shows to be gone
     lines_removed        too large a share of the file is gone without the edit showing it
     elided_lines_kept    lines that a placeholder stands for are gone, and nothing stands in their place
     parse_errors         the grammar fails at more lines than it did in the original
     no_op                nothing changed although the edit asks for a change
-    truncated_tail       generation was cut short, or the end of the file is missing
+    truncated_tail       generation was cut short, the end of the file is missing, or the file was emptied
 
 All are always present, in this order; one that cannot be made says 'not applicable' and holds.
+
+The strict policy rejects a merge when any of them fails. The lenient one takes the word of whoever sent the edit for
+what goes and for what parses (symbols_kept, lines_removed, elided_lines_kept, parse_errors are reported only), and
+rejects what nobody can have meant: marker_leak, added_lines_present, no_op, truncated_tail.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from rapidfuzz import fuzz
-
-from editor.evidence import Removal, removals
+from editor.evidence import removals
 from editor.formats.placeholders import holds_placeholder, placeholder_lines
-from editor.syntax import Survey, Symbol, survey
-from editor.types import Check, ParsedEdit, Sketch, Substitutions
+from editor.losses import Losses, accounted, elided_lines_kept, lines_removed, symbols_kept, truncated_tail
+from editor.required import missing_lines, missing_texts, num_required
+from editor.syntax import Survey, survey
+from editor.types import Check, ParsedEdit, Policy, Sketch, Substitutions
+from editor.wording import NOT_APPLICABLE, SHOWN, listed
 
-MAX_REMOVED_SHARE = 0.6
-MIN_LINES_FOR_SHARE = 10
+DAMAGE = frozenset({"marker_leak", "added_lines_present", "no_op", "truncated_tail"})
+"""The checks that reject a merge under the lenient policy, too."""
+
 # A template or a dialect (front matter, macros) breaks the grammar everywhere; there new errors say nothing.
 MAX_ERRORS_BEFORE = 2
 MAX_ERROR_SHARE = 0.01
-_TAIL_LINES = 3
-_SHOWN = 5
-_NOT_APPLICABLE = "not applicable"
 
 
 def verify(
     original: str, merged: str, edit: ParsedEdit, language: str | None, *, truncated: bool = False
 ) -> tuple[Check, ...]:
     r"""Return all checks of one merged text. Both texts have "\n" lines; `truncated` says that generation was cut."""
-    gone = removals(original.split("\n"), merged.split("\n"), edit)
+    old, new = original.split("\n"), merged.split("\n")
     before = survey(original, language)
     after = survey(merged, language) if before is not None else None
+    as_sent = _is_the_edit_itself(original, new, edit)
+    worse = before is not None and after is not None and len(after.error_lines) > len(before.error_lines)
+    losses = Losses(old, new, edit, accounted(removals(old, new, edit), old, edit), before, after, as_sent, worse)
     return (
-        _marker_leak(original, merged, edit),
-        _added_lines_present(merged, edit),
-        _symbols_kept(before, after, edit, gone),
-        _lines_removed(original, edit, gone),
-        _elided_lines_kept(edit, gone),
-        _parse_errors(before, after, original.count("\n"), merged, edit),
+        _marker_leak(old, new, edit),
+        _added_lines_present(merged, new, edit),
+        symbols_kept(losses),
+        lines_removed(losses),
+        elided_lines_kept(losses),
+        _parse_errors(before, after, len(old), as_sent),
         _no_op(original, merged, edit),
-        _truncated_tail(original, merged, edit, gone, truncated),
+        truncated_tail(losses, truncated),
     )
 
 
-def passed(checks: Sequence[Check]) -> bool:
-    """Tell whether every check held."""
-    return all(check.ok for check in checks)
+def passed(checks: Sequence[Check], policy: Policy = "strict") -> bool:
+    """Tell whether a merge may stand: every check held, or with "lenient" every one of `DAMAGE`."""
+    return all(check.ok or (policy == "lenient" and check.name not in DAMAGE) for check in checks)
 
 
-def _marker_leak(original: str, merged: str, edit: ParsedEdit) -> Check:
-    lines = merged.split("\n")
+def _marker_leak(old: Sequence[str], new: Sequence[str], edit: ParsedEdit) -> Check:
+    first, old_end, new_end = _changed(old, new)
+    changed = new[first:new_end]
     # Only lines that are new are looked at: a file may well hold placeholders of its own.
-    new = Counter(map(str.strip, lines)) - Counter(map(str.strip, original.split("\n")))
-    leaked = [line.strip() for line in lines if line.strip() in new and holds_placeholder(line)]
-    if "..." in new and "..." not in map(str.strip, edit.added_lines):
-        leaked += ["..." for at in placeholder_lines(lines) if lines[at].strip() == "..." != lines[at]]
-    return Check("marker_leak", not leaked, _listed("placeholders in the result", leaked) or "no placeholder")
+    added = Counter(map(str.strip, changed)) - Counter(map(str.strip, old[first:old_end]))
+    leaked = [line.strip() for line in changed if line.strip() in added and holds_placeholder(line)]
+    if "..." in added and "..." not in map(str.strip, edit.added_lines):
+        leaked += ["..." for at in placeholder_lines(new) if new[at].strip() == "..." != new[at]]
+    return Check("marker_leak", not leaked, listed("placeholders in the result", leaked) or "no placeholder")
 
 
-def _added_lines_present(merged: str, edit: ParsedEdit) -> Check:
-    """Compare without indentation and spaces at line ends: a rule or a model may have shifted the lines."""
-    wanted = _wanted(edit)
-    stands = Counter(line.strip() for line in merged.split("\n"))
-    missing = list((wanted - stands).elements())
-    return Check(
-        "added_lines_present", not missing, _listed("missing lines", missing) or f"{wanted.total()} lines found"
-    )
+def _changed(old: Sequence[str], new: Sequence[str]) -> tuple[int, int, int]:
+    """Return where two texts begin to differ, and where in each they are the same again to the end."""
+    shorter = min(len(old), len(new))
+    first = next((at for at in range(shorter) if old[at] != new[at]), shorter)
+    rest = shorter - first
+    same = next((at for at in range(rest) if old[-1 - at] != new[-1 - at]), rest)
+    return first, len(old) - same, len(new) - same
 
 
-def _wanted(edit: ParsedEdit) -> Counter[str]:
-    """Return how often each line has to stand in the result at least."""
-    if isinstance(edit.changes, Sketch):
-        # A sketch may show a line of context twice, so that only its presence counts.
-        return Counter(set(_solid(edit.added_lines)))
-    wanted: Counter[str] = Counter()
+def _added_lines_present(merged: str, new: Sequence[str], edit: ParsedEdit) -> Check:
     if isinstance(edit.changes, Substitutions):
-        return wanted
-    for number, change in enumerate(edit.changes):
-        # Blocks may overlap when they are applied in turn, and one may take away what an earlier one wrote.
-        later = Counter[str]()
-        for other in edit.changes[number + 1 :]:
-            later += Counter(_solid(other.before)) - Counter(_solid(other.after))
-        # Dots on both sides stand for the same lines, or for themselves.
-        written = [line for line in change.after if line.strip() != "..." or line not in change.before]
-        wanted |= Counter(_solid(written)) - later
-    return wanted
+        missing = [text.split("\n")[0] for text in missing_texts(merged, edit.changes)]
+        found = f"{len(edit.changes.items)} texts found"
+    else:
+        missing = missing_lines(new, edit)
+        found = f"{num_required(edit)} lines found"
+    return Check("added_lines_present", not missing, listed("missing lines", missing) or found)
 
 
-def _solid(lines: Sequence[str]) -> Iterator[str]:
-    return (line.strip() for line in lines if line.strip() and not holds_placeholder(line))
-
-
-def _symbols_kept(before: Survey | None, after: Survey | None, edit: ParsedEdit, gone: Sequence[Removal]) -> Check:
+def _parse_errors(before: Survey | None, after: Survey | None, num_lines: int, as_sent: bool) -> Check:
     if before is None or after is None:
-        return Check("symbols_kept", True, f"{_NOT_APPLICABLE}: no grammar for this text")
-    lost = [symbol for symbol in _lost(before, after) if not _is_meant(symbol, after, edit, gone)]
-    names = list(dict.fromkeys(symbol.name for symbol in lost))
-    return Check("symbols_kept", not lost, _listed("lost definitions", names) or f"{len(before.symbols)} definitions")
-
-
-def _lost(before: Survey, after: Survey) -> Iterator[Symbol]:
-    """Yield the definitions that stand less often than they did; under a renamed parent they are not lost."""
-    left = Counter(symbol.name for symbol in before.symbols) - Counter(symbol.name for symbol in after.symbols)
-    gained = Counter(symbol.name for symbol in after.symbols) - Counter(symbol.name for symbol in before.symbols)
-    for symbol in before.symbols:
-        if left[symbol.name] <= 0:
-            continue
-        left[symbol.name] -= 1
-        parent = symbol.name.rpartition(".")[0]
-        moved = next((name for name in gained if _has_new_parent(name, symbol.simple_name, parent, left, gained)), None)
-        if moved is None:
-            yield symbol
-        else:
-            gained -= Counter([moved])
-
-
-def _has_new_parent(name: str, simple: str, parent: str, left: Counter[str], gained: Counter[str]) -> bool:
-    scope, _, last = name.rpartition(".")
-    return last == simple and scope != parent and (scope in gained or parent in left or not scope or not parent)
-
-
-def _is_meant(symbol: Symbol, after: Survey, edit: ParsedEdit, gone: Sequence[Removal]) -> bool:
-    """Tell whether the edit takes a definition away: it shows the place, rewrites it, or says so."""
-    word = re.compile(rf"(?<![\w$]){re.escape(symbol.simple_name)}(?![\w$])")
-    if not isinstance(edit.changes, Sketch):
-        return any(word.search(line) for line in edit.searched_lines)
-    if any(word.search(line) and re.search(r"remov|delet|renam", line, re.IGNORECASE) for line in edit.added_lines):
-        return True
-    at = [removal for removal in gone if removal.start < symbol.end_line and symbol.first_line < removal.end]
-    return bool(at) and all(removal.shown or _is_rewrite(removal) for removal in at)
-
-
-def _is_rewrite(removal: Removal) -> bool:
-    """Tell whether what stands instead is much like what is gone: a renamed function keeps its body."""
-    return bool(removal.instead) and fuzz.ratio("\n".join(removal.lines), "\n".join(removal.instead)) >= 60
-
-
-def _lines_removed(original: str, edit: ParsedEdit, gone: Sequence[Removal]) -> Check:
-    total = sum(bool(line.strip()) for line in original.split("\n"))
-    removed = sum(len(list(_solid(removal.unshown))) for removal in gone)
-    if isinstance(edit.changes, Sketch) and not edit.changes.elides:
-        # Without placeholders everything is "shown" to go; the file must at least not shrink that much.
-        removed = sum(max(0, len(list(_solid(gap.lines))) - len(list(_solid(gap.instead)))) for gap in gone)
-    share = removed / total if total else 0.0
-    ok = total <= MIN_LINES_FOR_SHARE or share <= MAX_REMOVED_SHARE
-    return Check("lines_removed", ok, f"{removed} of {total} lines removed without the edit showing it")
-
-
-def _elided_lines_kept(edit: ParsedEdit, gone: Sequence[Removal]) -> Check:
-    """A small model likes to drop what it was told to keep; a deletion has to be shown, however small it is."""
-    if not isinstance(edit.changes, Sketch) or not edit.changes.elides:
-        return Check("elided_lines_kept", True, f"{_NOT_APPLICABLE}: the edit has no placeholder")
-    dropped = [line for removal in gone if not any(_solid(removal.instead)) for line in _solid(removal.unshown)]
-    return Check("elided_lines_kept", not dropped, _listed("dropped lines", dropped) or "all stand")
-
-
-def _parse_errors(before: Survey | None, after: Survey | None, num_lines: int, merged: str, edit: ParsedEdit) -> Check:
-    if before is None or after is None:
-        return Check("parse_errors", True, f"{_NOT_APPLICABLE}: no grammar for this text")
+        return Check("parse_errors", True, f"{NOT_APPLICABLE}: no grammar for this text")
     detail = f"{len(after.error_lines)} syntax errors, {len(before.error_lines)} before"
     if len(after.error_lines) <= len(before.error_lines):
         return Check("parse_errors", True, detail)
     if len(before.error_lines) > max(MAX_ERRORS_BEFORE, MAX_ERROR_SHARE * num_lines):
-        return Check("parse_errors", True, f"{_NOT_APPLICABLE}: the grammar does not fit this file ({detail})")
-    if _is_the_edit_itself(merged, edit):
+        return Check("parse_errors", True, f"{NOT_APPLICABLE}: the grammar does not fit this file ({detail})")
+    if as_sent:
         return Check("parse_errors", True, f"{detail}; the result is the edit as it was sent")
-    lines = merged.split("\n")
-    where = ", ".join(str(line + 1) for line in after.error_lines[:_SHOWN] if line < len(lines))
+    known = set(before.error_lines)
+    new = [line for line in after.error_lines if line not in known] or after.error_lines
+    where = ", ".join(str(line + 1) for line in new[:SHOWN])
     return Check("parse_errors", False, f"{detail}; now at lines {where}")
 
 
-def _is_the_edit_itself(merged: str, edit: ParsedEdit) -> bool:
+def _is_the_edit_itself(original: str, new: Sequence[str], edit: ParsedEdit) -> bool:
     """Tell whether the edit is the whole result, so that whatever is wrong with it was sent so."""
-    if not isinstance(edit.changes, Sketch) or len(edit.changes.blocks) != 1:
+    if isinstance(edit.changes, Substitutions):
         return False
-    sent = [line.rstrip() for line in edit.changes.blocks[0]]
-    return "\n".join(sent).strip("\n") == "\n".join(line.rstrip() for line in merged.split("\n")).strip("\n")
+    if isinstance(edit.changes, Sketch):
+        sent = edit.changes.blocks[0] if len(edit.changes.blocks) == 1 else ()
+    else:
+        sent = () if original.strip() else edit.added_lines
+    return bool(sent) and _text(sent) == _text(new)
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "\n".join(map(str.rstrip, lines)).strip("\n")
 
 
 def _no_op(original: str, merged: str, edit: ParsedEdit) -> Check:
     if original != merged:
         return Check("no_op", True, "the text changed")
-    stands = {line.strip() for line in original.split("\n")}
     if isinstance(edit.changes, Sketch):
+        stands = set(map(str.strip, original.split("\n")))
         asked = any(line.strip() and line.strip() not in stands for line in edit.added_lines)
     else:
         asked = edit.added_lines != edit.searched_lines
     return Check("no_op", not asked, "nothing changed although the edit asks for it" if asked else "nothing to change")
-
-
-def _truncated_tail(original: str, merged: str, edit: ParsedEdit, gone: Sequence[Removal], truncated: bool) -> Check:
-    if truncated:
-        return Check("truncated_tail", False, "generation stopped before the end of the file")
-    if len(list(_solid(original.split("\n")))) <= MIN_LINES_FOR_SHARE and _is_the_edit_itself(merged, edit):
-        return Check("truncated_tail", True, f"{_NOT_APPLICABLE}: a small file, sent whole")
-    lost: list[str] = []
-    for removal in gone:
-        if removal.at_end and not removal.shown and not _is_rewrite(removal):
-            lost = list(_solid(removal.unshown))
-            instead = len(list(_solid(removal.instead)))
-            if len(lost) < _TAIL_LINES + 2 * instead:
-                lost = []
-    detail = f"the last {len(lost)} lines are gone" if lost else "the end of the file stands"
-    return Check("truncated_tail", not lost, detail)
-
-
-def _listed(what: str, found: Sequence[str]) -> str:
-    """Return 'what: a, b (and n more)', '' if there are none."""
-    more = f" (and {len(found) - _SHOWN} more)" if len(found) > _SHOWN else ""
-    return f"{what}: {', '.join(found[:_SHOWN])}{more}" if found else ""

@@ -1,0 +1,190 @@
+"""The checks on what a merge took out of a file: definitions, lines behind placeholders, the end."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rapidfuzz import fuzz
+
+from editor.evidence import Removal
+from editor.required import solid
+from editor.syntax import Survey, Symbol
+from editor.types import Check, ParsedEdit, Sketch, Substitutions
+from editor.wording import NOT_APPLICABLE, listed
+
+MAX_REMOVED_SHARE = 0.6
+MIN_LINES_FOR_SHARE = 10
+MAX_LOST_SHARE = 0.5
+"""Of the definitions of a file that was sent whole."""
+
+_TAIL_LINES = 3
+_TAIL_SHARE = 0.25
+_MIN_LIKENESS = 60
+_SAID = re.compile(r"remov|delet|renam", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What the checks look at. `as_sent` says that the edit is the whole result, `worse` that it parses worse."""
+
+    original: Sequence[str]
+    merged: Sequence[str]
+    edit: ParsedEdit
+    gone: Sequence[Removal]
+    before: Survey | None
+    after: Survey | None
+    as_sent: bool
+    worse: bool
+
+    @property
+    def is_whole_file(self) -> bool:
+        """Tell whether the sender declared the edit to be the whole file."""
+        return isinstance(self.edit.changes, Sketch) and self.edit.changes.complete
+
+    @property
+    def is_small(self) -> bool:
+        """Tell whether the file is so small that a share of it says nothing."""
+        return self.num_lines <= MIN_LINES_FOR_SHARE
+
+    @property
+    def num_lines(self) -> int:
+        """The lines of the original that are not blank."""
+        return sum(1 for line in self.original if line and not line.isspace())
+
+
+def accounted(gone: Sequence[Removal], original: Sequence[str], edit: ParsedEdit) -> tuple[Removal, ...]:
+    """Strike from `unshown` what the edit takes away without quoting whole lines of it.
+
+    A substitution shows every line that holds a line of its old text; a range of lines shows the lines at its numbers.
+    """
+    if isinstance(edit.changes, Sketch):
+        return tuple(gone)
+    if isinstance(edit.changes, Substitutions):
+        texts = {text.strip() for item in edit.changes.items for text in item.old.split("\n")} - {""}
+        pattern = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
+        left = [tuple(line for line in part.unshown if not (pattern and pattern.search(line))) for part in gone]
+    else:
+        hints = [change.hint for change in edit.changes if change.hint.num_unseen and change.hint.line is not None]
+        named = Counter(
+            line.strip() for hint in hints for line in original[hint.line or 0 :][: hint.num_unseen] if line.strip()
+        )
+        left = [tuple(_unnamed(part.unshown, named)) for part in gone]
+    return tuple(replace(part, unshown=unshown) for part, unshown in zip(gone, left, strict=True))
+
+
+def _unnamed(lines: Sequence[str], named: Counter[str]) -> Iterator[str]:
+    for line in lines:
+        if named[line.strip()] > 0:
+            named[line.strip()] -= 1
+        else:
+            yield line
+
+
+def symbols_kept(losses: Losses) -> Check:
+    """Look for definitions that stand less often than they did, and that the edit does not take away."""
+    before, after = losses.before, losses.after
+    if before is None or after is None:
+        return Check("symbols_kept", True, f"{NOT_APPLICABLE}: no grammar for this text")
+    lost = list(_lost(before, after))
+    if losses.is_whole_file and len(lost) <= MAX_LOST_SHARE * len(before.symbols):
+        return Check("symbols_kept", True, f"{NOT_APPLICABLE}: the file was sent whole")
+    lost = [symbol for symbol in lost if not _is_meant(symbol, losses)]
+    names = list(dict.fromkeys(symbol.name for symbol in lost))
+    return Check("symbols_kept", not lost, listed("lost definitions", names) or f"{len(before.symbols)} definitions")
+
+
+def _lost(before: Survey, after: Survey) -> Iterator[Symbol]:
+    """Yield the definitions that stand less often than they did; under a renamed parent they are not lost."""
+    stood = Counter(symbol.name for symbol in before.symbols)
+    stands = Counter(symbol.name for symbol in after.symbols)
+    left, gained = stood - stands, stands - stood
+    scopes: dict[str, list[str]] = {}
+    for symbol in after.symbols:
+        if symbol.name in gained:
+            scopes.setdefault(symbol.simple_name, []).append(_scope(symbol))
+    for symbol in before.symbols:
+        if left[symbol.name] <= 0:
+            continue
+        left[symbol.name] -= 1
+        around = scopes.get(symbol.simple_name, [])
+        moved = next((scope for scope in around if _is_new_scope(scope, _scope(symbol), left, gained)), None)
+        if moved is None:
+            yield symbol
+        else:
+            around.remove(moved)
+
+
+def _scope(symbol: Symbol) -> str:
+    return symbol.name.removesuffix(symbol.simple_name).removesuffix(".")
+
+
+def _is_new_scope(scope: str, old: str, left: Counter[str], gained: Counter[str]) -> bool:
+    return scope != old and (scope in gained or old in left or not scope or not old)
+
+
+def _is_meant(symbol: Symbol, losses: Losses) -> bool:
+    """Tell whether the edit takes a definition away: it shows the place, rewrites it, or says so."""
+    word = re.compile(rf"(?<![\w$]){re.escape(symbol.simple_name)}(?![\w$])")
+    edit = losses.edit
+    at = [part for part in losses.gone if part.start < symbol.end_line and symbol.first_line < part.end]
+    if not isinstance(edit.changes, Sketch):
+        headed = [part for part in at if part.start <= symbol.name_line < part.end]
+        return any(map(word.search, edit.searched_lines)) or (bool(headed) and all(part.shown for part in headed))
+    if any(word.search(line) and _SAID.search(line) for line in edit.added_lines):
+        return True
+    return bool(at) and all(part.shown or _is_rewrite(part) for part in at)
+
+
+def _is_rewrite(removal: Removal) -> bool:
+    """Tell whether what stands instead is much like what is gone: a renamed function keeps its body."""
+    return bool(removal.instead) and fuzz.ratio("\n".join(removal.lines), "\n".join(removal.instead)) >= _MIN_LIKENESS
+
+
+def lines_removed(losses: Losses) -> Check:
+    """Hold the share of the file that is gone without the edit showing it under a limit."""
+    total = losses.num_lines
+    removed = sum(_num_solid(part.unshown) for part in losses.gone)
+    changes = losses.edit.changes
+    if isinstance(changes, Sketch) and not changes.elides:
+        # Without placeholders everything is "shown" to go; the file must at least not shrink that much.
+        removed = sum(max(0, _num_solid(part.lines) - _num_solid(part.instead)) for part in losses.gone)
+    ok = total <= MIN_LINES_FOR_SHARE or removed <= MAX_REMOVED_SHARE * total
+    return Check("lines_removed", ok, f"{removed} of {total} lines removed without the edit showing it")
+
+
+def _num_solid(lines: Sequence[str]) -> int:
+    return sum(1 for _ in solid(lines))
+
+
+def elided_lines_kept(losses: Losses) -> Check:
+    """A small model likes to drop what it was told to keep; a deletion has to be shown, however small it is."""
+    if not isinstance(losses.edit.changes, Sketch) or not losses.edit.changes.elides:
+        return Check("elided_lines_kept", True, f"{NOT_APPLICABLE}: the edit has no placeholder")
+    dropped = [line for part in losses.gone if not any(solid(part.instead)) for line in solid(part.unshown)]
+    return Check("elided_lines_kept", not dropped, listed("dropped lines", dropped) or "all stand")
+
+
+def truncated_tail(losses: Losses, truncated: bool) -> Check:
+    """Look for an end of the file that is gone and that nothing shows to go, the whole of it included."""
+    if truncated:
+        return Check("truncated_tail", False, "generation stopped before the end of the file")
+    if not any(map(str.strip, losses.merged)) and any(part.unshown for part in losses.gone):
+        return Check("truncated_tail", False, "the file is empty now")
+    if losses.is_small and losses.as_sent:
+        return Check("truncated_tail", True, f"{NOT_APPLICABLE}: a small file, sent whole")
+    lost = max((_num_lost(part) for part in losses.gone), default=0)
+    if losses.is_whole_file and not losses.worse and lost < _TAIL_SHARE * losses.num_lines:
+        lost = 0
+    detail = f"the last {lost} lines are gone" if lost else "the end of the file stands"
+    return Check("truncated_tail", not lost, detail)
+
+
+def _num_lost(removal: Removal) -> int:
+    """Return how many lines of the end are gone for nothing much in their stead, 0 if too few to mean anything."""
+    if not removal.at_end or removal.shown or _is_rewrite(removal):
+        return 0
+    lost = _num_solid(removal.unshown)
+    return lost if lost >= _TAIL_LINES + 2 * _num_solid(removal.instead) else 0
