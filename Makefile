@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MODEL ?= qwen2.5-coder-1.5b
+FUZZ_SECONDS ?= 60
 TEST_MODELS := smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: all demo serve test test-long lint format bench models-for-tests clean
+.PHONY: all demo serve test test-long fuzz lint format bench models-for-tests clean
 .DEFAULT_GOAL := all
 
 all: $(VENV)/.installed
@@ -23,6 +24,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.installed-test: $(VENV)/.installed
 	@echo "installing what the tests and checks need (transformers, mypy, ruff, ...)"
 	$(PIP_INSTALL) --editable '.[test,bench]'
+	@touch $@
+
+$(VENV)/.installed-fuzz: $(VENV)/.installed
+	@echo "installing atheris, the fuzzer (35 MB)"
+	$(PIP_INSTALL) --editable '.[fuzz]'
 	@touch $@
 
 # One edit by rule and one by the model, over HTTP. MODEL=qwen2.5-coder-0.5b is quicker and less able.
@@ -53,6 +59,10 @@ test: lint models-for-tests
 
 test-long: lint models-for-tests
 	$(BIN)/pytest
+
+# The editor, by coverage, for FUZZ_SECONDS; what it finds lies in build/fuzz.
+fuzz: $(VENV)/.installed-fuzz
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 # The table of README.md: prefill, plain and copy tokens a second, load time and memory of every model.
 bench: models-for-tests $(VENV)/.installed-test

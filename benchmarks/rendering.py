@@ -7,7 +7,7 @@ marker line inside the text may leave no marker free.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from editor.alignment import line_opcodes
@@ -40,7 +40,7 @@ def lazy_snippet(before: str, after: str, marker: str, context: int = 2) -> str:
     """Write the changed lines with `context` lines about them, and a placeholder for everything between."""
     a, b = before.split("\n"), after.split("\n")
     out: list[str] = []
-    spans = _joined([_grown(span, context, len(a)) for span in changes(a, b)])
+    spans = _grown(changes(a, b), lambda span: (max(0, span.a_start - context), min(len(a), span.a_end + context)))
     for number, span in enumerate(spans):
         if span.a_start or number:
             out.append(marker)
@@ -52,7 +52,7 @@ def lazy_snippet(before: str, after: str, marker: str, context: int = 2) -> str:
 
 def search_replace(before: str, after: str) -> str | None:
     """Write one block for each change, with as many lines about it as make its SEARCH part stand once."""
-    if before.endswith("\n") != after.endswith("\n") or _needs_more_markers(before + after):
+    if not ends_alike(before, after) or _needs_more_markers(before + after):
         return None
     a, b = _lines(before), _lines(after)
     spans = unique_spans(a, b)
@@ -77,22 +77,49 @@ def v4a(before: str, after: str, path: str) -> str | None:
     return "\n".join([*out, "*** End Patch", ""])
 
 
+def whole(before: str, after: str) -> str | None:
+    """Write the whole file. It says nothing of the final newline, and a fence about all of it would be taken off."""
+    if not after.strip() or not ends_alike(before, after):
+        return None
+    first = next(line for line in after.split("\n") if line.strip())
+    return None if first.lstrip().startswith(("```", "~~~")) else after
+
+
 def replace(before: str, after: str) -> str | None:
     """Write one exact replacement from the first to the last difference, and as many lines more as make it unique."""
     if not before:
         return None
-    start = next(
-        (at for at, (x, y) in enumerate(zip(before, after, strict=False)) if x != y), min(map(len, (before, after)))
-    )
-    end = 0
-    limit = min(len(before), len(after)) - start
-    while end < limit and before[-1 - end] == after[-1 - end]:
-        end += 1
-    stop = len(before) - end
-    while start == stop or _occurs_again(before, before[start:stop]):
+    start = _common_prefix(before, after)
+    stop = len(before) - _common_prefix(before[start:][::-1], after[start:][::-1])
+    while start == stop or _stands_again(before, before[start:stop]):
         start = before.rfind("\n", 0, max(0, start - 1)) + 1
         stop = (before.find("\n", stop) + 1) or len(before)
     return exact_replacement(before[start:stop], after[start : len(after) - (len(before) - stop)])
+
+
+def line_ranges(before: str, after: str) -> str | None:
+    """Write each change by its line numbers with the old lines; lines that are only added take the one above along."""
+    if not before or not ends_alike(before, after):
+        return None
+    a, b = _lines(before), _lines(after)
+    spans = _grown(changes(a, b), _with_a_line)
+    return json.dumps(
+        [
+            {
+                "start_line": span.a_start + 1,
+                "end_line": span.a_end,
+                "old": _text(a[span.a_start : span.a_end]),
+                "new": _text(b[span.b_start : span.b_end]),
+            }
+            for span in spans
+        ],
+        ensure_ascii=False,
+    )
+
+
+def ends_alike(before: str, after: str) -> bool:
+    """Tell whether an edit that says nothing of the final newline can mean this; a file that is created gets one."""
+    return (not before or before.endswith("\n")) == after.endswith("\n")
 
 
 def changes(a: Sequence[str], b: Sequence[str]) -> list[Span]:
@@ -102,32 +129,36 @@ def changes(a: Sequence[str], b: Sequence[str]) -> list[Span]:
 
 def unique_spans(a: Sequence[str], b: Sequence[str]) -> list[Span]:
     """Return the changed spans, each grown until its old lines stand once in `a` and are not blank; none overlap."""
-    return _joined([_grown_until_unique(span, a) for span in changes(a, b)])
+    return _grown(changes(a, b), lambda span: _unique_range(span, a))
 
 
-def _grown_until_unique(span: Span, a: Sequence[str]) -> Span:
+def _unique_range(span: Span, a: Sequence[str]) -> tuple[int, int]:
     for context in range(len(a) + 1):
-        grown = _grown(span, context, len(a))
-        lines = a[grown.a_start : grown.a_end]
-        if any(line.strip() for line in lines) and _count(a, lines) == 1:
-            return grown
-    return _grown(span, len(a), len(a))
+        start, end = max(0, span.a_start - context), min(len(a), span.a_end + context)
+        if any(line.strip() for line in a[start:end]) and _count(a, a[start:end]) == 1:
+            return start, end
+    return 0, len(a)
 
 
-def _grown(span: Span, context: int, num_lines: int) -> Span:
-    above, below = min(context, span.a_start), min(context, num_lines - span.a_end)
-    return Span(span.a_start - above, span.a_end + below, span.b_start - above, span.b_end + below)
+def _grown(spans: Sequence[Span], grow: Callable[[Span], tuple[int, int]]) -> list[Span]:
+    """Return the spans with the old lines that `grow` asks for about each; those that then meet become one."""
+    groups: list[tuple[int, int, list[Span]]] = []
+    for span in spans:
+        start, end = grow(span)
+        group = [span]
+        while groups and start <= groups[-1][1]:
+            above = groups.pop()
+            start, end, group = min(start, above[0]), max(end, above[1]), above[2] + group
+        groups.append((start, end, group))
+    return [
+        Span(start, end, group[0].b_start - (group[0].a_start - start), group[-1].b_end + (end - group[-1].a_end))
+        for start, end, group in groups
+    ]
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
-    out: list[Span] = []
-    for span in sorted(spans, key=lambda span: span.a_start):
-        if out and span.a_start <= out[-1].a_end:
-            last = out.pop()
-            out.append(Span(last.a_start, max(last.a_end, span.a_end), last.b_start, max(last.b_end, span.b_end)))
-        else:
-            out.append(span)
-    return out
+def _common_prefix(one: str, other: str) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (x, y) in pairs if x != y), min(len(one), len(other)))
 
 
 def _count(lines: Sequence[str], part: Sequence[str]) -> int:
@@ -135,7 +166,13 @@ def _count(lines: Sequence[str], part: Sequence[str]) -> int:
     return sum(lines[at : at + len(part)] == part for at in starts)
 
 
-def _occurs_again(text: str, part: str) -> bool:
+def _with_a_line(span: Span) -> tuple[int, int]:
+    if span.a_start < span.a_end:
+        return span.a_start, span.a_end
+    return max(0, span.a_start - 1), max(1, span.a_start)
+
+
+def _stands_again(text: str, part: str) -> bool:
     return text.find(part, text.find(part) + 1) >= 0
 
 

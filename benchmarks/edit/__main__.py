@@ -20,13 +20,14 @@ import json
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from benchmarks.cases import DEFAULT_CASES, SHAPES, AnyCase, Case, load
+from benchmarks.cases import DEFAULT_CASES, SHAPES, AnyCase, Case, PatchCase, load
 from benchmarks.edit.measuring import Row, measure, measure_also
 from benchmarks.edit.peers import compare
+from benchmarks.edit.round_trips import Failure, run
 from benchmarks.edit.scale import measure_scale
 from benchmarks.edit.summary import counts, summarise, table
 from benchmarks.machine import describe
@@ -38,14 +39,14 @@ def main() -> None:
     options = _options()
     print(describe())
     loaded = load(options.cases, options.case_format)
-    cases = _chosen(loaded.cases, options)
-    cases = [case for case in cases if isinstance(case, Case)]
+    cases = _chosen(loaded.cases, options.format, options.limit, options.seed)
     rows = [measure(case, options.repeats) for case in cases]
     also = [row for case in cases if isinstance(case, Case) for row in measure_also(case, options.repeats)]
     summary: dict[str, Any] = summarise(rows)
     summary["also"] = {f"{row.format} of {row.shape}": {} for row in also}
     for title in summary["also"]:
         summary["also"][title] = counts([row for row in also if f"{row.format} of {row.shape}" == title])
+    summary["wrong_certain_anywhere"] = sum(row.wrong_certain for row in rows + also)
     summary |= {"skipped_files": list(loaded.skipped_files), "unusable": list(loaded.unusable)}
     _print(summary, rows + also)
     if options.peers:
@@ -54,10 +55,14 @@ def main() -> None:
     if options.scale:
         summary["scale"] = measure_scale()
         _print_scale(summary["scale"])
+    failures: list[Failure] = []
+    if options.round_trips:
+        summary["round_trips"], failures = run(options.round_trips, options.seed, loaded.cases)
+        _print_round_trips(summary["round_trips"], failures)
     if options.json:
         found = {"summary": summary, "rows": [{**asdict(row), "ms": row.ms} for row in rows + also]}
         options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
-    if summary["wrong_certain"]:
+    if summary["wrong_certain"] or failures:
         sys.exit("wrong and claimed certain: see above")
 
 
@@ -67,26 +72,35 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--case-format", choices=SHAPES, help="the shape of all records (told by their fields if not given)"
     )
-    parser.add_argument("--format", choices=get_args(FormatName), help="only the cases in this edit format")
+    parser.add_argument("--format", choices=get_args(FormatName), help="only the cases with an edit in this format")
     parser.add_argument("--limit", type=int, help="a sample of this many cases")
     parser.add_argument("--seed", type=int, default=0, help="for the sample")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each case (default 5)")
     parser.add_argument("--json", type=Path, help="write summary and rows there")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="time other matchers too")
     parser.add_argument("--scale", action=argparse.BooleanOptionalAction, default=True, help="time a 1 MB file, too")
+    parser.add_argument("--round-trips", type=int, default=0, help="this many generated round trips, too")
     return parser.parse_args()
 
 
-def _chosen(cases: Sequence[AnyCase], options: argparse.Namespace) -> list[AnyCase]:
-    found = [case for case in cases if options.format in (None, _format(case))]
-    if options.limit is None or options.limit >= len(found):
+def _chosen(cases: Sequence[AnyCase], format_name: FormatName | None, limit: int | None, seed: int) -> list[AnyCase]:
+    found = list(cases)
+    if format_name is not None:
+        found = [case for one in cases if (case := _in_format(one, format_name)) is not None]
+    if limit is None or limit >= len(found):
         return found
-    kept = set(random.Random(options.seed).sample(range(len(found)), options.limit))
+    kept = set(random.Random(seed).sample(range(len(found)), limit))
     return [case for at, case in enumerate(found) if at in kept]
 
 
-def _format(case: AnyCase) -> str:
-    return case.format if isinstance(case, Case) else "v4a"
+def _in_format(case: AnyCase, format_name: FormatName) -> AnyCase | None:
+    """Return the case with its edit in this format, None if it has none."""
+    if isinstance(case, PatchCase):
+        return case if format_name == "v4a" else None
+    if format_name == case.format:
+        return replace(case, also={})
+    edit = case.also.get(format_name)
+    return None if edit is None else replace(case, format=format_name, edit=edit, also={})
 
 
 def _print(summary: dict[str, Any], rows: Sequence[Row]) -> None:
@@ -101,7 +115,7 @@ def _print(summary: dict[str, Any], rows: Sequence[Row]) -> None:
     print("rungs: " + ", ".join(f"{name} {number}" for name, number in sorted(summary["by_rung"].items())))
     for row in rows:
         right = row.outcome == "exact" or (row.outcome == "refused" and row.expects != "text")
-        if not right and (not row.variety or row.outcome == "wrong"):
+        if (not right and not row.variety) or row.outcome == "wrong" or (right and row.format == "v4a" and row.detail):
             reason = ", ".join(row.failed_checks) or f"{row.reason} {row.detail}".strip() or row.rung
             print(f"  {'WRONG, CERTAIN' if row.wrong_certain else row.outcome:<15} {row.format:<14} {row.id}: {reason}")
     for name in summary["unusable"]:
@@ -128,6 +142,15 @@ def _print_peers(peers: dict[str, Any]) -> None:
             times = "  ".join(f"{ratio:7.2f}x" for ratio in ratios)
             right = f"{found['exact']:>4} of {found['cases']} right"
             print(f"  {name:<15}{right}, median {found['median_ms']:8.3f} ms  {times}")
+
+
+def _print_round_trips(found: dict[str, Any], failures: Sequence[Failure]) -> None:
+    total = sum(results["cases"] for results in found.values())
+    print(f"{total} generated round trips, apply(diff(a, b), a) == b; {len(failures)} failures:")
+    for name, results in found.items():
+        print(f"  {name:<15} " + ", ".join(f"{number} {what}" for what, number in results.items()))
+    for failure in sorted(failures, key=lambda failure: len(failure.before) + len(failure.after))[:10]:
+        print(f"  FAILED {failure.format}: {failure.before!r} -> {failure.after!r}, but: {failure.got!r}")
 
 
 def _print_scale(scale: dict[str, Any]) -> None:

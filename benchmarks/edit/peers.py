@@ -123,7 +123,7 @@ def _hunk_verified(case: Case, _: Blocks) -> str | None:
 
 
 def _merged(case: Case, edit: ParsedEdit) -> str | None:
-    outcome = merge(case.original, edit)
+    outcome = merge(case.original, edit, language_of(case.path))
     return outcome.text if isinstance(outcome, Merged) else None
 
 

@@ -36,7 +36,7 @@ def _measure(name: FormatName, render: Callable[[str, str], str | None], factor:
     times = []
     for _ in range(3):
         started = time.perf_counter()
-        outcome = merge(before, parse(edit, name))
+        outcome = merge(before, parse(edit, name), "python")
         times.append((time.perf_counter() - started) * 1e3)
     right = isinstance(outcome, Merged) and outcome.text == after
     result = "exact" if right else "wrong" if isinstance(outcome, Merged) else "refused"

@@ -57,8 +57,20 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
 
 def table(blocks: Iterable[tuple[str, dict[str, Any]]]) -> str:
     """Lay blocks of counts out as lines of text, one block a line."""
-    heads = ("cases", *OUTCOMES, "wrong_certain", "certain_share", "p50_ms", "p99_ms")
-    names = ("cases", "exact", "1st cand", "any cand", "refused", "wrong", "w.certain", "certain", "p50 ms", "p99 ms")
+    heads = ("cases", *OUTCOMES, "wrong_certain", "certain_share", "p50_ms", "p99_ms", "p50_merge_ms")
+    names = (
+        "cases",
+        "exact",
+        "1st cand",
+        "any cand",
+        "refused",
+        "wrong",
+        "w.certain",
+        "certain",
+        "p50 ms",
+        "p99 ms",
+        "p50 unverified",
+    )
     rows = [("", *names), *((title, *(_cell(block[key], key) for key in heads)) for title, block in blocks)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(names) + 1)]
     lines = (

@@ -1,0 +1,36 @@
+"""apply(diff(a, b), a) == b: texts built from bytes, so that a failure shrinks; many more of them in `test-long`."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.cases import DEFAULT_CASES, load
+from benchmarks.edit.generated import pair
+from benchmarks.edit.round_trips import WAYS, Failure, round_trip, run
+from editor.types import FormatName
+from tests.fuzz.targets import ByteRandom
+
+
+@pytest.mark.parametrize("name", WAYS)
+@settings(max_examples=120)
+@given(st.binary(max_size=300))
+def test_a_difference_in_any_format_leads_to_the_second_text(name: FormatName, data: bytes) -> None:
+    result = round_trip(name, *pair(ByteRandom(data), ()))
+    assert not isinstance(result, Failure), result
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_plain_change_comes_back_exactly(name: FormatName) -> None:
+    before = "def a():\n    return 1\n\n\ndef b():\n    return 2\n\n\ndef c():\n    return 3\n"
+    after = before.replace("return 2", "return 20")
+    assert round_trip(name, before, after) == "exact"
+
+
+@pytest.mark.long
+def test_a_hundred_thousand_round_trips() -> None:
+    cases = load(DEFAULT_CASES).cases if DEFAULT_CASES.exists() else ()
+    counts, failures = run(100_000, 0, cases)
+    assert failures[:3] == []
+    assert all(found["exact"] > 500 for found in counts.values())
