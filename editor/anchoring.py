@@ -107,7 +107,7 @@ def _between(lines: list[str], block: Block, anchors: list[tuple[int, int]]) -> 
         hidden = lines[place + 1 : next_place]
         shown = block.lines[row + 1 : next_row]
         gap = with_all_of(hidden, shown)
-        if gap is None and _in_other_form(hidden, shown):
+        if gap is None and in_other_form(hidden, shown):
             merged += [*shown, lines[next_place]]
             continue
         if gap is None:
@@ -116,7 +116,7 @@ def _between(lines: list[str], block: Block, anchors: list[tuple[int, int]]) -> 
                 f"Lines {place + 2}-{next_place} of the file are not among the lines of the edit that are to stand "
                 f"between {quoted(lines[place])} and {quoted(lines[next_place])}.",
             )
-        check_addition(_added(gap, hidden), lines, place + 1)
+        check_addition(added(gap, hidden), lines, place + 1)
         merged += [*gap, lines[next_place]]
     return merged
 
@@ -128,7 +128,7 @@ def _upper_edge(lines: list[str], floor: int, block: Block, row: int, place: int
         head = with_all_of(lines[:place], block.lines[:row])
         if head is None:
             raise DoubtError("open_intent", f"Nothing says where the first line {quoted(block.lines[0])} belongs.")
-        check_addition(_added(head, lines[:place]), lines, place)
+        check_addition(added(head, lines[:place]), lines, place)
         return 0, head
     edge = read_edge(inner, outer, lines[place], upward=True)
     return _checked_upper(lines, floor, block, edge, place)
@@ -152,7 +152,7 @@ def _lower_edge(lines: list[str], block: Block, row: int, place: int) -> tuple[i
         tail = with_all_of(outer, inner)
         if tail is None:
             raise DoubtError("open_intent", f"Nothing says what follows the last line {quoted(block.lines[-1])}.")
-        check_addition(_added(tail, outer), lines, place + 1)
+        check_addition(added(tail, outer), lines, place + 1)
         return len(lines), tail
     edge = read_edge(inner, outer, lines[place], upward=False)
     end = place + 1 + edge.consumed
@@ -192,7 +192,7 @@ def with_all_of(hidden: Sequence[str], shown: Sequence[str]) -> list[str] | None
     return merged
 
 
-def _in_other_form(hidden: Sequence[str], shown: Sequence[str]) -> bool:
+def in_other_form(hidden: Sequence[str], shown: Sequence[str]) -> bool:
     """Tell whether each hidden line that is not shown stands there changed, about the same name and no line more."""
     return all(
         op.equal or _same_lines(hidden, shown, op)
@@ -210,7 +210,7 @@ def _same_lines(hidden: Sequence[str], shown: Sequence[str], op: LineOp) -> bool
     )
 
 
-def _added(gap: Sequence[str], hidden: Sequence[str]) -> list[str]:
+def added(gap: Sequence[str], hidden: Sequence[str]) -> list[str]:
     left = Counter(hidden)
     left.subtract(gap)
     return [line for line in gap if left[line] < 0]

@@ -8,6 +8,7 @@ from itertools import groupby, pairwise
 
 from editor.pairing import Siblings, pair, strong_matches
 from editor.placing import TellingLines, arrangements
+from editor.snippets import survey_snippet
 from editor.syntax import Survey, num_errors, survey
 from editor.types import Candidate, Sketch
 from editor.units import MARKER, Unit, units_of
@@ -62,9 +63,9 @@ def _syntax_factor(before: Survey | None, text: str, language: str | None, num_c
 
 
 def _readings(lines: list[str], sketch: Sketch, language: str | None, seen: Survey | None) -> Iterator[_Reading]:
-    snippet, markers = _flat(sketch)
+    snippet, markers = flat(sketch)
     units = units_of(lines, seen)
-    parsed = survey("\n".join("" if at in markers else line for at, line in enumerate(snippet)), language)
+    parsed = survey_snippet(["" if at in markers else line for at, line in enumerate(snippet)], language)
     sent = units_of(snippet, parsed, markers)
     if sketch.elides:
         yield from _placed_readings(lines, sketch)
@@ -76,7 +77,7 @@ def _readings(lines: list[str], sketch: Sketch, language: str | None, seen: Surv
     yield from _woven_readings(lines, units, snippet, open_ended, 1.0 - share, "the snippet is a part of the file")
 
 
-def _flat(sketch: Sketch) -> tuple[list[str], frozenset[int]]:
+def flat(sketch: Sketch) -> tuple[list[str], frozenset[int]]:
     """Return the snippet's lines, its markers, and where these stand."""
     num_gaps = sketch.opens_elided + len(sketch.blocks) - 1 + sketch.closes_elided
     indents = iter(sketch.marker_indents or [("",)] * num_gaps)

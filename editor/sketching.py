@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from editor.anchoring import Block, Placement, can_anchor, place, refuse_rival, refuse_twin, unique_lines, with_all_of
+from editor.binding import bound_lines
 from editor.edges import NOTE, DoubtError, quoted
 from editor.formats.placeholders import holds_placeholder, is_placeholder
 from editor.readings import candidates
@@ -23,6 +24,9 @@ def merge_sketch(lines: list[str], sketch: Sketch, language: str | None = None) 
     try:
         merged = _merged_lines(lines, sketch)
     except DoubtError as doubt:
+        bound = bound_lines(lines, sketch, language) if sketch.elides else None
+        if bound is not None and bound != lines:
+            return Merged("".join(line + "\n" for line in bound), "syntax")
         readings = candidates(lines, sketch, language)
         count = max(doubt.num_candidates, len(readings))
         return Unresolved(doubt.code, doubt.reason, count, suggestion=_SUGGESTION, candidates=readings)
