@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from operator import itemgetter
 
@@ -25,6 +25,7 @@ _CHUNK_BYTES = 1 << 16
 _READS_PER_BYTE = 50
 _READ_ALLOWANCE = 8_000_000
 _MAX_YAML_BLOCKS = 200
+_KEPT_CHARS = 400_000
 _YAML_INDICATOR = re.compile(rb"[-?:](?=\s|$)")
 _OPENERS = b"{[(|>"
 _BODIES = frozenset({"block", "keyframe_block_list", "column_definitions", "create_query", "function_body"})
@@ -98,6 +99,10 @@ def survey(text: str, language: str | None) -> Survey | None:
     """Parse a text once; None for a language without a grammar here, and for a text that is too large or too broken."""
     if language not in GRAMMARS:
         return None
+    return _survey_again(text, language) if len(text) <= _KEPT_CHARS else _survey(text, language)
+
+
+def _survey(text: str, language: str) -> Survey | None:
     # Some grammars want a newline at the end of the last statement; its absence is no error of an edit.
     data = (text if text.endswith("\n") else text + "\n").encode("utf-8", "replace")
     if len(data) > MAX_BYTES:
@@ -111,6 +116,10 @@ def survey(text: str, language: str | None) -> Survey | None:
     if sum(node.child_count**2 for node in errors) > _MAX_ERROR_WORK:
         return None
     return Survey(tuple(node.start_point[0] for node in errors), _symbols(root, language, data))
+
+
+# A merge surveys the text that its verification surveys again.
+_survey_again = lru_cache(maxsize=4)(_survey)
 
 
 def _parse(data: bytes, language: Language) -> Node | None:

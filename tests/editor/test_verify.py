@@ -6,8 +6,8 @@ import pytest
 
 from editor.formats import parse
 from editor.merge import merge
-from editor.types import Check, Merged
-from editor.verify import passed, verify
+from editor.types import Check, Hint, Merged, ParsedEdit, Replacement, Sketch, Substitution, Substitutions
+from editor.verify import DAMAGE, passed, verify
 
 NAMES = (
     "marker_leak",
@@ -61,8 +61,10 @@ BLOCK = """\
 """
 
 
-def failed(merged: str, edit: str = LAZY, original: str = ORIGINAL, language: str | None = "javascript") -> list[str]:
-    checks = verify(original, merged, parse(edit), language)
+def failed(
+    merged: str, edit: str | ParsedEdit = LAZY, original: str = ORIGINAL, language: str | None = "javascript"
+) -> list[str]:
+    checks = verify(original, merged, parse(edit) if isinstance(edit, str) else edit, language)
     assert tuple(check.name for check in checks) == NAMES
     assert all(check.detail for check in checks)
     return [check.name for check in checks if not check.ok]
@@ -156,9 +158,11 @@ def test_a_renamed_class_keeps_its_methods() -> None:
     assert failed(ORIGINAL.replace("Calculator", "Machine"), lazy) == []
 
 
-def test_passed() -> None:
-    assert passed((Check("a", True, ""), Check("b", True, "")))
-    assert not passed((Check("a", True, ""), Check("b", False, "")))
+def test_the_lenient_policy_rejects_only_what_nobody_can_mean() -> None:
+    names = {name: passed([Check(name, False, "")], "lenient") for name in NAMES}
+    assert {name for name, ok in names.items() if not ok} == DAMAGE
+    assert not any(passed([Check(name, False, "")]) for name in NAMES)
+    assert passed([Check("a", True, ""), Check("b", True, "")])
 
 
 def test_what_the_merger_makes_passes() -> None:
@@ -180,3 +184,97 @@ def test_a_deletion_that_the_snippet_shows_is_not_a_dropped_line() -> None:
     edit = "  // ... existing code ...\n  mul(a) {\n    this.result *= a;\n  }\n  // ... existing code ...\n"
     merged = ORIGINAL.replace("    this.result *= a;\n    return this;\n", "    this.result *= a;\n")
     assert failed(merged, edit) == []
+
+
+def replaced(*items: tuple[str, str], replace_all: bool = False) -> ParsedEdit:
+    changes = Substitutions(tuple(Substitution(old, new, replace_all) for old, new in items))
+    return ParsedEdit("replace", changes, "")
+
+
+def hunks(*changes: Replacement) -> ParsedEdit:
+    return ParsedEdit("udiff", changes, "", ordered=True)
+
+
+def whole(text: str) -> ParsedEdit:
+    return ParsedEdit("whole", Sketch((tuple(text.rstrip("\n").split("\n")),), False, False, complete=True), "")
+
+
+def test_a_substitution_must_stand_in_the_result_to_the_character() -> None:
+    edit = replaced(("+= a", "+= Number(a)"))
+    right = ORIGINAL.replace("+= a", "+= Number(a)")
+    assert failed(right, edit) == []
+    assert failed(right.replace("Number(a)", "Number( a)"), edit) == ["added_lines_present"]
+    assert failed(ORIGINAL, edit) == ["added_lines_present", "no_op"]
+
+
+def test_a_substitution_that_a_later_one_changes_again_need_not_stand() -> None:
+    assert failed(ORIGINAL.replace("add", "plus2"), replaced(("add", "plus"), ("lus(", "lus2("))) == []
+    assert failed(ORIGINAL.replace("add", "plus"), replaced(("add", "sum"), ("sub", "sub"))) == ["added_lines_present"]
+
+
+def test_a_name_replaced_everywhere_is_neither_a_loss_of_lines_nor_of_definitions() -> None:
+    original = "".join(f"def get_{number}(x):\n    return get_{number}\n" for number in range(30))
+    edit = replaced(("get_", "fetch_"), replace_all=True)
+    assert failed(original.replace("get_", "fetch_"), edit, original, "python") == []
+
+
+def test_a_definition_that_no_substitution_touches_may_not_go() -> None:
+    right = ORIGINAL.replace("+= a", "+= b")
+    damaged = right.replace(right[right.index("  mul") : right.index("  reset")], "")
+    assert "symbols_kept" in failed(damaged, replaced(("+= a", "+= b")))
+
+
+def test_what_each_of_several_hunks_adds_must_stand() -> None:
+    edit = hunks(
+        Replacement(("  add(a) {",), ("  add(a) {", "    check(a);")),
+        Replacement(("  mul(a) {",), ("  mul(a) {", "    check(a);")),
+    )
+    once = ORIGINAL.replace("  add(a) {\n", "  add(a) {\n    check(a);\n")
+    twice = once.replace("  mul(a) {\n", "  mul(a) {\n    check(a);\n")
+    assert failed(twice, edit) == []
+    assert failed(once, edit) == ["added_lines_present"]
+
+
+def test_what_a_range_of_lines_takes_away_may_go_and_nothing_else() -> None:
+    hint = Hint(line=5, pinned=True, num_unseen=10)
+    edit = ParsedEdit("lines", (Replacement((), (), hint),), "")
+    lines = ORIGINAL.split("\n")
+    assert failed("\n".join(lines[:5] + lines[15:]), edit) == []
+    assert "symbols_kept" in failed("\n".join(lines[:5] + lines[-2:]), edit)
+
+
+def test_a_whole_file_may_rewrite_and_drop_but_not_lose_most_or_its_end() -> None:
+    without_mul = ORIGINAL.replace(ORIGINAL[ORIGINAL.index("  mul") : ORIGINAL.index("  reset")], "")
+    assert failed(without_mul, whole(without_mul)) == []
+    cut = ORIGINAL[: ORIGINAL.index("  mul")]
+    assert "truncated_tail" in failed(cut, whole(cut))
+    stub = "class Calculator {\n}\n"
+    assert "lines_removed" in failed(stub, whole(stub))
+
+
+def test_an_emptied_file_is_found_by_both_policies() -> None:
+    """cline#9555, kilocode#3312: the file was written empty."""
+    for original in (ORIGINAL, "x = 1\n"):
+        for edit in (whole("\n"), parse(LAZY), replaced(("sub", "minus"))):
+            checks = verify(original, "", edit, None)
+            assert "truncated_tail" in [check.name for check in checks if not check.ok]
+            assert not passed(checks, "lenient")
+    assert failed("", hunks(Replacement(("x = 1",), ())), "x = 1\n", None) == []
+
+
+def test_a_created_file_is_taken_as_it_was_sent() -> None:
+    for edit in (whole("def f(:\n"), ParsedEdit("v4a", (Replacement((), ("def f(:",)),), "", action="create")):
+        assert failed("def f(:\n", edit, "", "python") == []
+        assert failed("def g(:\n", edit, "", "python") == ["added_lines_present", "parse_errors"]
+
+
+def test_a_long_missing_line_is_cut_in_the_detail() -> None:
+    line = "x" * 100_000
+    checks = verify("a\n", "b\n", hunks(Replacement(("a",), (line,))), None)
+    assert max(len(check.detail) for check in checks) < 300
+
+
+def test_many_blocks_are_verified() -> None:
+    original = "".join(f"line {number}\n" for number in range(2_000))
+    edit = ParsedEdit("search_replace", tuple(Replacement((f"line {at}",), (f"LINE {at}",)) for at in range(2_000)), "")
+    assert failed(original.upper(), edit, original, None) == []
