@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from posixpath import normpath
 
 from editor.hunks import merge_hunks
+from editor.languages import language_of
 from editor.merge import merge
 from editor.types import Action, AlreadyApplied, Merged, MergeOutcome, ParsedEdit, ReasonCode, Unresolved
 
@@ -189,7 +190,9 @@ class _Tree:
             if edit.action == "update" and not edit.changes:
                 return Unresolved("malformed", f"Update file hunk for path '{edit.path}' is empty.")
             return merge_hunks(text, edit, compat=edit.action == "update")
-        return merge(text, edit) if edit.changes else AlreadyApplied("The edit changes no line.")
+        if not edit.changes:
+            return AlreadyApplied("The edit changes no line.")
+        return merge(text, edit, language_of(edit.path))
 
     def _may_take(self, path: str) -> bool:
         return self.compat or (path in self.leaving and path not in self.changed and path not in self.arrived)

@@ -7,6 +7,7 @@ another order, may mean to delete, to move, or just be careless: its readings ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from editor.anchoring import Block, Placement, can_anchor, place, refuse_rival, refuse_twin, unique_lines, with_all_of
@@ -16,6 +17,10 @@ from editor.formats.placeholders import holds_placeholder, is_placeholder
 from editor.readings import candidates
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Sketch, Unresolved
 
+_OTHER_FORMAT = re.compile(
+    r"<{5,9} ?(?:SEARCH|ORIGINAL|HEAD)\b|-{5,9} ?SEARCH\b|={7}$|[>+]{5,9} ?(?:REPLACE|UPDATED)\b|"
+    r"@@ .*@@|\*\*\* (?:Begin|End|Update|Add|Delete)\b"
+)
 _SUGGESTION = "Use mode 'model' or 'auto', or send SEARCH/REPLACE blocks with the exact lines to change."
 
 
@@ -76,6 +81,10 @@ def _refuse_unclear_lines(lines: list[str], sketch: Sketch) -> None:
     for line in (line for block in sketch.blocks for line in block if line.strip() not in stands):
         if holds_placeholder(line):
             raise DoubtError("open_intent", f"A placeholder stands behind code in the line {quoted(line)}.")
+        if _OTHER_FORMAT.match(line):
+            raise DoubtError(
+                "open_intent", f"The line {quoted(line)} belongs to another format of edits, or to a file."
+            )
         if NOTE.match(line):
             raise DoubtError("open_intent", f"The comment {quoted(line)} may be a note about the edit, or part of it.")
 

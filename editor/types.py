@@ -92,7 +92,8 @@ class ParsedEdit:
     `detected` says in a few words why `format` was taken ("2 SEARCH/REPLACE blocks"). `path` is the file that the edit
     names, "" if it names none; `move_to` is its new name, "" if it keeps the old. `ordered` says that the replacements
     stand in the order of the file and do not overlap, as the hunks of a diff do. `final_newline` says whether the
-    result ends with a newline; None leaves it as it was. A `delete` has no changes.
+    result ends with a newline; None leaves it as it was. A `delete` of a diff has the
+    lines that it deletes, of a V4A patch no changes.
     """
 
     format: FormatName

@@ -163,3 +163,12 @@ def test_a_snippet_that_equals_the_file() -> None:
 def test_an_empty_file_is_filled() -> None:
     assert apply("a = 1\n", "") == Merged("a = 1\n", "anchored")
     assert isinstance(apply("# ...\na = 1\n", ""), Unresolved)
+
+
+@pytest.mark.parametrize("line", ["<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE", "@@ -1,2 +1,3 @@", "*** Begin Patch"])
+def test_lines_of_another_format_are_never_written_for_certain(line: str) -> None:
+    outcome = merge(
+        "# Title\n\nText one.\n\nText two.\n", parse(f"# Title\n\nText one.\n{line}\n\nText two.\n", "lazy")
+    )
+    assert isinstance(outcome, Unresolved)
+    assert outcome.code == "open_intent"
