@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from editor.formats import parse
+from editor.languages import language_of
 from editor.merge import merge
 from editor.types import Check, Hint, Merged, ParsedEdit, Replacement, Sketch, Substitution, Substitutions
 from editor.verify import DAMAGE, passed, verify
+from tests.editor.recorded import rows
 
 NAMES = (
     "marker_leak",
@@ -278,3 +280,9 @@ def test_many_blocks_are_verified() -> None:
     original = "".join(f"line {number}\n" for number in range(2_000))
     edit = ParsedEdit("search_replace", tuple(Replacement((f"line {at}",), (f"LINE {at}",)) for at in range(2_000)), "")
     assert failed(original.upper(), edit, original, None) == []
+
+
+def test_no_check_fails_on_recorded_results_as_substitutions_and_as_whole_files() -> None:
+    for row in rows("agent_sessions/edit_cases.jsonl"):
+        for edit in (replaced((row["old_text"], row["new_text"])), whole(row["expected"])):
+            assert failed(row["expected"], edit, row["original"], language_of(row["path"])) == [], row["id"]
