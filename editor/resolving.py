@@ -40,8 +40,9 @@ def resolve(index: LineIndex, change: Replacement) -> Resolution:
 
 
 def leaking(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Return the placeholders of the new lines that the old ones do not have."""
-    return [line for line in after if holds_placeholder(line) and line not in before]
+    """Return the placeholders of the new lines that the old ones do not have, at whatever indentation."""
+    quoted = {line.strip() for line in before}
+    return [line for line in after if holds_placeholder(line) and line.strip() not in quoted]
 
 
 def leak(placeholder: str, of: str = "REPLACE lines") -> Unresolved:
@@ -54,8 +55,14 @@ def leak(placeholder: str, of: str = "REPLACE lines") -> Unresolved:
 
 
 def _of_leaking(index: LineIndex, change: Replacement, leaked: Sequence[str]) -> Resolution:
-    """Placeholders in REPLACE are never written; they may stand for what those of SEARCH leave out."""
-    elided = resolve_elided(index, change) if elides(change) and all(map(is_elision, leaked)) else None
+    """Placeholders in REPLACE are never written; they may stand for what those of SEARCH leave out.
+
+    Those of SEARCH leave nothing out where the file holds them too.
+    """
+    literal = find(index, change.before) is not None
+    elided = (
+        None if literal or not elides(change) or not all(map(is_elision, leaked)) else resolve_elided(index, change)
+    )
     return elided or Open(leak(leaked[0]))
 
 

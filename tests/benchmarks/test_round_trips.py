@@ -21,7 +21,19 @@ def test_a_difference_in_any_format_leads_to_the_second_text(name: FormatName, d
     assert not isinstance(result, Failure), result
 
 
-@pytest.mark.parametrize("name", WAYS)
+FOUND: list[tuple[FormatName, str, str]] = [
+    ("search_replace", "// ... existing code ...\n    return x\n", "    // ... existing code ...\n        return x\n"),
+    ("search_replace", "a\nb\n# rest of the file unchanged\nc\n", "    a\n    // ... existing code ...\nc\n"),
+    ("search_replace", "a\n# rest of the file unchanged\n", "b\n# rest of-the file unchanged\n"),
+]
+
+
+@pytest.mark.parametrize(("name", "before", "after"), FOUND)
+def test_what_was_found_before_is_not_merged_wrong_again(name: FormatName, before: str, after: str) -> None:
+    assert not isinstance(round_trip(name, before, after), Failure)
+
+
+@pytest.mark.parametrize("name", [name for name in WAYS if name != "lazy"])
 def test_a_plain_change_comes_back_exactly(name: FormatName) -> None:
     before = "def a():\n    return 1\n\n\ndef b():\n    return 2\n\n\ndef c():\n    return 3\n"
     after = before.replace("return 2", "return 20")
