@@ -98,7 +98,7 @@ def pair(file: Siblings, snippet: Siblings) -> Pairing:
     return Pairing(pairs, moved)
 
 
-def strong_matches(file: Siblings, snippet: Siblings) -> int:
+def strong_matches(file: Siblings, snippet: Siblings, *, definitions_only: bool = False) -> int:
     """Return how many units of the snippet have a sure counterpart: the same definition, or the same text."""
     definitions: set[tuple[str, str]] = set()
     heads: dict[str, list[int]] = defaultdict(list)
@@ -112,7 +112,7 @@ def strong_matches(file: Siblings, snippet: Siblings) -> int:
             continue
         if snippet.definition(at) in definitions:
             count += 1
-        elif sum(map(str.isalnum, snippet.heads[at])) > _MIN_TELLING:
+        elif not definitions_only and sum(map(str.isalnum, snippet.heads[at])) > _MIN_TELLING:
             count += any(file.text(other) == snippet.text(at) for other in heads.get(snippet.heads[at], ()))
     return count
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
+from rapidfuzz import fuzz, process
+
 from editor.pairing import Siblings, pair, strong_matches
 from editor.placing import TellingLines, arrangements
 from editor.snippets import survey_snippet
@@ -21,6 +23,9 @@ _UNLIKELY = 0.5
 _WORSE_SYNTAX = 0.25
 _FRAGMENT = 0.3
 _MIN_SCORE = 0.0001
+_MAX_GROUPS = 8
+# Per cent of rapidfuzz's ratio.
+_MIN_HEAD_LIKENESS = 60
 # A snippet without markers that shows this share of the file's units is more likely the whole file.
 _WHOLE_SHARE = 0.6
 
@@ -69,12 +74,14 @@ def _readings(lines: list[str], sketch: Sketch, language: str | None, seen: Surv
     sent = units_of(snippet, parsed, markers)
     if sketch.elides:
         yield from _placed_readings(lines, sketch)
-        yield from _woven_readings(lines, units, snippet, sent, 1.0, "")
+        yield from _woven_readings(lines, units, snippet, sent, language, 1.0, "")
         return
     share = _share_shown(lines, units, snippet, sent)
     yield _Reading(in_spelling_of(lines, snippet), share, "the snippet is the whole file")
     open_ended = (_marker(snippet), *sent, _marker(snippet))
-    yield from _woven_readings(lines, units, snippet, open_ended, 1.0 - share, "the snippet is a part of the file")
+    yield from _woven_readings(
+        lines, units, snippet, open_ended, language, 1.0 - share, "the snippet is a part of the file"
+    )
 
 
 def flat(sketch: Sketch) -> tuple[list[str], frozenset[int]]:
@@ -120,19 +127,24 @@ def _woven_readings(
     units: Sequence[Unit],
     snippet: list[str],
     sent: Sequence[Unit],
+    language: str | None,
     weight: float,
     why: str,
 ) -> Iterator[_Reading]:
     main = Choices()
     weight *= _well_formed(snippet, sent)
-    merged, decisions = _woven(lines, units, snippet, sent, main)
-    if decisions.moved_together:
+    found = _woven(lines, units, snippet, sent, main, language)
+    if found is not None and found[1].moved_together:
         main = replace(main, move=True)
-        merged, decisions = _woven(lines, units, snippet, sent, main)
+        found = _woven(lines, units, snippet, sent, main, language)
+    if found is None:
+        return
+    merged, decisions = found
     yield _Reading(merged, weight, why or "as the snippet shows it")
     for choices, reason in _alternatives(main, decisions):
-        other, _ = _woven(lines, units, snippet, sent, choices)
-        yield _Reading(other, weight * _UNLIKELY, f"{why}; {reason}" if why else reason)
+        other = _woven(lines, units, snippet, sent, choices, language)
+        assert other is not None
+        yield _Reading(other[0], weight * _UNLIKELY, f"{why}; {reason}" if why else reason)
 
 
 def _placed_readings(lines: list[str], sketch: Sketch) -> Iterator[_Reading]:
@@ -175,18 +187,29 @@ def _alternatives(main: Choices, seen: Decisions) -> Iterator[tuple[Choices, str
 
 
 def _woven(
-    lines: list[str], units: Sequence[Unit], snippet: list[str], sent: Sequence[Unit], choices: Choices
-) -> tuple[list[str], Decisions]:
-    """Weave every group of the snippet into the level of the file where it belongs."""
-    weaver = Weaver(lines, snippet, choices)
-    edits: list[tuple[int, int, list[str]]] = []
-    for group in _groups(sent):
-        level, start, end = _level_for(lines, units, snippet, group)
-        edits.append((start, end, weaver.woven(level, group, start, end)))
-    merged = list(lines)
-    for start, end, new in sorted(edits, key=lambda edit: -edit[0]):
-        merged[start:end] = new
-    return merged, weaver.seen
+    lines: list[str],
+    units: Sequence[Unit],
+    snippet: list[str],
+    sent: Sequence[Unit],
+    choices: Choices,
+    language: str | None,
+) -> tuple[list[str], Decisions] | None:
+    """Weave every group of the snippet into the level of the file where it belongs; None if one belongs nowhere."""
+    seen = Decisions()
+    groups = list(_groups(sent))
+    if len(groups) > _MAX_GROUPS:
+        return None
+    merged = lines
+    for number, group in enumerate(groups):
+        if number:
+            units = units_of(merged, survey("\n".join(merged), language))
+        found = _level_for(merged, units, snippet, group)
+        if found is None:
+            return None
+        level, start, end = found
+        weaver = Weaver(merged, snippet, choices, seen)
+        merged = [*merged[:start], *weaver.woven(level, group, start, end), *merged[end:]]
+    return merged, seen
 
 
 def _groups(sent: Sequence[Unit]) -> Iterator[tuple[Unit, ...]]:
@@ -202,22 +225,38 @@ def _groups(sent: Sequence[Unit]) -> Iterator[tuple[Unit, ...]]:
         yield tuple(sent[first - (first > 0) : last + (last < len(sent))])
 
 
-def _level_for(
-    lines: list[str], units: Sequence[Unit], snippet: list[str], group: Sequence[Unit]
-) -> tuple[Sequence[Unit], int, int]:
-    """Return the siblings of the file among which a group belongs, and the lines that they take."""
+_Level = tuple[Sequence[Unit], int, int]
+
+
+def _level_for(lines: list[str], units: Sequence[Unit], snippet: list[str], group: Sequence[Unit]) -> _Level | None:
+    """Return the siblings of the file among which a group belongs, and the lines that they take; None if none do."""
     shown = Siblings(snippet, group)
     width = next((unit.width for unit in group if not unit.is_marker), 0)
-    best = (strong_matches(Siblings(lines, units), shown), width == 0, 0)
-    chosen: tuple[Sequence[Unit], int, int] = (units, 0, len(lines))
-    if best[0] and width == 0:
+    top: _Level = (units, 0, len(lines))
+    if width == 0 and strong_matches(Siblings(lines, units), shown):
+        return top
+    levels = [(unit.parts, unit.core + 1, unit.end) for _, unit in _nested(units, 1)]
+    best, chosen = 0, top
+    for level in levels:
+        found = strong_matches(Siblings(lines, level[0]), shown, definitions_only=level[0][0].width != width)
+        if found > best:
+            best, chosen = found, level
+    if best or width == 0:
         return chosen
-    for depth, unit in _nested(units, 1):
-        found = strong_matches(Siblings(lines, unit.parts), shown)
-        fits = unit.parts[0].width == width
-        if (found, fits, -depth) > best:
-            best = (found, fits, -depth)
-            chosen = (unit.parts, unit.core + 1, unit.end)
+    fitting = [level for level in levels if level[0][0].width == width]
+    return fitting[0] if len(fitting) == 1 else _most_like(lines, fitting, shown)
+
+
+def _most_like(lines: Sequence[str], levels: Sequence[_Level], shown: Siblings) -> _Level | None:
+    """Return the level with the line most like one of a group; None if none is like any."""
+    heads = [(lines[unit.core].strip(), number) for number, level in enumerate(levels) for unit in level[0]]
+    best, chosen = float(_MIN_HEAD_LIKENESS), None
+    for at, unit in enumerate(shown.units):
+        if unit.is_marker or unit.continues:
+            continue
+        found = process.extractOne(shown.heads[at], [head for head, _ in heads], scorer=fuzz.ratio, score_cutoff=best)
+        if found is not None and (found[1] > best or chosen is None):
+            best, chosen = found[1], levels[heads[found[2]][1]]
     return chosen
 
 

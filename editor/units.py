@@ -128,7 +128,8 @@ class _Builder:
             if self.blank[line]:
                 continue
             if line in self.markers:
-                if self.width[line] > width and all(self.blank[between] for between in range(last + 1, line)):
+                touches = all(self.blank[between] for between in range(last + 1, line))
+                if self.width[line] > width and touches and (opened or last > at):
                     last = line
                 continue
             skipped = any(marker in self.markers for marker in range(last + 1, line))

@@ -66,11 +66,11 @@ class _Piece:
 class Weaver:
     """Weaves snippets into one file under one set of choices."""
 
-    def __init__(self, file: Sequence[str], snippet: Sequence[str], choices: Choices) -> None:
+    def __init__(self, file: Sequence[str], snippet: Sequence[str], choices: Choices, seen: Decisions) -> None:
         self.file = file
         self.snippet = snippet
         self.choices = choices
-        self.seen = Decisions()
+        self.seen = seen
 
     def woven(self, in_file: Sequence[Unit], in_snippet: Sequence[Unit], start: int, end: int) -> list[str]:
         """Return the merged lines of one level, which takes lines [start, end) of the file."""
