@@ -28,6 +28,7 @@ from benchmarks.cases import DEFAULT_CASES, SHAPES, AnyCase, Case, PatchCase, lo
 from benchmarks.edit.measuring import Row, measure, measure_also
 from benchmarks.edit.peers import compare
 from benchmarks.edit.round_trips import Failure, run
+from benchmarks.edit.samples import read_samples
 from benchmarks.edit.scale import measure_scale
 from benchmarks.edit.summary import counts, summarise, table
 from benchmarks.machine import describe
@@ -48,6 +49,7 @@ def main() -> None:
         summary["also"][title] = counts([row for row in also if f"{row.format} of {row.shape}" == title])
     summary["wrong_certain_anywhere"] = sum(row.wrong_certain for row in rows + also)
     summary |= {"skipped_files": list(loaded.skipped_files), "unusable": list(loaded.unusable)}
+    summary["parser_samples"] = read_samples(loaded.skipped_files)
     _print(summary, rows + also)
     if options.peers:
         summary["peers"] = compare([case for case in cases if isinstance(case, Case)], options.seed)
@@ -118,6 +120,11 @@ def _print(summary: dict[str, Any], rows: Sequence[Row]) -> None:
         if (not right and not row.variety) or row.outcome == "wrong" or (right and row.format == "v4a" and row.detail):
             reason = ", ".join(row.failed_checks) or f"{row.reason} {row.detail}".strip() or row.rung
             print(f"  {'WRONG, CERTAIN' if row.wrong_certain else row.outcome:<15} {row.format:<14} {row.id}: {reason}")
+    samples = summary["parser_samples"]
+    if samples["files"]:
+        print(f"diffs without their files: {samples['read']} of {samples['files']} read; refused:")
+        for name, message in samples["refused"].items():
+            print(f"  {name}: {message}")
     for name in summary["unusable"]:
         print(f"  not usable: {name}")
     for folder, names in _by_folder(summary["skipped_files"]).items():

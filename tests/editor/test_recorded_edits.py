@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from benchmarks.edit.measuring import measure
 from editor.formats import parse
 from editor.languages import language_of
 from editor.merge import merge
@@ -22,6 +23,7 @@ from tests.editor.recorded import (
     search_replace,
     session_cases,
 )
+from tests.editor.recorded import cases as recorded
 
 Cases = Callable[[], Iterator[Recorded]]
 
@@ -78,3 +80,19 @@ def test_an_edit_that_changes_nothing_is_told() -> None:
     row = rows("agent_sessions/failed_edits.jsonl")[-1]
     outcome = merge(row["original"], parse(search_replace(row["old_text"], row["new_text"])))
     assert isinstance(outcome, AlreadyApplied)
+
+
+@pytest.mark.parametrize(
+    ("folder", "goal"),
+    [("aider_chat_history", 120), ("agent_sessions", 117), ("codex_apply_patch", 15), ("continue_lazy_edit", 16)],
+)
+def test_the_goals_of_the_benchmark_hold(folder: str, goal: int) -> None:
+    """Exact, or for lazy snippets the first candidate; nothing wrong is certain, and what must be refused is."""
+    found = Counter[str]()
+    for case in recorded(folder):
+        row = measure(case, repeats=0)
+        assert row.outcome != "wrong", row
+        assert row.expects == "text" or row.outcome == "refused", row
+        found[row.outcome] += 1
+    first = found["first_candidate"] if folder == "continue_lazy_edit" else 0
+    assert found["exact"] + first >= goal

@@ -1,0 +1,83 @@
+"""`python -m benchmarks.edit`: the keys of interfaces.md, counts that add up, answers judged right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.cases import Case
+from benchmarks.edit.measuring import OUTCOMES, measure
+from benchmarks.edit.peers import compare
+from benchmarks.edit.summary import percentile, summarise
+from benchmarks.rendering import search_replace_blocks
+from tests.benchmarks.test_cases import SAMPLES, write
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def case(search: str, replace: str, original: str, expected: str, **more: Any) -> Case:
+    edit = search_replace_blocks([(search, replace)])
+    return Case("x", "aider", "search_replace", "x.txt", original, edit, expected, **more)
+
+
+@pytest.mark.parametrize(
+    ("one", "outcome", "wrong_certain"),
+    [
+        (case("b\n", "c\n", "a\nb\n", "a\nc\n"), "exact", False),
+        (case("b\n", "c\n", "a\nb\n", "a\nd\n"), "wrong", True),
+        (case("b\n", "c\n", "a\nb\n", "a\nc", inexact=True), "exact", False),
+        (case("first line\n", "c\n", "first line\nfirst line\n", "c\nfirst line\n"), "first_candidate", False),
+        (case("first line\n", "c\n", "first line\nfirst line\n", "first line\nc\n"), "any_candidate", False),
+        (case("zzz\n", "c\n", "a\nb\n", "a\nc\n"), "refused", False),
+        (case("zzz\n", "c\n", "a\nb\n", "a\nb\n", expects="refusal"), "refused", False),
+        (case("b\n", "c\n", "a\nb\n", "a\nb\n", expects="refusal"), "wrong", True),
+        (case("b\n", "b\n", "a\nb\n", "a\nb\n", expects="nothing_to_do"), "refused", False),
+    ],
+)
+def test_an_answer_falls_into_one_count(one: Case, outcome: str, wrong_certain: bool) -> None:
+    row = measure(one, repeats=0)
+    assert (row.outcome, row.wrong_certain) == (outcome, wrong_certain)
+
+
+def test_variety_is_counted_apart_and_inexact_data_both_ways() -> None:
+    cases = [case("b\n", "c\n", "a\nb\n", "a\nc\n"), case("b\n", "c\n", "a\nb\n", "a\nc", inexact=True)]
+    cases += [case("b\n", "c\n", "a\nb\n", "no\n", variety=True)]
+    summary = summarise([measure(one, repeats=1) for one in cases])
+    assert (summary["cases"], summary["exact"], summary["wrong_certain"]) == (2, 2, 0)
+    assert summary["inexact"]["exact"] == 1
+    assert summary["variety"]["aider"]["wrong_certain"] == 1
+
+
+def test_percentiles_are_by_nearest_rank() -> None:
+    assert percentile([], 0.5) is None
+    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
+    assert percentile([1.0, 2.0, 3.0, 4.0], 0.99) == 4.0
+
+
+def test_the_command_writes_the_keys_and_its_counts_add_up(tmp_path: Path) -> None:
+    write(tmp_path, "all.jsonl", *SAMPLES.values())
+    out = tmp_path / "out.json"
+    command = [sys.executable, "-m", "benchmarks.edit", "--cases", str(tmp_path), "--json", str(out), "--repeats", "1"]
+    flags = ["--no-peers", "--no-scale", "--round-trips", "70"]
+    done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(out.read_text("utf-8"))
+    summary = found["summary"]
+    for block in (summary, *summary["by_format"].values()):
+        assert sum(block[outcome] for outcome in OUTCOMES) == block["cases"]
+        assert {"wrong_certain", "certain_share", "p50_ms", "p99_ms"} <= block.keys()
+    assert sum(block["cases"] for block in summary["by_format"].values()) == summary["cases"]
+    assert {"id", "format", "outcome", "rung", "certain", "failed_checks", "ms"} <= found["rows"][0].keys()
+    assert sum(counts["cases"] for counts in summary["round_trips"].values()) == 70
+
+
+def test_peers_are_compared_on_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.edit.peers._aider", lambda: (None, "left out"))
+    found = compare([case("b\n", "c\n", "a\nb\n", "a\nc\n")], seed=0)
+    assert found["hunk"]["exact"] == found["difflib_lines"]["exact"] == found["difflib_chars"]["exact"] == 1
+    assert found["hunk"]["ratio_hunk"] == 1
