@@ -1,68 +1,42 @@
-"""Applies one edit: parse it, merge it by rule or by the model, verify the result, say how it was made."""
+"""Applies edits: parse, merge by rule or by the model, verify the result, say how it was made."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from hashlib import sha256
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from agent_runtime.errors import BadFile, EditRefused
+from agent_runtime.errors import EditRefused, ModelUnavailable
+from agent_runtime.naming import as_blocks, edit_for
+from agent_runtime.outcome import Outcome, decode, file_result, merged_version, original_version, status_of
+from agent_runtime.patching import apply_patch
+from agent_runtime.refusals import may_be_mended, reason_of, refusal, unreadable, with_path
+from agent_runtime.timings import Timings
 from agent_runtime.types import (
     ApplyRequest,
     ApplyResult,
-    Certainty,
     FileResult,
     Merger,
-    Method,
-    Status,
+    PatchRequest,
+    Reader,
+    Reason,
     StepHook,
     Usage,
+    total_usage,
 )
 from editor import codec
-from editor.diff import unified_diff
-from editor.errors import CodecError, EditSyntaxError
-from editor.formats import parse
+from editor.errors import EditSyntaxError
+from editor.formats import parse_files
 from editor.languages import language_of
 from editor.merge import merge
-from editor.types import AlreadyApplied, Check, Merged, ParsedEdit, Unresolved
-from editor.verify import passed, verify
+from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Unresolved
+from editor.verify import verify
 
 ModelSource = Callable[[], Merger]
 """Gives the model when an edit needs it; raises ModelUnavailable where there is none (yet)."""
 
 
-@dataclass(slots=True)
-class Timings:
-    """Milliseconds by phase of one apply."""
-
-    by_phase: dict[str, float] = field(default_factory=dict)
-    _started: float = field(default_factory=time.perf_counter)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time the block as `<name>_ms`."""
-        started = time.perf_counter()
-        yield
-        self.by_phase[f"{name}_ms"] = (time.perf_counter() - started) * 1e3
-
-    def finished(self) -> dict[str, float]:
-        """All phases and `total_ms`."""
-        return self.by_phase | {"total_ms": (time.perf_counter() - self._started) * 1e3}
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    r"""A merge, whoever made it, before it is verified. `text` has "\n" lines."""
-
-    text: str
-    method: Method
-    rung: str
-    num_candidates: int
-    certainty: Certainty
-    usage: Usage = field(default_factory=Usage)
-    truncated: bool = False
+def _no_hook(_: int) -> None:
+    """Watch nothing."""
 
 
 class Applier:
@@ -71,79 +45,125 @@ class Applier:
     def __init__(self, model: ModelSource) -> None:
         self._model = model
 
-    def apply(self, request: ApplyRequest, on_step: StepHook = lambda _: None) -> ApplyResult:
-        """Merge the request's edit into its file.
+    def apply(self, request: ApplyRequest, on_step: StepHook = _no_hook) -> ApplyResult:
+        """Merge the request's edit into its file; of an edit of several files, the part that fits its path.
 
         Raises BadFile, EditRefused, BadRequest, TooLarge or ModelUnavailable; a merge that a check rejects is an
         answer with status `rejected`, not an error.
         """
         timings = Timings()
         with timings.phase("parse"):
-            source = _decode(request.original)
-            edit = _parse(request)
+            source = decode(request.original, request.path)
+            edit, request = _read(request)
         outcome = self._merge(source.text, edit, request, timings, on_step)
         with timings.phase("verify"):
             if isinstance(outcome, AlreadyApplied):
-                return _noop(request, outcome, timings)
-            checks = verify(source.text, outcome.text, edit, language_of(request.path), truncated=outcome.truncated)
-            merged = codec.encode(outcome.text, source, undo_nfc=outcome.method == "model")
-        status: Status = "merged" if passed(checks) else "rejected"
-        return ApplyResult(status, _file_result(request, merged, outcome, checks), outcome.usage, timings.finished())
+                file = _unchanged(request, source, outcome)
+            else:
+                file = _changed(request, source, edit, outcome)
+        usage = outcome.usage if isinstance(outcome, Outcome) else Usage()
+        return ApplyResult((file,), usage, timings.finished())
+
+    def apply_each(self, requests: Sequence[ApplyRequest], on_step: StepHook = _no_hook) -> ApplyResult:
+        """Merge several edits, each into its file: all or none. Raises what `apply` raises, EditRefused for all."""
+        timings = Timings()
+        results: list[ApplyResult] = []
+        reasons: list[Reason] = []
+        for request in requests:
+            try:
+                results.append(self.apply(request, on_step))
+                timings.add(results[-1].timings)
+            except EditRefused as refused:
+                reasons += with_path(refused.reasons, request.path)
+        if reasons:
+            raise refusal(reasons)
+        files = tuple(result.file for result in results)
+        return ApplyResult(files, total_usage([result.usage for result in results]), timings.finished())
+
+    def apply_patch(self, request: PatchRequest, read: Reader, on_step: StepHook = _no_hook) -> ApplyResult:
+        """Merge an edit of the files that it names, which `read` gives: all or none. Raises what `apply` raises."""
+        timings = Timings()
+
+        def ask(text: str, single: ApplyRequest, by_rule: MergeOutcome) -> Outcome:
+            return self._ask_model(text, single, by_rule, timings, on_step)
+
+        return apply_patch(request, read, ask, timings)
 
     def _merge(
         self, text: str, edit: ParsedEdit, request: ApplyRequest, timings: Timings, on_step: StepHook
     ) -> Outcome | AlreadyApplied:
         with timings.phase("merge"):
-            by_rule = merge(text, edit)
+            by_rule = _by_rule(text, edit, request.path)
         if request.mode != "model":
             if isinstance(by_rule, AlreadyApplied):
                 return by_rule
             if isinstance(by_rule, Merged):
                 return Outcome(by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain")
-            if request.mode == "deterministic":
-                raise _refused(by_rule)
-        num_candidates = by_rule.num_candidates if isinstance(by_rule, Merged | Unresolved) else 1
-        made = self._model().merge(text, request, on_step)
-        timings.by_phase |= made.timings
+            if request.mode == "deterministic" or not may_be_mended(by_rule):
+                raise refusal([reason_of(by_rule, text, request.path)])
+        return self._ask_model(text, request, by_rule, timings, on_step)
+
+    def _ask_model(
+        self, text: str, request: ApplyRequest, by_rule: MergeOutcome, timings: Timings, on_step: StepHook
+    ) -> Outcome:
+        try:
+            made = self._model().merge(text, request, on_step)
+        except ModelUnavailable as fault:
+            if isinstance(by_rule, Unresolved) and request.mode != "model":
+                fault.reasons = (reason_of(by_rule, text, request.path),)
+            raise
+        timings.add(made.timings)
+        num_candidates = 1 if isinstance(by_rule, AlreadyApplied) else by_rule.num_candidates
         return Outcome(made.text, "model", "model", num_candidates, "model", made.usage, made.truncated)
 
 
-def _decode(original: bytes) -> codec.SourceText:
+def _read(request: ApplyRequest) -> tuple[ParsedEdit, ApplyRequest]:
+    """The edit of this file, and the request with no more of the edit's text than this file's, for a model to read."""
     try:
-        return codec.decode(original)
-    except CodecError as error:
-        raise BadFile(str(error)) from error
-
-
-def _parse(request: ApplyRequest) -> ParsedEdit:
-    try:
-        return parse(request.edit, request.format)
+        edits = parse_files(request.edit, request.format)
+        edit = edit_for(request.path, edits)
     except EditSyntaxError as error:
-        reason = Unresolved(error.code, error.message, suggestion=error.suggestion)
-        raise _refused(reason) from error
+        raise unreadable(error, request.path) from error
+    if edit.action == "delete" or edit.move_to not in ("", edit.path):
+        raise refusal([_of_whole_files(edit, request.path)])
+    if len(edits) > 1:
+        request = replace(request, edit=as_blocks(edit) or request.edit)
+    return edit, request
 
 
-def _refused(reason: Unresolved) -> EditRefused:
-    return EditRefused(reason.reason, reasons=(reason,))
-
-
-def _noop(request: ApplyRequest, outcome: AlreadyApplied, timings: Timings) -> ApplyResult:
-    unchanged = Outcome("", "deterministic", "exact", 1, "certain")
-    checks = (Check("already_applied", True, outcome.detail),)
-    return ApplyResult("noop", _file_result(request, request.original, unchanged, checks), Usage(), timings.finished())
-
-
-def _file_result(request: ApplyRequest, merged: bytes, outcome: Outcome, checks: tuple[Check, ...]) -> FileResult:
-    before, after = request.original.decode("utf-8"), merged.decode("utf-8")
-    return FileResult(
-        path=request.path,
-        merged=after,
-        diff=unified_diff(before, after, request.path or "file"),
-        method=outcome.method,
-        rung=outcome.rung,
-        candidates=outcome.num_candidates,
-        certainty=outcome.certainty,
-        checks=checks,
-        sha256_before=sha256(request.original).hexdigest(),
-        sha256_after=sha256(merged).hexdigest(),
+def _of_whole_files(edit: ParsedEdit, path: str) -> Reason:
+    what = f"moves '{edit.path}' to '{edit.move_to}'" if edit.move_to else f"deletes '{edit.path}'"
+    return Reason(
+        "open_intent",
+        f"The edit {what}, but here only the text of one file can change.",
+        suggestion="Give no file beside the edit: it is then applied to the files that it names, below the root.",
+        path=path,
     )
+
+
+def _by_rule(text: str, edit: ParsedEdit, path: str) -> MergeOutcome:
+    if edit.action != "create" or not text:
+        return merge(text, edit, language_of(path))
+    created = merge("", edit)
+    if isinstance(created, Merged) and created.text == text:
+        return AlreadyApplied("The file is there, with just this text.")
+    return Unresolved(
+        "file_exists",
+        f"The edit creates '{edit.path or path}', but the file is there already with another text.",
+        suggestion="Send an edit that updates the file, or the whole file with the format 'whole'.",
+    )
+
+
+def _changed(request: ApplyRequest, source: codec.SourceText, edit: ParsedEdit, outcome: Outcome) -> FileResult:
+    checks = verify(source.text, outcome.text, edit, language_of(request.path), truncated=outcome.truncated)
+    status = status_of(checks, request.policy)
+    before = original_version(request.original, source)
+    after = merged_version(outcome.text, source, by_model=outcome.method == "model")
+    return file_result(request.path, status, before, after, outcome, checks, encoding=source.encoding)
+
+
+def _unchanged(request: ApplyRequest, source: codec.SourceText, done: AlreadyApplied) -> FileResult:
+    as_it_is = original_version(request.original, source)
+    nothing = Outcome("", "deterministic", "exact", 1, "certain")
+    checks = (Check("already_applied", True, done.detail),)
+    return file_result(request.path, "noop", as_it_is, as_it_is, nothing, checks, encoding=source.encoding)

@@ -8,8 +8,10 @@ from typing import Any
 import httpx
 
 from agent_runtime.errors import HunkError, NoConnection
+from agent_runtime.outcome import decode
+from agent_runtime.patching import edits_of, files_named
 from agent_runtime.shapes import fault_of, result_from_json
-from agent_runtime.types import ApplyRequest, ApplyResult
+from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
 
 TIMEOUT = httpx.Timeout(connect=5.0, read=None, write=30.0, pool=5.0)
 """Seconds. Reading has no limit: a model may take minutes over a long file, and Ctrl-C ends the wait."""
@@ -32,20 +34,14 @@ class Client:
 
     def apply(self, request: ApplyRequest, *, model: str | None = None) -> ApplyResult:
         """Apply one edit; the file's text travels with it. Raises NoConnection, or what the service refused with."""
-        body: dict[str, Any] = {
-            "original": request.original.decode("utf-8"),
-            "edit": request.edit,
-            "path": request.path,
-            "format": request.format,
-            "instruction": request.instruction,
-            "mode": request.mode,
-            "temperature": request.temperature,
-            "seed": request.seed,
-            "max_tokens": request.max_tokens,
-            "draft": request.draft,
-            "model": model,
-        }
-        return result_from_json(self._post("/apply", body))
+        body = {"edit": request.edit, "path": request.path, **_text(request.original, request.path)}
+        return result_from_json(self._post("/apply", body | request.options() | {"model": model}))
+
+    def apply_patch(self, request: PatchRequest, read: Reader, *, model: str | None = None) -> ApplyResult:
+        """Apply an edit to the files that it names, all or none; their texts travel with it. Raises as `apply` does."""
+        texts = [{"path": path, **_text(data, path)} for path, data in files_named(edits_of(request), read).items()]
+        body: dict[str, Any] = {"edit": request.edit, "files": texts}
+        return result_from_json(self._post("/apply", body | request.options() | {"model": model}))
 
     def is_ready(self) -> bool:
         """Whether the service has loaded its model; raises NoConnection where nothing answers."""
@@ -66,3 +62,9 @@ class Client:
             return self._http.request(method, path, **more)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise NoConnection(f"no answer from {self._base_url} ({error}); is `hunk serve` running there?") from error
+
+
+def _text(data: bytes, path: str) -> dict[str, str]:
+    """A file as JSON can hold it: the whole text, BOM and line endings included, and its encoding."""
+    encoding = decode(data, path).encoding
+    return {"original": data.decode(encoding), "encoding": encoding}

@@ -3,7 +3,7 @@
 HunkError
 ├── BadRequest              exit 2, HTTP 400   the request itself is malformed
 │   └── Unsupported         exit 2, HTTP 422   a field or value that this version does not know
-├── BadFile                 exit 2, HTTP 422   the file cannot be taken: binary, not UTF-8, too large, a directory
+├── BadFile                 exit 2, HTTP 422   the file cannot be taken: binary, no text, too large, a directory
 │   ├── FileMissing         exit 2, HTTP 404
 │   ├── OutsideRoot         exit 2, HTTP 403
 │   └── TooLarge            exit 2, HTTP 413
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from editor.types import Unresolved
+from agent_runtime.types import Reason
 
 
 class HunkError(Exception):
@@ -93,23 +93,24 @@ class Stale(HunkError):
 
 
 class EditRefused(HunkError):
-    """The edit does not apply; `reasons` are the editor's."""
+    """The edit does not apply; `reasons` are the editor's, one for every file that is refused."""
 
     exit_code = 3
     http_status = 422
     kind = "edit-refused"
 
-    def __init__(self, message: str, *, reasons: tuple[Unresolved, ...] = ()) -> None:
+    def __init__(self, message: str, *, reasons: tuple[Reason, ...] = ()) -> None:
         super().__init__(message)
         self.reasons = reasons
 
 
 class ModelUnavailable(HunkError):
-    """The model cannot be had or loaded, or is not loaded yet."""
+    """The model cannot be had or loaded, or is not loaded yet; `reasons` say why no rule could do without it."""
 
     exit_code = 4
     http_status = 503
     kind = "model-unavailable"
+    reasons: tuple[Reason, ...] = ()
 
 
 class UnknownModel(ModelUnavailable):

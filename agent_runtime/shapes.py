@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from agent_runtime.errors import BadRequest, EditRefused, HunkError, Stale
-from agent_runtime.types import ApplyResult, FileResult, Usage
-from editor.types import Check, Unresolved
+from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale
+from agent_runtime.types import ApplyResult, FileResult, Reading, Reason, Usage
+from editor.types import Check
 
 PROBLEM_TYPE = "urn:hunk:problem:"
 """What the `type` of every problem begins with; `docs/api.md` says what each means."""
 
 
 def result_to_json(result: ApplyResult) -> dict[str, Any]:
-    """The apply response of docs/api.md: one entry in `files`, its fields repeated at the top level."""
-    file = asdict(result.file)
+    """The apply response of docs/api.md: an entry a file in `files`; the only one's fields also at the top level."""
+    files = [asdict(file) for file in result.files]
+    top = {**files[0], "sha256": files[0]["sha256_after"]} if len(files) == 1 else {}
     return {
+        **top,
         "status": result.status,
-        "files": [file],
-        **file,
-        "sha256": result.file.sha256_after,
+        "files": files,
         "usage": asdict(result.usage),
         "timings": {name: round(value, 3) for name, value in result.timings.items()},
     }
@@ -29,11 +29,19 @@ def result_to_json(result: ApplyResult) -> dict[str, Any]:
 
 def result_from_json(answer: Mapping[str, Any]) -> ApplyResult:
     """The answer of a service; fields of a later version are passed over. Raises KeyError or TypeError."""
-    file = _known(FileResult, answer["files"][0])
-    file["checks"] = tuple(Check(**_known(Check, check)) for check in file["checks"])
-    return ApplyResult(
-        answer["status"], FileResult(**file), Usage(**_known(Usage, answer["usage"])), dict(answer["timings"])
-    )
+    files = tuple(_file_from_json(file) for file in answer["files"])
+    return ApplyResult(files, Usage(**_known(Usage, answer["usage"])), dict(answer["timings"]))
+
+
+def _file_from_json(file: Mapping[str, Any]) -> FileResult:
+    checks = tuple(Check(**_known(Check, check)) for check in file["checks"])
+    return FileResult(**_known(FileResult, file) | {"checks": checks})
+
+
+def reason_from_json(reason: Mapping[str, Any]) -> Reason:
+    """One reason of a refusal."""
+    candidates = tuple(Reading(**_known(Reading, one)) for one in reason.get("candidates", ()))
+    return Reason(**_known(Reason, reason) | {"candidates": candidates})
 
 
 def problem_of(fault: HunkError) -> dict[str, Any]:
@@ -46,7 +54,7 @@ def problem_of(fault: HunkError) -> dict[str, Any]:
     }
     if isinstance(fault, BadRequest) and fault.field:
         problem["field"] = fault.field
-    if isinstance(fault, EditRefused):
+    if isinstance(fault, EditRefused | ModelUnavailable) and fault.reasons:
         problem["reasons"] = [asdict(reason) for reason in fault.reasons]
     if isinstance(fault, Stale):
         problem["current_sha256"] = fault.current_sha256
@@ -56,14 +64,13 @@ def problem_of(fault: HunkError) -> dict[str, Any]:
 def fault_of(problem: Mapping[str, Any]) -> HunkError:
     """The error that a service's problem stands for, so that callers see one error tree near and far."""
     detail, kind = str(problem.get("detail", "")), str(problem.get("type", "")).removeprefix(PROBLEM_TYPE)
-    match kind:
-        case Stale.kind:
-            return Stale(detail, current_sha256=str(problem.get("current_sha256", "")))
-        case EditRefused.kind:
-            reasons = tuple(Unresolved(**_known(Unresolved, reason)) for reason in problem.get("reasons", ()))
-            return EditRefused(detail, reasons=reasons)
+    if kind == Stale.kind:
+        return Stale(detail, current_sha256=str(problem.get("current_sha256", "")))
     known = {fault.kind: fault for fault in _subclasses(HunkError)}
-    return known.get(kind, HunkError)(detail or "the service answered with an unknown error")
+    fault = known.get(kind, HunkError)(detail or "the service answered with an unknown error")
+    if isinstance(fault, EditRefused | ModelUnavailable):
+        fault.reasons = tuple(reason_from_json(reason) for reason in problem.get("reasons", ()))
+    return fault
 
 
 def _known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:

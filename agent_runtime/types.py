@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Protocol
 
-from editor.types import Check, FormatName
+from editor.types import Check, FormatName, Policy, ReasonCode
 
 Mode = Literal["auto", "deterministic", "model"]
 Method = Literal["deterministic", "model"]
@@ -16,20 +16,71 @@ Draft = Literal["copy", "none"]
 Status = Literal["merged", "rejected", "noop"]
 
 
+Action = Literal["update", "create", "delete", "move"]
+"""What becomes of a file; a `move` may change its text too."""
+
+Reader = Callable[[str], bytes | None]
+"""Gives the bytes of a file that an edit names, None where there is none; raises BadFile where it may not be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How an edit is read and merged, whatever it is an edit of."""
+
+    format: FormatName | Literal["auto"] = "auto"
+    instruction: str = ""
+    mode: Mode = "auto"
+    policy: Policy = "strict"
+    temperature: float = 0.0
+    seed: int = 0
+    max_tokens: int | None = None
+    draft: Draft = "copy"
+
+    def options(self) -> dict[str, Any]:
+        """All options by name."""
+        return {option.name: getattr(self, option.name) for option in fields(Options)}
+
+
 @dataclass(frozen=True, slots=True)
-class ApplyRequest:
+class ApplyRequest(Options):
     """One edit of one file. `original` is the file's bytes; `path` is its name, which tells the language."""
 
     original: bytes
     edit: str
     path: str = ""
-    format: FormatName | Literal["auto"] = "auto"
-    instruction: str = ""
-    mode: Mode = "auto"
-    temperature: float = 0.0
-    seed: int = 0
-    max_tokens: int | None = None
-    draft: Draft = "copy"
+
+
+@dataclass(frozen=True, slots=True)
+class PatchRequest(Options):
+    """One edit that names its files itself, as V4A patches, diffs and SEARCH blocks below file names do."""
+
+    edit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of an edit that no rule proves: its score in (0, 1], what was assumed, and its short diff."""
+
+    score: float
+    why: str
+    diff: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why the edit of one file is refused, short enough to be handed to a model.
+
+    `num_candidates` counts the places or readings that came into question, `candidates` holds the likeliest of them.
+    `nearest` is the closest miss as text with line numbers, `suggestion` what to send instead.
+    """
+
+    code: ReasonCode
+    reason: str
+    num_candidates: int = 0
+    nearest: str = ""
+    suggestion: str = ""
+    candidates: tuple[Reading, ...] = ()
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +103,24 @@ class Usage:
     prefix_hit_rate: float = 0.0
 
 
+def total_usage(parts: Iterable[Usage]) -> Usage:
+    """The sum of what several applies used."""
+    parts = list(parts)
+    counts = {count.name: sum(getattr(part, count.name) for part in parts) for count in fields(Usage)}
+    rate = counts["cached"] / counts["prompt"] if counts["prompt"] else 0.0
+    return Usage(**counts | {"prefix_hit_rate": rate})
+
+
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What became of one file. `merged` is its whole text after the edit, a leading BOM included."""
+    """What became of one file.
+
+    `merged` is its whole text after the edit, a leading BOM included, "" where it was deleted; in `encoding` (a codec
+    of Python) it gives the file's bytes. A hash is "" where there is no file: before `create`, after `delete`.
+    """
 
     path: str
+    status: Status
     merged: str
     diff: str
     method: Method
@@ -66,6 +130,14 @@ class FileResult:
     checks: tuple[Check, ...]
     sha256_before: str
     sha256_after: str
+    encoding: str = "utf-8"
+    action: Action = "update"
+    move_to: str = ""
+
+    @property
+    def data(self) -> bytes:
+        """The file's bytes after the edit."""
+        return self.merged.encode(self.encoding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +148,24 @@ class ApplyResult:
     `verify_ms`) and `total_ms`; a phase that did not happen is absent.
     """
 
-    status: Status
-    file: FileResult
+    files: tuple[FileResult, ...]
     usage: Usage
     timings: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def status(self) -> Status:
+        """`merged` only if no file is rejected, and one at least has changed."""
+        statuses = {file.status for file in self.files}
+        return next((status for status in _WORST_FIRST if status in statuses), "noop")
+
+    @property
+    def file(self) -> FileResult:
+        """The only file."""
+        (file,) = self.files
+        return file
+
+
+_WORST_FIRST: tuple[Status, ...] = ("rejected", "merged", "noop")
 
 
 StepHook = Callable[[int], None]

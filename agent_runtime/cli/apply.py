@@ -1,12 +1,14 @@
-"""`hunk apply`: one edit of one file, in this process or through a service."""
+"""`hunk apply`: one edit of one file or several, in this process or through a service."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,13 +18,25 @@ from rich.console import Console
 from agent_runtime.apply import Applier
 from agent_runtime.cli.render import print_refusal, print_result
 from agent_runtime.client import Client
-from agent_runtime.errors import BadFile, BadRequest, EditRefused, HunkError
+from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.models.progress import for_console
 from agent_runtime.models.settings import DEFAULT_MODEL, Dtype, LoadOptions, ModelSettings
 from agent_runtime.shapes import problem_of, result_to_json
-from agent_runtime.types import ApplyRequest, ApplyResult, Draft, Merger, Mode, StepHook
+from agent_runtime.types import (
+    ApplyRequest,
+    ApplyResult,
+    Draft,
+    Merger,
+    Mode,
+    Options,
+    PatchRequest,
+    Reader,
+    StepHook,
+)
+from agent_runtime.workspace import Workspace
 from agent_runtime.writer import replace_file
+from editor.types import FormatName, Policy
 
 REFUSED = EditRefused.exit_code
 """The exit code of a merge that a check rejected, as of an edit that was refused."""
@@ -30,17 +44,33 @@ REFUSED = EditRefused.exit_code
 STDIN = Path("-")
 
 
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Whatever applies edits: this process, or a service."""
+
+    apply: Callable[[ApplyRequest], ApplyResult]
+    apply_patch: Callable[[PatchRequest, Reader], ApplyResult]
+
+
 def apply_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to edit.")],
     edit: Annotated[Path, typer.Option("--edit", metavar="EDIT", help="A file with the edit; - is standard input.")],
-    write: Annotated[bool, typer.Option("--write", help="Write the merged file; nothing is written without.")] = False,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="The file to edit; without, those that the edit names.")
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option("--root", metavar="DIR", help="Where the files are that the edit names. [.]")
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Write what was merged; nothing is written without.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
     format: Annotated[  # noqa: A002 -- the interface's name
-        Literal["auto", "lazy", "search_replace"], typer.Option("--format", help="How the edit is written.")
+        Literal["auto", FormatName], typer.Option("--format", help="How the edit is written.")
     ] = "auto",
     mode: Annotated[
         Mode, typer.Option("--mode", help="Who may merge: rules first, rules only, or the model.")
     ] = "auto",
+    policy: Annotated[
+        Policy, typer.Option("--policy", help="Which checks reject: all, or those that nobody can have meant.")
+    ] = "strict",
     instruction: Annotated[str, typer.Option("--instruction", help="What the edit is for, in words.")] = "",
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help=f"A catalogue name or path. [{DEFAULT_MODEL}]")
@@ -52,28 +82,29 @@ def apply_command(
     draft: Annotated[Draft, typer.Option("--draft", help="`none` decodes plainly, for comparison.")] = "copy",
     dtype: Annotated[Dtype, typer.Option("--dtype", help="Of the weights; float32 is slow and exact.")] = "bfloat16",
 ) -> None:
-    """Merge an edit into a file and show the difference.
+    """Merge an edit into a file, or into the files that it names, and show the difference.
 
     Ends with 0 (also where there is nothing to do), 2 for bad input, 3 where the edit is refused, 4 where the model
     cannot be had, 5 where the service does not answer.
     """
-    with _faults_as_json(as_json):
-        request = ApplyRequest(
-            original=read_file(file),
-            edit=_read_edit(edit),
-            path=_printable(str(file)),
-            format=format,
-            instruction=_printable(instruction),
-            mode=mode,
-            temperature=temperature,
-            seed=seed,
-            max_tokens=max_tokens,
-            draft=draft,
-        )
-        result = _apply_remotely(url, request, model) if url else _apply_here(request, model or DEFAULT_MODEL, dtype)
-        if write and result.status == "merged":
-            data = result.file.merged.encode("utf-8")
-            replace_file(file, data, expected_sha256=result.file.sha256_before)
+    options = Options(
+        format=format,
+        instruction=_printable(instruction),
+        mode=mode,
+        policy=policy,
+        temperature=temperature,
+        seed=seed,
+        max_tokens=max_tokens,
+        draft=draft,
+    )
+    with _faults_for(as_json), _pipeline(url, model, dtype) as pipeline:
+        text = _read_edit(edit)
+        if file is None:
+            result = _apply_patch(pipeline, PatchRequest(text, **options.options()), root or Path(), write=write)
+        elif root is None:
+            result = _apply_to_file(pipeline, file, text, options, write=write)
+        else:
+            raise BadRequest("give FILE, or --root for the files that the edit names, but not both", field="root")
     if as_json:
         typer.echo(json.dumps(result_to_json(result)))
     else:
@@ -82,34 +113,46 @@ def apply_command(
         raise typer.Exit(REFUSED)
 
 
+def _apply_to_file(pipeline: Pipeline, file: Path, edit: str, options: Options, *, write: bool) -> ApplyResult:
+    request = ApplyRequest(read_file(file), edit, _printable(str(file)), **options.options())
+    result = pipeline.apply(request)
+    if write and result.status == "merged":
+        replace_file(file, result.file.data, expected_sha256=result.file.sha256_before)
+    return result
+
+
+def _apply_patch(pipeline: Pipeline, request: PatchRequest, root: Path, *, write: bool) -> ApplyResult:
+    workspace = Workspace(root)
+    result = pipeline.apply_patch(request, workspace.read_if_there)
+    if write and result.status == "merged":
+        workspace.write(result.files)
+    return result
+
+
 def _printable(argument: str) -> str:
     """An argument whose bytes were not UTF-8, as text that can be printed and sent."""
     return os.fsencode(argument).decode("utf-8", errors="replace")
 
 
-def _apply_remotely(url: str, request: ApplyRequest, model: str | None) -> ApplyResult:
-    try:
-        request.original.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadFile(
-            f"{request.path} is not UTF-8 text (byte {error.start}); only UTF-8 files can be edited"
-        ) from None
-    with Client(url) as client:
-        return client.apply(request, model=model)
-
-
-def _apply_here(request: ApplyRequest, model: str, dtype: Dtype) -> ApplyResult:
+@contextmanager
+def _pipeline(url: str | None, model: str | None, dtype: Dtype) -> Iterator[Pipeline]:
+    if url:
+        with Client(url) as client:
+            yield Pipeline(partial(client.apply, model=model), partial(client.apply_patch, model=model))
+        return
     console = Console(stderr=True, highlight=False)
+    name = model or DEFAULT_MODEL
 
     def open_merger() -> Merger:
         from agent_runtime.wiring import open_merger  # torch takes a second to import, and most edits need no model
 
-        with console.status(f"loading {model}"):
+        with console.status(f"loading {name}"):
             settings = ModelSettings.from_env(os.environ)
-            return open_merger(model, settings, LoadOptions(dtype), for_console(console))
+            return open_merger(name, settings, LoadOptions(dtype), for_console(console))
 
     with _step_counter(console) as on_step:
-        return Applier(open_merger).apply(request, on_step)
+        applier = Applier(cache(open_merger))
+        yield Pipeline(partial(applier.apply, on_step=on_step), partial(applier.apply_patch, on_step=on_step))
 
 
 @contextmanager
@@ -141,14 +184,14 @@ def _read_edit(path: Path) -> str:
 
 
 @contextmanager
-def _faults_as_json(as_json: bool) -> Iterator[None]:
+def _faults_for(as_json: bool) -> Iterator[None]:
     """With --json a fault is printed as problem details too; the line on standard error stays."""
     try:
         yield
     except HunkError as fault:
         if as_json:
             typer.echo(json.dumps(problem_of(fault)))
-        elif isinstance(fault, EditRefused):
+        elif isinstance(fault, EditRefused | ModelUnavailable) and fault.reasons:
             print_refusal(fault, Console(stderr=True, highlight=False))
             raise typer.Exit(fault.exit_code) from None
         raise

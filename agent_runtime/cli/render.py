@@ -1,53 +1,151 @@
-"""Shows results to a person: the coloured diff, how it was made and what it cost."""
+"""Shows results to a person: the coloured diff, how it was made and what it cost; or why an edit was refused."""
 
 from __future__ import annotations
+
+from textwrap import wrap
 
 from rich.console import Console
 from rich.text import Text
 
-from agent_runtime.errors import EditRefused
-from agent_runtime.types import ApplyResult
+from agent_runtime.errors import EditRefused, ModelUnavailable
+from agent_runtime.types import ApplyResult, FileResult, Reading, Reason
 
 DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
+MAX_READING_LINES = 8
+"""Of the diff of one reading; the JSON has more."""
+
+MAX_REFUSED_FILES = 5
 
 
 def print_result(result: ApplyResult, console: Console, *, written: bool) -> None:
-    """The diff, then one line on how it was made, then what stands against it."""
-    print_diff(result.file.diff, console)
-    console.print(_headline(result, written), soft_wrap=True)
-    for check in result.file.checks:
-        if not check.ok:
-            console.print(Text(f"  {check.name}: {check.detail}", style="red"), soft_wrap=True)
-    if result.file.method == "model":
+    """The diffs, then a line a file on how it was made and what stands against it."""
+    for file in result.files:
+        print_diff(file.diff, console)
+    for file in result.files:
+        named = f"{_name(file)}: " if len(result.files) > 1 else ""
+        console.print(Text(named, style="bold") + _headline(file, _place(file, result, written)), soft_wrap=True)
+        for check in file.checks:
+            if not check.ok:
+                style = "red" if file.status == "rejected" else "yellow"
+                console.print(Text(f"  {check.name}: {check.detail}", style=style), soft_wrap=True)
+    if any(file.method == "model" for file in result.files):
         console.print(Text(f"  {_cost(result)}", style="dim"), soft_wrap=True)
 
 
 def print_diff(diff: str, console: Console) -> None:
     """A unified diff in colours."""
-    for line in diff.splitlines():
-        style = next((style for mark, style in DIFF_STYLES.items() if line.startswith(mark)), "")
-        console.print(Text(line, style=style), soft_wrap=True)
+    for line in diff.split("\n")[:-1]:
+        console.print(_coloured(line), soft_wrap=True)
 
 
-def print_refusal(fault: EditRefused, console: Console) -> None:
-    """Why an edit was refused, the nearest miss, and what to send instead."""
-    console.print(Text(f"hunk: {fault}", style="red"), soft_wrap=True)
-    for reason in fault.reasons:
-        if reason.nearest:
-            print_diff(reason.nearest, console)
-        if reason.suggestion:
-            console.print(Text(reason.suggestion), soft_wrap=True)
+def print_refusal(fault: EditRefused | ModelUnavailable, console: Console) -> None:
+    """Why an edit was refused, the nearest miss, the readings, and what to send instead; file by file."""
+    if isinstance(fault, ModelUnavailable):
+        console.print(Text(f"hunk: {fault}", style="red"), soft_wrap=True)  # it may hold a command to be copied
+        _print_prose("The model was asked for because no rule decides this edit:", console)
+    else:
+        only = fault.reasons[0] if len(fault.reasons) == 1 else None
+        _print_prose(f"hunk: {_sentence(only) if only else fault}", console, "red")
+    for reason in fault.reasons[:MAX_REFUSED_FILES]:
+        if str(fault) != reason.reason:
+            console.print()
+            _print_prose(_sentence(reason), console, "red")
+        _print_reason(reason, console)
+    left_out = len(fault.reasons) - MAX_REFUSED_FILES
+    if left_out > 0:
+        console.print(f"({left_out} files more; --json names the reasons of all)")
 
 
-def _headline(result: ApplyResult, written: bool) -> Text:
-    file = result.file
-    if result.status == "noop":
-        return Text(f"nothing to do: {file.checks[0].detail}", style="bold")
+def _sentence(reason: Reason) -> str:
+    named = not reason.path or f"'{reason.path}'" in reason.reason
+    return reason.reason if named else f"{reason.path}: {reason.reason}"
+
+
+def _print_reason(reason: Reason, console: Console) -> None:
+    if reason.nearest:
+        heading, _, diff = reason.nearest.partition("\n")
+        console.print()
+        _print_prose(heading[:1].upper() + heading[1:], console)
+        _print_block(diff, console, indent=2)
+    if reason.candidates:
+        console.print()
+        _print_prose(_readings_heading(reason), console)
+        for number, reading in enumerate(reason.candidates, 1):
+            _print_reading(number, reading, console)
+    if reason.suggestion:
+        if reason.nearest or reason.candidates:
+            console.print()
+        _print_prose(reason.suggestion, console, "bold")
+
+
+def _readings_heading(reason: Reason) -> str:
+    shown = len(reason.candidates)
+    if shown == 1:
+        return "It may have meant:"
+    more = f", the likeliest of {reason.num_candidates}" if reason.num_candidates > shown else ""
+    return f"It may have meant one of these{more}:"
+
+
+def _print_reading(number: int, reading: Reading, console: Console) -> None:
+    _print_prose(f"{number}. {reading.why} (score {reading.score:.2f})", console, indent=2)
+    lines = reading.diff.split("\n")
+    _print_block("\n".join(lines[:MAX_READING_LINES]), console, indent=5)
+    if len(lines) > MAX_READING_LINES:
+        _print_prose(f"({len(lines) - MAX_READING_LINES} lines more)", console, "dim", indent=5)
+
+
+def _print_prose(text: str, console: Console, style: str = "", *, indent: int = 0) -> None:
+    """Sentences, broken between words; paths are left whole."""
+    width, margin = max(console.width, 40), " " * indent
+    for paragraph in text.split("\n"):
+        for line in wrap(
+            paragraph,
+            width,
+            initial_indent=margin,
+            subsequent_indent=margin,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            console.print(Text(line, style=style), soft_wrap=True)
+
+
+def _print_block(lines: str, console: Console, *, indent: int) -> None:
+    """Lines of code, each cut at the edge of the terminal: a wrapped line of a diff cannot be read."""
+    width = max(console.width - indent, 20)
+    for line in lines.split("\n"):
+        shown = _coloured(line.expandtabs(4))
+        shown.truncate(width, overflow="ellipsis")
+        console.print((Text(" " * indent) + shown) if line.strip() else Text(), soft_wrap=True)
+
+
+def _coloured(line: str) -> Text:
+    return Text(line, style=next((style for mark, style in DIFF_STYLES.items() if line.startswith(mark)), ""))
+
+
+def _name(file: FileResult) -> str:
+    match file.action:
+        case "move":
+            return f"{file.path} to {file.move_to}"
+        case "update":
+            return file.path
+        case action:
+            return f"{action} {file.path}"
+
+
+def _place(file: FileResult, result: ApplyResult, written: bool) -> str:
     if result.status == "rejected":
+        return "not written: another file was rejected"
+    return "written" if written else "not written; --write does"
+
+
+def _headline(file: FileResult, place: str) -> Text:
+    if file.status == "noop":
+        return Text(f"nothing to do: {file.checks[0].detail}", style="bold")
+    if file.status == "rejected":
         return Text("rejected by a check; nothing was written", style="bold red")
     by = f"by rule ({file.rung})" if file.method == "deterministic" else "by the model"
-    where = "written" if written else "not written; --write does"
-    return Text(f"merged {by}, {file.certainty if file.certainty == 'certain' else 'checked'}; {where}", style="bold")
+    certainty = file.certainty if file.certainty == "certain" else "checked"
+    return Text(f"merged {by}, {certainty}; {place}", style="bold")
 
 
 def _cost(result: ApplyResult) -> str:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 from anyio.to_thread import run_sync
@@ -17,14 +16,15 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from agent_runtime.apply import Applier
-from agent_runtime.errors import BadRequest, HunkError, OutsideRoot, Stale, Unsupported
+from agent_runtime.errors import HunkError, Unsupported
 from agent_runtime.http.body_limit import BodyLimit
 from agent_runtime.http.guard import OwnHostsOnly
 from agent_runtime.http.schema import ApplyBody, fault_of_validation
-from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
+from agent_runtime.http.work import Work, work_of
+from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES
 from agent_runtime.model_slot import ModelSlot
 from agent_runtime.shapes import PROBLEM_TYPE, problem_of, result_to_json
-from agent_runtime.types import ApplyRequest, ApplyResult
+from agent_runtime.types import ApplyResult
 from agent_runtime.workspace import Workspace
 
 MAX_BODY_BYTES = 6 * (MAX_FILE_BYTES + MAX_EDIT_BYTES)
@@ -77,38 +77,20 @@ def build_app(service: Service, *, hosts: Iterable[str] = (), on_start: Callable
 
     @app.post("/apply")
     async def apply(body: ApplyBody, request: Request) -> dict[str, Any]:
-        """Merge one edit into one file."""
+        """Merge an edit into its file, or into several files: all or none."""
         work = await run_sync(_prepare, service, body)
-        return result_to_json(await _run(service.applier, work, request))
+        return result_to_json(await _run(work, request))
 
     return app
 
 
-def _prepare(service: Service, body: ApplyBody) -> ApplyRequest:
-    """Check what the schema cannot, and fetch the file."""
-    check_size(len(body.edit), "the edit", MAX_EDIT_BYTES)
+def _prepare(service: Service, body: ApplyBody) -> Work:
     if body.model is not None and body.model != service.model.name:
         raise Unsupported(f"this service runs {service.model.name!r}, not {body.model!r}", field="model")
-    original = _original(service.workspace, body)
-    current = sha256(original).hexdigest()
-    if body.expected_sha256 not in (None, current):
-        raise Stale("the file is not the one that the edit was made for; read it again", current_sha256=current)
-    return body.request(original)
+    return work_of(service.applier, service.workspace, body)
 
 
-def _original(workspace: Workspace | None, body: ApplyBody) -> bytes:
-    if body.original is not None:
-        original = body.original.encode("utf-8")
-        check_size(len(original), "the file", MAX_FILE_BYTES)
-        return original
-    if body.path is None:
-        raise BadRequest("give 'original', the file's text, or 'path', a file below the service's root", field="path")
-    if workspace is None:
-        raise OutsideRoot("this service reads no files: send 'original', or start it with --root DIR")
-    return workspace.read(body.path)
-
-
-async def _run(applier: Applier, work: ApplyRequest, request: Request) -> ApplyResult:
+async def _run(work: Work, request: Request) -> ApplyResult:
     """Apply in a thread, so that other requests are answered meanwhile; stop when the client hangs up."""
     left = threading.Event()
 
@@ -125,7 +107,7 @@ async def _run(applier: Applier, work: ApplyRequest, request: Request) -> ApplyR
 
     watcher = asyncio.create_task(watch())
     try:
-        return await run_sync(applier.apply, work, stop_if_left)
+        return await run_sync(work, stop_if_left)
     except ClientLeft:
         raise HTTPException(499, "the client closed the connection") from None
     finally:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from agent_runtime.errors import BadRequest, Unsupported
-from agent_runtime.types import ApplyRequest, Draft, Mode
+from agent_runtime.patching import MAX_FILES
+from agent_runtime.types import Draft, Mode, Options
+from editor.types import FormatName, Policy
 
 NOT_YET: dict[str, tuple[Any, ...]] = {
-    "files": (),
     "prediction": (),
     "stream": (False,),
     "write": (False,),
     "scope": ("auto", "file"),
     "decide": ("generate",),
     "reuse": ("exact",),
-    "policy": ("strict",),
-    "format": ("auto", "lazy", "search_replace"),
 }
 """Fields of the interface whose other values come with later versions; these values are what happens anyway."""
 
@@ -36,8 +36,28 @@ Text = Annotated[str, AfterValidator(_encodable)]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
+Encoding = Literal["utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "cp1252", "latin-1"]
+"""What files are read in (`editor.codec`)."""
+
+
+class FileBody(BaseModel):
+    """One of several files: `path` below the service's root, or `original`, the file's text."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    path: Text | None = None
+    original: Text | None = None
+    encoding: Encoding = "utf-8"
+    edit: Text | None = Field(None, description="Of this file; left out where the edit beside `files` names it.")
+    expected_sha256: Sha256 | None = None
+
+
 class ApplyBody(BaseModel):
-    """One edit of one file: `path` below the service's root, or `original`, the file's text."""
+    """One edit of one file (`path` below the service's root, or `original`, the file's text), or of several files.
+
+    Several: `files`, each with its own `edit`; or one `edit` that names its files, below the service's root or given
+    in `files`.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -53,12 +73,15 @@ class ApplyBody(BaseModel):
         },
     )
 
-    edit: Text
+    edit: Text | None = None
     path: Text | None = Field(None, description="With `original`: its name. Without: the file below the root.")
     original: Text | None = None
-    format: Literal["auto", "lazy", "search_replace"] = "auto"
+    encoding: Encoding = Field("utf-8", description="In which `original` gives the file's bytes, for the hashes.")
+    files: list[FileBody] | None = Field(None, max_length=MAX_FILES)
+    format: FormatName | Literal["auto"] = "auto"
     instruction: Text = ""
     mode: Mode = "auto"
+    policy: Policy = "strict"
     model: Text | None = Field(None, description="Has to be the model that the service runs.")
     temperature: float = Field(0.0, ge=0.0, le=10.0)
     seed: int = 0
@@ -68,24 +91,12 @@ class ApplyBody(BaseModel):
     scope: Literal["auto", "file"] = "auto"
     decide: Literal["generate"] = "generate"
     reuse: Literal["exact"] = "exact"
-    policy: Literal["strict"] = "strict"
     stream: Literal[False] = False
     write: Literal[False] = False
 
-    def request(self, original: bytes) -> ApplyRequest:
-        """The pipeline's request for these bytes."""
-        return ApplyRequest(
-            original=original,
-            edit=self.edit,
-            path=self.path or "",
-            format=self.format,
-            instruction=self.instruction,
-            mode=self.mode,
-            temperature=self.temperature,
-            seed=self.seed,
-            max_tokens=self.max_tokens,
-            draft=self.draft,
-        )
+    def options(self) -> dict[str, Any]:
+        """What applies to every file."""
+        return {option.name: getattr(self, option.name) for option in fields(Options)}
 
 
 def fault_of_validation(errors: list[Any]) -> BadRequest:

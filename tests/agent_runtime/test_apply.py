@@ -97,9 +97,9 @@ def test_a_damaged_answer_is_rejected_by_the_check_that_names_it(answer: str, tr
 
 @pytest.mark.parametrize(
     ("original", "what"),
-    [(b"\x7fELF\x00\x01", "binary"), (b"caf\xe9\n", "UTF-8"), ("x = 1\n".encode("utf-16"), "UTF-16")],
+    [(b"\x7fELF\x00\x01", "binary"), ("x = 1\n".encode("utf-16-le"), "UTF-16"), (b"\xef\xbb\xbf\xff\n", "UTF-8")],
 )
-def test_a_file_that_is_not_utf8_text_is_refused_clearly(original: bytes, what: str) -> None:
+def test_a_file_that_is_no_text_is_refused_clearly(original: bytes, what: str) -> None:
     with pytest.raises(BadFile, match=what):
         Applier(no_model).apply(ApplyRequest(original, BLOCK))
 

@@ -90,10 +90,10 @@ def test_a_refused_edit_says_what_was_nearest_and_what_to_send(file: Path) -> No
     ("content", "words"),
     [
         (b"\x7fELF\0\0", ["binary"]),
-        ("a = 'é'\n".encode("latin-1"), ["UTF-8", "offset"]),
+        ("a = 1\n".encode("utf-16-le"), ["UTF-16", "mark"]),
         (b"x" * 50_000_000, ["50.0 MB", "limit"]),
     ],
-    ids=["binary", "latin-1", "50 MB"],
+    ids=["binary", "UTF-16 without a mark", "50 MB"],
 )
 def test_a_file_that_cannot_be_edited_is_one_line(file: Path, edit: Path, content: bytes, words: list[str]) -> None:
     file.write_bytes(content)

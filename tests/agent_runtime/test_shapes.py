@@ -3,32 +3,59 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale, Unsupported
 from agent_runtime.shapes import fault_of, problem_of, result_from_json, result_to_json
-from agent_runtime.types import ApplyResult, FileResult, Usage
-from editor.types import Check, Unresolved
+from agent_runtime.types import ApplyResult, FileResult, Reading, Reason, Usage
+from editor.types import Check
 
+FILE = FileResult(
+    "a.py", "merged", "x\n", "diff", "model", "model", 2, "model", (Check("no_op", True, ""),), "0" * 64, "1" * 64
+)
 RESULT = ApplyResult(
-    "merged",
-    FileResult("a.py", "x\n", "diff", "model", "model", 2, "model", (Check("no_op", True, ""),), "0" * 64, "1" * 64),
+    (FILE,),
     Usage(prompt=8, cached=4, recomputed=4, completion=3, drafted=2, accepted=1, rejected=1, forwards=2),
     {"parse_ms": 1.0, "total_ms": 2.5},
 )
+
+
+REASON = Reason(
+    "ambiguous", "two places", 2, "near", "say which", (Reading(0.5, "at line 3", "@@ -1 +1 @@\n-a\n+b"),), "a.py"
+)
+
+
+def not_loaded() -> ModelUnavailable:
+    """A model that is missing where no rule decides."""
+    fault = ModelUnavailable("not pulled")
+    fault.reasons = (REASON,)
+    return fault
 
 
 def test_the_response_has_every_field_of_the_interface() -> None:
     answer = json.loads(json.dumps(result_to_json(RESULT)))
     names = "path merged diff method rung candidates certainty checks sha256_before sha256_after"
     file_fields = set(names.split())
-    assert answer.keys() == {"status", "files", "usage", "timings", "sha256"} | file_fields
-    assert answer["files"][0].keys() == file_fields
-    assert {name: answer[name] for name in file_fields} == answer["files"][0]
+    assert answer.keys() >= {"status", "files", "usage", "timings", "sha256"} | file_fields
+    assert answer["files"][0].keys() >= file_fields
+    assert {name: answer[name] for name in answer["files"][0]} == answer["files"][0]
     assert answer["sha256"] == answer["sha256_after"]
     usage_fields = "prompt cached reused_approximate recomputed completion drafted accepted rejected forwards"
     assert answer["usage"].keys() >= set(usage_fields.split())
+
+
+def test_several_files_stand_only_in_the_list_and_have_one_status_together() -> None:
+    done = replace(FILE, path="b.py", status="noop")
+    both = ApplyResult((FILE, done), Usage())
+    answer = json.loads(json.dumps(result_to_json(both)))
+    assert answer.keys() == {"status", "files", "usage", "timings"}
+    assert [file["path"] for file in answer["files"]] == ["a.py", "b.py"]
+    assert result_from_json(answer) == both
+    assert both.status == "merged"
+    assert ApplyResult((done, done), Usage()).status == "noop"
+    assert ApplyResult((FILE, done, replace(FILE, status="rejected")), Usage()).status == "rejected"
 
 
 def test_an_answer_comes_back_as_the_same_value_and_later_fields_are_passed_over() -> None:
@@ -41,8 +68,9 @@ def test_an_answer_comes_back_as_the_same_value_and_later_fields_are_passed_over
     "fault",
     [
         Stale("changed", current_sha256="2" * 64),
-        EditRefused("no", reasons=(Unresolved("ambiguous", "two places", 2, "near", "say which"),)),
+        EditRefused("no", reasons=(REASON,)),
         ModelUnavailable("loading"),
+        not_loaded(),
         Unsupported("not yet", field="files"),
         BadRequest("bad", field="edit"),
         HunkError("odd"),

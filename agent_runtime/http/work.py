@@ -1,0 +1,100 @@
+"""What a request asks for: one file or several, each checked and fetched, and the call that does it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+
+from agent_runtime.apply import Applier
+from agent_runtime.errors import BadRequest, OutsideRoot, Stale
+from agent_runtime.http.schema import ApplyBody, FileBody
+from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
+from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader, StepHook
+from agent_runtime.workspace import Workspace
+from editor.codec import to_bytes
+from editor.errors import CodecError
+
+Work = Callable[[StepHook], ApplyResult]
+
+
+def work_of(applier: Applier, workspace: Workspace | None, body: ApplyBody) -> Work:
+    """Check what the schema cannot, fetch the files, and return the call that applies the edit."""
+    if body.files is not None:
+        _refuse_single_fields(body)
+        return _several(applier, workspace, body, body.files)
+    edit = _edit(body.edit, "edit")
+    if body.path is None and body.original is None and workspace is not None:
+        return partial(applier.apply_patch, PatchRequest(edit, **body.options()), workspace.read_if_there)
+    return partial(applier.apply, _request(workspace, body, body))
+
+
+def _several(applier: Applier, workspace: Workspace | None, body: ApplyBody, files: list[FileBody]) -> Work:
+    twice = [path for path, count in Counter(file.path for file in files if file.path).items() if count > 1]
+    if twice:
+        raise BadRequest(f"'files' holds {twice[0]} twice", field="files")
+    if body.edit is None:
+        if not files:
+            raise BadRequest("'files' is empty, and there is no 'edit' that names its files", field="files")
+        requests = [_request(workspace, file, body) for file in files]
+        return partial(applier.apply_each, requests)
+    if any(file.edit is not None for file in files):
+        raise BadRequest("give 'edit' once: for each file, or beside 'files' for all", field="edit")
+    request = PatchRequest(_edit(body.edit, "edit"), **body.options())
+    return partial(applier.apply_patch, request, _reader(workspace, files))
+
+
+def _refuse_single_fields(body: ApplyBody) -> None:
+    for name in ("path", "original", "expected_sha256"):
+        if getattr(body, name) is not None:
+            raise BadRequest(f"beside 'files' there is no {name!r}; give it for each file", field=name)
+
+
+def _request(workspace: Workspace | None, file: ApplyBody | FileBody, body: ApplyBody) -> ApplyRequest:
+    edit = _edit(file.edit, "edit" if file is body else "files")
+    return ApplyRequest(_current(workspace, file), edit, file.path or "", **body.options())
+
+
+def _reader(workspace: Workspace | None, files: list[FileBody]) -> Reader:
+    """Read from the texts that were sent; without any, below the root, with the hashes held to."""
+    if files and all(file.original is None for file in files):
+        for file in files:
+            _current(workspace, file)
+        assert workspace is not None
+        return workspace.read_if_there
+    if any(file.path is None or file.original is None for file in files):
+        raise BadRequest("beside an edit of all, each of 'files' has 'path' and 'original'", field="files")
+    return {file.path: _current(workspace, file) for file in files if file.path is not None}.get
+
+
+def _current(workspace: Workspace | None, file: ApplyBody | FileBody) -> bytes:
+    """The file's bytes; raises Stale where they are not those that the sender believes."""
+    original = _original(workspace, file)
+    current = sha256(original).hexdigest()
+    if file.expected_sha256 not in (None, current):
+        name = file.path or "the file"
+        raise Stale(f"{name} is not what the edit was made for; read it again", current_sha256=current)
+    return original
+
+
+def _original(workspace: Workspace | None, file: ApplyBody | FileBody) -> bytes:
+    if file.original is not None:
+        try:
+            original = to_bytes(file.original, file.encoding)
+        except CodecError as error:
+            raise BadRequest(f"'original' is not in {file.encoding}: {error}", field="original") from error
+        check_size(len(original), "the file", MAX_FILE_BYTES)
+        return original
+    if file.path is None:
+        raise BadRequest("give 'original', the file's text, or 'path', a file below the service's root", field="path")
+    if workspace is None:
+        raise OutsideRoot("this service reads no files: send 'original', or start it with --root DIR")
+    return workspace.read(file.path)
+
+
+def _edit(edit: str | None, field: str) -> str:
+    if edit is None:
+        raise BadRequest("there is no 'edit', neither for each file nor for all", field=field)
+    check_size(len(edit), "the edit", MAX_EDIT_BYTES)
+    return edit

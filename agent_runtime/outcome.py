@@ -1,0 +1,102 @@
+"""A file's bytes as text, and what became of it, whoever merged it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from agent_runtime.errors import BadFile
+from agent_runtime.file_diff import file_diff
+from agent_runtime.types import Action, Certainty, FileResult, Method, Status, Usage
+from editor import codec
+from editor.errors import CodecError
+from editor.types import Check, Policy
+from editor.verify import passed
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    r"""A merge, whoever made it, before it is verified. `text` has "\n" lines."""
+
+    text: str
+    method: Method
+    rung: str
+    num_candidates: int
+    certainty: Certainty
+    usage: Usage = field(default_factory=Usage)
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One state of a file: its bytes and its whole text with BOM and line endings; `NO_FILE` where there is none."""
+
+    data: bytes | None
+    text: str | None
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the bytes, "" where there is no file."""
+        return "" if self.data is None else sha256(self.data).hexdigest()
+
+
+NO_FILE = Version(None, None)
+
+
+def decode(data: bytes, path: str) -> codec.SourceText:
+    """A file's bytes as text; raises BadFile."""
+    try:
+        return codec.decode(data)
+    except CodecError as error:
+        raise BadFile(f"{path}: {error}" if path else str(error)) from error
+
+
+def original_version(data: bytes, source: codec.SourceText) -> Version:
+    """The file as it was read."""
+    return Version(data, data.decode(source.encoding))
+
+
+def merged_version(outcome_text: str, source: codec.SourceText, *, by_model: bool) -> Version:
+    r"""A merged text with "\n" lines in the file's encoding, BOM and endings; raises BadFile where it does not fit."""
+    try:
+        data = codec.encode(outcome_text, source, undo_nfc=by_model)
+    except CodecError as error:
+        raise BadFile(str(error)) from error
+    return original_version(data, source)
+
+
+def status_of(checks: Sequence[Check], policy: Policy) -> Status:
+    """`merged`, unless a check that counts under the policy failed."""
+    return "merged" if passed(checks, policy) else "rejected"
+
+
+def file_result(
+    path: str,
+    status: Status,
+    before: Version,
+    after: Version,
+    outcome: Outcome,
+    checks: tuple[Check, ...],
+    *,
+    encoding: str,
+    action: Action = "update",
+    move_to: str = "",
+) -> FileResult:
+    """The entry of one file in the answer."""
+    return FileResult(
+        path=path,
+        status=status,
+        merged=after.text or "",
+        diff=file_diff(before.text, after.text, path or "file", move_to) if status != "noop" else "",
+        method=outcome.method,
+        rung=outcome.rung,
+        candidates=outcome.num_candidates,
+        certainty=outcome.certainty,
+        checks=checks,
+        sha256_before=before.sha256,
+        sha256_after=after.sha256,
+        encoding=encoding,
+        action=action,
+        move_to=move_to,
+    )

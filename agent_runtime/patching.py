@@ -1,0 +1,230 @@
+"""Applies an edit of several files: all or none. `editor.patchset` decides on the set, a model on single updates.
+
+A file's edits are one entry in the answer, however many of them there are: updates one after the other, a created file
+that is moved, a deleted one that is created anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from agent_runtime.errors import BadRequest, TooLarge
+from agent_runtime.naming import as_blocks
+from agent_runtime.outcome import (
+    NO_FILE,
+    Outcome,
+    Version,
+    decode,
+    file_result,
+    merged_version,
+    original_version,
+    status_of,
+)
+from agent_runtime.refusals import may_be_mended, reason_of, refusal, unreadable
+from agent_runtime.timings import Timings
+from agent_runtime.types import (
+    Action,
+    ApplyRequest,
+    ApplyResult,
+    FileResult,
+    PatchRequest,
+    Reader,
+    Reason,
+    Status,
+    total_usage,
+)
+from editor import codec, patchset
+from editor.errors import EditSyntaxError
+from editor.formats import parse_files
+from editor.languages import language_of
+from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Policy, Unresolved
+from editor.verify import verify
+
+MAX_FILES = 1000
+
+Ask = Callable[[str, ApplyRequest, MergeOutcome], Outcome]
+"""Has a model merge one file's edit into its text."""
+
+
+def apply_patch(request: PatchRequest, read: Reader, ask: Ask, timings: Timings) -> ApplyResult:
+    """Merge the edit into the files that it names; see `Applier.apply_patch`."""
+    with timings.phase("parse"):
+        edits = edits_of(request)
+        originals = {path: (data, decode(data, path)) for path, data in files_named(edits, read).items()}
+    with timings.phase("merge"):
+        texts = {path: source.text for path, (_, source) in originals.items()}
+        found = patchset.merge_files(texts, edits).files
+        steps = [_Step(edit, result) for edit, result in zip(edits, found, strict=True)]
+        asked = _to_be_asked(steps, texts, request)
+    steps = [_asked(step, texts, request, ask) if at in asked else step for at, step in enumerate(steps)]
+    with timings.phase("verify"):
+        files = tuple(file.result(originals, request.policy) for file in _by_file(steps, originals))
+    usage = total_usage(step.by_model.usage for step in steps if step.by_model is not None)
+    return ApplyResult(files, usage, timings.finished())
+
+
+def edits_of(request: PatchRequest) -> tuple[ParsedEdit, ...]:
+    """The edit of each file; raises EditRefused, TooLarge, or BadRequest where a file is not named."""
+    try:
+        edits = parse_files(request.edit, request.format)
+    except EditSyntaxError as error:
+        raise unreadable(error) from error
+    if len(edits) > MAX_FILES:
+        raise TooLarge(f"the edit names {len(edits)} files; the limit is {MAX_FILES}")
+    if not all(edit.path for edit in edits):
+        raise BadRequest("the edit does not name its file: say which file it is for, or name it in it", field="path")
+    return edits
+
+
+def files_named(edits: Sequence[ParsedEdit], read: Reader) -> dict[str, bytes]:
+    """The files that edits name, those that there are; raises what `read` raises."""
+    found = {path: read(path) for path in patchset.paths_of(edits)}
+    return {path: data for path, data in found.items() if data is not None}
+
+
+Originals = Mapping[str, tuple[bytes, codec.SourceText]]
+"""The files that exist, by path: bytes, and these as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One edit, what the rules make of it in its place in the set, and what a model made of it if it was asked."""
+
+    edit: ParsedEdit
+    by_rule: patchset.FileResult
+    by_model: Outcome | None = None
+
+    @property
+    def text(self) -> str | None:
+        return self.by_rule.text if self.by_model is None else self.by_model.text
+
+
+@dataclass(slots=True)
+class _File:
+    """One file on its way through the set: where it stands now, its text there, and what was seen so far."""
+
+    path: str
+    before: str | None
+    text: str | None
+    now_at: str
+    steps: list[_Step] = field(default_factory=list)
+    checks: dict[str, Check] = field(default_factory=dict)
+
+    def take(self, step: _Step) -> None:
+        """Carry out one step on this file, and check it."""
+        for check in _checks(step, self.text, self.path):
+            known = self.checks.get(check.name)
+            if known is None or known.ok:
+                self.checks[check.name] = check
+        self.steps.append(step)
+        self.text, self.now_at = step.text, step.by_rule.new_path
+
+    def result(self, originals: Originals, policy: Policy) -> FileResult:
+        """The file's entry in the answer."""
+        path = self.path if self.before is not None or self._is_done else self.now_at
+        data, source = originals.get(self.path) or originals.get(self.now_at) or (b"", codec.decode(b""))
+        by_model = next((step.by_model for step in self.steps if step.by_model is not None), None)
+        outcome = by_model or _by_rule(self.steps)
+        if self._is_done:
+            after = before = original_version(data, source) if self.now_at in originals else NO_FILE
+            checks = self._noop()
+            status: Status = "noop"
+        else:
+            before = NO_FILE if self.before is None else original_version(data, source)
+            after = self._merged(source, by_model=by_model is not None)
+            checks = tuple(self.checks.values())
+            status = status_of(checks, policy)
+        move_to = self.now_at if self.now_at != path else ""
+        action: Action = "move" if move_to else self._action
+        encoding = source.encoding
+        return file_result(
+            path, status, before, after, outcome, checks, encoding=encoding, action=action, move_to=move_to
+        )
+
+    @property
+    def _is_done(self) -> bool:
+        return all(_done(step) for step in self.steps)
+
+    @property
+    def _action(self) -> Action:
+        if self._is_done:
+            return self.steps[-1].edit.action
+        if self.before is None:
+            return "create"
+        return "delete" if self.text is None else "update"
+
+    def _noop(self) -> tuple[Check, ...]:
+        outcomes = (step.by_rule.outcome for step in self.steps)
+        details = dict.fromkeys(outcome.detail for outcome in outcomes if isinstance(outcome, AlreadyApplied))
+        return (Check("already_applied", True, " ".join(details)),)
+
+    def _merged(self, source: codec.SourceText, *, by_model: bool) -> Version:
+        return NO_FILE if self.text is None else merged_version(self.text, source, by_model=by_model)
+
+
+def _to_be_asked(steps: Sequence[_Step], texts: Mapping[str, str], request: PatchRequest) -> set[int]:
+    """Return the steps that a model has to decide; raises EditRefused for those that nothing decides."""
+    named = Counter(path for step in steps for path in (step.edit.path, step.edit.move_to) if path)
+    asked: set[int] = set()
+    reasons: list[Reason] = []
+    for at, step in enumerate(steps):
+        outcome = step.by_rule.outcome
+        may_ask = request.mode != "deterministic" and _is_plain_update(step, named)
+        if isinstance(outcome, Unresolved) and not (may_ask and may_be_mended(outcome)):
+            reasons.append(reason_of(outcome, texts.get(step.by_rule.path, ""), step.by_rule.path))
+        elif may_ask and (request.mode == "model" or isinstance(outcome, Unresolved)):
+            asked.add(at)
+    if reasons:
+        raise refusal(reasons)
+    return asked
+
+
+def _is_plain_update(step: _Step, named: Counter[str]) -> bool:
+    edit = step.edit
+    alone = named[edit.path] == 1 and edit.move_to in ("", edit.path)
+    return edit.action == "update" and alone and bool(as_blocks(edit))
+
+
+def _asked(step: _Step, texts: Mapping[str, str], request: PatchRequest, ask: Ask) -> _Step:
+    path = step.by_rule.path
+    single = ApplyRequest(original=b"", edit=as_blocks(step.edit), path=path, **request.options())
+    return replace(step, by_model=ask(texts[path], single, step.by_rule.outcome))
+
+
+def _by_file(steps: Sequence[_Step], originals: Originals) -> list[_File]:
+    """Put the steps of one file together.
+
+    Where a file was moved to a path at which another stands, an edit of that path means the other one, as in the diff
+    of two files that change places.
+    """
+    files: list[_File] = []
+    for step in steps:
+        path = step.by_rule.path
+        file = next((one for one in reversed(files) if one.now_at == path), None)
+        if file is None or (file.path != path and path in originals):
+            moved_away = any(one.path == path for one in files)
+            before = originals[path][1].text if path in originals and not moved_away else None
+            file = _File(path, before, before, path)
+            files.append(file)
+        file.take(step)
+    return files
+
+
+def _checks(step: _Step, before: str | None, path: str) -> tuple[Check, ...]:
+    text = step.text
+    if text is None or _done(step):
+        return ()
+    truncated = step.by_model is not None and step.by_model.truncated
+    return verify(before or "", text, step.edit, language_of(path), truncated=truncated)
+
+
+def _done(step: _Step) -> bool:
+    return step.by_model is None and isinstance(step.by_rule.outcome, AlreadyApplied)
+
+
+def _by_rule(steps: Sequence[_Step]) -> Outcome:
+    made = [step.by_rule.outcome for step in steps if isinstance(step.by_rule.outcome, Merged)]
+    rung = made[-1].rung if made else "exact"
+    return Outcome("", "deterministic", rung, max((one.num_candidates for one in made), default=1), "certain")
