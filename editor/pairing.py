@@ -20,6 +20,7 @@ from editor.units import MARKER, Unit
 # Of 1: what two units must have in common to be taken for each other.
 _MIN_LIKENESS = 0.55
 _MIN_RENAMED = 0.8
+_RENAMED = 0.93
 _KINDS = {"method": "function"}
 _MAX_CELLS = 20_000
 _MAX_TEXT = 2_000
@@ -130,8 +131,11 @@ def likeness(file: Siblings, f: int, snippet: Siblings, s: int) -> float:
     name, sent_name = file.name(f), snippet.name(s)
     same_name = name != "" and name == sent_name
     if one.kind and other.kind:
-        # Definitions with different names are different, however alike: a new test is a copy of its neighbour.
-        return (0.98 if one.kind == other.kind else 0.9) if same_name else 0.0
+        if same_name:
+            return 0.98 if one.kind == other.kind else 0.9
+        # Definitions with different names are different, if alike: a new test is a copy of its neighbour.
+        renamed = one.kind == other.kind and _text_likeness(file, f, snippet, s) >= _RENAMED
+        return 0.6 if renamed else 0.0
     if bool(one.kind) != bool(other.kind):
         return 0.5 + 0.45 * heads if same_name else 0.0
     both_named = bool(name and sent_name)

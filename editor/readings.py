@@ -28,6 +28,7 @@ _MAX_GROUPS = 8
 _MIN_HEAD_LIKENESS = 60
 # A snippet without markers that shows this share of the file's units is more likely the whole file.
 _WHOLE_SHARE = 0.6
+_FEW_UNITS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,8 @@ def _share_shown(lines: list[str], units: Sequence[Unit], snippet: list[str], se
     ends = bool(pairs) and pairs.get(0) == 0 and pairs.get(len(sent) - 1) == len(units) - 1
     if ends and share >= _WHOLE_SHARE:
         return 0.9
+    if not pairs and len(units) <= _FEW_UNITS and len(snippet) >= _WHOLE_SHARE * len(lines):
+        return 0.7  # a file of one definition, renamed
     return 0.7 if ends and len(units) <= 3 else min(0.3, 0.1 + share / 4)
 
 

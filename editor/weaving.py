@@ -79,7 +79,7 @@ class Weaver:
 
     def merged_unit(self, have: Unit, sent: Unit) -> list[str]:
         """Return a unit of the file as the snippet wants it."""
-        if sent.elides or (self.choices.keep_unshown and _is_partial(have, sent)):
+        if sent.elides or (self.choices.keep_unshown and _is_partial(have, sent)) or _is_cut(have, sent):
             head = self._head(have, sent)
             return head + self.woven(have.parts, sent.parts, have.core + 1, have.end)
         lead = self._kept_lead(have, sent)
@@ -350,3 +350,11 @@ def _is_partial(have: Unit, sent: Unit) -> bool:
     """Tell whether a unit without a marker shows only some of the definitions of its counterpart."""
     names = {part.name for part in have.parts if part.kind}
     return bool(sent.parts) and len(names - {part.name for part in sent.parts if part.kind}) > 0
+
+
+def _is_cut(have: Unit, sent: Unit) -> bool:
+    """Tell whether a unit that no closing line ends shows the first definitions of its counterpart, and no others."""
+    shown = [part.name for part in sent.parts if part.kind]
+    names = [part.name for part in have.parts if part.kind]
+    closed = bool(sent.parts) and sent.parts[-1].continues
+    return not closed and 0 < len(shown) < len(names) and names[: len(shown)] == shown
