@@ -56,6 +56,9 @@ def _required(edit: ParsedEdit) -> Counter[str]:
     later: Counter[str] = Counter()
     for change in reversed(edit.changes):
         before, after = Counter(solid(change.before)), Counter(solid(change.after))
+        if "..." in before:
+            # Dots on both sides stand for the same lines, or for themselves.
+            del after["..."]
         for line, count in after.items():
             # Blocks are applied in turn, and one may take away what an earlier one wrote.
             required[line] = max(required[line], count - later[line])
