@@ -45,20 +45,23 @@ def print_refusal(fault: EditRefused | ModelUnavailable, console: Console) -> No
         _print_prose("The model was asked for because no rule decides this edit:", console)
     else:
         only = fault.reasons[0] if len(fault.reasons) == 1 else None
-        _print_prose(f"hunk: {_sentence(only) if only else fault}", console, "red")
+        _print_prose(f"hunk: {_sentence(only, console) if only else fault}", console, "red")
     for reason in fault.reasons[:MAX_REFUSED_FILES]:
         if str(fault) != reason.reason:
             console.print()
-            _print_prose(_sentence(reason), console, "red")
+            _print_prose(_sentence(reason, console), console, "red")
         _print_reason(reason, console)
     left_out = len(fault.reasons) - MAX_REFUSED_FILES
     if left_out > 0:
         console.print(f"({left_out} files more; --json names the reasons of all)")
 
 
-def _sentence(reason: Reason) -> str:
-    named = not reason.path or f"'{reason.path}'" in reason.reason
-    return reason.reason if named else f"{reason.path}: {reason.reason}"
+def _sentence(reason: Reason, console: Console) -> str:
+    if not reason.path or f"'{reason.path}'" in reason.reason:
+        return reason.reason
+    room = console.width // 2
+    path = reason.path if len(reason.path) <= room else f"...{reason.path[-room:]}"
+    return f"{path}: {reason.reason}"
 
 
 def _print_reason(reason: Reason, console: Console) -> None:

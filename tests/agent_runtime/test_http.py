@@ -178,6 +178,69 @@ def test_a_refused_edit_carries_the_editors_reasons(url: str) -> None:
     assert problem["reasons"][0]["suggestion"]
 
 
+def test_candidates_of_a_refused_edit_are_small_diffs(url: str) -> None:
+    twice = {"original": FILE + FILE, "edit": BLOCK, "mode": "deterministic"}
+    (reason,) = post(url, twice).json()["reasons"]
+    assert (reason["code"], reason["num_candidates"]) == ("ambiguous", 2)
+    assert [candidate.keys() for candidate in reason["candidates"]] == [{"score", "why", "diff"}] * 2
+    assert reason["candidates"][1]["diff"].startswith("@@ -2,3 +2,3 @@\n b = 2\n-a = 1\n+a = 3\n")
+
+
+def test_files_with_edits_of_their_own_are_merged_together(url: str) -> None:
+    files = [{"path": "a.py", "edit": BLOCK}, {"original": "é = 1\n" + FILE, "encoding": "cp1252", "edit": BLOCK}]
+    answer = post(url, {"files": files}).json()
+    assert [file["merged"] for file in answer["files"]] == [MERGED, "é = 1\n" + MERGED]
+    assert answer["files"][1]["sha256_before"] == sha256(("é = 1\n" + FILE).encode("cp1252")).hexdigest()
+    assert answer["status"] == "merged"
+    assert "merged" not in answer
+
+
+def test_one_of_several_files_that_is_refused_refuses_all_and_is_named(url: str) -> None:
+    files = [{"path": "a.py", "edit": BLOCK}, {"original": "x\n", "path": "b.py", "edit": BLOCK}]
+    problem = post(url, {"files": files, "mode": "deterministic"}).json()
+    assert problem["status"] == 422
+    assert [reason["path"] for reason in problem["reasons"]] == ["b.py"]
+
+
+PATCH = "*** Begin Patch\n*** Update File: a.py\n-a = 1\n+a = 3\n*** Add File: new.py\n+x = 1\n*** End Patch\n"
+
+
+def test_an_edit_that_names_its_files_is_applied_below_the_root_and_nothing_is_written(url: str) -> None:
+    answer = post(url, {"edit": PATCH}).json()
+    assert [(file["path"], file["action"]) for file in answer["files"]] == [("a.py", "update"), ("new.py", "create")]
+    assert answer["files"][0]["merged"] == MERGED
+    assert post(url, {"path": "a.py", "edit": BLOCK}).json()["sha256_before"] == sha256(FILE.encode()).hexdigest()
+    assert post(url, {"path": "new.py", "edit": BLOCK}).status_code == 404
+
+
+def test_an_edit_that_names_its_files_may_have_its_texts_sent_along(url: str) -> None:
+    other = "c = 0\n" + FILE
+    answer = post(url, {"edit": PATCH, "files": [{"path": "a.py", "original": other}]}).json()
+    assert answer["files"][0]["merged"] == "c = 0\n" + MERGED
+    missing = post(url, {"edit": PATCH, "files": []}).json()
+    assert [(reason["path"], reason["code"]) for reason in missing["reasons"]] == [("a.py", "file_missing")]
+
+
+def test_hashes_are_held_to_beside_an_edit_that_names_its_files(url: str) -> None:
+    believed = {"path": "a.py", "expected_sha256": "0" * 64}
+    assert post(url, {"edit": PATCH, "files": [believed]}).status_code == 409
+    believed["expected_sha256"] = sha256(FILE.encode()).hexdigest()
+    assert post(url, {"edit": PATCH, "files": [believed]}).json()["files"][0]["merged"] == MERGED
+
+
+@pytest.mark.parametrize("path", ["../a.py", "/etc/passwd"])
+def test_an_edit_cannot_name_a_file_out_of_the_root(url: str, path: str) -> None:
+    problem = post(url, {"edit": PATCH.replace("a.py", path)}).json()
+    assert problem["reasons"][0]["code"] == "malformed"
+
+
+def test_a_model_that_is_not_there_yet_says_why_it_is_asked_for() -> None:
+    with serving(None) as url:
+        response = post(url, {"original": FILE, "edit": BLOCK.replace("a = 1", "aa = 1")})
+    assert response.status_code == 503
+    assert response.json()["reasons"][0]["code"] == "not_found"
+
+
 def test_a_stale_hash_is_a_conflict_with_the_current_one(url: str) -> None:
     response = post(url, {"path": "a.py", "edit": BLOCK, "expected_sha256": "0" * 64})
     assert response.status_code == 409

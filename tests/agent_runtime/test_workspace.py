@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from agent_runtime.errors import BadFile, BadRequest, FileMissing, OutsideRoot, TooLarge
 from agent_runtime.limits import MAX_FILE_BYTES, read_file
+from agent_runtime.types import Action, FileResult
 from agent_runtime.workspace import Workspace
 
 
@@ -65,3 +67,54 @@ def test_a_pipe_is_refused_and_never_waited_for(tmp_path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(BadFile, match="regular"):
         read_file(path)
+
+
+def file_of(path: str, merged: str, action: Action = "update", move_to: str = "", before: str = "") -> FileResult:
+    old = sha256(before.encode()).hexdigest() if before else ""
+    return FileResult(
+        path, "merged", merged, "", "deterministic", "exact", 1, "certain", (), old, "", action=action, move_to=move_to
+    )
+
+
+def test_merged_files_are_written_below_the_root(root: Path) -> None:
+    (root / "old.sh").write_text("old\n")
+    (root / "old.sh").chmod(0o755)
+    Workspace(root).write(
+        [
+            file_of("src/a.py", "a = 2\n", before="a = 1\n"),
+            file_of("old.sh", "old\n", "move", "bin/new.sh", "old\n"),
+            file_of("docs/new.md", "# New\n", "create"),
+        ]
+    )
+    assert (root / "src" / "a.py").read_text() == "a = 2\n"
+    assert not (root / "old.sh").exists()
+    assert (root / "bin" / "new.sh").stat().st_mode & 0o777 == 0o755
+    assert (root / "docs" / "new.md").read_text() == "# New\n"
+
+
+def test_two_files_change_places(root: Path) -> None:
+    (root / "1").write_text("one")
+    (root / "2").write_text("two")
+    Workspace(root).write([file_of("1", "one", "move", "2", "one"), file_of("2", "two", "move", "1", "two")])
+    assert ((root / "1").read_text(), (root / "2").read_text()) == ("two", "one")
+
+
+def test_a_link_is_deleted_and_its_target_stays(root: Path) -> None:
+    Workspace(root).write([file_of("inside", "", "delete", before="a = 1\n")])
+    assert not (root / "inside").is_symlink()
+    assert (root / "src" / "a.py").exists()
+
+
+@pytest.mark.parametrize("path", ["../new.py", "upwards/new.py", "outside", "/tmp/new.py"])
+def test_nothing_is_written_out_of_the_root(root: Path, path: str) -> None:
+    with pytest.raises(OutsideRoot):
+        Workspace(root).write([file_of("new.py", "x", "create"), file_of(path, "x", "create")])
+    assert not (root / "new.py").exists()
+    assert (root.parent / "secret.txt").read_text() == "secret"
+
+
+def test_links_that_lead_in_a_circle_are_refused(root: Path) -> None:
+    (root / "x").symlink_to("y")
+    (root / "y").symlink_to("x")
+    with pytest.raises(BadFile):
+        Workspace(root).read("x")

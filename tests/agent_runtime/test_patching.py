@@ -1,0 +1,189 @@
+"""Edits of several files: all or none, one entry a file, the model for single updates only."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import NoReturn
+
+import pytest
+
+from agent_runtime.apply import Applier
+from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
+from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
+from tests.agent_runtime.scripted import ScriptedMerger
+
+FILES = {
+    "src/a.py": b"import os\r\n\r\n\r\ndef size(path):\r\n    return os.path.getsize(path)\r\n",
+    "src/b.py": b"request_limit = 10\nretries = 2\n",
+    "old.txt": b"first\nsecond\n",
+}
+V4A = """*** Begin Patch
+*** Add File: docs/new.md
++# New
+*** Update File: src/a.py
+@@ def size(path):
+-    return os.path.getsize(path)
++    return os.stat(path).st_size
+*** Delete File: old.txt
+*** Update File: src/b.py
+*** Move to: src/limits.py
+@@
+-request_limit = 10
++request_limit = 20
+*** End Patch
+"""
+BLOCKS = """src/a.py
+<<<<<<< SEARCH
+    return os.path.getsize(path)
+=======
+    return os.stat(path).st_size
+>>>>>>> REPLACE
+
+src/b.py
+<<<<<<< SEARCH
+request_limits = 10
+=======
+request_limits = 20
+>>>>>>> REPLACE
+"""
+
+
+def no_model() -> NoReturn:
+    raise ModelUnavailable("no model in this test")
+
+
+def patched(edit: str, files: dict[str, bytes] | None = None, **options: object) -> ApplyResult:
+    request = PatchRequest(edit, **options)  # type: ignore[arg-type]
+    return Applier(no_model).apply_patch(request, (FILES if files is None else files).get)
+
+
+def refused(edit: str, files: dict[str, bytes] | None = None, **options: object) -> EditRefused:
+    with pytest.raises(EditRefused) as fault:
+        patched(edit, files, **options)
+    return fault.value
+
+
+def test_a_patch_creates_updates_deletes_and_moves_in_one_answer() -> None:
+    result = patched(V4A)
+    assert result.status == "merged"
+    created, updated, deleted, moved = result.files
+    assert (created.action, created.path, created.merged) == ("create", "docs/new.md", "# New\n")
+    assert (created.sha256_before, created.sha256_after) == ("", sha256(b"# New\n").hexdigest())
+    assert (updated.action, updated.path) == ("update", "src/a.py")
+    assert updated.data == FILES["src/a.py"].replace(b"os.path.getsize(path)", b"os.stat(path).st_size")
+    assert (deleted.action, deleted.path, deleted.merged, deleted.sha256_after) == ("delete", "old.txt", "", "")
+    assert (moved.action, moved.path, moved.move_to) == ("move", "src/b.py", "src/limits.py")
+    assert moved.data == b"request_limit = 20\nretries = 2\n"
+    assert all(file.certainty == "certain" and file.status == "merged" for file in result.files)
+
+
+def test_a_patch_applied_twice_is_a_noop() -> None:
+    after = {file.move_to or file.path: file.data for file in patched(V4A).files if file.action != "delete"}
+    again = patched(V4A, after)
+    assert again.status == "noop"
+    assert [file.diff for file in again.files] == ["", "", "", ""]
+    assert [file.action for file in again.files] == ["create", "update", "delete", "move"]
+
+
+def test_several_edits_of_one_file_are_one_entry() -> None:
+    patch = "*** Begin Patch\n*** Update File: b\n@@\n-1\n+one\n*** Update File: b\n@@\n-2\n+two\n*** End Patch\n"
+    (file,) = patched(patch, {"b": b"1\n2\n"}).files
+    assert file.merged == "one\ntwo\n"
+    assert file.diff.count("@@ -") == 1
+
+
+def test_a_file_that_is_deleted_and_created_anew_is_an_update() -> None:
+    patch = "*** Begin Patch\n*** Delete File: b\n*** Add File: b\n+new\n*** End Patch\n"
+    (file,) = patched(patch, {"b": b"1\n2\n"}).files
+    assert (file.action, file.merged, file.sha256_before) == ("update", "new\n", sha256(b"1\n2\n").hexdigest())
+
+
+def test_two_files_change_places() -> None:
+    rename = "diff --git a/{0} b/{1}\nsimilarity index 100%\nrename from {0}\nrename to {1}\n"
+    result = patched(rename.format("a", "b") + rename.format("b", "a"), {"a": b"1\n", "b": b"2\n"})
+    assert [(file.path, file.move_to, file.merged) for file in result.files] == [("a", "b", "1\n"), ("b", "a", "2\n")]
+
+
+def test_all_files_that_are_refused_are_named_with_their_reasons_and_none_is_merged() -> None:
+    patch = V4A.replace("-request_limit = 10", "-request_limit = 11").replace(
+        "*** Delete File: old.txt", "*** Delete File: none.txt"
+    )
+    fault = refused(patch, mode="deterministic")
+    assert [(reason.path, reason.code) for reason in fault.reasons] == [
+        ("none.txt", "file_missing"),
+        ("src/b.py", "not_found"),
+    ]
+    assert "none.txt, src/b.py" in str(fault)
+    assert "request_limit = 10" in fault.reasons[1].nearest
+
+
+def test_deterministic_mode_asks_no_model_and_names_the_file() -> None:
+    fault = refused(BLOCKS, mode="deterministic")
+    assert [reason.path for reason in fault.reasons] == ["src/b.py"]
+
+
+def test_the_model_is_asked_for_the_one_update_that_no_rule_decides_and_sees_no_other() -> None:
+    merger = ScriptedMerger("request_limits = 20\nretries = 2\n")
+    result = Applier(lambda: merger).apply_patch(PatchRequest(BLOCKS), FILES.get)
+    assert [(file.path, file.method, file.status) for file in result.files] == [
+        ("src/a.py", "deterministic", "merged"),
+        ("src/b.py", "model", "merged"),
+    ]
+    (asked,) = merger.seen
+    assert asked.path == "src/b.py"
+    assert asked.edit == "<<<<<<< SEARCH\nrequest_limits = 10\n=======\nrequest_limits = 20\n>>>>>>> REPLACE\n"
+    assert result.usage.completion == 5
+
+
+def test_one_rejected_file_rejects_the_set() -> None:
+    merger = ScriptedMerger("retries = 2\n")
+    result = Applier(lambda: merger).apply_patch(PatchRequest(BLOCKS), FILES.get)
+    assert [file.status for file in result.files] == ["merged", "rejected"]
+    assert result.status == "rejected"
+
+
+def test_the_model_is_not_asked_where_another_file_is_refused_anyway() -> None:
+    merger = ScriptedMerger("request_limits = 20\nretries = 2\n")
+    with pytest.raises(EditRefused) as fault:
+        Applier(lambda: merger).apply_patch(PatchRequest(BLOCKS), {"src/b.py": FILES["src/b.py"]}.get)
+    assert [(reason.path, reason.code) for reason in fault.value.reasons] == [("src/a.py", "file_missing")]
+    assert not merger.seen
+
+
+def test_where_no_model_can_be_had_the_reason_of_the_rules_is_told_too() -> None:
+    with pytest.raises(ModelUnavailable) as fault:
+        patched(BLOCKS)
+    assert [(reason.path, reason.code) for reason in fault.value.reasons] == [("src/b.py", "not_found")]
+
+
+@pytest.mark.parametrize("path", ["../b", "/etc/passwd", "a/../../b", "C:\\b"])
+def test_paths_that_lead_out_are_refused_and_never_read(path: str) -> None:
+    def read(path: str) -> bytes | None:
+        raise AssertionError(f"{path} was read")
+
+    patch = f"*** Begin Patch\n*** Delete File: {path}\n*** End Patch\n"
+    with pytest.raises(EditRefused) as fault:
+        Applier(no_model).apply_patch(PatchRequest(patch), read)
+    assert fault.value.reasons[0].code == "malformed"
+
+
+def test_an_edit_that_names_no_file_is_malformed() -> None:
+    with pytest.raises(BadRequest, match="name its file"):
+        patched("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n")
+
+
+def test_a_created_file_is_checked_but_whatever_was_sent_may_not_parse() -> None:
+    patch = "*** Begin Patch\n*** Add File: new.py\n+def broken(:\n*** End Patch\n"
+    assert patched(patch, {}).status == "merged"
+
+
+def test_edits_of_their_own_are_merged_together_or_refused_together() -> None:
+    block = "<<<<<<< SEARCH\n{}\n=======\n{}\n>>>>>>> REPLACE\n"
+    first = ApplyRequest(b"a = 1\n", block.format("a = 1", "a = 2"), "a.py", mode="deterministic")
+    second = ApplyRequest(b"b = 1\n", block.format("b = 1", "b = 2"), "b.py", mode="deterministic")
+    missed = ApplyRequest(b"c = 1\n", block.format("x", "y"), "c.py", mode="deterministic")
+    applier = Applier(no_model)
+    assert [file.merged for file in applier.apply_each([first, second]).files] == ["a = 2\n", "b = 2\n"]
+    with pytest.raises(EditRefused) as fault:
+        applier.apply_each([first, missed, second])
+    assert [reason.path for reason in fault.value.reasons] == ["c.py"]
