@@ -31,7 +31,7 @@ def readings(index: LineIndex, change: Replacement) -> tuple[tuple[Option, ...],
         if place.likeness >= max(_MIN_LIKENESS, near[0].likeness - _MARGIN):
             found = index.lines[place.start : place.end]
             splice = Splice(place.start, place.end, tuple(_carried(found, change)), "fuzzy")
-            why = f"SEARCH taken at {splice.where}, {place.likeness:.0f} % alike"
+            why = f"SEARCH taken at {splice.where}, {int(place.likeness)} % alike"
             options.append(Option(splice, place.likeness / 100, why))
     return tuple(option for option in options if list(option.splice.lines) != _span(index, option)), near[0]
 

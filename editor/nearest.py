@@ -49,7 +49,7 @@ def shown(lines: Sequence[str], wanted: Sequence[str], place: Near) -> str:
     """Return one place with its line numbers, and a small diff."""
     found = lines[place.start : place.end]
     where = f"line {place.start + 1} is" if len(found) == 1 else f"lines {place.start + 1}-{place.end} are"
-    heading = f"{where} nearest ({place.likeness:.0f} % alike; '-' was sent, '+' is in the file):"
+    heading = f"{where} nearest ({int(place.likeness)} % alike; '-' was sent, '+' is in the file):"
     return "\n".join([heading, *small_diff(wanted, found, place.start)])
 
 
