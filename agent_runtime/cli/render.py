@@ -90,7 +90,7 @@ def _readings_heading(reason: Reason) -> str:
 
 
 def _print_reading(number: int, reading: Reading, console: Console) -> None:
-    _print_prose(f"{number}. {reading.why} (score {reading.score:.2f})", console, indent=2)
+    _print_prose(f"{number}. {reading.why} (score {int(reading.score * 100) / 100:.2f})", console, indent=2)
     lines = reading.diff.split("\n")
     _print_block("\n".join(lines[:MAX_READING_LINES]), console, indent=5)
     if len(lines) > MAX_READING_LINES:
@@ -113,11 +113,12 @@ def _print_prose(text: str, console: Console, style: str = "", *, indent: int = 
 
 
 def _print_block(lines: str, console: Console, *, indent: int) -> None:
-    """Lines of code, each cut at the edge of the terminal: a wrapped line of a diff cannot be read."""
+    """Lines of code, on a terminal each cut at its edge: a wrapped line of a diff cannot be read."""
     width = max(console.width - indent, 20)
     for line in lines.split("\n"):
         shown = _coloured(line.expandtabs(4))
-        shown.truncate(width, overflow="ellipsis")
+        if console.is_terminal:
+            shown.truncate(width, overflow="ellipsis")
         console.print((Text(" " * indent) + shown) if line.strip() else Text(), soft_wrap=True)
 
 

@@ -1,0 +1,87 @@
+"""What a person sees: no line too wide for the terminal, and nothing said by colour alone."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from agent_runtime.cli.render import print_refusal, print_result
+from agent_runtime.errors import EditRefused, ModelUnavailable
+from agent_runtime.types import ApplyResult, FileResult, Reading, Reason, Usage
+from editor.types import Check
+
+LONG = "value = compute(" + ", ".join(f"argument_{number}" for number in range(20)) + ")"
+DIFF = f"@@ -1,3 +1,3 @@\n context\n-{LONG}\n+{LONG.upper()}"
+REASON = Reason(
+    "not_found",
+    "The SEARCH lines do not stand in the file, and this sentence goes on for longer than a line of a terminal is.",
+    12,
+    f"lines 3-4 are nearest (87 % alike):\n- {LONG}\n+ {LONG.upper()}",
+    "Copy the SEARCH lines from the file as it is now; the other blocks of this edit need not be sent differently.",
+    (Reading(0.998, "SEARCH taken at lines 3-4", DIFF), Reading(0.5, "at 9", "\n".join([DIFF] * 4))),
+    "src/settings.py",
+)
+
+
+def shown(fault: EditRefused | ModelUnavailable, width: int = 80, *, terminal: bool = True) -> str:
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=terminal, color_system=None, highlight=False)
+    print_refusal(fault, console)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    lines = shown(EditRefused(REASON.reason, reasons=(REASON,)), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_code_is_whole_where_the_output_is_no_terminal() -> None:
+    text = shown(EditRefused(REASON.reason, reasons=(REASON,)), terminal=False)
+    assert f"  + {LONG.upper()}\n" in text
+
+
+def test_everything_that_a_reason_holds_is_shown_in_order() -> None:
+    text = shown(EditRefused(REASON.reason, reasons=(REASON,)))
+    parts = [
+        "hunk: src/settings.py: The SEARCH",
+        "Lines 3-4 are nearest",
+        "one of these, the likeliest of 12",
+        "1. SEARCH taken at lines 3-4 (score 0.99)",
+        "2. at 9 (score 0.50)",
+        "(8 lines more)",
+        "Copy the SEARCH lines",
+    ]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_every_refused_file_is_named_and_the_sixth_is_counted() -> None:
+    reasons = tuple(Reason("file_missing", f"'{n}.py' is not there", path=f"{n}.py") for n in range(7))
+    text = shown(EditRefused("7 files cannot be edited", reasons=reasons))
+    assert "'4.py' is not there" in text
+    assert "'5.py'" not in text
+    assert "2 files more" in text
+
+
+def test_a_missing_model_comes_with_the_reason_why_it_was_asked_for_and_a_command_to_copy() -> None:
+    fault = ModelUnavailable("x" * 70 + ": run `hunk models pull qwen2.5-coder-1.5b`")
+    fault.reasons = (REASON,)
+    text = shown(fault)
+    assert "hunk models pull qwen2.5-coder-1.5b" in text
+    assert "src/settings.py: The SEARCH lines" in text
+
+
+def test_the_result_of_several_files_has_a_line_for_each() -> None:
+    failed = Check("parse_errors", False, "1 syntax error")
+    made = FileResult("a", "merged", "x\n", "--- a/a\n", "deterministic", "exact", 1, "certain", (failed,), "", "")
+    moved = FileResult("b", "merged", "", "", "model", "model", 1, "model", (), "", "", action="move", move_to="c")
+    file = io.StringIO()
+    print_result(ApplyResult((made, moved), Usage(), {"total_ms": 1.0}), Console(file=file, width=80), written=True)
+    lines = file.getvalue().splitlines()
+    assert "a: merged by rule (exact), certain; written" in lines
+    assert "  parse_errors: 1 syntax error" in lines
+    assert "b to c: merged by the model, checked; written" in lines
