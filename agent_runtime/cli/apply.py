@@ -55,7 +55,7 @@ class Pipeline:
 def apply_command(
     edit: Annotated[Path, typer.Option("--edit", metavar="EDIT", help="A file with the edit; - is standard input.")],
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="The file to edit; without, those that the edit names.")
+        Path | None, typer.Argument(metavar="FILE", help="The file to edit; without, those that the edit names.")
     ] = None,
     root: Annotated[
         Path | None, typer.Option("--root", metavar="DIR", help="Where the files are that the edit names. [.]")
