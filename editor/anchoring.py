@@ -15,22 +15,26 @@ from itertools import pairwise
 from rapidfuzz import fuzz
 
 from editor.alignment import LineOp, line_opcodes
-from editor.edges import DoubtError, Edge, check_addition, check_edge, key, quoted, read_edge, same_field
+from editor.edges import DoubtError, Edge, check_addition, check_edge, is_closing, key, quoted, read_edge, same_field
 from editor.ladder import find, indent, rstripped
 from editor.twins import twin_of
 
 _MIN_ANCHOR_CHARS = 3
+_MIN_REPEATED = 2
+_MIN_COPIED_CHARS = 10
+# So many times its length below its place, a repeated tail is taken to be the same one.
+_FAR = 4
 # Per cent of rapidfuzz's ratio that a line must share with the one whose new form it is.
 _SAME_LINE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block without the blank lines next to placeholders; `gap_*` tell that there were some."""
+    """One block without the blank lines next to placeholders; `gap_*` tell how many there were."""
 
     lines: tuple[str, ...]
-    gap_above: bool
-    gap_below: bool
+    gap_above: int
+    gap_below: int
     open_above: bool
     open_below: bool
 
@@ -116,6 +120,7 @@ def _between(lines: list[str], block: Block, anchors: list[tuple[int, int]]) -> 
                 f"Lines {place + 2}-{next_place} of the file are not among the lines of the edit that are to stand "
                 f"between {quoted(lines[place])} and {quoted(lines[next_place])}.",
             )
+        _refuse_copies(added(gap, hidden), lines)
         check_addition(added(gap, hidden), lines, place + 1)
         merged += [*gap, lines[next_place]]
     return merged
@@ -130,8 +135,13 @@ def _upper_edge(lines: list[str], floor: int, block: Block, row: int, place: int
             raise DoubtError("open_intent", f"Nothing says where the first line {quoted(block.lines[0])} belongs.")
         check_addition(added(head, lines[:place]), lines, place)
         return 0, head
+    if block.open_above and inner and is_closing(block.lines[0]):
+        raise DoubtError("open_intent", f"The edit shows of what ends above it only {quoted(block.lines[0])}.", 2)
     edge = read_edge(inner, outer, lines[place], upward=True)
-    return _checked_upper(lines, floor, block, edge, place)
+    start, above = _checked_upper(lines, floor, block, edge, place)
+    if not block.open_above and any(line.strip() for line in lines[:start]):
+        raise DoubtError("open_intent", f"The edit begins with line {start + 1} of the file, without a placeholder.", 2)
+    return start, above
 
 
 def _checked_upper(lines: list[str], floor: int, block: Block, edge: Edge, place: int) -> tuple[int, list[str]]:
@@ -139,7 +149,8 @@ def _checked_upper(lines: list[str], floor: int, block: Block, edge: Edge, place
     kept = lines[start:place]
     if not edge.new:
         return start, kept
-    check_edge(edge, lines[floor:place][::-1], upward=True, gap=block.gap_above)
+    _refuse_repeated(block, edge)
+    check_edge(edge, lines[floor:place][::-1], upward=True, gap=block.gap_above > 0)
     check_addition(edge.new, lines, start)
     gap = [""] if block.gap_above and start > 0 and lines[start - 1].strip() else []
     return start, [*gap, *edge.new, *kept]
@@ -156,13 +167,64 @@ def _lower_edge(lines: list[str], block: Block, row: int, place: int) -> tuple[i
         return len(lines), tail
     edge = read_edge(inner, outer, lines[place], upward=False)
     end = place + 1 + edge.consumed
+    _refuse_repeated_tail(lines, place + 1, end)
+    if not block.open_below and any(line.strip() for line in lines[end:]):
+        raise DoubtError("open_intent", f"The edit ends with line {end} of the file, without a placeholder.", 2)
     kept = lines[place + 1 : end]
     if not edge.new:
         return end, kept
-    check_edge(edge, outer, upward=False, gap=block.gap_below)
+    _refuse_repeated(block, edge)
+    check_edge(edge, outer, upward=False, gap=block.gap_below > 0)
     check_addition(edge.new, lines, end)
     gap = [""] if block.gap_below and end < len(lines) and lines[end].strip() else []
     return end, [*kept, *edge.new, *gap]
+
+
+def refuse_other_gap(lines: Sequence[str], block: Block, placement: Placement) -> None:
+    """Raise `DoubtError` if blank lines at the end of a block, too many for layout, are not those of the file there.
+
+    They may be the context of lines to be deleted.
+    """
+    above, below = list(lines[: placement.start])[::-1], lines[placement.end :]
+    for gap, inner, outer, edge in (
+        (block.gap_above, block.lines[0], above, placement.start),
+        (block.gap_below, block.lines[-1], below, placement.end - 1),
+    ):
+        blanks = next((at for at, line in enumerate(outer) if line.strip()), len(outer))
+        held = 0 <= edge < len(lines) and rstripped(lines[edge]) == rstripped(inner)
+        if gap > 1 and held and gap != blanks:
+            raise DoubtError(
+                "open_intent", f"{gap} blank lines stand next to {quoted(inner)}, {blanks} in the file.", 2
+            )
+
+
+def _refuse_copies(new: Sequence[str], lines: Sequence[str]) -> None:
+    """Raise `DoubtError` if a new line stands in the file just once: it may be moved, and its place left out."""
+    telling = {line.strip() for line in new if sum(map(str.isalnum, line)) >= _MIN_COPIED_CHARS}
+    counts = Counter(line.strip() for line in lines if line.strip() in telling)
+    copied = next((line for line, count in counts.items() if count == 1), None)
+    if copied is not None:
+        raise DoubtError(
+            "open_intent", f"The new line {quoted(copied)} stands elsewhere: it may be moved.", 2
+        )
+
+
+def _refuse_repeated(block: Block, edge: Edge) -> None:
+    """Raise `DoubtError` if a new line stands in the block twice: which of the two is new is open then."""
+    counts = Counter(line.strip() for line in block.lines)
+    again = next((line for line in edge.new if can_anchor(line) and counts[line.strip()] > 1), None)
+    if again is not None:
+        raise DoubtError("ambiguous", f"The line {quoted(again)} stands twice in the edit.", 2)
+
+
+def _refuse_repeated_tail(lines: list[str], start: int, end: int) -> None:
+    """Raise `DoubtError` if the last lines of a block stand again right below: what lies between may be meant to go."""
+    tail = [rstripped(line) for line in lines[start:end]]
+    if sum(map(can_anchor, tail)) < _MIN_REPEATED:
+        return
+    below = [rstripped(line) for line in lines[end : end + _FAR * len(tail)]]
+    if any(below[at : at + len(tail)] == tail for at in range(len(below))):
+        raise DoubtError("ambiguous", f"The last lines of the block, {start + 1}-{end}, stand again right below.", 2)
 
 
 def _place_at_end(lines: list[str], floor: int, block: Block) -> Placement:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from editor.anchoring import added, in_other_form, with_all_of
+from editor.anchoring import added, can_anchor, in_other_form, with_all_of
 from editor.edges import DoubtError, check_addition
 from editor.pairing import Siblings
 from editor.readings import flat
@@ -78,5 +78,9 @@ def _grown(lines: Sequence[str], have: Unit, snippet: Sequence[str], unit: Unit)
         if not in_other_form(hidden, sent):
             raise DoubtError("open_intent", "A line would be lost.")
         return list(sent)
-    check_addition(added(merged, hidden), lines, have.end)
+    gained = added(merged, hidden)
+    stands = {line.strip() for line in lines}
+    if any(can_anchor(line) and line.strip() in stands for line in gained):
+        raise DoubtError("open_intent", "A line that is gained stands elsewhere: it may be moved.")
+    check_addition(gained, lines, have.end)
     return merged

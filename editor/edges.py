@@ -38,6 +38,7 @@ _DECLARATION = re.compile(
     r"\s*(?:@[\w.]|#\[|(?:from|import|use|using|#include)\b|[\"']?[\w.$-]+[\"']?\s*:(?!:)\s*\S|"
     r"(?!(?:if|for|while|switch|catch|with|match|return)\b)(?:[\w$<>,\[\]*&]+\s+)*[\w$]+\s*\([^;=]*\)[^;=]*\{\s*$)"
 )
+_HEAD = re.compile(r"\s*(?:async\s+)?(?:def|class|if|for|while|with|try|match)\b.*:\s*(?:#.*)?$")
 _IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*")
 # Words that stand before the name that a line is about, in the languages that have grammars here.
 _MODIFIERS = re.compile(
@@ -100,7 +101,7 @@ def read_edge(inner: Sequence[str], outer: Sequence[str], anchor: str, *, upward
 def is_closed(new: Sequence[str], below: str) -> bool:
     """Tell whether lines can be added as they are: brackets pair up, and the line below is not taken in by them."""
     solid = [line for line in new if line.strip()]
-    if not solid or not _balanced(solid):
+    if not solid or not _balanced(solid) or _HEAD.match(solid[-1]):
         return False
     base = _width(solid[0])
     if any(_width(line) < base for line in solid) or _CONTINUES.match(solid[0]):
@@ -122,16 +123,20 @@ def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool, gap: bool) -> 
         )
     solid = [line for line in edge.new if line.strip()]
     hidden = [line for line in beyond if line.strip()]
+    if not hidden:
+        raise DoubtError("open_intent", f"The placeholder next to the new lines {shown} stands for no line.", 2)
+    if not any(_statements(solid)) and not (upward and edge.new[-1].strip() and _is_closed_comment(solid)):
+        raise DoubtError("open_intent", f"Nothing says what the new comment {shown} belongs to.", 2)
     step = next((line for line in _statements(solid) if not _is_declaration(line)), None)
-    if hidden and step is not None:
+    if step is not None:
         # A step of a procedure is as often put in the place of others as beside them; a new definition hardly is.
         raise DoubtError("open_intent", f"The new line {quoted(step)} may stand for lines that are left out.", 2)
     flat = all(_width(line) == _width(solid[0]) and not COMMENT.match(line) for line in solid)
-    if hidden and flat and not gap and not neighbour.strip():
+    if flat and not gap and not neighbour.strip():
         raise DoubtError(
             "open_intent", f"The new lines {shown} may belong right next to the line {quoted(hidden[0])}.", 2
         )
-    if hidden and rstripped(hidden[0]) == rstripped(solid[0] if upward else solid[-1]):
+    if rstripped(hidden[0]) == rstripped(solid[0] if upward else solid[-1]):
         raise DoubtError("open_intent", f"The new lines {shown} repeat the line {quoted(hidden[0])} next to them.", 2)
     keys = {key(line) for line in hidden} - {""}
     clash = next((line for line in _statements(solid) if key(line) in keys), None)
@@ -146,8 +151,18 @@ def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool, gap: bool) -> 
         raise DoubtError("open_intent", f"The new lines {shown} look like a rewrite of the lines next to them.", 2)
 
 
+def _is_closed_comment(solid: Sequence[str]) -> bool:
+    text = "\n".join(solid)
+    return all(text.count(opener) == text.count(closer) for opener, closer in (("/*", "*/"), ("<!--", "-->")))
+
+
 def _is_declaration(line: str) -> bool:
     return _DEFINITION.search(line) is not None or _DECLARATION.match(line) is not None
+
+
+def is_closing(line: str) -> bool:
+    """Tell whether a line holds nothing but closing brackets."""
+    return bool(line.strip()) and _CLOSING_LINE.fullmatch(line) is not None
 
 
 def same_field(line: str, other: str) -> bool:

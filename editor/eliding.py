@@ -101,7 +101,7 @@ def _unless_there(index: LineIndex, changed: Sequence[tuple[int, int, tuple[str,
     if not any(there):
         return splice
     if all(there):
-        return replace(splice, lines=tuple(lines[splice.start : splice.end]), done=True)
+        return replace(splice, lines=tuple(lines[splice.start : splice.end]), done=True, again=splice.lines)
     unresolved = Unresolved(
         "open_intent",
         f"Of the lines that are to be added at {splice.where}, some already stand there.",

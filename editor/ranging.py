@@ -119,7 +119,9 @@ def _refused(lines: Sequence[str], resolutions: Sequence[Resolution], failed: in
 
 
 def _all_stand(lines: Sequence[str], changes: Sequence[Replacement]) -> bool:
-    """Tell whether every change's new lines stand where it leaves them, and its old ones need not be there."""
+    """Tell whether every change's new lines stand where it leaves them, and not all of its old ones where they were."""
+    if all(_old_stands(lines, change) for change in changes):
+        return False
     moved = evidence = 0
     quotes = False
     for change in sorted(changes, key=_first):
@@ -130,3 +132,8 @@ def _all_stand(lines: Sequence[str], changes: Sequence[Replacement]) -> bool:
         evidence += sum(char.isalnum() for line in change.after if line not in change.before for char in line)
         quotes = quotes or bool(change.before)
     return quotes and evidence > 0
+
+
+def _old_stands(lines: Sequence[str], change: Replacement) -> bool:
+    start = _first(change)
+    return bool(change.before) and tuple(lines[start : start + len(change.before)]) == change.before

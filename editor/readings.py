@@ -146,7 +146,8 @@ def _woven_readings(
     yield _Reading(merged, weight, why or "as the snippet shows it")
     for choices, reason in _alternatives(main, decisions):
         other = _woven(lines, units, snippet, sent, choices, language)
-        assert other is not None
+        if other is None:
+            continue
         yield _Reading(other[0], weight * _UNLIKELY, f"{why}; {reason}" if why else reason)
 
 

@@ -16,7 +16,7 @@ from typing import get_args
 from editor.index import folded
 from editor.ladder import LineIndex
 from editor.resolving import explained, resolve
-from editor.splices import MAX_CANDIDATES, Open, Resolution, Splice, candidates, spliced
+from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, spliced
 from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Replacement, Rung, Unresolved
 
 _RUNGS: tuple[Rung, ...] = get_args(Rung)
@@ -36,6 +36,9 @@ def merge_replacements(lines: list[str], changes: Sequence[Replacement]) -> Merg
     if missed:
         return _refused(index, changes, resolutions, missed)
     splices = [one for one in resolutions if isinstance(one, Splice)]
+    half_done = _half_done(lines, splices)
+    if half_done is not None:
+        return half_done
     together = _together(lines, splices)
     if len(changes) == 1 or (isinstance(together, Merged) and _independent(index, changes, splices)):
         return together
@@ -47,6 +50,31 @@ def outcome(lines: Sequence[str], merged: Sequence[str], rungs: set[Rung]) -> Me
     if not rungs or list(merged) == list(lines):
         return AlreadyApplied("Every block's REPLACE lines already stand in the file.")
     return Merged("".join(line + "\n" for line in merged), max(rungs, key=_RUNGS.index))
+
+
+def _half_done(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | None:
+    """Return what is open where some blocks are to be made and others, whose SEARCH lines stand, seem to be made.
+
+    Sent once, such a block wants its lines twice; sent again beside others, it is done. Nothing tells which.
+    """
+    again = [at for at, splice in enumerate(splices) if splice.again is not None]
+    if not again or all(splice.done for splice in splices):
+        return None
+    readings: list[Resolution] = list(splices)
+    for at in again:
+        done = splices[at]
+        assert done.again is not None
+        made = replace(done, lines=done.again, done=False, again=None)
+        options = (Option(done, 0.6, f"block {at + 1} is applied"), Option(made, 0.4, f"block {at + 1} applied again"))
+        readings[at] = Open(Unresolved("open_intent", ""), options)
+    return Unresolved(
+        "open_intent",
+        f"Block {again[0] + 1} of {len(splices)}: its new lines stand next to its SEARCH lines already, other blocks "
+        "are not applied; whether they are wanted twice is open.",
+        num_candidates=2 ** min(len(again), 3),
+        suggestion="Send only the blocks that are still to be applied, or add lines above and below to SEARCH.",
+        candidates=candidates(lines, readings),
+    )
 
 
 def _together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome:

@@ -10,6 +10,7 @@ from editor import fuzzy, hints
 from editor.eliding import elides, is_elision, resolve_elided
 from editor.folding import BLANKS
 from editor.formats.placeholders import holds_placeholder
+from editor.index import exact
 from editor.ladder import LineIndex, Places, find
 from editor.nearest import shown
 from editor.spelling import Written, already_there, in_file_spelling
@@ -24,6 +25,9 @@ DONE = Splice(0, 0, (), "exact", done=True)
 
 def resolve(index: LineIndex, change: Replacement) -> Resolution:
     """Return what one block does to the lines. What is not found is not explained yet: `explained` does that."""
+    if change.verbatim is not None and index.by(exact).starts(change.verbatim.before):
+        # The file itself has lines that begin with a number and a bar.
+        return resolve(index, change.verbatim)
     if change.before == change.after:
         return DONE
     if not any(line.strip() for line in change.before):
@@ -160,7 +164,7 @@ def _replace(lines: Sequence[str], change: Replacement, places: Places, number: 
         return splice
     added = [line for line in written.lines if line not in found]
     if any(char.isalnum() for line in added for char in line):
-        return Splice(start, end, tuple(found), places.rung, done=True)
+        return Splice(start, end, tuple(found), places.rung, done=True, again=written.lines)
     unresolved = Unresolved(
         "open_intent",
         f"Line {start + 1} already stands among the REPLACE lines; whether they are wanted twice is open.",

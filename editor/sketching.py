@@ -10,7 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from editor.anchoring import Block, Placement, can_anchor, place, refuse_rival, refuse_twin, unique_lines, with_all_of
+from editor.anchoring import (
+    Block,
+    Placement,
+    can_anchor,
+    place,
+    refuse_other_gap,
+    refuse_rival,
+    refuse_twin,
+    unique_lines,
+    with_all_of,
+)
 from editor.binding import bound_lines
 from editor.edges import NOTE, DoubtError, quoted
 from editor.formats.placeholders import holds_placeholder, is_placeholder
@@ -49,7 +59,7 @@ def _merged_lines(lines: list[str], sketch: Sketch) -> list[str]:
     unique = unique_lines(lines) & unique_lines([line for block in sketch.blocks for line in block])
     merged: list[str] = []
     at = 0
-    spaced = False
+    unspaced: list[tuple[Block, Placement]] = []
     placed: list[tuple[Block, Placement]] = []
     for block in _blocks(sketch):
         placement = place(lines, at, block, unique)
@@ -58,19 +68,38 @@ def _merged_lines(lines: list[str], sketch: Sketch) -> list[str]:
         merged += lines[at : placement.start]
         merged += placement.lines
         at = placement.end
-        spaced |= block.gap_above and _is_solid(lines, placement.start - 1)
-        spaced |= block.gap_below and _is_solid(lines, placement.end)
+        refuse_other_gap(lines, block, placement)
+        spaced = block.gap_above > 0 and _is_solid(lines, placement.start - 1)
+        spaced |= block.gap_below > 0 and _is_solid(lines, placement.end)
+        unspaced += [(block, placement)] if spaced else []
     merged += lines[at:]
-    if merged == lines and spaced:
-        # Blank lines next to a placeholder are layout, unless nothing else is new: then they may be the context of
-        # lines to be deleted.
-        raise DoubtError(
-            "open_intent", "All lines stand in the file, but with other lines where the edit has blank ones."
-        )
-    if merged == lines:
-        for block, placement in placed:
+    for block, placement in unspaced:
+        # Blank lines next to a placeholder are layout, unless the block brings nothing else that is new, and is more
+        # than the head of what follows: then they may be the context of lines to be deleted.
+        if merged == lines or (not _is_head(block) and _adds_nothing(lines, placement)):
+            raise DoubtError(
+                "open_intent", "All lines of a block stand in the file, but other lines where the edit has blank ones."
+            )
+    for block, placement in placed:
+        if merged == lines:
             refuse_rival(lines, block, placement)
+        elif not _is_head(block) and _adds_nothing(lines, placement):
+            where = f"lines {placement.start + 1}-{placement.end}"
+            raise DoubtError(
+                "open_intent", f"A block stands at {where} already: it may hide a deletion.", 2
+            )
     return merged
+
+
+def _is_head(block: Block) -> bool:
+    """Tell whether a block may just be the head of what follows (`class A:`)."""
+    return sum(bool(line.strip()) for line in block.lines) == 1
+
+
+def _adds_nothing(lines: list[str], placement: Placement) -> bool:
+    """Tell whether a block changes nothing but blank lines."""
+    have = lines[placement.start : placement.end]
+    return [line for line in placement.lines if line.strip()] == [line for line in have if line.strip()]
 
 
 def _refuse_unclear_lines(lines: list[str], sketch: Sketch) -> None:
@@ -109,7 +138,9 @@ def _blocks(sketch: Sketch) -> list[Block]:
         lines = _without_blank_ends(literal)
         open_above = number > 0 or sketch.opens_elided
         open_below = number < last or sketch.closes_elided
-        blocks.append(Block(lines, not literal[0].strip(), not literal[-1].strip(), open_above, open_below))
+        above = next(at for at, line in enumerate(literal) if line.strip())
+        below = next(at for at, line in enumerate(reversed(literal)) if line.strip())
+        blocks.append(Block(lines, above, below, open_above, open_below))
     return blocks
 
 

@@ -13,13 +13,17 @@ MAX_CANDIDATES = 8
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """Lines [start, end) of the text are replaced by `lines`; `done` marks a change whose result already stands."""
+    """Lines [start, end) of the text are replaced by `lines`; `done` marks a change whose result already stands.
+
+    `again` is what a change that is done would write if it were made nevertheless, None where it cannot be made.
+    """
 
     start: int
     end: int
     lines: tuple[str, ...]
     rung: Rung
     done: bool = False
+    again: tuple[str, ...] | None = None
 
     @property
     def where(self) -> str:

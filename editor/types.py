@@ -39,11 +39,13 @@ class Replacement:
     """`before` is to be found in the file, `after` stands in its place: a SEARCH block, a hunk, a range of lines.
 
     Lines carry no line endings. An empty `before` creates or fills an empty file, or, with a hint, only inserts.
+    `verbatim` is the block as it was sent, where its lines were taken to begin with line numbers.
     """
 
     before: tuple[str, ...]
     after: tuple[str, ...]
     hint: Hint = Hint()
+    verbatim: Replacement | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,11 +44,13 @@ class Dialect:
             )
         if self.escapes or any(map(_ESCAPED_MARKER.match, before)):
             before, after = _unescaped(before), _unescaped(after)
+        sent = Replacement(tuple(before), tuple(after), Hint(line=line))
         numbered = _without_numbers(before, after)
-        if numbered is not None:
-            first, before, after = numbered
-            line = first if line is None else line
-        return Replacement(tuple(before), tuple(after), Hint(line=line))
+        if numbered is None:
+            return sent
+        first, before, after = numbered
+        hint = Hint(line=first if line is None else line)
+        return Replacement(tuple(before), tuple(after), hint, verbatim=sent)
 
 
 def dialect(lines: list[str]) -> Dialect:

@@ -199,3 +199,13 @@ def test_blocks_told_to_be_independent_give_the_same_text_in_turn(
         patch.setattr("editor.replacing._independent", lambda *_: False)
         slow = merge(original, edit)
     assert quick == slow
+
+
+def test_a_block_that_seems_done_beside_one_that_is_not_is_open() -> None:
+    """Found by round trips: a copy of lines was taken for a block applied before, and left out without a word."""
+    added = ("import b", "import a\nimport b")
+    once = apply("import z\nimport b\n\n# C\n", added)
+    assert isinstance(once, Merged)
+    outcome = unresolved(apply(once.text, added, ("# C", "# D")))
+    assert outcome.code == "open_intent"
+    assert once.text.replace("# C", "# D") in [one.text for one in outcome.candidates]

@@ -102,8 +102,13 @@ def test_an_escape_that_may_be_meant_is_refused() -> None:
 
 def test_roo_line_numbers_are_taken_off_and_hint() -> None:
     edit = block(" 9 | def f():\n10 |     return 1", " 9 | def f():\n10 |     return 2")
-    assert only(edit) == Replacement(("def f():", "    return 1"), ("def f():", "    return 2"), Hint(line=8))
-    assert only(block("1 | a", "1 | b").replace("1 | b\n", "")) == Replacement(("a",), (), Hint(line=0))
+    read = only(edit)
+    assert (read.before, read.after) == (("def f():", "    return 1"), ("def f():", "    return 2"))
+    assert read.hint == Hint(line=8)
+    assert read.verbatim is not None
+    assert read.verbatim.before == (" 9 | def f():", "10 |     return 1")
+    read = only(block("1 | a", "1 | b").replace("1 | b\n", ""))
+    assert (read.before, read.after, read.hint) == (("a",), (), Hint(line=0))
 
 
 @pytest.mark.parametrize(
@@ -224,3 +229,10 @@ def test_garbage_is_merged_or_refused(original: str, edit: str) -> None:
     for file in files:
         assert isinstance(file, ParsedEdit)
         assert merge(original, file)
+
+
+def test_lines_that_begin_with_a_number_and_a_bar_are_found_as_they_stand() -> None:
+    """Found by the fuzzer: taken for a line number, the block changed line 1."""
+    outcome = merge("x = 1\n1 | x = 1\n", parse(block("1 | x = 1", "1 | x = 2")))
+    assert isinstance(outcome, Merged)
+    assert outcome.text == "x = 1\n1 | x = 2\n"

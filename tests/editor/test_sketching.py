@@ -172,3 +172,15 @@ def test_lines_of_another_format_are_never_written_for_certain(line: str) -> Non
     )
     assert isinstance(outcome, Unresolved)
     assert outcome.code == "open_intent"
+
+
+@pytest.mark.parametrize(
+    ("original", "snippet"),
+    [
+        ("def f(a):\n\n*** end\n", "# ... existing code ...\n\n*** end\ndef f(a):\n\n*** end\n"),
+        ("<b> &\n    return x\nmore text\nlast\n", "    return x\nmore text\n<b> &\nlast\n# ... existing code ...\n"),
+    ],
+    ids=["a placeholder that stands for no line", "lines above a snippet that does not begin with a placeholder"],
+)
+def test_what_the_fuzzer_found_is_left_open(original: str, snippet: str) -> None:
+    assert isinstance(merge(original, parse(snippet, "lazy")), Unresolved)
