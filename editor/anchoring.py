@@ -18,6 +18,7 @@ from editor.alignment import LineOp, line_opcodes
 from editor.edges import DoubtError, Edge, check_addition, check_edge, is_closing, key, quoted, read_edge, same_field
 from editor.ladder import find, indent, rstripped
 from editor.twins import twin_of
+from editor.wording import span_of
 
 _MIN_ANCHOR_CHARS = 3
 _MIN_REPEATED = 2
@@ -67,7 +68,7 @@ def refuse_twin(lines: list[str], block: Block, placement: Placement) -> None:
     """Raise `DoubtError` if another place in the file is nearly the same."""
     twin = twin_of(lines, block.lines, placement.start, placement.end)
     if twin is not None:
-        where = f"lines {placement.start + 1}-{placement.end}"
+        where = span_of(placement.start, placement.end)
         raise DoubtError("ambiguous", f"The block fits {where}, but line {twin + 1} and below are nearly the same.", 2)
 
 
@@ -83,7 +84,7 @@ def refuse_rival(lines: list[str], block: Block, placement: Placement) -> None:
         alike = (at for at, line in enumerate(lines) if at not in places and _is_about(line, solid[0]))
         rival = next(alike, None)
     if rival is not None:
-        where = f"lines {placement.start + 1}-{placement.end}"
+        where = span_of(placement.start, placement.end)
         raise DoubtError("ambiguous", f"The block stands at {where}, but may be meant for line {rival + 1}.", 2)
 
 
@@ -117,8 +118,8 @@ def _between(lines: list[str], block: Block, anchors: list[tuple[int, int]]) -> 
         if gap is None:
             raise DoubtError(
                 "open_intent",
-                f"Lines {place + 2}-{next_place} of the file are not among the lines of the edit that are to stand "
-                f"between {quoted(lines[place])} and {quoted(lines[next_place])}.",
+                f"The edit shows what is to stand between {quoted(lines[place])} and {quoted(lines[next_place])}, "
+                f"and not {span_of(place + 1, next_place)} of the file.",
             )
         _refuse_copies(added(gap, hidden), lines)
         check_addition(added(gap, hidden), lines, place + 1)
@@ -204,9 +205,7 @@ def _refuse_copies(new: Sequence[str], lines: Sequence[str]) -> None:
     counts = Counter(line.strip() for line in lines if line.strip() in telling)
     copied = next((line for line, count in counts.items() if count == 1), None)
     if copied is not None:
-        raise DoubtError(
-            "open_intent", f"The new line {quoted(copied)} stands elsewhere: it may be moved.", 2
-        )
+        raise DoubtError("open_intent", f"The new line {quoted(copied)} stands elsewhere: it may be moved.", 2)
 
 
 def _refuse_repeated(block: Block, edge: Edge) -> None:

@@ -19,6 +19,7 @@ from editor.ladder import LineIndex, find
 from editor.spelling import already_there, in_file_spelling
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.types import Replacement, Rung, Unresolved
+from editor.wording import span_of
 
 # More pieces than this are not looked for, and more ways to place them not told apart.
 _MAX_PIECES = 50
@@ -67,7 +68,7 @@ def resolve_elided(index: LineIndex, change: Replacement) -> Resolution | None:
         one = _placed(index, pairs, way)
         if isinstance(one, Splice):
             options.append(Option(one, 1 / len(ways), f"SEARCH taken at {one.where}"))
-    first = f"lines {ways[0][0].start + 1}-{ways[0][-1].end}"
+    first = span_of(ways[0][0].start, ways[0][-1].end)
     unresolved = Unresolved(
         "ambiguous",
         f"The SEARCH lines around '...' stand in {len(ways)} ways, the first at {first}.",

@@ -39,6 +39,7 @@ from editor.types import (
     Rung,
     Unresolved,
 )
+from editor.wording import span_of
 
 _RUNGS: tuple[Rung, ...] = get_args(Rung)
 # Fewer letters and digits than this stand in a file by chance.
@@ -255,7 +256,7 @@ class _Merger:
         return Splice(first, last, after[slot.lead : len(after) - slot.trail], slot.rung)
 
     def _misspelled(self, slot: Slot, start: int, after: tuple[str, ...] | None) -> Open:
-        where = f"lines {start + 1}-{start + slot.size}"
+        where = span_of(start, start + slot.size)
         unresolved = self._refusal(
             slot,
             "not_found" if after is None else "open_intent",
@@ -310,7 +311,7 @@ class _Merger:
         if isinstance(splice, Open):
             return splice.options[0] if splice.options else None
         score = 1 / count if slot.line is None else 0.6 * 0.5**rank
-        return Option(splice, score, f"{self._name(slot)} taken at lines {start + 1}-{start + slot.size}")
+        return Option(splice, score, f"{self._name(slot)} taken at {span_of(start, start + slot.size)}")
 
     def _unplaced_insertion(self, slots: Sequence[Slot], at: int) -> Open:
         """An insertion without context: at its line number, or at the end of the file."""

@@ -12,6 +12,7 @@ from rapidfuzz.distance import Indel
 from editor.alignment import line_opcodes
 from editor.folding import difference
 from editor.index import LineIndex, stripped
+from editor.wording import span_of
 
 _NUM_PROBES = 6
 _NUM_COMPARED = 8
@@ -48,7 +49,7 @@ def nearest_miss(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> str
 def shown(lines: Sequence[str], wanted: Sequence[str], place: Near) -> str:
     """Return one place with its line numbers, and a small diff."""
     found = lines[place.start : place.end]
-    where = f"line {place.start + 1} is" if len(found) == 1 else f"lines {place.start + 1}-{place.end} are"
+    where = f"{span_of(place.start, place.end)} {'is' if len(found) == 1 else 'are'}"
     heading = f"{where} nearest ({int(place.likeness)} % alike; '-' was sent, '+' is in the file):"
     return "\n".join([heading, *small_diff(wanted, found, place.start)])
 

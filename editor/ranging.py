@@ -13,6 +13,7 @@ from editor.resolving import leak, leaking
 from editor.spelling import in_file_spelling
 from editor.splices import Open, Option, Resolution, Splice, candidates, spliced
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Replacement, Rung, Unresolved
+from editor.wording import span_of
 
 _RUNGS_AT_PLACE: tuple[Rung, ...] = ("exact", "trailing_space", "reindent", "folded")
 
@@ -66,7 +67,7 @@ def _resolve(index: LineIndex, change: Replacement) -> Resolution:
     if places is not None:
         written = in_file_spelling(change, found, places.shifts[0], places.rung)
     if places is None or written is None or not written.sure:
-        return _stale(index, change, f"Lines {start + 1}-{end} are not the old lines of the edit.")
+        return _stale(index, change, f"The old lines of the edit do not stand at {span_of(start, end)}.")
     return Splice(start, end, written.lines, places.rung)
 
 
@@ -93,13 +94,13 @@ def _stale(index: LineIndex, change: Replacement, reason: str) -> Open:
     nearest = ""
     if stands and size:
         diff = small_diff(change.before, stands, start)
-        nearest = "\n".join([f"lines {start + 1}-{start + len(stands)} ('-' was sent, '+' is in the file):", *diff])
+        nearest = "\n".join([f"{span_of(start, start + len(stands))} ('-' was sent, '+' is in the file):", *diff])
     options: tuple[Option, ...] = ()
     places = find(index, change.before) if any(line.strip() for line in change.before) else None
     if places is not None and len(places.starts) == 1:
         at = places.starts[0]
         written = in_file_spelling(change, index.lines[at : at + size], places.shifts[0], places.rung)
-        reason += f" They stand at lines {at + 1}-{at + size}."
+        reason += f" They stand at {span_of(at, at + size)}."
         if written is not None:
             splice = Splice(at, at + size, written.lines, places.rung)
             options = (Option(splice, 0.9, f"the old lines taken where they stand, at {splice.where}"),)

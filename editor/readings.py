@@ -15,6 +15,7 @@ from editor.syntax import Survey, num_errors, survey
 from editor.types import Candidate, Sketch
 from editor.units import MARKER, Unit, units_of
 from editor.weaving import Choices, Decisions, Weaver, in_spelling_of
+from editor.wording import span_of
 
 MAX_CANDIDATES = 6
 _MAX_LINES = 20_000
@@ -158,8 +159,8 @@ def _placed_readings(lines: list[str], sketch: Sketch) -> Iterator[_Reading]:
         for place in reversed(places):
             merged[place.start : place.end] = place.lines
         trust = min(place.trust for place in places)
-        where = ", ".join(f"{place.start + 1}-{place.end}" for place in places)
-        yield _Reading(merged, 1.6 * trust * _UNLIKELY**number, f"the blocks belong to lines {where}")
+        where = ", ".join(span_of(place.start, place.end) for place in places)
+        yield _Reading(merged, 1.6 * trust * _UNLIKELY**number, f"the blocks belong to {where}")
 
 
 def _solid(block: Sequence[str]) -> Sequence[str]:

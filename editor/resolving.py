@@ -16,6 +16,7 @@ from editor.nearest import shown
 from editor.spelling import Written, already_there, in_file_spelling
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.types import Replacement, Rung, Unresolved
+from editor.wording import span_of
 
 # Fewer letters and digits than this stand in a file by chance.
 MIN_EVIDENCE = 8
@@ -153,7 +154,7 @@ def _replace(lines: Sequence[str], change: Replacement, places: Places, number: 
         return Open(
             Unresolved(
                 "not_found",
-                f"Lines {start + 1}-{end} match with another indentation; the REPLACE lines cannot be shifted to it.",
+                f"SEARCH fits {span_of(start, end)} with another indentation, but REPLACE cannot be shifted to it.",
                 suggestion="Indent the SEARCH and REPLACE lines exactly as the file does.",
             )
         )

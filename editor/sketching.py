@@ -26,6 +26,7 @@ from editor.edges import NOTE, DoubtError, quoted
 from editor.formats.placeholders import holds_placeholder, is_placeholder
 from editor.readings import candidates
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Sketch, Unresolved
+from editor.wording import span_of
 
 _OTHER_FORMAT = re.compile(
     r"<{5,9} ?(?:SEARCH|ORIGINAL|HEAD)\b|-{5,9} ?SEARCH\b|={7}$|[>+]{5,9} ?(?:REPLACE|UPDATED)\b|"
@@ -84,10 +85,8 @@ def _merged_lines(lines: list[str], sketch: Sketch) -> list[str]:
         if merged == lines:
             refuse_rival(lines, block, placement)
         elif not _is_head(block) and _adds_nothing(lines, placement):
-            where = f"lines {placement.start + 1}-{placement.end}"
-            raise DoubtError(
-                "open_intent", f"A block stands at {where} already: it may hide a deletion.", 2
-            )
+            where = span_of(placement.start, placement.end)
+            raise DoubtError("open_intent", f"A block stands at {where} already: it may hide a deletion.", 2)
     return merged
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from editor.types import Candidate, Rung, Unresolved
+from editor.wording import span_of
 
 MAX_CANDIDATES = 8
 
@@ -30,7 +31,7 @@ class Splice:
         """Return 'line 3', or 'lines 3-5'; 'above line 3' if nothing is replaced."""
         if self.end <= self.start:
             return f"above line {self.start + 1}"
-        return f"line {self.end}" if self.end == self.start + 1 else f"lines {self.start + 1}-{self.end}"
+        return span_of(self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,11 @@ def _survey(text: str, language: str) -> Survey | None:
 _survey_again = lru_cache(maxsize=4)(_survey)
 
 
+def forget_surveys() -> None:
+    """Drop what is remembered of the last texts, so that the next survey takes the time of a first one."""
+    _survey_again.cache_clear()
+
+
 def _parse(data: bytes, language: Language) -> Node | None:
     """Return the root of the tree, None where the scanner runs to the end of the text again and again.
 

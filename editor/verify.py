@@ -1,6 +1,6 @@
 """Cheap checks on every merged text, whoever made it: a rule, or a model.
 
-    marker_leak          a placeholder stands in the result, and did not in the original
+    marker_leak          a placeholder stands in the result, and not in the original (nor in the added lines of a diff)
     added_lines_present  a literal line (of a substitution: the new text) is missing from the result
     symbols_kept         a definition is gone that the edit neither names nor shows to be gone
     lines_removed        too large a share of the file is gone without the edit showing it
@@ -69,6 +69,9 @@ def _marker_leak(old: Sequence[str], new: Sequence[str], edit: ParsedEdit) -> Ch
     changed = new[first:new_end]
     # Only lines that are new are looked at: a file may well hold placeholders of its own.
     added = Counter(map(str.strip, changed)) - Counter(map(str.strip, old[first:old_end]))
+    if edit.format == "udiff":
+        # Diffs are written by tools, line for line: what looks like a placeholder is the text of a file.
+        added -= Counter(map(str.strip, edit.added_lines))
     leaked = [line.strip() for line in changed if line.strip() in added and holds_placeholder(line)]
     if "..." in added and "..." not in map(str.strip, edit.added_lines):
         leaked += ["..." for at in placeholder_lines(new) if new[at].strip() == "..." != new[at]]

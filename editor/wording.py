@@ -1,4 +1,4 @@
-"""How checks say what they saw."""
+"""How reasons and checks say what they saw."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Sequence
 NOT_APPLICABLE = "not applicable"
 SHOWN = 5
 _MAX_CHARS = 120
+
+
+def span_of(start: int, end: int) -> str:
+    """Return 'line 3' or 'lines 3-5' for lines [start, end), which count from 0."""
+    return f"line {end}" if end <= start + 1 else f"lines {start + 1}-{end}"
 
 
 def listed(what: str, found: Sequence[str]) -> str:

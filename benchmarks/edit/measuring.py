@@ -15,6 +15,7 @@ from editor.formats import parse, parse_files
 from editor.languages import language_of
 from editor.merge import merge
 from editor.patchset import merge_files
+from editor.syntax import forget_surveys
 from editor.types import AlreadyApplied, Check, FormatName, Merged, ParsedEdit, Unresolved
 from editor.verify import verify
 
@@ -162,6 +163,7 @@ def _measure_text(case: Case, format_name: FormatName, edit: str, repeats: int) 
 
 
 def _answer(text: str, edit: str, format_name: FormatName, language: str | None) -> _Answer:
+    forget_surveys()
     started = time.perf_counter()
     try:
         parsed = parse(edit, format_name)

@@ -246,7 +246,7 @@ def test_a_range_only_matches_at_its_lines() -> None:
     assert ranged("x\ny\nx\n", {"start_line": 3, "end_line": 3, "old": "x", "new": "z"}) == Merged("x\ny\nz\n", "exact")
     stale = unresolved(ranged("new\nx = 1\ny\n", {"start_line": 1, "end_line": 1, "old": "x = 1", "new": "x = 2"}))
     assert stale.code == "stale"
-    assert "They stand at lines 2-2" in stale.reason
+    assert "They stand at line 2" in stale.reason
     assert "- x = 1\n+ new" in stale.nearest
     assert [one.text for one in stale.candidates] == ["new\nx = 2\ny\n"]
     assert unresolved(ranged("a\n", {"start_line": 5, "end_line": 6, "old": "b\nc", "new": ""})).code == "stale"

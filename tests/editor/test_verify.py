@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from editor.diff import unified_diff
 from editor.formats import parse
 from editor.languages import language_of
 from editor.merge import merge
@@ -286,3 +287,12 @@ def test_no_check_fails_on_recorded_results_as_substitutions_and_as_whole_files(
     for row in rows("agent_sessions/edit_cases.jsonl"):
         for edit in (replaced((row["old_text"], row["new_text"])), whole(row["expected"])):
             assert failed(row["expected"], edit, row["original"], language_of(row["path"])) == [], row["id"]
+
+
+def test_a_diff_may_add_a_line_that_looks_like_a_placeholder() -> None:
+    """Documentation of edit formats is edited too; a model's blocks stay refused (cline#577)."""
+    before, after = "# Docs\n\ntext\n", "# Docs\n\n// ... existing code ...\ntext\n"
+    edit = parse(unified_diff(before, after, "docs.md"), "udiff")
+    assert passed(verify(before, after, edit, "markdown"))
+    leaking = after.replace("text", "# ... rest of the file ...\ntext")
+    assert not passed(verify(before, leaking, edit, "markdown"))
