@@ -1,4 +1,4 @@
-"""Applies an edit of several files: all or none. `editor.patchset` decides on the set, a model on single updates.
+"""Applies an edit of several files: all or none. `editor.patches.patchset` decides on it, a model on single updates.
 
 A file's edits are one entry in the answer, however many of them there are: updates one after the other, a created file
 that is moved, a deleted one that is created anew.
@@ -35,10 +35,11 @@ from agent_runtime.types import (
     Status,
     total_usage,
 )
-from editor import codec, patchset
+from editor import codec
 from editor.errors import EditSyntaxError
 from editor.formats import parse_files
 from editor.languages import language_of
+from editor.patches import patchset
 from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Policy, Unresolved
 from editor.verify import verify
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from editor.alignment import LineOp, line_opcodes
-from editor.ladder import indent
+from editor.matching.ladder import indent
 from editor.types import ParsedEdit, Sketch
 
 # A rewrite that ends a sketch may be this many times shorter than what it stands for.

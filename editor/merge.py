@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from editor.hunks import merge_hunks
-from editor.ranging import merge_ranges
-from editor.replacing import merge_replacements
-from editor.rewriting import merge_whole
-from editor.sketching import merge_sketch
-from editor.substituting import merge_substitutions
+from editor.blocks.ranging import merge_ranges
+from editor.blocks.replacing import merge_replacements
+from editor.blocks.rewriting import merge_whole
+from editor.blocks.substituting import merge_substitutions
+from editor.lazy.sketching import merge_sketch
+from editor.patches.hunks import merge_hunks
 from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
 
 

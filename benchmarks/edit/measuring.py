@@ -14,7 +14,7 @@ from editor.errors import EditSyntaxError
 from editor.formats import parse, parse_files
 from editor.languages import language_of
 from editor.merge import merge
-from editor.patchset import merge_files
+from editor.patches.patchset import merge_files
 from editor.syntax import forget_surveys
 from editor.types import AlreadyApplied, Check, FormatName, Merged, ParsedEdit, Unresolved
 from editor.verify import verify

@@ -10,7 +10,7 @@ from itertools import groupby
 from editor.errors import EditSyntaxError
 from editor.formats.fences import without_fence
 from editor.formats.placeholders import placeholder_lines
-from editor.ladder import indent
+from editor.matching.ladder import indent
 from editor.types import ParsedEdit, Sketch
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from agent_runtime.file_diff import file_diff
 from editor.formats import parse_files
-from editor.patchset import merge_files
+from editor.patches.patchset import merge_files
 
 CASES = [
     ("a\nb\n", "a\nc\n", ""),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from editor.diff import unified_diff
 from editor.formats import udiff, v4a
-from editor.hunks import merge_hunks
-from editor.ladder import LineIndex, find
+from editor.matching.ladder import LineIndex, find
+from editor.patches.hunks import merge_hunks
 from editor.types import AlreadyApplied, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Unresolved
 
 

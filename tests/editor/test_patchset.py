@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from editor.formats import udiff, v4a
-from editor.patchset import PatchResult, merge_files, paths_of
+from editor.patches.patchset import PatchResult, merge_files, paths_of
 from editor.types import AlreadyApplied, Merged, Unresolved
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from editor.formats import parse
 from editor.languages import language_of
+from editor.lazy.readings import MAX_CANDIDATES, candidates
 from editor.merge import merge
-from editor.readings import MAX_CANDIDATES, candidates
 from editor.types import AlreadyApplied, Merged, Sketch, Unresolved
 
 CASES = sorted((Path(__file__).parent / "lazy_cases").glob("*.txt"))

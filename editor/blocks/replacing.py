@@ -13,10 +13,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import get_args
 
-from editor.index import folded
-from editor.ladder import LineIndex
-from editor.resolving import explained, resolve
-from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, spliced
+from editor.blocks.resolving import explained, resolve
+from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, spliced
+from editor.matching.index import folded
+from editor.matching.ladder import LineIndex
 from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Replacement, Rung, Unresolved
 
 _RUNGS: tuple[Rung, ...] = get_args(Rung)

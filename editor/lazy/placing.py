@@ -17,9 +17,9 @@ from math import log2
 import numpy as np
 from rapidfuzz import fuzz
 
-from editor.edges import key
-from editor.ladder import rstripped
-from editor.weaving import in_spelling_of
+from editor.lazy.edges import key
+from editor.lazy.weaving import in_spelling_of
+from editor.matching.ladder import rstripped
 
 _MAX_OCCURRENCES = 12
 _MAX_PAIRS = 2_000

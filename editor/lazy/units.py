@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from editor.edges import COMMENT
-from editor.ladder import indent
+from editor.lazy.edges import COMMENT
+from editor.matching.ladder import indent
 from editor.syntax import Survey, Symbol
 
 _CONTINUES = re.compile(

@@ -8,13 +8,13 @@ from itertools import groupby, pairwise
 
 from rapidfuzz import fuzz, process
 
-from editor.pairing import Siblings, pair, strong_matches
-from editor.placing import TellingLines, arrangements
+from editor.lazy.pairing import Siblings, pair, strong_matches
+from editor.lazy.placing import TellingLines, arrangements
+from editor.lazy.units import MARKER, Unit, units_of
+from editor.lazy.weaving import Choices, Decisions, Weaver, in_spelling_of
 from editor.snippets import survey_snippet
 from editor.syntax import Survey, num_errors, survey
 from editor.types import Candidate, Sketch
-from editor.units import MARKER, Unit, units_of
-from editor.weaving import Choices, Decisions, Weaver, in_spelling_of
 from editor.wording import span_of
 
 MAX_CANDIDATES = 6

@@ -1,7 +1,7 @@
 """Exact string replacement put into a text: every old text at its one place, or everywhere where that was asked for.
 
 Characters are compared exactly. Only an old text that stands nowhere, and is whole lines, is looked for by the line
-ladder (`editor/ladder.py`), which forgives what it forgives a SEARCH block, and nothing else.
+ladder (`editor/matching/ladder.py`), which forgives what it forgives a SEARCH block, and nothing else.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from editor.ladder import LineIndex
-from editor.resolving import MIN_EVIDENCE, explained, leak, leaking, resolve
-from editor.splices import MAX_CANDIDATES, Open, candidates, spliced
+from editor.blocks.resolving import MIN_EVIDENCE, explained, leak, leaking, resolve
+from editor.blocks.splices import MAX_CANDIDATES, Open, candidates, spliced
+from editor.matching.ladder import LineIndex
 from editor.types import (
     AlreadyApplied,
     Candidate,

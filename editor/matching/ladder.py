@@ -2,11 +2,11 @@
 
     exact            the lines are equal
     trailing_space   they are equal but for spaces, tabs and carriage returns at line ends
-    reindent         they are equal but for one mapping of indentations (`editor/indentation.py`), if there are words
-    folded           they are equal but for that, and for characters that look alike (`editor/folding.py`)
+    reindent         they are equal but for one mapping of indentations (`indentation.py`), if there are words
+    folded           they are equal but for that, and for characters that look alike (`folding.py`)
 
 The first rung that finds anything decides. More than one place on it is an ambiguity, which no looser rung can mend.
-The rungs `elided` (`editor/eliding.py`) and `fuzzy` (`editor/fuzzy.py`) are built on these four.
+The rungs `elided` (`editor/matching/eliding.py`) and `fuzzy` (`editor/matching/fuzzy.py`) are built on these four.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from editor.folding import fold
-from editor.indentation import Mapping, Shift, indent, mapping
-from editor.index import LineIndex, exact, folded, rstripped, stripped
+from editor.matching.folding import fold
+from editor.matching.indentation import Mapping, Shift, indent, mapping
+from editor.matching.index import LineIndex, exact, folded, rstripped, stripped
 from editor.types import Rung
 
 __all__ = ["LineIndex", "Places", "Shift", "find", "indent", "rstripped"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from editor.ladder import rstripped
+from editor.matching.ladder import rstripped
 
 _LIKE_A_TWIN = 0.75
 _MAX_SHIFT = 12

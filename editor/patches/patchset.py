@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from posixpath import normpath
 
-from editor.hunks import merge_hunks
 from editor.languages import language_of
 from editor.merge import merge
+from editor.patches.hunks import merge_hunks
 from editor.types import Action, AlreadyApplied, Merged, MergeOutcome, ParsedEdit, ReasonCode, Unresolved
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from editor.indentation import indent
-from editor.index import LineIndex, stripped
+from editor.matching.indentation import indent
+from editor.matching.index import LineIndex, stripped
 
 _TAB = 4
 # Such lines stand at the indentation of the scope line without ending what it opens.

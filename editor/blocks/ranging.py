@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from editor.ladder import LineIndex, find
-from editor.nearest import small_diff
-from editor.resolving import leak, leaking
-from editor.spelling import in_file_spelling
-from editor.splices import Open, Option, Resolution, Splice, candidates, spliced
+from editor.blocks.resolving import leak, leaking
+from editor.blocks.splices import Open, Option, Resolution, Splice, candidates, spliced
+from editor.matching.ladder import LineIndex, find
+from editor.matching.nearest import small_diff
+from editor.matching.spelling import in_file_spelling
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Replacement, Rung, Unresolved
 from editor.wording import span_of
 

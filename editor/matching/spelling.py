@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from editor.alignment import line_opcodes
-from editor.folding import carried_over
-from editor.indentation import Mapping
+from editor.matching.folding import carried_over
+from editor.matching.indentation import Mapping
 from editor.types import Replacement, Rung
 
 

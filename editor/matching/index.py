@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from editor.folding import BLANKS, fold
+from editor.matching.folding import BLANKS, fold
 
 Key = Callable[[str], str]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from editor.alignment import LineOp, line_opcodes
-from editor.indentation import Mapping, Shift, mapping
-from editor.index import LineIndex, stripped
-from editor.nearest import Near, nearest_places
-from editor.splices import Option, Splice
+from editor.blocks.splices import Option, Splice
+from editor.matching.indentation import Mapping, Shift, mapping
+from editor.matching.index import LineIndex, stripped
+from editor.matching.nearest import Near, nearest_places
 from editor.types import Replacement
 
 _MIN_LIKENESS = 75.0

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from editor.folding import BLANKS
+from editor.matching.folding import BLANKS
 
 _TABS_THEN_SPACES = re.compile(r"(\t*)( *)")
 _UNITS = (2, 3, 4, 8)

@@ -6,15 +6,15 @@ import html
 from collections.abc import Sequence
 from dataclasses import replace
 
-from editor import fuzzy, hints
-from editor.eliding import elides, is_elision, resolve_elided
-from editor.folding import BLANKS
+from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.formats.placeholders import holds_placeholder
-from editor.index import exact
-from editor.ladder import LineIndex, Places, find
-from editor.nearest import shown
-from editor.spelling import Written, already_there, in_file_spelling
-from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
+from editor.matching import fuzzy, hints
+from editor.matching.eliding import elides, is_elision, resolve_elided
+from editor.matching.folding import BLANKS
+from editor.matching.index import exact
+from editor.matching.ladder import LineIndex, Places, find
+from editor.matching.nearest import shown
+from editor.matching.spelling import Written, already_there, in_file_spelling
 from editor.types import Replacement, Rung, Unresolved
 from editor.wording import span_of
 

@@ -1,8 +1,8 @@
 """Lazy snippets put into a file without a model: certain where they only add lines, or change some one by one.
 
-Every block has to be anchored (`editor/anchoring.py`). A snippet that would take a line away, or whose lines stand in
-another order, may mean to delete, to move, or just be careless: its readings are given as candidates
-(`editor/readings.py`), for a model to choose from.
+Every block has to be anchored (`editor/lazy/anchoring.py`). A snippet that would take a line away, or whose lines stand
+in another order, may mean to delete, to move, or just be careless: its readings are given as candidates
+(`editor/lazy/readings.py`), for a model to choose from.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from editor.anchoring import (
+from editor.formats.placeholders import holds_placeholder, is_placeholder
+from editor.lazy.anchoring import (
     Block,
     Placement,
     can_anchor,
@@ -21,10 +22,9 @@ from editor.anchoring import (
     unique_lines,
     with_all_of,
 )
-from editor.binding import bound_lines
-from editor.edges import NOTE, DoubtError, quoted
-from editor.formats.placeholders import holds_placeholder, is_placeholder
-from editor.readings import candidates
+from editor.lazy.binding import bound_lines
+from editor.lazy.edges import NOTE, DoubtError, quoted
+from editor.lazy.readings import candidates
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Sketch, Unresolved
 from editor.wording import span_of
 

@@ -1,7 +1,7 @@
 r"""Ordered hunks put into a file: all looked for in the original, every one at its one place, or none at all.
 
-The lines of a hunk must stand in the file on some rung of the ladder; `editor/hunk_places.py` decides where they stand
-in several places. Hunks that stand in one place each need not be in order (models mix them up), but must not overlap.
+The lines of a hunk must stand in the file on some rung of the ladder; `hunk_places.py` decides where they stand in
+several places. Hunks that stand in one place each need not be in order (models mix them up), but must not overlap.
 
 Certain without lines to look for: an insertion into an empty file, or at the end where the hunk says 'end of file'. Not
 certain: an insertion with nothing but a line number; an insertion without any context, which Codex appends to the file.
@@ -19,15 +19,15 @@ from dataclasses import replace
 from itertools import pairwise, takewhile
 from typing import get_args
 
-from editor.codex import merge_as_codex
-from editor.hunk_places import Slot, choose, expected_line, in_order
-from editor.indentation import Shift
-from editor.index import LineIndex, exact
-from editor.ladder import Places, find
-from editor.nearest import nearest_miss
-from editor.scopes import Scopes
-from editor.spelling import in_file_spelling
-from editor.splices import Open, Option, Resolution, Splice, candidates, spliced
+from editor.blocks.splices import Open, Option, Resolution, Splice, candidates, spliced
+from editor.matching.indentation import Shift
+from editor.matching.index import LineIndex, exact
+from editor.matching.ladder import Places, find
+from editor.matching.nearest import nearest_miss
+from editor.matching.spelling import in_file_spelling
+from editor.patches.codex import merge_as_codex
+from editor.patches.hunk_places import Slot, choose, expected_line, in_order
+from editor.patches.scopes import Scopes
 from editor.types import (
     AlreadyApplied,
     Candidate,
@@ -52,7 +52,7 @@ def merge_hunks(original: str, edit: ParsedEdit, *, compat: bool = False) -> Mer
     r"""Return the merged text of a text with "\n" lines, or why there is none.
 
     The final newline is as the edit says if one of its hunks reaches the end of the file, else as it was. With `compat`
-    the first match wins, as in Codex's apply_patch (`editor/codex.py`).
+    the first match wins, as in Codex's apply_patch (`editor/patches/codex.py`).
     """
     assert isinstance(edit.changes, tuple)
     if compat:

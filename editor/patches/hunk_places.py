@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from editor.indentation import Mapping
-from editor.scopes import Scopes
+from editor.matching.indentation import Mapping
+from editor.patches.scopes import Scopes
 from editor.types import Replacement, Rung
 
 Rule = Literal["unique", "hint", "scope", "order"]

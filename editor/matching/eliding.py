@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.formats.placeholders import is_placeholder
-from editor.indentation import Mapping
-from editor.ladder import LineIndex, find
-from editor.spelling import already_there, in_file_spelling
-from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
+from editor.matching.indentation import Mapping
+from editor.matching.ladder import LineIndex, find
+from editor.matching.spelling import already_there, in_file_spelling
 from editor.types import Replacement, Rung, Unresolved
 from editor.wording import span_of
 

@@ -2,7 +2,7 @@
 
 Lines that stand in many places (`return result`) leave it open where a block ends; a definition's extent does not. So
 a snippet that consists of complete definitions is merged for certain if each is bound and only gains lines, or has
-fields changed in place. Whatever would take a line away is left to `editor/readings.py`.
+fields changed in place. Whatever would take a line away is left to `editor/lazy/readings.py`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from editor.anchoring import added, can_anchor, in_other_form, with_all_of
-from editor.edges import DoubtError, check_addition
-from editor.pairing import Siblings
-from editor.readings import flat
+from editor.lazy.anchoring import added, can_anchor, in_other_form, with_all_of
+from editor.lazy.edges import DoubtError, check_addition
+from editor.lazy.pairing import Siblings
+from editor.lazy.readings import flat
+from editor.lazy.units import Unit, units_of
 from editor.snippets import survey_snippet
 from editor.syntax import Survey, survey
 from editor.types import Sketch
-from editor.units import Unit, units_of
 
 
 def bound_lines(lines: list[str], sketch: Sketch, language: str | None) -> list[str] | None:

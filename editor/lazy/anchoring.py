@@ -2,7 +2,7 @@
 
 Between two anchors a block shows everything: the file's lines there must all be among the block's, in order, or stand
 there in another form one by one (`timeout: 30` for `timeout: 20`). Beyond the outermost anchors lie the edges
-(`editor/edges.py`).
+(`editor/lazy/edges.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,19 @@ from itertools import pairwise
 from rapidfuzz import fuzz
 
 from editor.alignment import LineOp, line_opcodes
-from editor.edges import DoubtError, Edge, check_addition, check_edge, is_closing, key, quoted, read_edge, same_field
-from editor.ladder import find, indent, rstripped
-from editor.twins import twin_of
+from editor.lazy.edges import (
+    DoubtError,
+    Edge,
+    check_addition,
+    check_edge,
+    is_closing,
+    key,
+    quoted,
+    read_edge,
+    same_field,
+)
+from editor.lazy.twins import twin_of
+from editor.matching.ladder import find, indent, rstripped
 from editor.wording import span_of
 
 _MIN_ANCHOR_CHARS = 3

@@ -10,8 +10,8 @@ from rapidfuzz import fuzz, process
 from rapidfuzz.distance import Indel
 
 from editor.alignment import line_opcodes
-from editor.folding import difference
-from editor.index import LineIndex, stripped
+from editor.matching.folding import difference
+from editor.matching.index import LineIndex, stripped
 from editor.wording import span_of
 
 _NUM_PROBES = 6

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from rapidfuzz import fuzz, process
 
-from editor.ladder import indent, rstripped
+from editor.matching.ladder import indent, rstripped
 from editor.types import ReasonCode
 
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|`(?:\\.|[^`\\])*`')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from editor.indentation import indent
+from editor.matching.indentation import indent
 from editor.types import Hint
 
 

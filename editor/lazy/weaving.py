@@ -1,9 +1,9 @@
 """One reading of a lazy snippet as a merged text: the snippet's units woven into the file's, level by level.
 
-Units that are the same (`editor/pairing.py`) hold the two together. Between two of them the snippet shows everything,
-unless a marker stands there: then the file's units stay, and new ones go next to the neighbour that they are shown
-with. A unit of the snippet without a marker inside replaces its counterpart whole; one with a marker is woven in turn.
-What remains open is answered by `Choices`, so that the same snippet gives a text for every reading.
+Units that are the same (`editor/lazy/pairing.py`) hold the two together. Between two of them the snippet shows
+everything, unless a marker stands there: then the file's units stay, and new ones go next to the neighbour that they
+are shown with. A unit of the snippet without a marker inside replaces its counterpart whole; one with a marker is woven
+in turn. What remains open is answered by `Choices`, so that the same snippet gives a text for every reading.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from editor.alignment import line_opcodes
-from editor.edges import NOTE
-from editor.indentation import mapping
-from editor.ladder import rstripped
-from editor.pairing import Siblings, pair
-from editor.units import Unit, is_comment
+from editor.lazy.edges import NOTE
+from editor.lazy.pairing import Siblings, pair
+from editor.lazy.units import Unit, is_comment
+from editor.matching.indentation import mapping
+from editor.matching.ladder import rstripped
 
 _TAIL = re.compile(r"\s*(?:if __name__\b|export default\b|module\.exports\b|export \{|#\[cfg\(test\)\])")
 _REMOVES = re.compile(r"\b(?:remov|delet|drop)(?:e|es|ed|ing|ped|ping)?\b", re.IGNORECASE)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from rapidfuzz import fuzz, process
 
-from editor.edges import key
-from editor.units import MARKER, Unit
+from editor.lazy.edges import key
+from editor.lazy.units import MARKER, Unit
 
 # Of 1: what two units must have in common to be taken for each other.
 _MIN_LIKENESS = 0.55

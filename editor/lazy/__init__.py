@@ -1,0 +1,1 @@
+"""Lazy snippets merged: certain where nothing can be lost, ranked readings elsewhere."""
