@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,14 +80,21 @@ class Loaded:
 
 
 def records(path: Path) -> Iterator[tuple[Path, list[Record]]]:
-    """Yield every `.jsonl` and `.jsonl.gz` file at or below `path`, in order, with its records."""
+    """Yield every `.jsonl` and `.jsonl.gz` file at or below `path`, in order, with its records.
+
+    A file that is none, or has a line that is no JSON, is yielded without records.
+    """
     files = sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
     for file in files:
         if not file.name.endswith((".jsonl", ".jsonl.gz")):
             yield file, []
             continue
-        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        found = [json.loads(line) for line in data.split(b"\n") if line.strip()]
+        try:
+            data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+            found = [json.loads(line) for line in data.split(b"\n") if line.strip()]
+        except (ValueError, OSError, EOFError) as error:
+            print(f"{file} cannot be read: {error}", file=sys.stderr)
+            found = []
         yield file, [record for record in found if isinstance(record, dict)]
 
 
@@ -101,7 +109,7 @@ def load(path: Path, shape: str | None = None) -> Loaded:
             name = shape or shape_of(record)
             if name is None:
                 continue
-            made = _READERS[name](record, str(record.get("id") or f"{file.parent.name}/{file.stem}-{number:03}"))
+            made = _made(name, record, str(record.get("id") or f"{file.parent.name}/{file.stem}-{number:03}"))
             if isinstance(made, str):
                 unusable.append(made)
             else:
@@ -109,6 +117,14 @@ def load(path: Path, shape: str | None = None) -> Loaded:
         if len(cases) == before:
             skipped.append(str(file))
     return Loaded(tuple(cases), tuple(skipped), tuple(unusable))
+
+
+def _made(shape: str, record: Record, name: str) -> AnyCase | str:
+    """Return the case of a record, or why it is none: recordings have holes."""
+    try:
+        return _READERS[shape](record, name)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return f"{name}: not a case of shape {shape} ({type(error).__name__}: {error})"
 
 
 def shape_of(record: Record) -> str | None:

@@ -38,6 +38,8 @@ from editor.types import FormatName
 def main() -> None:
     """Run what the command line asks for, print the tables and write the JSON."""
     options = _options()
+    if not options.cases.exists():
+        sys.exit(f"{options.cases}: no such file or folder; name one with --cases")
     print(describe())
     loaded = load(options.cases, options.case_format)
     cases = _chosen(loaded.cases, options.format, options.limit, options.seed)

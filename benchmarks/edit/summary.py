@@ -13,8 +13,11 @@ _SIZES = ((0, 200), (200, 500), (500, 1500), (1500, 10**9))
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, Any]:
-    """Count the goals; inexact data is part of the counts and counted apart too, variety is only counted apart."""
-    goals = [row for row in rows if not row.variety]
+    """Count the goals; inexact data is part of the counts and counted apart too.
+
+    Variety is only counted apart, unless there is nothing else.
+    """
+    goals = [row for row in rows if not row.variety] or list(rows)
     return {
         **counts(goals),
         "by_format": _by(goals, lambda row: row.format),

@@ -116,3 +116,18 @@ def test_the_recorded_data_is_read_whole() -> None:
     assert shapes == set(SAMPLES)
     assert any(isinstance(case, PatchCase) for case in loaded.cases)
     assert any(name.endswith(".traj.gz") for name in loaded.skipped_files)
+
+
+def test_a_record_with_holes_and_a_file_that_is_no_json_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {"id": "a", "original": "x\n", "update": "y\n", "expected": "y\n"}
+    records = [whole, {**whole, "id": "b", "expected": None}]
+    (tmp_path / "lazy.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+    (tmp_path / "broken.jsonl").write_text("no json\n")
+    loaded = load(tmp_path)
+    assert [case.id for case in loaded.cases] == ["a"]
+    assert len(loaded.unusable) == 1
+    assert loaded.unusable[0].startswith("b: not a case of shape lazy")
+    assert loaded.skipped_files == (str(tmp_path / "broken.jsonl"),)
+    assert "broken.jsonl cannot be read" in capsys.readouterr().err
