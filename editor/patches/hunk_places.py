@@ -8,72 +8,20 @@ all hunks in their order. A line number or a scope never makes lines fit that do
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
 
-from editor.matching.indentation import Mapping
 from editor.patches.scopes import Scopes
-from editor.types import Replacement, Rung
-
-Rule = Literal["unique", "hint", "scope", "order"]
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A hunk with all the places of its lines: those of `before`, or of `after` where it is `done` already.
-
-    `chosen` is one of `starts` once a `rule` has decided. The first `lead` and last `trail` lines are context.
-    """
-
-    number: int
-    change: Replacement
-    starts: tuple[int, ...]
-    rung: Rung
-    mappings: tuple[Mapping, ...]
-    lead: int
-    trail: int
-    done: bool = False
-    chosen: int | None = None
-    rule: Rule | None = None
-
-    @property
-    def size(self) -> int:
-        """Return the number of lines that stand in the file."""
-        return len(self.change.after if self.done else self.change.before)
-
-    @property
-    def line(self) -> int | None:
-        """Return the line index that the hunk gives."""
-        return self.change.hint.line
-
-    def core(self, start: int) -> tuple[int, int]:
-        """Return the range of lines at a place that are not context."""
-        return start + self.lead, start + self.size - self.trail
-
-    def at(self, start: int, rule: Rule) -> Slot:
-        """Return the slot with a place decided."""
-        return replace(self, chosen=start, rule=rule)
-
-    def between(self, low: int, high: int) -> Slot:
-        """Return the slot with its places in [low, high] only, and none decided."""
-        kept = slice(bisect_left(self.starts, low), bisect_right(self.starts, high))
-        return replace(self, starts=self.starts[kept], mappings=self.mappings[kept], chosen=None, rule=None)
-
-    def narrowed(self, starts: Collection[int]) -> Slot:
-        """Return the slot with no other places than these, and none decided."""
-        kept = [(start, one) for start, one in zip(self.starts, self.mappings, strict=True) if start in starts]
-        starts, mappings = tuple(start for start, _ in kept), tuple(one for _, one in kept)
-        return replace(self, starts=starts, mappings=mappings, chosen=None, rule=None)
+from editor.patches.slots import Slot
+from editor.patches.target import Target
 
 
-def choose(slots: Sequence[Slot], num_lines: int, blank_below: int, scopes: Scopes) -> list[Slot]:
-    """Return the slots, decided where a rule decides; `blank_below` is the line from which all lines are blank."""
-    told = [_by_end(slot, blank_below, num_lines) for slot in slots]
+def choose(slots: Sequence[Slot], target: Target) -> list[Slot]:
+    """Return the slots, decided where a rule decides."""
+    told = [_by_end(slot, target.blank_below, len(target.lines)) for slot in slots]
     told = [slot.at(slot.starts[0], "unique") if _is_certain(slot) else slot for slot in told]
     told = _by_hint(told)
-    told = [_by_scope(slot, scopes) for slot in told]
+    told = [_by_scope(slot, target.scopes) for slot in told]
     return _by_order(told)
 
 

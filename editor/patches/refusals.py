@@ -1,0 +1,156 @@
+"""Why a hunk is refused: what it looked for, what to send instead, and the readings that are likely."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from editor.blocks.splices import Open, Option, Splice
+from editor.matching.ladder import Places
+from editor.matching.nearest import nearest_miss
+from editor.patches.hunk_places import expected_line
+from editor.patches.slots import Slot
+from editor.patches.target import Target
+from editor.patches.writing import splice_at
+from editor.types import ReasonCode, Unresolved
+from editor.wording import span_of
+
+_MAX_OPTIONS = 8
+_MAX_SHOWN = 20
+_MAX_SHOWN_STALE = 5
+_MORE_CONTEXT = "Add kept lines above or below until only one place fits, or name the enclosing scope behind '@@'."
+
+
+class Refusals:
+    """Refuses hunks of one edit, which has `total` of them."""
+
+    def __init__(self, target: Target, total: int) -> None:
+        self._target = target
+        self._total = total
+
+    def undecided(self, slots: Sequence[Slot], at: int) -> Open:
+        """Refuse a hunk for which no rule has chosen a place."""
+        slot = slots[at]
+        has_words = any(line.strip() for line in slot.change.before)
+        if not slot.change.before:
+            return self._unplaced_insertion(slots, at)
+        if not slot.starts:
+            found = self._target.find(slot.change.before) if has_words else None
+            return self.not_found(slot) if found is None else self._not_at_end(slot, found)
+        ranked = _ranked(slots, at)
+        options = _present(self._option(slot, start, rank, len(slot.starts)) for rank, start in enumerate(ranked))
+        if len(slot.starts) > 1:
+            return self._ambiguous(slot, options)
+        reason = (
+            "adds lines that stand there already; whether they are wanted twice is open."
+            if has_words
+            else "quotes only blank lines, which do not say where they stand."
+        )
+        return Open(self._refusal(slot, "open_intent", reason, _MORE_CONTEXT), options)
+
+    def misspelled(self, slot: Slot, start: int, splice: Splice | None) -> Open:
+        """Refuse a hunk whose new lines have no sure spelling at its place; `splice` is the one that is likely."""
+        where = span_of(start, start + slot.size)
+        unresolved = self._refusal(
+            slot,
+            "not_found" if splice is None else "open_intent",
+            f"stands at {where} but for indentation or look-alike characters, and how its new lines are to be written "
+            "there is open.",
+            "Copy the kept and removed lines exactly as they stand in the file.",
+        )
+        return Open(unresolved, _present([self._option(slot, start, 0, 1)]))
+
+    def out_of_scope(self, slot: Slot, start: int) -> Open:
+        """Refuse a hunk whose only place lies outside of the scope that it names."""
+        scope = " > ".join(slot.change.hint.scopes)
+        known = self._target.scopes.known(slot.change.hint.scopes)
+        where = f"its lines stand at {start + 1}-{start + slot.size}, outside of it"
+        what = where if known else "the file has no such line"
+        unresolved = self._refusal(
+            slot, "stale", f"belongs to '{scope}', but {what}.", "Copy the line behind '@@' from the file.", 1
+        )
+        return Open(unresolved, _present([self._option(slot, start, 0, 1)]))
+
+    def not_found(self, slot: Slot) -> Open:
+        """Refuse a hunk whose lines stand nowhere."""
+        unresolved = self._refusal(
+            slot,
+            "not_found",
+            "has kept and removed lines that do not stand in the file one below the other.",
+            "Copy the kept and removed lines from the file as it is now; the other hunks need not change.",
+        )
+        return Open(replace(unresolved, nearest=nearest_miss(self._target.index, slot.change.before)))
+
+    def _ambiguous(self, slot: Slot, options: tuple[Option, ...]) -> Open:
+        count = len(slot.starts)
+        shown = _spans(slot.starts[:_MAX_SHOWN], slot.size)
+        more = f" and {count - _MAX_SHOWN} more" if count > _MAX_SHOWN else ""
+        reason = f"fits in {count} places: lines {shown}{more}."
+        return Open(self._refusal(slot, "ambiguous", reason, _MORE_CONTEXT, count), options)
+
+    def _unplaced_insertion(self, slots: Sequence[Slot], at: int) -> Open:
+        """Refuse an insertion without context; it is likely meant for its line, or else for the end of the file."""
+        slot, size = slots[at], len(self._target.lines)
+        expected = expected_line(slots, at)
+        line = slot.line if expected is None else expected
+        place = size if line is None else min(line, size)
+        splice = Splice(place, place, slot.change.after, "exact")
+        unresolved = self._refusal(
+            slot,
+            "open_intent",
+            "only adds lines and quotes none of the file, so nothing shows where they belong.",
+            "Put one or two lines of the file, each with a space before it, above or below the new lines.",
+        )
+        return Open(unresolved, (Option(splice, 0.6, f"{self._name(slot)} inserted above line {place + 1}"),))
+
+    def _not_at_end(self, slot: Slot, found: Places) -> Open:
+        where = _spans(found.starts[:_MAX_SHOWN_STALE], slot.size)
+        placed = replace(slot, starts=found.starts, mappings=found.shifts, rung=found.rung)
+        count = len(found.starts)
+        options = _present(self._option(placed, start, 1, count) for start in found.starts[:_MAX_OPTIONS])
+        unresolved = self._refusal(
+            slot,
+            "stale",
+            f"should end with the file, but its lines stand at lines {where}.",
+            "Leave the end-of-file marker out if other lines shall stay below.",
+            count,
+        )
+        return Open(unresolved, options)
+
+    def _option(self, slot: Slot, start: int, rank: int, count: int) -> Option | None:
+        """Return the reading that takes a hunk at one of `count` places; None if nothing can be written there."""
+        splice, sure = splice_at(self._target.lines, slot, start)
+        if splice is None:
+            return None
+        score = 0.8 if not sure else 1 / count if slot.line is None else 0.6 * 0.5**rank
+        return Option(splice, score, f"{self._name(slot)} taken at {span_of(start, start + slot.size)}")
+
+    def _refusal(
+        self, slot: Slot, code: ReasonCode, reason: str, suggestion: str, num_candidates: int = 0
+    ) -> Unresolved:
+        return Unresolved(code, f"{self._name(slot)} {reason}", num_candidates, suggestion=suggestion)
+
+    def _name(self, slot: Slot) -> str:
+        number = f"Hunk {slot.number + 1} of {self._total}" if self._total > 1 else "The hunk"
+        return number if slot.line is None else f"{number} (line {slot.line + 1})"
+
+
+def _ranked(slots: Sequence[Slot], at: int) -> list[int]:
+    """Return some places of a slot, those nearest to its line first, else from the top."""
+    starts = slots[at].starts
+    expected = expected_line(slots, at)
+    line = slots[at].line if expected is None else expected
+    if line is None:
+        return list(starts[:_MAX_OPTIONS])
+    row = bisect_left(starts, line)
+    near = starts[max(0, row - _MAX_OPTIONS) : row + _MAX_OPTIONS]
+    return sorted(near, key=lambda start: (abs(start - line), start))[:_MAX_OPTIONS]
+
+
+def _spans(starts: Sequence[int], size: int) -> str:
+    return ", ".join(f"{start + 1}-{start + size}" for start in starts)
+
+
+def _present(options: Iterable[Option | None]) -> tuple[Option, ...]:
+    return tuple(option for option in options if option is not None)
