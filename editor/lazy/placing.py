@@ -18,8 +18,8 @@ import numpy as np
 from rapidfuzz import fuzz
 
 from editor.lazy.edges import key
-from editor.lazy.weaving import in_spelling_of
 from editor.matching.ladder import rstripped
+from editor.matching.spelling import in_spelling_of
 
 _MAX_OCCURRENCES = 12
 _MAX_PAIRS = 2_000

@@ -8,10 +8,12 @@ from itertools import groupby, pairwise
 
 from rapidfuzz import fuzz, process
 
+from editor.lazy.choices import Choices, Decisions
 from editor.lazy.pairing import Siblings, pair, strong_matches
 from editor.lazy.placing import TellingLines, arrangements
 from editor.lazy.units import MARKER, Unit, units_of
-from editor.lazy.weaving import Choices, Decisions, Weaver, in_spelling_of
+from editor.lazy.weaving import Weaver
+from editor.matching.spelling import in_spelling_of
 from editor.snippets import survey_snippet
 from editor.syntax import Survey, num_errors, survey
 from editor.types import Candidate, Sketch

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from editor.alignment import line_opcodes
 from editor.matching.folding import carried_over
 from editor.matching.indentation import Mapping
+from editor.matching.index import rstripped
 from editor.types import Replacement, Rung
 
 
@@ -42,6 +43,15 @@ def in_file_spelling(change: Replacement, found: Sequence[str], shift: Mapping, 
             sure = sure and certain
         after += shifted
     return Written(tuple(after), sure)
+
+
+def in_spelling_of(have: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """Return the lines, those that differ from the file's only by spaces at their end as they stand there."""
+    merged = list(lines)
+    for op in line_opcodes([rstripped(line) for line in have], [rstripped(line) for line in lines]):
+        if op.equal:
+            merged[op.b_start : op.b_end] = have[op.a_start : op.a_end]
+    return merged
 
 
 def already_there(lines: Sequence[str], start: int, end: int, after: tuple[str, ...]) -> bool:
