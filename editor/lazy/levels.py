@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from editor.lazy.choices import Choices, Decisions
-from editor.lazy.pairing import Siblings, pair
+from editor.lazy.pairing import pair
+from editor.lazy.siblings import Siblings
 
 _TAIL = re.compile(r"\s*(?:if __name__\b|export default\b|module\.exports\b|export \{|#\[cfg\(test\)\])")
 

@@ -140,12 +140,11 @@ def _linked(pairs: Sequence[tuple[int, int, float]]) -> tuple[list[float], list[
 
 
 def _place(index: TellingLines, block: Sequence[str], chain: list[tuple[int, int]], score: float) -> Place:
+    """Return the place of a chain: with the equal lines next to its ends, and with lines like those of the block."""
     lines = index.lines
-    row, at = chain[0]
-    first, start = _grown(block, lines, row, at, -1)
-    row, at = chain[-1]
-    last, end = _grown(block, lines, row, at, +1)
-    held = set(range(first, chain[0][0])) | set(range(chain[-1][0] + 1, last + 1)) | {row for row, _ in chain}
+    first, start = _grown(block, lines, *chain[0], -1)
+    last, end = _grown(block, lines, *chain[-1], +1)
+    held = {*range(first, chain[0][0]), *(row for row, _ in chain), *range(chain[-1][0] + 1, last + 1)}
     total = sum(index.weight(line) for line in block) or 1.0
     matched = sum(index.weight(block[row]) for row in held)
     solid = [row for row, line in enumerate(block) if line.strip()]
@@ -153,13 +152,12 @@ def _place(index: TellingLines, block: Sequence[str], chain: list[tuple[int, int
     start -= _changed(block[:first][::-1], lines[:start][::-1])
     end += 1
     end += _changed(block[last + 1 :], lines[end:])
-    bonus = 0.02 * len(held)
     return Place(
         start,
         end,
         tuple(in_spelling_of(lines[start:end], block)),
         trust=(closed / 2) * min(1.0, 0.5 + matched / total),
-        score=score + bonus + 0.2 * closed,
+        score=score + 0.02 * len(held) + 0.2 * closed,
     )
 
 

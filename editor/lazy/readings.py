@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
-
-from rapidfuzz import fuzz, process
+from itertools import pairwise
 
 from editor.lazy.choices import Choices, Decisions
-from editor.lazy.pairing import Siblings, pair, strong_matches
+from editor.lazy.grouping import groups, level_for
+from editor.lazy.pairing import pair
 from editor.lazy.placing import TellingLines, arrangements
+from editor.lazy.siblings import Siblings
 from editor.lazy.units import MARKER, Unit, units_of
 from editor.lazy.weaving import Weaver
 from editor.matching.spelling import in_spelling_of
@@ -27,8 +27,6 @@ _WORSE_SYNTAX = 0.25
 _FRAGMENT = 0.3
 _MIN_SCORE = 0.0001
 _MAX_GROUPS = 8
-# Per cent of rapidfuzz's ratio.
-_MIN_HEAD_LIKENESS = 60
 # A snippet without markers that shows this share of the file's units is more likely the whole file.
 _WHOLE_SHARE = 0.6
 _FEW_UNITS = 3
@@ -39,6 +37,17 @@ class _Reading:
     lines: list[str]
     weight: float
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """A file and a snippet as lines and as units."""
+
+    lines: list[str]
+    units: Sequence[Unit]
+    snippet: list[str]
+    sent: Sequence[Unit]
+    language: str | None
 
 
 def candidates(lines: list[str], sketch: Sketch, language: str | None) -> tuple[Candidate, ...]:
@@ -73,19 +82,16 @@ def _syntax_factor(before: Survey | None, text: str, language: str | None, num_c
 
 def _readings(lines: list[str], sketch: Sketch, language: str | None, seen: Survey | None) -> Iterator[_Reading]:
     snippet, markers = flat(sketch)
-    units = units_of(lines, seen)
     parsed = survey_snippet(["" if at in markers else line for at, line in enumerate(snippet)], language)
-    sent = units_of(snippet, parsed, markers)
+    texts = _Texts(lines, units_of(lines, seen), snippet, units_of(snippet, parsed, markers), language)
     if sketch.elides:
         yield from _placed_readings(lines, sketch)
-        yield from _woven_readings(lines, units, snippet, sent, language, 1.0, "")
+        yield from _woven_readings(texts, 1.0, "")
         return
-    share = _share_shown(lines, units, snippet, sent)
+    share = _share_shown(texts)
     yield _Reading(in_spelling_of(lines, snippet), share, "the snippet is the whole file")
-    open_ended = (_marker(snippet), *sent, _marker(snippet))
-    yield from _woven_readings(
-        lines, units, snippet, open_ended, language, 1.0 - share, "the snippet is a part of the file"
-    )
+    open_ended = replace(texts, sent=(_marker(snippet), *texts.sent, _marker(snippet)))
+    yield from _woven_readings(open_ended, 1.0 - share, "the snippet is a part of the file")
 
 
 def flat(sketch: Sketch) -> tuple[list[str], frozenset[int]]:
@@ -115,40 +121,33 @@ def _marker(snippet: Sequence[str]) -> Unit:
     return Unit(len(snippet), len(snippet), len(snippet), 0, (), is_marker=True)
 
 
-def _share_shown(lines: list[str], units: Sequence[Unit], snippet: list[str], sent: Sequence[Unit]) -> float:
+def _share_shown(texts: _Texts) -> float:
     """Return how likely a snippet without markers is the whole file, in (0, 1)."""
-    file, shown = Siblings(lines, units), Siblings(snippet, sent)
-    pairs = pair(file, shown).in_order
+    units, sent = texts.units, texts.sent
+    pairs = pair(Siblings(texts.lines, units), Siblings(texts.snippet, sent)).in_order
     share = len(pairs) / max(1, len(units))
     ends = bool(pairs) and pairs.get(0) == 0 and pairs.get(len(sent) - 1) == len(units) - 1
     if ends and share >= _WHOLE_SHARE:
         return 0.9
-    if not pairs and len(units) <= _FEW_UNITS and len(snippet) >= _WHOLE_SHARE * len(lines):
+    if not pairs and len(units) <= _FEW_UNITS and len(texts.snippet) >= _WHOLE_SHARE * len(texts.lines):
         return 0.7  # a file of one definition, renamed
-    return 0.7 if ends and len(units) <= 3 else min(0.3, 0.1 + share / 4)
+    return 0.7 if ends and len(units) <= _FEW_UNITS else min(0.3, 0.1 + share / 4)
 
 
-def _woven_readings(
-    lines: list[str],
-    units: Sequence[Unit],
-    snippet: list[str],
-    sent: Sequence[Unit],
-    language: str | None,
-    weight: float,
-    why: str,
-) -> Iterator[_Reading]:
+def _woven_readings(texts: _Texts, weight: float, why: str) -> Iterator[_Reading]:
+    """Yield the likeliest way to weave a snippet, then those that answer one question the other way."""
     main = Choices()
-    weight *= _well_formed(snippet, sent)
-    found = _woven(lines, units, snippet, sent, main, language)
+    weight *= _well_formed(texts.sent)
+    found = _woven(texts, main)
     if found is not None and found[1].moved_together:
         main = replace(main, move=True)
-        found = _woven(lines, units, snippet, sent, main, language)
+        found = _woven(texts, main)
     if found is None:
         return
     merged, decisions = found
     yield _Reading(merged, weight, why or "as the snippet shows it")
     for choices, reason in _alternatives(main, decisions):
-        other = _woven(lines, units, snippet, sent, choices, language)
+        other = _woven(texts, choices)
         if other is None:
             continue
         yield _Reading(other[0], weight * _UNLIKELY, f"{why}; {reason}" if why else reason)
@@ -171,7 +170,7 @@ def _solid(block: Sequence[str]) -> Sequence[str]:
     return block[solid[0] : solid[-1] + 1]
 
 
-def _well_formed(snippet: Sequence[str], sent: Sequence[Unit]) -> float:
+def _well_formed(sent: Sequence[Unit]) -> float:
     """Return how far a snippet consists of whole units: a block that leaves its first line's indentation does not."""
     for above, below in pairwise(sent):
         if not above.is_marker and not below.is_marker and below.width < above.width:
@@ -193,82 +192,20 @@ def _alternatives(main: Choices, seen: Decisions) -> Iterator[tuple[Choices, str
         yield replace(main, bare=True), "comments left out are taken away"
 
 
-def _woven(
-    lines: list[str],
-    units: Sequence[Unit],
-    snippet: list[str],
-    sent: Sequence[Unit],
-    choices: Choices,
-    language: str | None,
-) -> tuple[list[str], Decisions] | None:
+def _woven(texts: _Texts, choices: Choices) -> tuple[list[str], Decisions] | None:
     """Weave every group of the snippet into the level of the file where it belongs; None if one belongs nowhere."""
     seen = Decisions()
-    groups = list(_groups(sent))
-    if len(groups) > _MAX_GROUPS:
+    runs = list(groups(texts.sent))
+    if len(runs) > _MAX_GROUPS:
         return None
-    merged = lines
-    for number, group in enumerate(groups):
+    merged, units = texts.lines, texts.units
+    for number, group in enumerate(runs):
         if number:
-            units = units_of(merged, survey("\n".join(merged), language))
-        found = _level_for(merged, units, snippet, group)
+            units = units_of(merged, survey("\n".join(merged), texts.language))
+        found = level_for(merged, units, texts.snippet, group)
         if found is None:
             return None
         level, start, end = found
-        weaver = Weaver(merged, snippet, choices, seen)
+        weaver = Weaver(merged, texts.snippet, choices, seen)
         merged = [*merged[:start], *weaver.woven(level, group, start, end), *merged[end:]]
     return merged, seen
-
-
-def _groups(sent: Sequence[Unit]) -> Iterator[tuple[Unit, ...]]:
-    """Yield the runs of units with one indentation, each with the markers beside it."""
-    widths = {unit.width for unit in sent if not unit.is_marker}
-    if len(widths) <= 1:
-        yield tuple(sent)
-        return
-    solid = [at for at, unit in enumerate(sent) if not unit.is_marker]
-    for _, run in groupby(solid, key=lambda at: sent[at].width):
-        places = list(run)
-        first, last = places[0], places[-1] + 1
-        yield tuple(sent[first - (first > 0) : last + (last < len(sent))])
-
-
-_Level = tuple[Sequence[Unit], int, int]
-
-
-def _level_for(lines: list[str], units: Sequence[Unit], snippet: list[str], group: Sequence[Unit]) -> _Level | None:
-    """Return the siblings of the file among which a group belongs, and the lines that they take; None if none do."""
-    shown = Siblings(snippet, group)
-    width = next((unit.width for unit in group if not unit.is_marker), 0)
-    top: _Level = (units, 0, len(lines))
-    if width == 0 and strong_matches(Siblings(lines, units), shown):
-        return top
-    levels = [(unit.parts, unit.core + 1, unit.end) for _, unit in _nested(units, 1)]
-    best, chosen = 0, top
-    for level in levels:
-        found = strong_matches(Siblings(lines, level[0]), shown, definitions_only=level[0][0].width != width)
-        if found > best:
-            best, chosen = found, level
-    if best or width == 0:
-        return chosen
-    fitting = [level for level in levels if level[0][0].width == width]
-    return fitting[0] if len(fitting) == 1 else _most_like(lines, fitting, shown)
-
-
-def _most_like(lines: Sequence[str], levels: Sequence[_Level], shown: Siblings) -> _Level | None:
-    """Return the level with the line most like one of a group; None if none is like any."""
-    heads = [(lines[unit.core].strip(), number) for number, level in enumerate(levels) for unit in level[0]]
-    best, chosen = float(_MIN_HEAD_LIKENESS), None
-    for at, unit in enumerate(shown.units):
-        if unit.is_marker or unit.continues:
-            continue
-        found = process.extractOne(shown.heads[at], [head for head, _ in heads], scorer=fuzz.ratio, score_cutoff=best)
-        if found is not None and (found[1] > best or chosen is None):
-            best, chosen = found[1], levels[heads[found[2]][1]]
-    return chosen
-
-
-def _nested(units: Sequence[Unit], depth: int) -> Iterator[tuple[int, Unit]]:
-    for unit in units:
-        if unit.parts:
-            yield depth, unit
-            yield from _nested(unit.parts, depth + 1)

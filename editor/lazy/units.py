@@ -66,6 +66,8 @@ def is_comment(line: str) -> bool:
 
 
 class _Builder:
+    """Parts one text into units; `symbols` are the definitions by the line of their name."""
+
     def __init__(self, lines: Sequence[str], markers: frozenset[int], symbols: Mapping[int, Symbol]) -> None:
         self.lines = lines
         self.markers = markers
@@ -89,28 +91,30 @@ class _Builder:
     def _unit(self, at: int, end: int, *, first: bool) -> Unit:
         if at in self.markers:
             return Unit(at, at, at + 1, self.width[at], (), is_marker=True)
-        stop = self._end_of(at, end)
         symbol = self.symbols.get(at)
+        stop = self._end_of(at, end)
         if symbol is not None:
-            stop = min(end, max(stop, symbol.end_line))
-            nested = any(line in self.symbols for line in range(at + 1, stop))
-            if not nested:
-                stop = self._without_markers(at, stop)
-            elif symbol.kind == "heading":
-                # Behind its last section a chapter may go on; the grammar saw blank lines there.
-                while stop < end and (self.blank[stop] or stop in self.markers):
-                    stop += 1
-        inner = self._parts(at, stop)
+            stop = self._end_of_definition(at, min(end, max(stop, symbol.end_line)), end, symbol.kind)
         return Unit(
             at,
             at,
             stop,
             self.width[at],
-            inner,
+            self.units(at + 1, stop),
             continues=not first and _CONTINUES.match(self.lines[at]) is not None,
             kind=symbol.kind if symbol else "",
             name=symbol.simple_name if symbol else "",
         )
+
+    def _end_of_definition(self, at: int, stop: int, end: int, kind: str) -> int:
+        """Return where a definition ends whose lines, by its text and the grammar, go to `stop`."""
+        if not any(line in self.symbols for line in range(at + 1, stop)):
+            return self._without_markers(at, stop)
+        if kind == "heading":
+            # Behind its last section a chapter may go on; the grammar saw blank lines there.
+            while stop < end and (self.blank[stop] or stop in self.markers):
+                stop += 1
+        return stop
 
     def _without_markers(self, at: int, stop: int) -> int:
         """Return the end of a unit less the markers at its end that stand no deeper: they are its parent's."""
@@ -140,10 +144,8 @@ class _Builder:
             last = line
         return last + 1
 
-    def _parts(self, at: int, end: int) -> tuple[Unit, ...]:
-        return self.units(at + 1, end) if end > at + 1 else ()
-
     def _with_leads(self, found: Sequence[Unit]) -> list[Unit]:
+        """Join comments and attributes to the units directly below them."""
         joined: list[Unit] = []
         lead: Unit | None = None
         for unit in found:
@@ -164,6 +166,7 @@ class _Builder:
         return [*joined, lead] if lead is not None else joined
 
     def _is_lead(self, unit: Unit) -> bool:
+        """Tell whether a unit is a comment or an attribute, which belongs to what stands below it."""
         if unit.is_marker or unit.continues or unit.kind:
             return False
         head = self.lines[unit.start]

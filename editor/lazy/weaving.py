@@ -13,7 +13,7 @@ from editor.alignment import line_opcodes
 from editor.lazy.choices import Choices, Decisions
 from editor.lazy.levels import Level, Placed
 from editor.lazy.notes import without_notes
-from editor.lazy.pairing import Siblings
+from editor.lazy.siblings import Siblings
 from editor.lazy.spacing import Piece, Spacing
 from editor.lazy.units import Unit, is_comment
 from editor.matching.indentation import mapping
