@@ -53,7 +53,7 @@ class _Texts:
 def candidates(lines: list[str], sketch: Sketch, language: str | None) -> tuple[Candidate, ...]:
     """Return the readings of a snippet, best first; none where the snippet cannot be bound to the file at all.
 
-    `lines` are the file's; scores of one snippet sum to at most 1.
+    `lines` are the file's; the scores of one snippet sum to 1, but for rounding.
     """
     if len(lines) > _MAX_LINES or not any(line.strip() for line in lines):
         return ()
