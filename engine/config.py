@@ -7,9 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import WeightsError
+from engine.rope_scaling import rope_divisors, rope_theta, scaling_to_hf
 
-ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
-"""Hugging Face's architecture names that this decoder runs, and GGUF's name for each."""
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+"""Hugging Face's architecture names that this decoder runs, and its `model_type` for each."""
+
+MISTRAL_WINDOW = 4096
+"""What transformers takes where a Mistral's `config.json` does not speak of its window."""
+
+REFUSED = {
+    "use_sliding_window": "sliding-window attention in a part of the layers",
+    "mlp_bias": "a bias in the feed-forward part",
+    "num_experts": "a mixture of experts",
+    "num_local_experts": "a mixture of experts",
+}
+"""Switches of `config.json` that would change the result, and what each asks for."""
 
 LARGEST = {
     "num_layers": 1 << 10,
@@ -22,13 +39,22 @@ LARGEST = {
     "max_positions": 1 << 24,
     "rope_theta": 1e12,
     "rms_norm_eps": 1.0,
+    "sliding_window": 1 << 24,
 }
 """Far beyond any model: what is larger, or not above 0, was read from a damaged file."""
+
+LARGEST_DIVISOR = 1e6
+"""The same for RoPE scaling."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Sizes and switches of one decoder; sizes are counts, `rope_theta` is the base of the rotary frequencies."""
+    """Sizes and switches of one decoder; sizes are counts, `rope_theta` is the base of the rotary frequencies.
+
+    With a `sliding_window` of w, a token sees itself and the w - 1 tokens before it; without one, all before it.
+    `qk_norm` is an RMSNorm of each query and key head before RoPE. Each of the head_dim // 2 rotary frequencies is
+    divided by its own of `rope_divisors`, where there are any.
+    """
 
     architecture: str
     num_layers: int
@@ -43,16 +69,24 @@ class ModelConfig:
     rms_norm_eps: float
     tied_embeddings: bool
     qkv_bias: bool
+    qk_norm: bool = False
+    sliding_window: int | None = None
+    rope_divisors: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
             size = getattr(self, name)
-            if not 0 < size <= most:
+            if size is not None and not 0 < size <= most:
                 raise WeightsError(f"{name} is {size}, outside (0, {most}]; the model's description is damaged")
         if self.head_dim % 2:
             raise WeightsError(f"head_dim is {self.head_dim}; rotary embedding needs an even one")
         if self.num_heads % self.num_kv_heads:
             raise WeightsError(f"{self.num_heads} query heads do not divide into {self.num_kv_heads} KV heads")
+        if self.rope_divisors is not None:
+            if len(self.rope_divisors) != self.head_dim // 2:
+                raise WeightsError(f"{len(self.rope_divisors)} RoPE factors for {self.head_dim // 2} frequencies")
+            if not all(0 < divisor <= LARGEST_DIVISOR for divisor in self.rope_divisors):
+                raise WeightsError(f"a RoPE factor is outside (0, {LARGEST_DIVISOR}]; the description is damaged")
 
     @property
     def qkv_sizes(self) -> tuple[int, int, int]:
@@ -63,26 +97,30 @@ class ModelConfig:
     def from_hf(cls, raw: Mapping[str, Any]) -> ModelConfig:
         """Read a Hugging Face `config.json`; raises WeightsError where it asks for what the decoder does not do."""
         try:
-            _refuse_unsupported(raw)
             architecture = str((raw.get("architectures") or ["(none named)"])[0])
             if architecture not in ARCHITECTURES:
                 known = ", ".join(sorted(ARCHITECTURES))
                 raise WeightsError(f"architecture {architecture} is not supported; supported are: {known}")
-            heads = int(raw["num_attention_heads"])
+            window = _sliding_window(raw, architecture)
+            _refuse_unsupported(raw, architecture, window)
+            heads, head_dim = int(raw["num_attention_heads"]), _head_dim(raw, architecture)
             return cls(
                 architecture=architecture,
                 num_layers=int(raw["num_hidden_layers"]),
                 hidden_size=int(raw["hidden_size"]),
                 num_heads=heads,
-                num_kv_heads=int(raw.get("num_key_value_heads") or heads),
-                head_dim=int(raw.get("head_dim") or int(raw["hidden_size"]) // heads),
+                num_kv_heads=_num_kv_heads(raw, architecture),
+                head_dim=head_dim,
                 ffn_size=int(raw["intermediate_size"]),
                 vocab_size=int(raw["vocab_size"]),
                 max_positions=int(raw["max_position_embeddings"]),
-                rope_theta=_rope_theta(raw),
+                rope_theta=rope_theta(raw),
                 rms_norm_eps=float(raw["rms_norm_eps"]),
                 tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
-                qkv_bias=bool(raw.get("attention_bias", architecture == "Qwen2ForCausalLM")),
+                qkv_bias=architecture == "Qwen2ForCausalLM",
+                qk_norm=architecture == "Qwen3ForCausalLM",
+                sliding_window=window,
+                rope_divisors=rope_divisors(raw, head_dim),
             )
         except KeyError as error:
             raise WeightsError(f"config.json has no {error.args[0]!r}") from None
@@ -91,7 +129,7 @@ class ModelConfig:
 
     def to_hf(self) -> dict[str, Any]:
         """The `config.json` that `from_hf` reads back as this config."""
-        return {
+        raw: dict[str, Any] = {
             "architectures": [self.architecture],
             "model_type": ARCHITECTURES[self.architecture],
             "num_hidden_layers": self.num_layers,
@@ -108,26 +146,42 @@ class ModelConfig:
             "attention_bias": self.qkv_bias,
             "hidden_act": "silu",
         }
+        if self.architecture == "MistralForCausalLM":
+            raw["sliding_window"] = self.sliding_window
+        if self.rope_divisors is not None:
+            raw["rope_scaling"] = scaling_to_hf(self.rope_divisors, self.max_positions)
+        return raw
 
 
-def _rope_theta(raw: Mapping[str, Any]) -> float:
-    """Transformers 5 writes the base into `rope_parameters`; earlier versions wrote it at the top."""
-    nested = raw.get("rope_parameters") or {}
-    return float(nested.get("rope_theta") or raw.get("rope_theta") or 10000.0)
+def _num_kv_heads(raw: Mapping[str, Any], architecture: str) -> int:
+    """Only Llama's default is the number of query heads; the others' defaults fit one model each, so none is taken."""
+    known = raw.get("num_key_value_heads") if architecture == "LlamaForCausalLM" else raw["num_key_value_heads"]
+    return int(raw["num_attention_heads"] if known is None else known)
 
 
-def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
+def _head_dim(raw: Mapping[str, Any], architecture: str) -> int:
+    known = raw["head_dim"] if architecture == "Qwen3ForCausalLM" else raw.get("head_dim")
+    return int(raw["hidden_size"]) // int(raw["num_attention_heads"]) if known is None else int(known)
+
+
+def _sliding_window(raw: Mapping[str, Any], architecture: str) -> int | None:
+    """The window of every layer. Only Mistral's class reads one without being asked to by another switch."""
+    if architecture != "MistralForCausalLM":
+        return None
+    window = raw.get("sliding_window", MISTRAL_WINDOW)
+    return None if window is None else int(window)
+
+
+def _refuse_unsupported(raw: Mapping[str, Any], architecture: str, window: int | None) -> None:
     """Name what would silently give wrong numbers, instead of running it."""
-    scaling = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind != "default":
-        raise WeightsError(f"RoPE scaling {kind!r} is not supported yet; take a model without it")
-    if float(raw.get("partial_rotary_factor", scaling.get("partial_rotary_factor", 1.0))) != 1.0:
-        raise WeightsError("rotary embedding of a part of each head is not supported yet; take a model without it")
-    if raw.get("use_sliding_window"):
-        raise WeightsError("sliding-window attention is not supported yet; take a model without it")
-    if raw.get("mlp_bias"):
-        raise WeightsError("biases in the feed-forward part are not supported yet")
+    for key, what in REFUSED.items():
+        if raw.get(key):
+            raise WeightsError(f"{what} ({key}) is not supported yet; take a model without it")
+    expected = "full_attention" if window is None else "sliding_attention"
+    if any(kind != expected for kind in raw.get("layer_types") or ()):
+        raise WeightsError(f"layer_types other than {expected} are not supported for {architecture} yet")
+    if raw.get("attention_bias") and architecture != "Qwen2ForCausalLM":  # which has a bias whatever this says
+        raise WeightsError(f"attention_bias is not supported for {architecture} yet; take a model without it")
     if raw.get("hidden_act", "silu") != "silu":
         raise WeightsError(f"activation {raw['hidden_act']!r} is not supported; only silu is")
     if raw.get("quantization_config"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,15 +19,30 @@ LM_HEAD_ROWS = 64
 """Logits are made for this many positions at a time: 64 rows of a 150,000-word vocabulary are 19 MB in bf16."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """What every layer needs to know of the tokens of one forward pass."""
+
+    slot: int
+    cos: Tensor  # [num_tokens, head_dim // 2]
+    sin: Tensor  # [num_tokens, head_dim // 2]
+    first_key: int  # the earliest position that any of the tokens sees
+    mask: Tensor | None  # bool [num_tokens, positions from first_key on], or None for a single token, which sees all
+
+
 class Decoder:
-    """A pre-norm transformer decoder (Llama, Qwen2): grouped-query attention, RoPE, SwiGLU."""
+    """A pre-norm transformer decoder (Llama, Mistral, Qwen2, Qwen3): grouped-query attention, RoPE, SwiGLU."""
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
         self.config = parameters.config
         config = parameters.config
         self._cos, self._sin = rope_table(
-            config.max_positions, config.head_dim, config.rope_theta, parameters.embedding.device
+            config.max_positions,
+            config.head_dim,
+            config.rope_theta,
+            parameters.embedding.device,
+            config.rope_divisors,
         )
 
     def new_caches(self, max_batch_size: int, max_seq_len: int) -> list[KVCache]:
@@ -47,13 +64,10 @@ class Decoder:
 
         Returns the hidden states behind the last norm, [num_tokens, hidden_size].
         """
-        start = caches[0].lengths[slot]
-        end = start + len(token_ids)
-        cos, sin = self._cos[start:end], self._sin[start:end]
-        mask = causal_mask(len(token_ids), end, token_ids.device) if len(token_ids) > 1 else None
+        tokens = self._place(slot, caches[0].lengths[slot], len(token_ids))
         hidden = F.embedding(token_ids, self.parameters.embedding)
         for layer, cache in zip(self.parameters.layers, caches, strict=True):
-            hidden = hidden + self._attend(layer, hidden, cos, sin, mask, cache, slot)
+            hidden = hidden + self._attend(layer, hidden, tokens, cache)
             hidden = hidden + self._feed_forward(layer, hidden)
         return rms_norm(hidden, self.parameters.final_norm, self.config.rms_norm_eps)
 
@@ -62,24 +76,28 @@ class Decoder:
         """Scores of the next token, [num_tokens, vocab_size], for the given hidden states."""
         return F.linear(hidden, self.parameters.lm_head)
 
-    def _attend(
-        self,
-        layer: LayerParameters,
-        hidden: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        mask: Tensor | None,
-        cache: KVCache,
-        slot: int,
-    ) -> Tensor:
+    def _place(self, slot: int, start: int, num_tokens: int) -> _Tokens:
+        """Place the tokens [start, start + num_tokens) of a sequence."""
+        end, window = start + num_tokens, self.config.sliding_window
+        first_key = 0 if window is None else max(0, start + 1 - window)
+        mask = causal_mask(num_tokens, end - first_key, self._cos.device, window) if num_tokens > 1 else None
+        return _Tokens(slot, self._cos[start:end], self._sin[start:end], first_key, mask)
+
+    def _attend(self, layer: LayerParameters, hidden: Tensor, tokens: _Tokens, cache: KVCache) -> Tensor:
         config, num_tokens = self.config, hidden.shape[0]
         normed = rms_norm(hidden, layer.attention_norm, config.rms_norm_eps)
         fused = F.linear(normed, layer.qkv, layer.qkv_bias)
         query, key, value = (
             part.view(num_tokens, -1, config.head_dim) for part in torch.split(fused, list(config.qkv_sizes), dim=-1)
         )
-        keys, values = cache.append(slot, apply_rope(key, cos, sin), value)
-        attended = causal_attention(apply_rope(query, cos, sin), keys, values, mask)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query = rms_norm(query, layer.query_norm, config.rms_norm_eps)
+            key = rms_norm(key, layer.key_norm, config.rms_norm_eps)
+        keys, values = cache.append(tokens.slot, apply_rope(key, tokens.cos, tokens.sin), value)
+        seen = slice(tokens.first_key, None)
+        attended = causal_attention(
+            apply_rope(query, tokens.cos, tokens.sin), keys[:, seen], values[:, seen], tokens.mask
+        )
         return F.linear(attended.reshape(num_tokens, -1), layer.attention_out)
 
     def _feed_forward(self, layer: LayerParameters, hidden: Tensor) -> Tensor:

@@ -13,8 +13,15 @@ from gguf import GGUFReader, ReaderTensor
 from gguf.quants import dequantize
 from torch import Tensor
 
-from engine.config import ARCHITECTURES, ModelConfig
+from engine.config import ModelConfig
 from engine.errors import WeightsError
+from engine.rope_scaling import DEFAULT_THETA
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+"""GGUF's names of the architectures that this decoder runs; its `llama` is Mistral, too."""
+
+ROPE_DIVISORS = "rope_freqs.weight"
+"""The tensor that llama.cpp's converter makes of Llama 3's RoPE scaling."""
 
 TOP_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -26,6 +33,8 @@ LAYER_NAMES = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
@@ -41,11 +50,14 @@ class GGUFModel:
         with _damage_named(path):
             self._reader = GGUFReader(path)
             self.config = _read_config(self._reader)
+            self._interleaved = _field(self._reader, "general.architecture") == "llama"
         self._path = path
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor in float32, dequantised one at a time."""
+        """Every tensor of the parameters in float32, dequantised one at a time."""
         for tensor in self._reader.tensors:
+            if tensor.name == ROPE_DIVISORS:  # a part of the config
+                continue
             name = _hf_name(tensor.name)
             with _damage_named(self._path):
                 values = dequantize(tensor.data, tensor.tensor_type)
@@ -59,7 +71,7 @@ class GGUFModel:
     def _unpermuted(self, tensor: ReaderTensor, values: Tensor) -> Tensor:
         """Undo llama.cpp's reordering of Llama's query and key rows, made there for interleaved RoPE."""
         kind = tensor.name.split(".")[-2]
-        if self.config.architecture != "LlamaForCausalLM" or kind not in ("attn_q", "attn_k"):
+        if not self._interleaved or kind not in ("attn_q", "attn_k"):
             return values
         heads = self.config.num_heads if kind == "attn_q" else self.config.num_kv_heads
         return values.view(heads, -1, 2, *values.shape[1:]).transpose(1, 2).reshape(values.shape)
@@ -67,14 +79,9 @@ class GGUFModel:
 
 def _read_config(reader: GGUFReader) -> ModelConfig:
     arch = _field(reader, "general.architecture")
-    known = {gguf_name: hf_name for hf_name, gguf_name in ARCHITECTURES.items()}
-    if arch not in known:
-        raise WeightsError(f"GGUF architecture {arch!r} is not supported; supported are: {', '.join(sorted(known))}")
-    scaling = _field(reader, f"{arch}.rope.scaling.type")
-    if scaling not in (None, "none") or any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors):
-        raise WeightsError("RoPE scaling is not supported yet; take a model without it")
-    if _field(reader, f"{arch}.attention.sliding_window"):
-        raise WeightsError("sliding-window attention is not supported yet; take a model without it")
+    if arch not in ARCHITECTURES:
+        raise WeightsError(f"GGUF architecture {arch!r} is not supported; supported are: {', '.join(ARCHITECTURES)}")
+    _refuse_unsupported(reader, arch)
 
     def number(key: str, default: float | None = None) -> float:
         value = _field(reader, f"{arch}.{key}")
@@ -91,8 +98,10 @@ def _read_config(reader: GGUFReader) -> ModelConfig:
     head_dim = int(number("attention.key_length", hidden // heads))
     if int(number("rope.dimension_count", head_dim)) != head_dim:
         raise WeightsError("rotary embedding of a part of each head is not supported yet; take a model without it")
+    window = int(number("attention.sliding_window", 0)) or None
+    qkv_bias = arch == "qwen2" or (arch == "llama" and "blk.0.attn_q.bias" in names)
     return ModelConfig(
-        architecture=known[arch],
+        architecture=_hf_architecture(arch, window, qkv_bias),
         num_layers=int(number("block_count")),
         hidden_size=hidden,
         num_heads=heads,
@@ -101,11 +110,55 @@ def _read_config(reader: GGUFReader) -> ModelConfig:
         ffn_size=int(number("feed_forward_length")),
         vocab_size=int(names["token_embd.weight"].shape[1]),
         max_positions=int(number("context_length")),
-        rope_theta=number("rope.freq_base", 10000.0),
+        rope_theta=number("rope.freq_base", DEFAULT_THETA),
         rms_norm_eps=number("attention.layer_norm_rms_epsilon"),
         tied_embeddings="output.weight" not in names,
-        qkv_bias="blk.0.attn_q.bias" in names,
+        qkv_bias=qkv_bias,
+        qk_norm=arch == "qwen3",
+        sliding_window=window,
+        rope_divisors=_rope_divisors(reader, names.get(ROPE_DIVISORS), head_dim),
     )
+
+
+def _refuse_unsupported(reader: GGUFReader, arch: str) -> None:
+    """Name what would silently give wrong numbers, instead of running it."""
+    scaling = _field(reader, f"{arch}.rope.scaling.type")
+    if scaling not in (None, "none", "linear"):
+        raise WeightsError(f"RoPE scaling {scaling!r} is not supported yet; take a model without it")
+    if float(_field(reader, f"{arch}.rope.scaling.attn_factor") or 1.0) != 1.0:
+        raise WeightsError("RoPE scaling with an attention factor is not supported yet; take a model without it")
+    if arch != "llama" and any(tensor.name == ROPE_DIVISORS for tensor in reader.tensors):
+        raise WeightsError(f"RoPE scaling by {ROPE_DIVISORS} is only known of llama, not of {arch}")
+    if _field(reader, f"{arch}.expert_count"):
+        raise WeightsError("a mixture of experts is not supported; take a dense model")
+    partly = _field(reader, f"{arch}.attention.sliding_window_pattern")
+    if partly or (arch != "llama" and _field(reader, f"{arch}.attention.sliding_window")):
+        raise WeightsError(
+            f"sliding-window attention in a part of the layers is not supported for {arch} yet; take a model without it"
+        )
+
+
+def _hf_architecture(arch: str, window: int | None, qkv_bias: bool) -> str:
+    """The class of transformers that computes what the file describes; GGUF's `llama` covers several."""
+    if arch == "qwen3":
+        return "Qwen3ForCausalLM"
+    if window is not None and qkv_bias:
+        raise WeightsError("a sliding window together with a QKV bias is not supported; take another model")
+    if qkv_bias:
+        return "Qwen2ForCausalLM"
+    return "LlamaForCausalLM" if window is None else "MistralForCausalLM"
+
+
+def _rope_divisors(reader: GGUFReader, stored: ReaderTensor | None, head_dim: int) -> tuple[float, ...] | None:
+    """The stored factors times the linear one, as llama.cpp applies both; a factor without a type is a linear one."""
+    arch = _field(reader, "general.architecture")
+    linear = 1.0
+    if _field(reader, f"{arch}.rope.scaling.type") != "none":
+        old = _field(reader, f"{arch}.rope.scale_linear")
+        linear = float(_field(reader, f"{arch}.rope.scaling.factor") or old or 1.0)
+    if stored is None:
+        return None if linear == 1.0 else (linear,) * (head_dim // 2)
+    return tuple(linear * divisor for divisor in dequantize(stored.data, stored.tensor_type).ravel().tolist())
 
 
 def _field(reader: GGUFReader, key: str) -> Any:

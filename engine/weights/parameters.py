@@ -23,6 +23,8 @@ class LayerParameters:
     attention_norm: Tensor  # [hidden_size]
     qkv: Tensor  # [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]
     qkv_bias: Tensor | None  # [(num_heads + 2 * num_kv_heads) * head_dim]
+    query_norm: Tensor | None  # [head_dim]
+    key_norm: Tensor | None  # [head_dim]
     attention_out: Tensor  # [hidden_size, num_heads * head_dim]
     ffn_norm: Tensor  # [hidden_size]
     gate_up: Tensor  # [2 * ffn_size, hidden_size]
@@ -73,6 +75,9 @@ class Parameters:
             slots[f"{at}.mlp.gate_proj.weight"], slots[f"{at}.mlp.up_proj.weight"] = layer.gate_up.chunk(2)
             for name, part in zip("qkv", torch.split(layer.qkv, list(config.qkv_sizes)), strict=True):
                 slots[f"{at}.self_attn.{name}_proj.weight"] = part
+            if layer.query_norm is not None and layer.key_norm is not None:
+                slots[f"{at}.self_attn.q_norm.weight"] = layer.query_norm
+                slots[f"{at}.self_attn.k_norm.weight"] = layer.key_norm
             if layer.qkv_bias is not None:
                 for name, part in zip("qkv", torch.split(layer.qkv_bias, list(config.qkv_sizes)), strict=True):
                     slots[f"{at}.self_attn.{name}_proj.bias"] = part
@@ -103,6 +108,9 @@ def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"{layer}.qkv", (rows, hidden)
         if config.qkv_bias:
             yield f"{layer}.qkv_bias", (rows,)
+        if config.qk_norm:
+            yield f"{layer}.query_norm", (config.head_dim,)
+            yield f"{layer}.key_norm", (config.head_dim,)
         yield f"{layer}.attention_out", (hidden, config.num_heads * config.head_dim)
         yield f"{layer}.ffn_norm", (hidden,)
         yield f"{layer}.gate_up", (2 * ffn, hidden)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 
-def rope_table(max_positions: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of every position, float32 [max_positions, head_dim // 2] each."""
+def rope_table(
+    max_positions: int, head_dim: int, theta: float, device: torch.device, divisors: Sequence[float] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of every position, float32 [max_positions, head_dim // 2] each.
+
+    `divisors`, one for each of the head_dim // 2 frequencies, slow them down (RoPE scaling).
+    """
     inverse = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
+    if divisors is not None:
+        inverse /= torch.tensor(divisors, dtype=torch.float32, device=device)
     angles = torch.outer(torch.arange(max_positions, dtype=torch.float32, device=device), inverse)
     return angles.cos(), angles.sin()
 

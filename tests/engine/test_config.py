@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import transformers
 
 from engine.config import ModelConfig
 from engine.errors import WeightsError
-from tests.engine.tiny import tiny_config
+from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, tiny_config
+
+LONGROPE = {"rope_type": "longrope", "short_factor": [2.0] * 4, "long_factor": [2.0] * 4, "attention_factor": 1.0}
 
 
 def raw_config(**changes: Any) -> dict[str, Any]:
@@ -16,7 +19,15 @@ def raw_config(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_config_survives_the_way_through_json() -> None:
-    for config in (tiny_config(), tiny_config(architecture="LlamaForCausalLM", qkv_bias=False, rope_theta=5e5)):
+    for changes in (
+        {},
+        LLAMA | {"rope_theta": 5e5},
+        LLAMA | {"rope_divisors": (1.0, 1.5, 8.0, 8.0)},
+        MISTRAL,
+        MISTRAL | {"sliding_window": 7, "head_dim": 16},
+        QWEN3 | {"head_dim": 32},
+    ):
+        config = tiny_config(**changes)
         assert ModelConfig.from_hf(config.to_hf()) == config
 
 
@@ -30,10 +41,23 @@ def test_what_a_config_leaves_out_is_as_transformers_has_it() -> None:
     assert (config.rope_theta, config.tied_embeddings, config.qkv_bias) == (10000.0, False, False)
 
 
-def test_qwen2_has_a_qkv_bias_without_saying_so() -> None:
-    raw = raw_config()
+def test_qwen2_has_a_qkv_bias_whatever_its_config_says() -> None:
+    raw = raw_config(attention_bias=False)
+    assert ModelConfig.from_hf(raw).qkv_bias
     del raw["attention_bias"]
     assert ModelConfig.from_hf(raw).qkv_bias
+
+
+def test_a_mistral_that_does_not_speak_of_its_window_has_the_one_that_transformers_takes() -> None:
+    raw = tiny_config(**MISTRAL).to_hf()
+    assert ModelConfig.from_hf(raw).sliding_window is None
+    del raw["sliding_window"]
+    assert ModelConfig.from_hf(raw).sliding_window == transformers.MistralConfig().sliding_window
+
+
+def test_a_window_that_a_switch_turns_off_is_none() -> None:
+    raw = raw_config(sliding_window=4, use_sliding_window=False, layer_types=["full_attention"] * 2)
+    assert ModelConfig.from_hf(raw).sliding_window is None
 
 
 @pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
@@ -51,12 +75,33 @@ def test_the_rope_base_is_read_from_where_either_version_of_transformers_writes_
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not supported; supported are: Llama"),
         ({"architectures": None}, "none named"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "RoPE scaling 'linear'"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "RoPE scaling 'llama3'"),
+        ({"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM is not supported"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "RoPE scaling 'dynamic'"),
+        ({"rope_scaling": {"factor": 2.0, "rope_type": None}}, "RoPE scaling None"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "no 'low_freq_factor'"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "no 'factor'"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0.0}}, "RoPE factor"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": float("inf")}}, "RoPE factor"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": "2x"}}, "damaged"),
+        ({"rope_scaling": LONGROPE | {"short_factor": [1.0] * 4}}, "depends on the length"),
+        ({"rope_scaling": LONGROPE | {"attention_factor": 1.2}}, "depends on the length"),
+        ({"rope_scaling": LONGROPE, "head_dim": 16}, "4 RoPE factors for 8 frequencies"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "differs between layers"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "RoPE scaling 'yarn'"),
         ({"partial_rotary_factor": 0.5}, "a part of each head"),
         ({"rope_parameters": {"partial_rotary_factor": 0.25}}, "a part of each head"),
         ({"use_sliding_window": True}, "sliding-window"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types other than full_attention"),
+        (tiny_config(**MISTRAL).to_hf() | {"sliding_window": 0}, "sliding_window is 0"),
+        (tiny_config(**MISTRAL).to_hf() | {"sliding_window": -1}, "sliding_window is -1"),
+        (
+            tiny_config(**MISTRAL).to_hf() | {"sliding_window": 4, "layer_types": ["full_attention"] * 2},
+            "layer_types other than sliding_attention",
+        ),
+        (tiny_config(**LLAMA).to_hf() | {"attention_bias": True}, "attention_bias is not supported for Llama"),
+        (tiny_config(**QWEN3).to_hf() | {"attention_bias": True}, "attention_bias is not supported for Qwen3"),
+        ({"num_local_experts": 8}, "mixture of experts"),
+        ({"num_experts": 8}, "mixture of experts"),
         ({"mlp_bias": True}, "feed-forward"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"quantization_config": {"quant_method": "awq"}}, "GGUF"),
@@ -78,9 +123,12 @@ def test_what_would_give_wrong_numbers_is_refused_by_name(changes: dict[str, Any
         ModelConfig.from_hf(raw_config(**changes))
 
 
-@pytest.mark.parametrize("key", ["num_hidden_layers", "vocab_size", "rms_norm_eps", "max_position_embeddings"])
+@pytest.mark.parametrize(
+    "key",
+    ["num_hidden_layers", "vocab_size", "rms_norm_eps", "max_position_embeddings", "num_key_value_heads", "head_dim"],
+)
 def test_a_missing_key_is_named(key: str) -> None:
-    raw = raw_config()
+    raw = tiny_config(**QWEN3).to_hf()
     del raw[key]
     with pytest.raises(WeightsError, match=key):
         ModelConfig.from_hf(raw)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -17,13 +16,28 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from engine.config import ARCHITECTURES, ModelConfig
+from engine.config import ModelConfig
 from engine.errors import WeightsError
 from engine.weights import Parameters, load, save_folder
-from engine.weights.gguf import LAYER_NAMES, TOP_NAMES, GGUFModel
-from tests.engine.tiny import tiny_config, tiny_parameters
+from engine.weights.gguf import LAYER_NAMES, ROPE_DIVISORS, TOP_NAMES, GGUFModel
+from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, tiny_config, tiny_parameters
 
-LLAMA = {"architecture": "LlamaForCausalLM", "qkv_bias": False, "tied_embeddings": True}
+GGUF_NAMES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+
+TIED_LLAMA = LLAMA | {"tied_embeddings": True}
+FAMILIES = {
+    "qwen2": {},
+    "llama, tied": TIED_LLAMA,
+    "llama, one KV head": LLAMA | {"num_kv_heads": 1},
+    "llama, RoPE scaling": LLAMA | {"rope_divisors": (1.0, 1.5, 8.0, 8.0)},
+    "mistral": MISTRAL | {"sliding_window": 7, "head_dim": 16},
+    "qwen3": QWEN3 | {"head_dim": 16, "tied_embeddings": True},
+}
 
 
 def same(first: Parameters, second: Parameters) -> bool:
@@ -43,10 +57,11 @@ def write_gguf(
     quantised: dict[str, gguf.GGMLQuantizationType] | None = None,
     extra: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
     leave_out: str = "",
+    arch: str = "",
 ) -> Path:
     """A GGUF file as llama.cpp's converter lays it out."""
     config = parameters.config
-    arch = ARCHITECTURES[config.architecture]
+    arch = arch or GGUF_NAMES[config.architecture]
     writer = gguf.GGUFWriter(path, arch)
     writer.add_block_count(config.num_layers)
     writer.add_context_length(config.max_positions)
@@ -57,6 +72,10 @@ def write_gguf(
     writer.add_key_length(config.head_dim)
     writer.add_rope_freq_base(config.rope_theta)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if config.sliding_window is not None:
+        writer.add_sliding_window(config.sliding_window)
+    if config.rope_divisors is not None:
+        writer.add_tensor(ROPE_DIVISORS, np.array(config.rope_divisors, np.float32))
     extra(writer)
     to_gguf = {hf: name for name, hf in TOP_NAMES.items()}
     parts = {hf: name for name, hf in LAYER_NAMES.items()}
@@ -84,12 +103,49 @@ def write_gguf(
     return path
 
 
-@pytest.mark.parametrize("changes", [{}, LLAMA, LLAMA | {"qkv_bias": True, "num_kv_heads": 1}])
-def test_a_gguf_file_gives_the_tensors_that_were_written(tmp_path: Path, changes: dict[str, Any]) -> None:
-    parameters = tiny_parameters(tiny_config(**changes))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_gguf_file_gives_the_config_and_the_tensors_that_were_written(tmp_path: Path, family: str) -> None:
+    parameters = tiny_parameters(tiny_config(**FAMILIES[family], rms_norm_eps=2.0**-20))
     model = GGUFModel(write_gguf(tmp_path / "m.gguf", parameters))
-    assert model.config.rms_norm_eps == pytest.approx(parameters.config.rms_norm_eps)
+    assert model.config == parameters.config
     assert same(load(model, torch.float32), parameters)
+
+
+def test_a_gguf_llama_with_a_qkv_bias_is_what_transformers_calls_qwen2(tmp_path: Path) -> None:
+    parameters = tiny_parameters(tiny_config(rms_norm_eps=2.0**-20))
+    model = GGUFModel(write_gguf(tmp_path / "m.gguf", parameters, arch="llama"))
+    assert model.config == parameters.config
+    assert same(load(model, torch.float32), parameters)
+
+
+@pytest.mark.parametrize(
+    ("extra", "divisors"),
+    [
+        (lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.NONE), None),
+        (lambda writer: writer.add_rope_scaling_factor(1.0), None),
+        (lambda writer: writer.add_rope_scaling_factor(4.0), (4.0, 4.0, 4.0, 4.0)),
+        (lambda writer: writer.add_float32("llama.rope.scale_linear", 2.0), (2.0, 2.0, 2.0, 2.0)),
+        (
+            lambda writer: (
+                writer.add_rope_scaling_factor(2.0),
+                writer.add_tensor(ROPE_DIVISORS, np.array([1, 1, 1.5, 8], np.float32)),
+            ),
+            (2.0, 2.0, 3.0, 16.0),
+        ),
+        (
+            lambda writer: (
+                writer.add_rope_scaling_factor(2.0),
+                writer.add_rope_scaling_type(gguf.RopeScalingType.NONE),
+            ),
+            None,
+        ),
+    ],
+)
+def test_gguf_rope_scaling_is_read_as_llama_cpp_reads_it(
+    tmp_path: Path, extra: Callable[[gguf.GGUFWriter], None], divisors: tuple[float, ...] | None
+) -> None:
+    path = write_gguf(tmp_path / "m.gguf", tiny_parameters(tiny_config(**LLAMA)), extra=extra)
+    assert GGUFModel(path).config.rope_divisors == divisors
 
 
 def test_quantised_tensors_are_dequantised_as_the_format_says(tmp_path: Path) -> None:
@@ -143,7 +199,7 @@ def test_several_files_make_one_model(folder: Path) -> None:
 
 
 def test_a_tied_model_may_carry_its_embedding_twice(tmp_path: Path) -> None:
-    parameters = tiny_parameters(tiny_config(**LLAMA))
+    parameters = tiny_parameters(tiny_config(**TIED_LLAMA))
     save_folder(parameters, tmp_path)
     rewrite(tmp_path, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}))
     assert same(load(tmp_path, torch.float32), parameters)
@@ -202,8 +258,12 @@ def test_json_config_without_memory_for_it_is_one_error(folder: Path) -> None:
     ("extra", "said"),
     [
         (lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN), "RoPE scaling"),
-        (lambda writer: writer.add_tensor("rope_freqs.weight", np.ones(4, np.float32)), "RoPE scaling"),
+        (lambda writer: writer.add_float32("qwen2.rope.scaling.attn_factor", 1.5), "attention factor"),
+        (lambda writer: writer.add_tensor(ROPE_DIVISORS, np.ones(4, np.float32)), "only known of llama, not of qwen2"),
         (lambda writer: writer.add_sliding_window(64), "sliding-window"),
+        (lambda writer: writer.add_sliding_window_pattern(2), "sliding-window"),
+        (lambda writer: writer.add_expert_count(8), "mixture of experts"),
+        (lambda writer: writer.add_tensor("blk.0.attn_output.bias", np.ones(32, np.float32)), "o_proj.bias"),
         (lambda writer: writer.add_rope_dimension_count(4), "a part of each head"),
         (lambda writer: writer.add_tensor("blk.0.ffn_gate_inp.weight", np.ones(4, np.float32)), "ffn_gate_inp"),
     ],
@@ -216,12 +276,37 @@ def test_gguf_models_of_another_kind_are_refused_by_name(
         load(GGUFModel(path), torch.float32)
 
 
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (lambda writer: writer.add_tensor(ROPE_DIVISORS, np.ones(3, np.float32)), "3 RoPE factors for 4 frequencies"),
+        (lambda writer: writer.add_tensor(ROPE_DIVISORS, np.zeros(4, np.float32)), "a RoPE factor is outside"),
+        (lambda writer: writer.add_tensor(ROPE_DIVISORS, np.full(4, np.nan, np.float32)), "a RoPE factor is outside"),
+        (lambda writer: writer.add_tensor("blk.0.attn_q.bias", np.ones(32, np.float32)), "lacks .*bias"),
+        (lambda writer: writer.add_tensor("blk.0.attn_q_norm.weight", np.ones(8, np.float32)), "q_norm"),
+    ],
+)
+def test_a_gguf_llama_of_another_kind_is_refused_by_name(
+    tmp_path: Path, extra: Callable[[gguf.GGUFWriter], None], said: str
+) -> None:
+    path = write_gguf(tmp_path / "m.gguf", tiny_parameters(tiny_config(**LLAMA)), extra=extra)
+    with pytest.raises(WeightsError, match=said):
+        load(GGUFModel(path), torch.float32)
+
+
+def test_a_gguf_window_with_a_qkv_bias_is_refused(tmp_path: Path) -> None:
+    parameters = tiny_parameters(tiny_config())
+    path = write_gguf(tmp_path / "m.gguf", parameters, arch="llama", extra=lambda writer: writer.add_sliding_window(8))
+    with pytest.raises(WeightsError, match="window together with a QKV bias"):
+        GGUFModel(path)
+
+
 def test_an_unknown_gguf_architecture_is_refused_by_name(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "mamba")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    with pytest.raises(WeightsError, match="'mamba' is not supported; supported are: llama, qwen2"):
+    with pytest.raises(WeightsError, match="'mamba' is not supported; supported are: llama, qwen2, qwen3"):
         GGUFModel(tmp_path / "m.gguf")
 
 

@@ -12,6 +12,10 @@ from engine.model import Decoder
 from engine.weights import Parameters
 
 VOCAB_SIZE = 48
+LLAMA: dict[str, Any] = {"architecture": "LlamaForCausalLM", "qkv_bias": False}
+MISTRAL: dict[str, Any] = {"architecture": "MistralForCausalLM", "qkv_bias": False}
+QWEN3: dict[str, Any] = {"architecture": "Qwen3ForCausalLM", "qkv_bias": False, "qk_norm": True}
+
 TOKEN_BYTES = [
     *(bytes([byte]) for byte in b"abcdefghijklmnopqrstuvwxyz \n<>/=."),
     b"</",

@@ -34,15 +34,16 @@ def make_inputs(num_tokens: int, seq_len: int, num_kv_heads: int, group: int, he
     return query.to(dtype), keys, values
 
 
-def attend_by_loop(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def attend_by_loop(query: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -> Tensor:
     """Softmax attention of one query row and one head at a time, in float64: what a query may see is a slice."""
     num_tokens, num_heads, head_dim = query.shape
     seq_len, group = keys.shape[1], num_heads // keys.shape[0]
     out = torch.empty(query.shape, dtype=torch.float64)
     for row in range(num_tokens):
-        visible = seq_len - num_tokens + row + 1
+        end = seq_len - num_tokens + row + 1
+        start = 0 if window is None else max(0, end - window)
         for head in range(num_heads):
-            seen_keys, seen_values = (part[head // group, :visible].double() for part in (keys, values))
+            seen_keys, seen_values = (part[head // group, start:end].double() for part in (keys, values))
             scores = seen_keys @ query[row, head].double() / head_dim**0.5
             out[row, head] = (scores - scores.max()).softmax(dim=0) @ seen_values
     return out
@@ -53,10 +54,28 @@ def error_ratio(actual: Tensor, expected: Tensor) -> float:
     return float((actual.double() - expected.double()).norm() / expected.double().norm())
 
 
+@pytest.mark.parametrize("window", [None, 1, 5, 64, 1000])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_reference_is_softmax_attention_over_what_each_query_may_see(shape: tuple[int, ...]) -> None:
+def test_the_reference_is_softmax_attention_over_what_each_query_may_see(
+    shape: tuple[int, ...], window: int | None
+) -> None:
     query, keys, values = make_inputs(*shape, dtype=torch.float32)
-    assert error_ratio(reference_attention(query, keys, values), attend_by_loop(query, keys, values)) < 1e-6
+    expected = attend_by_loop(query, keys, values, window)
+    assert error_ratio(reference_attention(query, keys, values, window), expected) < 1e-6
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 6e-3)])
+@pytest.mark.parametrize("window", [1, 5, 64, 1000])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_with_a_window_the_keys_before_it_need_not_be_given(
+    shape: tuple[int, ...], window: int, dtype: torch.dtype, bound: float
+) -> None:
+    query, keys, values = make_inputs(*shape, dtype=dtype)
+    expected = reference_attention(query, keys, values, window)
+    first_key = max(0, keys.shape[1] - len(query) + 1 - window)
+    keys, values = keys[:, first_key:], values[:, first_key:]
+    mask = causal_mask(len(query), keys.shape[1], CPU, window) if len(query) > 1 else None
+    assert error_ratio(causal_attention(query, keys, values, mask), expected) < bound
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 6e-3)])
@@ -80,3 +99,7 @@ def test_a_single_query_needs_no_mask_because_it_sees_every_key() -> None:
 
 def test_the_mask_is_aligned_to_the_bottom_right() -> None:
     assert causal_mask(2, 4, CPU).tolist() == [[True, True, True, False], [True, True, True, True]]
+
+
+def test_a_window_counts_the_query_itself() -> None:
+    assert causal_mask(2, 4, CPU, window=2).tolist() == [[False, True, True, False], [False, False, True, True]]

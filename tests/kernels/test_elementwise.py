@@ -55,6 +55,20 @@ def test_rope_turns_each_pair_as_a_complex_number(head_dim: int, theta: float) -
     torch.testing.assert_close(apply_rope(x, cos[positions], sin[positions]).double(), expected, rtol=0, atol=3e-4)
 
 
+def test_rope_divisors_slow_each_frequency_by_its_own() -> None:
+    cos, sin = rope_table(64, 8, 1e4, CPU, divisors=(1.0, 2.0, 4.0, 8.0))
+    plain_cos, plain_sin = rope_table(64, 8, 1e4, CPU)
+    for pair, divisor in enumerate((1, 2, 4, 8)):
+        torch.testing.assert_close(cos[::divisor, pair], plain_cos[: 64 // divisor, pair])
+        torch.testing.assert_close(sin[::divisor, pair], plain_sin[: 64 // divisor, pair])
+
+
+def test_rms_norm_of_heads_norms_each_alone() -> None:
+    x, weight = randn(3, 4, 16) * 5, randn(16, seed=1)
+    rows = rms_norm(x.reshape(12, 16), weight, 1e-6)
+    assert torch.equal(rms_norm(x, weight, 1e-6), rows.view(3, 4, 16))
+
+
 def test_rope_makes_scores_depend_on_distance_alone() -> None:
     cos, sin = rope_table(64, 64, 1e4, CPU)
     query, key = randn(1, 1, 64), randn(1, 1, 64, seed=1)
