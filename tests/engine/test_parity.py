@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,55 @@ from torch import Tensor
 from engine.engine import Engine
 from engine.model import Decoder
 from engine.types import GenerationRequest
-from engine.weights import load, save_folder
-from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
+from engine.weights import Parameters, load, save_folder
+from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 from tests.models import RealModel
 
 LOGITS_BOUND = 1e-4
 """Largest difference of a logit, relative to the spread of all logits."""
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+NUM_TOKENS = 70
+"""Tokens of a test sequence: past the original length of the scaled models, and past most windows."""
 
 VARIANTS = {
     "llama, as many KV heads": ("Llama", {"num_key_value_heads": 6, "tie_word_embeddings": False}),
     "llama, tied, groups of 2": ("Llama", {"num_key_value_heads": 3, "tie_word_embeddings": True}),
     "llama, wide heads, groups of 3": ("Llama", {"num_key_value_heads": 2, "head_dim": 16}),
     "llama, another RoPE base": ("Llama", {"num_key_value_heads": 1, "rope_parameters": {"rope_theta": 1e6}}),
+    "llama, RoPE scaling of Llama 3": ("Llama", {"head_dim": 16, "rope_parameters": LLAMA3_ROPE}),
+    "llama, linear RoPE scaling": (
+        "Llama",
+        {"num_key_value_heads": 2, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5}},
+    ),
+    "qwen2, as many KV heads": ("Qwen2", {"num_key_value_heads": 6}),
+    "qwen2, one KV head": ("Qwen2", {"num_key_value_heads": 1}),
     "qwen2, groups of 2": ("Qwen2", {"num_key_value_heads": 3, "tie_word_embeddings": False}),
     "qwen2, tied, groups of 3": ("Qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": True}),
+    "qwen3, as many KV heads, wide heads": ("Qwen3", {"num_key_value_heads": 6, "head_dim": 16}),
+    "qwen3, tied, groups of 2, narrow heads": (
+        "Qwen3",
+        {"num_key_value_heads": 3, "head_dim": 4, "tie_word_embeddings": True},
+    ),
+    "qwen3, one KV head, RoPE scaling": (
+        "Qwen3",
+        {"num_key_value_heads": 1, "head_dim": 16, "rope_parameters": LLAMA3_ROPE},
+    ),
+    "mistral, as many KV heads, window of 16": ("Mistral", {"num_key_value_heads": 6, "sliding_window": 16}),
+    "mistral, tied, groups of 3, window of 5, wide heads": (
+        "Mistral",
+        {"num_key_value_heads": 2, "sliding_window": 5, "head_dim": 16, "tie_word_embeddings": True},
+    ),
+    "mistral, one KV head, window of 1": ("Mistral", {"num_key_value_heads": 1, "sliding_window": 1}),
+    "mistral, window never reached": ("Mistral", {"num_key_value_heads": 3, "sliding_window": 100}),
+    "mistral, no window": ("Mistral", {"num_key_value_heads": 3, "sliding_window": None}),
 }
 
 
@@ -50,9 +87,15 @@ def tiny_transformers_model(family: str, changes: dict[str, Any]) -> Any:
     return model
 
 
-def logits_of(decoder: Decoder, token_ids: list[int]) -> Tensor:
+def logits_of(decoder: Decoder, token_ids: list[int], chunk_lens: Sequence[int] = ()) -> Tensor:
+    """Logits behind every token; run in chunks of these lengths, where there are any."""
     caches = decoder.new_caches(1, len(token_ids))
-    return decoder.logits(decoder.forward(torch.tensor(token_ids), caches))
+    chunks = torch.split(torch.tensor(token_ids), list(chunk_lens) or [len(token_ids)])
+    return torch.cat([decoder.logits(decoder.forward(chunk, caches)) for chunk in chunks])
+
+
+def random_tokens(num_tokens: int) -> list[int]:
+    return torch.randint(VOCAB_SIZE, (num_tokens,), generator=torch.Generator().manual_seed(1)).tolist()
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
@@ -78,11 +121,41 @@ def tiny_model(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Pat
     return model, tmp_path
 
 
-def test_logits_of_a_saved_transformers_model_are_equal(tiny_model: tuple[Any, Path]) -> None:
+@pytest.mark.parametrize(
+    "chunk_lens",
+    [[NUM_TOKENS], [1, 15, 1, 2, 30, 1, 20], [17, 16, 16, 16, 5], [1] * NUM_TOKENS],
+    ids=["prefill", "chunks of all lengths", "chunks across windows", "steps of one token"],
+)
+def test_logits_of_a_saved_transformers_model_are_equal(tiny_model: tuple[Any, Path], chunk_lens: list[int]) -> None:
     model, folder = tiny_model
-    token_ids = torch.randint(VOCAB_SIZE, (70,), generator=torch.Generator().manual_seed(1)).tolist()
-    ours = logits_of(Decoder(load(folder, torch.float32)), token_ids)
+    token_ids = random_tokens(NUM_TOKENS)
+    ours = logits_of(Decoder(load(folder, torch.float32)), token_ids, chunk_lens)
     assert relative_error(ours, reference_logits(model, token_ids)) < LOGITS_BOUND
+
+
+@pytest.mark.parametrize(
+    ("name", "without"),
+    [
+        ("llama, RoPE scaling of Llama 3", {"rope_divisors": None}),
+        ("llama, linear RoPE scaling", {"rope_divisors": None}),
+        ("mistral, as many KV heads, window of 16", {"sliding_window": None}),
+        ("mistral, as many KV heads, window of 16", {"sliding_window": 15}),
+        ("mistral, as many KV heads, window of 16", {"sliding_window": 17}),
+        ("qwen3, one KV head, RoPE scaling", {"qk_norm": False}),
+    ],
+)
+def test_each_of_these_equalities_would_fail_without_its_part(
+    tmp_path: Path, name: str, without: dict[str, Any]
+) -> None:
+    family, changes = VARIANTS[name]
+    model = tiny_transformers_model(family, changes)
+    model.save_pretrained(tmp_path)
+    parameters = load(tmp_path, torch.float32)
+    changed = Parameters(dataclasses.replace(parameters.config, **without), torch.float32)
+    for slot_name, tensor in changed.slots().items():
+        tensor.copy_(parameters.slots()[slot_name])
+    token_ids = random_tokens(NUM_TOKENS)
+    assert relative_error(logits_of(Decoder(changed), token_ids), reference_logits(model, token_ids)) > 1e-2
 
 
 def test_greedy_continuations_of_a_saved_transformers_model_are_equal(tiny_model: tuple[Any, Path]) -> None:
@@ -95,7 +168,15 @@ def test_greedy_continuations_of_a_saved_transformers_model_are_equal(tiny_model
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"architecture": "LlamaForCausalLM", "qkv_bias": False, "tied_embeddings": True}]
+    "changes",
+    [
+        {},
+        LLAMA | {"tied_embeddings": True},
+        LLAMA | {"rope_divisors": (1.0, 1.5, 8.0, 8.0)},
+        MISTRAL,
+        MISTRAL | {"sliding_window": 3, "head_dim": 16},
+        QWEN3 | {"head_dim": 16},
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_transformers_reads_what_we_save_and_so_do_we(
