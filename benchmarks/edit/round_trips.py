@@ -50,9 +50,12 @@ class Failure:
 def _lazy(before: str, after: str) -> str | None:
     """Write a lazy snippet, unless a line of the text itself is a placeholder or a fence, or ends are blank.
 
-    Blank lines at the very beginning or end of a snippet are layout; it cannot say that they are to be added.
+    Blank lines at the very beginning or end of a snippet are layout; it cannot say that they are to be added. And it
+    shows nothing of a deletion whose context stands in the old text as it will in the new one.
     """
     if not rendering.ends_alike(before, after) or _has_blank_end(before) or _has_blank_end(after):
+        return None
+    if _has_unshown_deletion(before.split("\n"), after.split("\n")):
         return None
     if not after or _has_placeholder(after) or "```" in after or "~~~" in after:
         return None
@@ -67,6 +70,17 @@ def _whole(before: str, after: str) -> str | None:
 def _lines(before: str, after: str) -> str | None:
     """Write the changes by their line numbers, with the same exception."""
     return None if _has_placeholder(after) else rendering.line_ranges(before, after)
+
+
+def _has_unshown_deletion(a: list[str], b: list[str]) -> bool:
+    """Tell whether two lines of context on both sides of a deletion stand so, blank ends aside, in the old text."""
+    old = "\n".join(["", *a, ""])
+    for span in rendering.changes(a, b):
+        if span.b_start == span.b_end:
+            context = "\n".join(b[max(0, span.b_start - 2) : span.b_end + 2]).strip("\n")
+            if f"\n{context}\n" in old:
+                return True
+    return False
 
 
 def _no_spaces_at_ends(text: str) -> list[str]:

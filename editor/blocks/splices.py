@@ -71,7 +71,7 @@ def spliced(lines: Sequence[str], splices: Sequence[Splice]) -> list[str] | None
 def candidates(lines: Sequence[str], resolutions: Sequence[Resolution]) -> tuple[Candidate, ...]:
     """Return the merged texts of the readings of all open changes; none if one of them has no reading.
 
-    The likeliest reading of every change comes first, then those that differ from it in one change.
+    The likeliest reading of every change is among them, and those that differ from it in one change; best first.
     """
     found: dict[str, Candidate] = {}
     if all(isinstance(one, Splice) or one.options for one in resolutions):
@@ -84,7 +84,7 @@ def candidates(lines: Sequence[str], resolutions: Sequence[Resolution]) -> tuple
                     if isinstance(one, Option):
                         score, why = score * one.score, [*why, one.why]
                 found.setdefault(text, Candidate(text, score, "; ".join(why)))
-    return tuple(found.values())[:MAX_CANDIDATES]
+    return tuple(sorted(found.values(), key=lambda one: -one.score)[:MAX_CANDIDATES])
 
 
 def _choices(resolutions: Sequence[Resolution]) -> Iterator[list[Splice | Option]]:

@@ -150,7 +150,9 @@ def _upper_edge(lines: list[str], floor: int, block: Block, row: int, place: int
         raise DoubtError("open_intent", f"The edit shows of what ends above it only {quoted(block.lines[0])}.", 2)
     edge = read_edge(inner, outer, lines[place], upward=True)
     start, above = _checked_upper(lines, floor, block, edge, place)
-    if not block.open_above and any(line.strip() for line in lines[:start]):
+    if block.open_above:
+        _refuse_same_neighbours(lines, start)
+    elif any(line.strip() for line in lines[:start]):
         raise DoubtError("open_intent", f"The edit begins with line {start + 1} of the file, without a placeholder.", 2)
     return start, above
 
@@ -160,7 +162,7 @@ def _checked_upper(lines: list[str], floor: int, block: Block, edge: Edge, place
     kept = lines[start:place]
     if not edge.new:
         return start, kept
-    _refuse_repeated(block, edge)
+    _refuse_repeated(lines, block, edge)
     check_edge(edge, lines[floor:place][::-1], upward=True, gap=block.gap_above > 0)
     check_addition(edge.new, lines, start)
     gap = [""] if block.gap_above and start > 0 and lines[start - 1].strip() else []
@@ -179,12 +181,14 @@ def _lower_edge(lines: list[str], block: Block, row: int, place: int) -> tuple[i
     edge = read_edge(inner, outer, lines[place], upward=False)
     end = place + 1 + edge.consumed
     _refuse_repeated_tail(lines, place + 1, end)
+    if block.open_below:
+        _refuse_same_neighbours(lines, end)
     if not block.open_below and any(line.strip() for line in lines[end:]):
         raise DoubtError("open_intent", f"The edit ends with line {end} of the file, without a placeholder.", 2)
     kept = lines[place + 1 : end]
     if not edge.new:
         return end, kept
-    _refuse_repeated(block, edge)
+    _refuse_repeated(lines, block, edge)
     check_edge(edge, outer, upward=False, gap=block.gap_below > 0)
     check_addition(edge.new, lines, end)
     gap = [""] if block.gap_below and end < len(lines) and lines[end].strip() else []
@@ -218,12 +222,23 @@ def _refuse_copies(new: Sequence[str], lines: Sequence[str]) -> None:
         raise DoubtError("open_intent", f"The new line {quoted(copied)} stands elsewhere: it may be moved.", 2)
 
 
-def _refuse_repeated(block: Block, edge: Edge) -> None:
-    """Raise `DoubtError` if a new line stands in the block twice: which of the two is new is open then."""
+def _refuse_repeated(lines: Sequence[str], block: Block, edge: Edge) -> None:
+    """Raise `DoubtError` if a new line stands twice in the block, or elsewhere in the file: it may be an old one."""
     counts = Counter(line.strip() for line in block.lines)
     again = next((line for line in edge.new if can_anchor(line) and counts[line.strip()] > 1), None)
     if again is not None:
         raise DoubtError("ambiguous", f"The line {quoted(again)} stands twice in the edit.", 2)
+    outer = min(len(indent(line)) for line in edge.new if line.strip())
+    shown = {line.strip() for line in edge.new if len(indent(line)) == outer and can_anchor(line)}
+    known = next((line for line in lines if line.strip() in shown), None)
+    if known is not None:
+        raise DoubtError("ambiguous", f"The line {quoted(known)} stands elsewhere: it may be context, not new.", 2)
+
+
+def _refuse_same_neighbours(lines: Sequence[str], at: int) -> None:
+    """Raise `DoubtError` if the lines on both sides of a block's border are equal: it may as well end at the other."""
+    if 0 < at < len(lines) and lines[at].strip() and rstripped(lines[at - 1]) == rstripped(lines[at]):
+        raise DoubtError("ambiguous", f"The line {quoted(lines[at])} stands on both sides of the end of a block.", 2)
 
 
 def _refuse_repeated_tail(lines: list[str], start: int, end: int) -> None:
