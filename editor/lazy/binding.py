@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from editor.lazy.anchoring import added, can_anchor, in_other_form, with_all_of
 from editor.lazy.edges import DoubtError, check_addition
 from editor.lazy.readings import flat
+from editor.lazy.showing import added, can_anchor, in_other_form, with_all_of
 from editor.lazy.siblings import Siblings
 from editor.lazy.units import Unit, units_of
 from editor.snippets import survey_snippet

@@ -11,20 +11,13 @@ import re
 from collections.abc import Sequence
 
 from editor.formats.placeholders import holds_placeholder, is_placeholder
-from editor.lazy.anchoring import (
-    Block,
-    Placement,
-    can_anchor,
-    place,
-    refuse_other_gap,
-    refuse_rival,
-    refuse_twin,
-    unique_lines,
-    with_all_of,
-)
+from editor.lazy.anchoring import place
 from editor.lazy.binding import bound_lines
+from editor.lazy.doubts import refuse_other_gap, refuse_rival, refuse_twin
 from editor.lazy.edges import NOTE, DoubtError, quoted
+from editor.lazy.placements import Block, Placement
 from editor.lazy.readings import candidates
+from editor.lazy.showing import can_anchor, unique_lines, with_all_of
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Sketch, Unresolved
 from editor.wording import span_of
 
