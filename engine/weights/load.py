@@ -1,4 +1,4 @@
-"""Fills a decoder's parameters from a GGUF file or a safetensors folder."""
+"""Fills a decoder's parameters from a GGUF file or a safetensors folder, with a LoRA adapter where one is given."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ import torch
 
 from engine.weights import safetensors
 from engine.weights.gguf import GGUFModel
+from engine.weights.lora import LoraAdapter
 from engine.weights.parameters import Parameters
 
 
-def load(source: GGUFModel | Path, dtype: torch.dtype) -> Parameters:
+def load(source: GGUFModel | Path, dtype: torch.dtype, adapter: LoraAdapter | None = None) -> Parameters:
     """Read the model into one preallocated block of `dtype`; raises WeightsError.
 
-    `source` is an open GGUF file, or a folder with `config.json` and safetensors.
+    `source` is an open GGUF file, or a folder with `config.json` and safetensors. The adapter is merged in float32,
+    before the one rounding to `dtype`.
     """
-    if isinstance(source, GGUFModel):
-        parameters = Parameters(source.config, dtype)
-        parameters.fill(source.tensors())
-    else:
-        parameters = Parameters(safetensors.read_config(source), dtype)
-        parameters.fill(safetensors.tensors(source))
+    config = source.config if isinstance(source, GGUFModel) else safetensors.read_config(source)
+    parameters = Parameters(config, dtype)
+    tensors = source.tensors() if isinstance(source, GGUFModel) else safetensors.tensors(source)
+    if adapter is not None:
+        adapter.check_fits(parameters.slots())
+        tensors = adapter.merged(tensors)
+    parameters.fill(tensors)
     return parameters

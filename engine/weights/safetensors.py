@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -19,7 +20,11 @@ from engine.weights.parameters import Parameters
 
 def read_config(folder: Path) -> ModelConfig:
     """The folder's config; raises WeightsError where it is missing, not JSON or unsupported."""
-    path = folder / "config.json"
+    return ModelConfig.from_hf(read_json(folder / "config.json"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The file's JSON object; raises WeightsError where there is none."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -28,7 +33,7 @@ def read_config(folder: Path) -> ModelConfig:
         raise WeightsError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(raw, dict):
         raise WeightsError(f"{path} is not a JSON object")
-    return ModelConfig.from_hf(raw)
+    return raw
 
 
 def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
@@ -37,15 +42,20 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
     if not files:
         raise WeightsError(f"{folder} holds no .safetensors file")
     for path in files:
-        with _damage_named(path):
+        for name, tensor in tensors_of(path):
+            if not name.endswith(".rotary_emb.inv_freq"):  # old Llama checkpoints store the table
+                yield name, tensor
+
+
+def tensors_of(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of one safetensors file, memory-mapped."""
+    with _damage_named(path):
+        with safe_open(path, framework="pt") as opened:
+            names = list(opened.keys())
+        for name in names:
+            # Opened anew for each tensor: pages of one mapping would all count as ours until the last is read.
             with safe_open(path, framework="pt") as opened:
-                names = list(opened.keys())
-            for name in names:
-                if name.endswith(".rotary_emb.inv_freq"):  # old Llama checkpoints store the table
-                    continue
-                # Opened anew for each tensor: pages of one mapping would all count as ours until the last is read.
-                with safe_open(path, framework="pt") as opened:
-                    yield name, opened.get_tensor(name)
+                yield name, opened.get_tensor(name)
 
 
 @contextmanager

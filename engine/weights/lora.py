@@ -1,0 +1,141 @@
+"""LoRA adapters in PEFT's format, merged into a model's tensors while they are read (Hu et al. 2021, arXiv 2106.09685).
+
+A folder holds `adapter_config.json` and `adapter_model.safetensors`; for each adapted projection W [out, in] the latter
+has `lora_A` [r, in] and `lora_B` [out, r], and the merged one is W + scale * B @ A.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import WeightsError
+from engine.weights import safetensors
+
+TENSOR_NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
+
+READ_HERE = {"alpha_pattern", "bias", "init_lora_weights", "lora_alpha", "peft_type", "r", "rank_pattern", "use_rslora"}
+OF_TRAINING = {
+    *("corda_config", "ensure_weight_tying", "eva_config", "exclude_modules", "layers_pattern", "layers_to_transform"),
+    *("loftq_config", "lora_dropout", "lora_ga_config", "megatron_config", "megatron_core", "qalora_group_size"),
+    *("runtime_config", "target_modules"),
+}
+OF_THE_FILE = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"}
+HARMLESS = READ_HERE | OF_TRAINING | OF_THE_FILE
+"""Settings of `adapter_config.json` that may be set. Any other that is set might change the result."""
+
+HARMLESS_INITS = (True, False, None, "gaussian", "eva", "orthogonal")
+"""What leaves the base model as it is; others (PiSSA, OLoRA, ...) train beside a base that they have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankUpdate:
+    """What an adapter adds to one projection: `scale` * `up` @ `down`."""
+
+    down: Tensor  # [rank, in_features]
+    up: Tensor  # [out_features, rank]
+    scale: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the projection, [out_features, in_features]."""
+        return self.up.shape[0], self.down.shape[1]
+
+    def merge(self, weight: Tensor) -> Tensor:
+        """`weight` with the update, in float32 whatever it was stored in."""
+        update = self.up.to(torch.float32) @ self.down.to(torch.float32)
+        return weight.to(torch.float32) + self.scale * update
+
+
+class LoraAdapter:
+    """The updates of one adapter by the names of the tensors that they change."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read a PEFT folder; raises WeightsError where it is damaged or asks for more than plain LoRA."""
+        self.folder = folder
+        raw = safetensors.read_json(folder / "adapter_config.json")
+        _refuse_unsupported(raw)
+        pairs = _pairs(folder / "adapter_model.safetensors")
+        try:
+            self.updates = dict(_updates(raw, pairs))
+        except KeyError as error:
+            raise WeightsError(f"{folder}/adapter_config.json has no {error.args[0]!r}") from None
+        except (ValueError, TypeError, AttributeError, ArithmeticError, re.error) as error:
+            raise WeightsError(f"{folder}/adapter_config.json is damaged: {error}") from error
+
+    def check_fits(self, slots: Mapping[str, Tensor]) -> None:
+        """Raise WeightsError where the adapter changes what the model does not have, or in another shape."""
+        for name, update in self.updates.items():
+            slot = slots.get(name)
+            if slot is None or slot.ndim != 2 or name == "model.embed_tokens.weight":
+                raise WeightsError(f"the adapter {self.folder} changes {name!r}, which is no projection of this model")
+            if slot.shape != update.shape:
+                raise WeightsError(
+                    f"the adapter {self.folder} has {name!r} as {update.shape}; the model has {tuple(slot.shape)}: "
+                    "was it trained on another model?"
+                )
+
+    def merged(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """The tensors, those that the adapter changes merged in float32."""
+        for name, tensor in tensors:
+            update = self.updates.get(name)
+            yield name, tensor if update is None else update.merge(tensor)
+
+
+def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
+    if raw.get("peft_type") != "LORA":
+        raise WeightsError(f"the adapter is of type {raw.get('peft_type')!r}; only LORA is supported")
+    for key, value in raw.items():
+        if value and key not in HARMLESS:
+            raise WeightsError(f"an adapter with {key} is not supported; only plain LoRA is")
+    if raw.get("bias", "none") != "none":
+        raise WeightsError(f"an adapter with bias {raw['bias']!r} is not supported; only 'none' is")
+    if raw.get("init_lora_weights") not in HARMLESS_INITS:
+        raise WeightsError(
+            f"an adapter begun by {raw['init_lora_weights']!r} belongs to a changed model; convert it to plain LoRA"
+        )
+
+
+def _pairs(path: Path) -> dict[str, dict[str, Tensor]]:
+    """Module -> part (A, B) -> tensor."""
+    pairs: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in safetensors.tensors_of(path):
+        match = TENSOR_NAME.fullmatch(name)
+        if match is None or tensor.ndim != 2:
+            raise WeightsError(f"{path} holds {name!r}, which is no matrix of a plain LoRA adapter")
+        pairs.setdefault(match["module"], {})[match["part"]] = tensor
+    if not pairs:
+        raise WeightsError(f"{path} holds no tensors")
+    return pairs
+
+
+def _updates(raw: Mapping[str, Any], pairs: Mapping[str, Mapping[str, Tensor]]) -> Iterator[tuple[str, LowRankUpdate]]:
+    for module, parts in pairs.items():
+        if len(parts) != 2:
+            raise WeightsError(f"the adapter has only lora_{min(parts)} for {module!r}")
+        rank = int(_setting(raw, "r", "rank_pattern", module))
+        if rank < 1 or not parts["A"].shape[0] == parts["B"].shape[1] == rank:
+            raise WeightsError(
+                f"the adapter's rank for {module!r} is {rank}; its matrices are {tuple(parts['B'].shape)} and "
+                f"{tuple(parts['A'].shape)}"
+            )
+        alpha = float(_setting(raw, "lora_alpha", "alpha_pattern", module))
+        scale = alpha / (math.sqrt(rank) if raw.get("use_rslora") else rank)  # Kalajdzievski 2023, arXiv 2312.03732
+        if not math.isfinite(scale):
+            raise WeightsError(f"the adapter's lora_alpha for {module!r} is {alpha}")
+        yield f"{module}.weight", LowRankUpdate(parts["A"], parts["B"], scale)
+
+
+def _setting(raw: Mapping[str, Any], key: str, pattern_key: str, module: str) -> Any:
+    """What the first pattern that fits the module's name, or the end of it, says; else what holds for all."""
+    for pattern, value in (raw.get(pattern_key) or {}).items():
+        if re.fullmatch(rf"(.*\.)?({pattern})", module):
+            return value
+    return raw[key]
