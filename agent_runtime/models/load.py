@@ -19,7 +19,7 @@ from agent_runtime.models.text_side import TextSide
 from engine.engine import Engine
 from engine.errors import WeightsError
 from engine.model import Decoder
-from engine.weights import Parameters, load, save_folder
+from engine.weights import LoraAdapter, Parameters, load, save_folder
 from engine.weights.gguf import GGUFModel
 from repo_cache.errors import TokenizerError
 
@@ -36,20 +36,27 @@ class LoadedModel:
 
 
 def load_model(
-    files: ModelFiles, cache_dir: Path, *, dtype: torch.dtype = torch.bfloat16, context: int = DEFAULT_CONTEXT
+    files: ModelFiles,
+    cache_dir: Path,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    context: int = DEFAULT_CONTEXT,
+    adapter: Path | None = None,
 ) -> LoadedModel:
     """Load a model; raises CorruptModel where its files are damaged or of an unsupported kind.
 
-    A GGUF file is dequantised once and kept in bf16 under `cache_dir`; in float32 it is dequantised every time.
+    A GGUF file is dequantised once and kept in bf16 under `cache_dir`; in float32, or with an `adapter` (a PEFT folder
+    of a LoRA, merged before rounding), it is dequantised every time.
     """
     started = time.perf_counter()
     try:
+        lora = LoraAdapter(adapter) if adapter is not None else None
         if files.kind == "safetensors":
-            parameters, text = _load_folder(files.path, dtype)
-        elif dtype == torch.bfloat16:
+            parameters, text = _load_folder(files.path, dtype, lora)
+        elif dtype == torch.bfloat16 and lora is None:
             parameters, text = _load_through_copy(files, cache_dir)
         else:
-            parameters, text = _load_gguf(files.path, dtype, keep_at=None)
+            parameters, text = _load_gguf(files.path, dtype, lora)
     except (WeightsError, TokenizerError) as error:
         raise CorruptModel(f"model {files.name} cannot be loaded: {error}") from error
     engine = Engine(Decoder(parameters), text.tokenizer.token_bytes(), context)
@@ -61,22 +68,24 @@ def _load_through_copy(files: ModelFiles, cache_dir: Path) -> tuple[Parameters, 
     place = copy_path(files, cache_dir)
     if place.is_dir():
         try:
-            return _load_folder(place, torch.bfloat16)
+            return _load_folder(place, torch.bfloat16, None)
         except (WeightsError, TokenizerError, CorruptModel):
             shutil.rmtree(place, ignore_errors=True)  # a damaged copy costs a conversion, not the start
-    return _load_gguf(files.path, torch.bfloat16, keep_at=place)
+    return _load_gguf(files.path, torch.bfloat16, None, keep_at=place)
 
 
-def _load_folder(folder: Path, dtype: torch.dtype) -> tuple[Parameters, TextSide]:
-    parameters = load(folder, dtype)
+def _load_folder(folder: Path, dtype: torch.dtype, lora: LoraAdapter | None) -> tuple[Parameters, TextSide]:
+    parameters = load(folder, dtype, lora)
     tokenizer, metadata = text_side.from_folder(folder)
     return parameters, metadata.with_tokenizer(tokenizer)
 
 
-def _load_gguf(path: Path, dtype: torch.dtype, *, keep_at: Path | None) -> tuple[Parameters, TextSide]:
+def _load_gguf(
+    path: Path, dtype: torch.dtype, lora: LoraAdapter | None, *, keep_at: Path | None = None
+) -> tuple[Parameters, TextSide]:
     model = GGUFModel(path)
     tokenizer, metadata = text_side.from_gguf(model)
-    parameters = load(model, dtype)
+    parameters = load(model, dtype, lora)
 
     def write(folder: Path) -> None:
         save_folder(parameters, folder)

@@ -25,10 +25,13 @@ Dtype = Literal["bfloat16", "float32"]
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How a model is loaded: the type of its weights, and the most tokens of prompt and answer together."""
+    """How a model is loaded: the type of its weights, the most tokens of prompt and answer together, and the folder of
+    a LoRA adapter (PEFT) to merge.
+    """
 
     dtype: Dtype = "bfloat16"
     context: int = DEFAULT_CONTEXT
+    adapter: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from agent_runtime.errors import CorruptModel
 from agent_runtime.models.converted import copy_path, keep_copy
 from agent_runtime.models.load import LoadedModel, load_model
 from agent_runtime.models.resolve import ModelFiles, resolve
-from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.settings import LoadOptions, ModelSettings
 from agent_runtime.models.store import Store
+from agent_runtime.wiring import open_model
 from engine.types import GenerationRequest
 from tests.models import RealModel
 
@@ -92,6 +95,29 @@ def test_what_a_killed_start_left_behind_is_removed_in_time(tmp_path: Path) -> N
     assert (place / "file").exists()
     assert not old.exists()
     assert new.exists(), "another process may be at work there"
+
+
+def test_an_adapter_is_merged_with_the_files_own_precision_and_leaves_no_copy(
+    smollm2: RealModel, cache: Path, from_gguf: tuple[int, ...], tmp_path: Path
+) -> None:
+    module = "model.layers.0.self_attn.o_proj"
+    random = torch.Generator().manual_seed(0)
+    down, up = torch.randn(2, 576, generator=random), torch.randn(576, 2, generator=random)
+    prefix = f"base_model.model.{module}"
+    save_file({f"{prefix}.lora_A.weight": down, f"{prefix}.lora_B.weight": up}, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4}))
+    settings = ModelSettings(tmp_path / "cache")
+    adapted = open_model(str(smollm2.path), settings, LoadOptions(context=256, adapter=tmp_path))
+    stored = next(tensor for name, tensor in smollm2.gguf.tensors() if name == f"{module}.weight")
+    merged = adapted.engine.model.parameters.slots()[f"{module}.weight"]
+    assert torch.equal(merged, (stored + 2.0 * (up @ down)).bfloat16())
+    assert written(adapted) != from_gguf
+    assert not (settings.cache_dir / "converted").exists()
+
+
+def test_an_adapter_that_cannot_be_read_is_a_fault_of_the_model(smollm2: RealModel, tmp_path: Path) -> None:
+    with pytest.raises(CorruptModel, match=r"cannot be loaded: cannot read .*adapter_config\.json"):
+        open_model(str(smollm2.path), ModelSettings(tmp_path), LoadOptions(adapter=tmp_path))
 
 
 @pytest.mark.parametrize(
