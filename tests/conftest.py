@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import settings
 from tests.models import RealModel, real_model, share_gguf_readers
 
 torch.set_num_threads(os.cpu_count() or 1)
+
+# A shell starts what runs in its background with SIGINT ignored, and children inherit that: no Ctrl-C would reach them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("hunk", deadline=None)  # no timed assertions: the machine is shared
 settings.load_profile("hunk")
