@@ -130,7 +130,8 @@ class TestPlaceholdersWrittenAsCode:
     def test_a_placeholder_among_the_new_lines_is_refused_cline_577(self) -> None:
         """https://github.com/cline/cline/issues/577
 
-        As listed: placeholders written as code.
+        As listed: placeholders written as code. In the same project, https://github.com/cline/cline/issues/534: "Cline
+        Overwriting full code with # ... (keep the existing imports and other functions)".
         """
         edit = block("def third():\n    return sys.argv[:LIMIT]\n", "def third():\n    # ... rest of the code ...\n")
         assert refused(PYTHON, edit, "search_replace").code == "open_intent"
@@ -212,7 +213,9 @@ class TestLineEndingsAndByteOrderMarks:
     def test_bom_and_crlf_stay_together_claude_code_28831(self) -> None:
         """https://github.com/anthropics/claude-code/issues/28831
 
-        As listed: CRLF and BOM.
+        As listed: CRLF and BOM. In the same project, https://github.com/anthropics/claude-code/issues/19565: "My files
+        originally had CRLF line endings. When Claude Code edits files using Edit/Write tools, they're saved with LF
+        endings".
         """
         data = "\ufeffone\r\ntwo\r\n".encode()
         assert merged_bytes(data, block("one\n", "1\n"), "search_replace") == "\ufeff1\r\ntwo\r\n".encode()
@@ -306,7 +309,8 @@ class TestRetryLoopsAndPoorErrors:
     def test_of_many_blocks_the_failing_one_is_named_aider_4098(self) -> None:
         """https://github.com/Aider-AI/aider/issues/4098
 
-        As listed: retry loops and poor errors.
+        As listed: retry loops and poor errors. In the same project, https://github.com/Aider-AI/aider/issues/942: "the
+        search and replace repeats infinitely until stopped by CTRL+C".
         """
         fine = block("LIMIT = 10\n", "LIMIT = 20\n")
         found = refused(PYTHON, fine + self.WRONG, "search_replace")
