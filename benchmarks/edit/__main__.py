@@ -111,12 +111,12 @@ def _print(summary: dict[str, Any], rows: Sequence[Row]) -> None:
     blocks = [("all", summary)]
     blocks += [(f"format {name}", block) for name, block in summary["by_format"].items()]
     blocks += [(f"set {name}", block) for name, block in summary["by_set"].items()]
+    blocks += [(f"rung {name}", block) for name, block in summary["by_rung"].items()]
     blocks += [(f"lines {name}", block) for name, block in summary["by_lines"].items()]
     blocks += [("of all: inexact", summary["inexact"])]
     blocks += [(f"apart: {name}", block) for name, block in summary["also"].items()]
     blocks += [(f"apart: {name}", block) for name, block in summary["variety"].items()]
     print(table(blocks))
-    print("rungs: " + ", ".join(f"{name} {number}" for name, number in sorted(summary["by_rung"].items())))
     for row in rows:
         right = row.outcome == "exact" or (row.outcome == "refused" and row.expects != "text")
         if (not right and not row.variety) or row.outcome == "wrong" or (right and row.format == "v4a" and row.detail):

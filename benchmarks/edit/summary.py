@@ -22,7 +22,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, Any]:
         **counts(goals),
         "by_format": _by(goals, lambda row: row.format),
         "by_set": _by(goals, lambda row: row.shape),
-        "by_rung": dict(Counter(row.rung for row in goals if row.rung)),
+        "by_rung": _by([row for row in goals if row.rung], lambda row: row.rung),
         "by_lines": {
             f"{low}-{high - 1}" if high < 10**9 else f"{low}-": counts(found) for low, high, found in _sized(goals)
         },
