@@ -209,3 +209,14 @@ def test_a_block_that_seems_done_beside_one_that_is_not_is_open() -> None:
     outcome = unresolved(apply(once.text, added, ("# C", "# D")))
     assert outcome.code == "open_intent"
     assert once.text.replace("# C", "# D") in [one.text for one in outcome.candidates]
+
+
+def test_candidates_of_several_open_blocks_come_best_first() -> None:
+    """Found by the fuzzer: the second of two readings was the likelier."""
+    original = "import os\n\n\ndef a():\n    return 1\n\n\ndef b():\n    re.turn 2\n\n\ndef c, return 3\n"
+    scores = [
+        one.score
+        for one in unresolved(apply(original, ("    return 2", "    return 20"), ("def c():", "def d():"))).candidates
+    ]
+    assert len(scores) > 2
+    assert scores == sorted(scores, reverse=True)

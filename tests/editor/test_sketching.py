@@ -184,3 +184,79 @@ def test_lines_of_another_format_are_never_written_for_certain(line: str) -> Non
 )
 def test_what_the_fuzzer_found_is_left_open(original: str, snippet: str) -> None:
     assert isinstance(merge(original, parse(snippet, "lazy")), Unresolved)
+
+
+STEPS = [f"    step_{number}(x)\n" for number in range(7)]
+TWINS = "\n".join(f"def test_{name}():\n    begin_{name}(x)\n{''.join(STEPS)}    end_{name}(x)\n" for name in "ab")
+HELPED = "    help_text()\n    leave_now()\n"
+DOUBTS = {
+    "is next to another number of blank lines": (
+        "first_step()\nif ready:\n    use_it()\n\n    return_it()\n\n\ndef last():\n    pass\n",
+        "# ...\nif ready:\n    log_it()\n    use_it()\n\n\n\n# ...\n",
+        "3 blank lines",
+    ),
+    "changes nothing beside a block that does": (
+        "top: x\nsize: 1\nname: a\n\nalpha()\nbeta()\ngamma()\n\nthird()\n",
+        "top: x\nsize: 2\nname: a\n# ...\nalpha()\nbeta()\n# ...\n",
+        "A block stands at lines 5-6 already",
+    ),
+    "gains a line that stands elsewhere once": (
+        "begin_all()\nfinish_all()\nmiddle_part()\n    some_other_call()\n",
+        "# ...\nbegin_all()\nsome_other_call()\nfinish_all()\n# ...\n",
+        "stands elsewhere: it may be moved",
+    ),
+    "ends with lines that stand again right below": (
+        f"import old_one\n\ndef one():\n{HELPED}\ndef two():\n{HELPED}\ndef three():\n    pass\n",
+        f"import old_one\nimport new_one\n\ndef one():\n{HELPED}# ...\n",
+        "stand again right below",
+    ),
+    "ends between equal lines": (
+        "def first():\n    begin_all()\n-----\n-----\n-----\nlast_line\n",
+        "def zero(): pass\ndef first():\n    begin_all()\n-----\n# ...\n",
+        "on both sides of the end of a block",
+    ),
+    "begins with an old line": (
+        "def one():\n    # close the files\n    del first_map\n\ndef two():\n    # close the files\n    pass\n",
+        "# ...\n    # close the files\ndef two():\n# ...\n",
+        "it may be context, not new",
+    ),
+    "begins with a closing line": (
+        "const a = {\n  name: 'a',\n};\n\nconst b = {\n  name: 'b',\n  size: 1,\n};\n",
+        "// ...\n};\n\nconst b = {\n  name: 'c',\n  size: 1,\n};\n",
+        "of what ends above it only '};'",
+    ),
+    "adds lines next to a placeholder for nothing": (
+        "def f(a):\n    pass\n",
+        "# ...\nimport thing\n\ndef f(a):\n    pass\n",
+        "stands for no line",
+    ),
+    "adds a step at an open edge": (
+        "def f():\n    first()\n\n    for a in b:\n        use(a)\n\n    return result\n",
+        "# ...\n    best = start()\n\n    return result\n",
+        "may stand for lines that are left out",
+    ),
+    "fits a place that has a twin": (
+        TWINS,
+        f"# ...\n    begin_a(x)\n{''.join(STEPS[:3])}    added: yes\n{''.join(STEPS[3:])}    end_a(x)\n# ...\n",
+        "are nearly the same",
+    ),
+    "stands in the file, but may be meant for another line": (
+        "a(\n    color: gray,\n    italic: true,\n)\nb(\n    color: blue,\n)\n",
+        "# ...\n    color: gray,\n# ...\n",
+        "may be meant for line 6",
+    ),
+}
+
+
+@pytest.mark.parametrize(("original", "snippet", "reason"), DOUBTS.values(), ids=DOUBTS)
+def test_a_block_is_left_open_that(original: str, snippet: str, reason: str) -> None:
+    """Most were found by round trips: merged as it reads, each lost or kept lines that were meant otherwise."""
+    outcome = merge(original, parse(snippet, "lazy"))
+    assert isinstance(outcome, Unresolved)
+    assert reason in outcome.reason
+
+
+def test_a_definition_that_gains_a_line_from_elsewhere_is_left_open() -> None:
+    original = "def one():\n    first_step()\n\n\ndef two():\n    second_step()\n\n\ndef three():\n    pass\n"
+    snippet = "# ...\n\ndef one():\n    first_step()\n    second_step()\n\n# ...\n"
+    assert isinstance(merge(original, parse(snippet, "lazy"), "python"), Unresolved)
