@@ -50,7 +50,7 @@ class Engine:
                 request,
                 Sampler(request.temperature, request.top_p, request.seed),
                 StopFinder(self._token_bytes, request.stop_ids, request.stop),
-                GenerationUsage(prompt=len(request.prompt)),
+                GenerationUsage(prompt=len(request.prompt_ids)),
             )
             pending = yield from self._prefill(sequence)
             while not sequence.stops.stopped and sequence.num_left:
@@ -75,14 +75,14 @@ class Engine:
         assert lengths == {len(self._resident)}, f"layers hold {lengths} tokens, {len(self._resident)} are noted"
 
     def _check(self, request: GenerationRequest) -> None:
-        needed = len(request.prompt) + request.max_new_tokens
+        needed = len(request.prompt_ids) + request.max_new_tokens
         if needed > self.max_seq_len:
             raise RequestError(
-                f"the prompt's {len(request.prompt)} tokens and up to {request.max_new_tokens} new ones exceed the "
+                f"the prompt's {len(request.prompt_ids)} tokens and up to {request.max_new_tokens} new ones exceed the "
                 f"context of {self.max_seq_len}"
             )
         vocab_size = self.model.config.vocab_size
-        if not 0 <= min(request.prompt) <= max(request.prompt) < vocab_size:
+        if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < vocab_size:
             raise RequestError(f"the prompt holds a token id outside [0, {vocab_size})")
 
     def _prefill(self, sequence: RunningSequence) -> Generator[GenerationStep, None, list[int]]:
@@ -90,7 +90,7 @@ class Engine:
 
         Yields an empty step behind every chunk, so that a long prompt can be cancelled.
         """
-        prompt = list(sequence.request.prompt)
+        prompt = list(sequence.request.prompt_ids)
         start = _common_prefix_len(self._resident, prompt[:-1])  # the last token is run again: its logits are needed
         self._truncate(start)
         sequence.usage.cached = start

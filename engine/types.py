@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -10,6 +10,20 @@ from engine.errors import RequestError
 
 FinishReason = Literal["stop", "length"]
 """`stop`: a stop id or stop string came; `length`: the token limit was reached, the text may be cut."""
+
+
+LARGEST_BIAS = 1e4
+LIMITS = {
+    "temperature": (0.0, 10.0),
+    "top_p": (0.0, 1.0),
+    "top_k": (0, 1 << 30),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.0, 100.0),
+    "logprobs": (0, 100),
+    "deadline_s": (0.0, 1e9),
+    "retain_s": (0.0, 1e9),
+}
+"""What the numbers of a request may be; a count may be left out where its field says so."""
 
 
 class Proposer(Protocol):
@@ -24,35 +38,68 @@ class Proposer(Protocol):
 class GenerationRequest:
     """One sequence to be continued.
 
-    prompt: token ids. max_new_tokens: the most ids to write. temperature: 0 is greedy. top_p: the smallest set of
-    tokens whose probabilities reach it is sampled from. seed: makes sampling repeatable. stop_ids: ids that end the
-    output and are not part of it. stop: byte strings that end the output and are not part of it.
+    prompt: token ids (text only for `ContinuousBatchingEngine`, which has a tokenizer). max_new_tokens: the most ids
+    to write. temperature: 0 is greedy. top_k: only the k likeliest tokens (0: all). top_p: the smallest set of tokens
+    whose probabilities reach it. min_p: only tokens at least min_p times as likely as the likeliest.
+    repetition_penalty: logits of tokens of prompt and output are divided by it where positive, multiplied where not.
+    logit_bias: added to the logits of these ids. seed: makes sampling repeatable, whatever else runs. stop_ids: ids
+    that end the output and are not part of it. stop: byte strings that end the output and are not part of it.
+    logprobs: for each output token its log-probability and those of so many likeliest ones (0: its own only).
+
+    priority: lower goes first. deadline_s: seconds from submission after which it fails. retain_s: seconds for which
+    its KV is kept before that of others, when memory is short. salt: KV is shared between equal salts only (one a
+    tenant). adapter: the name of a LoRA adapter that the engine has loaded.
     """
 
-    prompt: Sequence[int]
+    prompt: Sequence[int] | str
     max_new_tokens: int
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
     stop_ids: frozenset[int] = frozenset()
     stop: tuple[bytes, ...] = ()
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+    priority: int = 0
+    deadline_s: float | None = None
+    retain_s: float = 0.0
+    salt: str = ""
+    adapter: str | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise RequestError("the prompt is empty; give at least one token")
         if self.max_new_tokens < 1:
             raise RequestError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
-        if not 0.0 <= self.temperature <= 10.0:
-            raise RequestError(f"temperature is {self.temperature}; it must lie in [0, 10]")
-        if not 0.0 < self.top_p <= 1.0:
-            raise RequestError(f"top_p is {self.top_p}; it must lie in (0, 1]")
         if b"" in self.stop:
             raise RequestError("a stop string is empty")
+        for name, (least, most) in LIMITS.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:  # a NaN fails too
+                raise RequestError(f"{name} is {value}; it must lie in [{least}, {most}]")
+        if self.top_p == 0.0 or self.repetition_penalty == 0.0 or self.deadline_s == 0.0:
+            raise RequestError("top_p, repetition_penalty and deadline_s must be above 0")
+        if not all(abs(bias) <= LARGEST_BIAS for bias in self.logit_bias.values()):
+            raise RequestError(f"a logit bias is outside [-{LARGEST_BIAS}, {LARGEST_BIAS}]")
+
+    @property
+    def prompt_ids(self) -> Sequence[int]:
+        """The prompt, which must be token ids by now."""
+        if isinstance(self.prompt, str):
+            raise RequestError("the prompt is text; the engine takes token ids (ContinuousBatchingEngine takes text)")
+        return self.prompt
 
 
 @dataclass(slots=True)
 class GenerationUsage:
-    """Tokens of one request by reason, counted as it runs; `accepted <= drafted`, the rest was rejected."""
+    """Tokens of one request by reason, counted as it runs; `accepted <= drafted`, the rest was rejected.
+
+    `cached` counts the prompt's tokens that were not run because their KV was there; `preempted`, how often the
+    sequence lost its pages to another and was run again.
+    """
 
     prompt: int = 0
     cached: int = 0
@@ -60,17 +107,36 @@ class GenerationUsage:
     drafted: int = 0
     accepted: int = 0
     forwards: int = 0
+    preempted: int = 0
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of the prompt that was cached."""
+        return self.cached / self.prompt if self.prompt else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The natural logarithm of one output token's probability, and the likeliest ids with theirs, best first.
+
+    Of the model's own distribution (after bias and penalty, before temperature and the cuts of top-k, top-p, min-p).
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationStep:
     """What one forward pass added: `text` is what became certain to be output (it may lag behind the ids).
 
-    Both are empty behind a chunk of the prompt.
+    `text` ends at the end of a UTF-8 character. Both are empty behind a chunk of the prompt.
     """
 
     token_ids: tuple[int, ...]
     text: bytes
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +147,4 @@ class GenerationResult:
     text: bytes
     finish_reason: FinishReason
     usage: GenerationUsage = field(compare=False)
+    logprobs: tuple[TokenLogprob, ...] = ()
