@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from engine.errors import RequestError
+from engine.errors import EngineError, RequestError
 
 FinishReason = Literal["stop", "length"]
 """`stop`: a stop id or stop string came; `length`: the token limit was reached, the text may be cut."""
@@ -148,3 +148,16 @@ class GenerationResult:
     finish_reason: FinishReason
     usage: GenerationUsage = field(compare=False)
     logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one step of the engine gave one request; `result` or `error` is the last that the request gets.
+
+    The pass that ends an output gives its last `step` together with the `result`, or before it.
+    """
+
+    id: int
+    step: GenerationStep | None = None
+    result: GenerationResult | None = None
+    error: EngineError | None = None
