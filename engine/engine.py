@@ -48,7 +48,7 @@ class Engine:
         with self._lock:
             sequence = RunningSequence(
                 request,
-                Sampler(request.temperature, request.top_p, request.seed),
+                Sampler(request),
                 StopFinder(self._token_bytes, request.stop_ids, request.stop),
                 GenerationUsage(prompt=len(request.prompt_ids)),
             )
@@ -127,8 +127,8 @@ class Engine:
         chosen: list[int] = []
         for start in range(0, len(hidden), LM_HEAD_ROWS):
             rows = hidden[start : start + LM_HEAD_ROWS]
-            targets = sequence.sampler.choose(self.model.logits(rows), len(sequence.output_ids) + start)
-            chosen += targets.tolist()
+            logits = self.model.logits(rows)
+            chosen += sequence.sampler.choose(logits, sequence.output_ids + draft[:start], draft[start:]).token_ids
             expected = draft[start : start + len(rows)]
             if chosen[start : start + len(expected)] != expected:
                 break
@@ -136,7 +136,7 @@ class Engine:
         return chosen, accepted
 
     def _forward(self, token_ids: list[int], usage: GenerationUsage) -> Tensor:
-        device = self.model.parameters.embedding.device
+        device = self.model.weights.device
         try:
             hidden = self.model.forward(torch.tensor(token_ids, device=device), self._caches)
         except BaseException:  # Ctrl-C between two layers: the cache goes back to what is noted

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kv_cache import KVCache
-from engine.weights.parameters import LayerParameters, Parameters
+from engine.projections import DecoderWeights, LayerWeights
+from engine.weights.parameters import Parameters
 from kernels.attention import causal_attention, causal_mask
 from kernels.rms_norm import rms_norm
 from kernels.rope import apply_rope, rope_table
@@ -34,20 +35,20 @@ class Decoder:
     """A pre-norm transformer decoder (Llama, Mistral, Qwen2, Qwen3): grouped-query attention, RoPE, SwiGLU."""
 
     def __init__(self, parameters: Parameters) -> None:
-        self.parameters = parameters
-        self.config = parameters.config
-        config = parameters.config
+        """Takes the layers out of `parameters`; raises WeightsError where there is no memory to pack them."""
+        self.weights = DecoderWeights.from_parameters(parameters)
+        self.config = config = self.weights.config
         self._cos, self._sin = rope_table(
             config.max_positions,
             config.head_dim,
             config.rope_theta,
-            parameters.embedding.device,
+            self.weights.device,
             config.rope_divisors,
         )
 
     def new_caches(self, max_batch_size: int, max_seq_len: int) -> list[KVCache]:
         """KV caches for this model, one a layer."""
-        config, weights = self.config, self.parameters.embedding
+        config, weights = self.config, self.weights
         return KVCache.from_model_config(
             max_batch_size,
             max_seq_len,
@@ -65,16 +66,16 @@ class Decoder:
         Returns the hidden states behind the last norm, [num_tokens, hidden_size].
         """
         tokens = self._place(slot, caches[0].lengths[slot], len(token_ids))
-        hidden = F.embedding(token_ids, self.parameters.embedding)
-        for layer, cache in zip(self.parameters.layers, caches, strict=True):
+        hidden = F.embedding(token_ids, self.weights.embedding)
+        for layer, cache in zip(self.weights.layers, caches, strict=True):
             hidden = hidden + self._attend(layer, hidden, tokens, cache)
             hidden = hidden + self._feed_forward(layer, hidden)
-        return rms_norm(hidden, self.parameters.final_norm, self.config.rms_norm_eps)
+        return rms_norm(hidden, self.weights.final_norm, self.config.rms_norm_eps)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of the next token, [num_tokens, vocab_size], for the given hidden states."""
-        return F.linear(hidden, self.parameters.lm_head)
+        return self.weights.lm_head(hidden)
 
     def _place(self, slot: int, start: int, num_tokens: int) -> _Tokens:
         """Place the tokens [start, start + num_tokens) of a sequence."""
@@ -83,10 +84,10 @@ class Decoder:
         mask = causal_mask(num_tokens, end - first_key, self._cos.device, window) if num_tokens > 1 else None
         return _Tokens(slot, self._cos[start:end], self._sin[start:end], first_key, mask)
 
-    def _attend(self, layer: LayerParameters, hidden: Tensor, tokens: _Tokens, cache: KVCache) -> Tensor:
+    def _attend(self, layer: LayerWeights, hidden: Tensor, tokens: _Tokens, cache: KVCache) -> Tensor:
         config, num_tokens = self.config, hidden.shape[0]
         normed = rms_norm(hidden, layer.attention_norm, config.rms_norm_eps)
-        fused = F.linear(normed, layer.qkv, layer.qkv_bias)
+        fused = layer.qkv(normed)
         query, key, value = (
             part.view(num_tokens, -1, config.head_dim) for part in torch.split(fused, list(config.qkv_sizes), dim=-1)
         )
@@ -98,8 +99,8 @@ class Decoder:
         attended = causal_attention(
             apply_rope(query, tokens.cos, tokens.sin), keys[:, seen], values[:, seen], tokens.mask
         )
-        return F.linear(attended.reshape(num_tokens, -1), layer.attention_out)
+        return layer.attention_out(attended.reshape(num_tokens, -1))
 
-    def _feed_forward(self, layer: LayerParameters, hidden: Tensor) -> Tensor:
+    def _feed_forward(self, layer: LayerWeights, hidden: Tensor) -> Tensor:
         normed = rms_norm(hidden, layer.ffn_norm, self.config.rms_norm_eps)
-        return F.linear(swiglu(F.linear(normed, layer.gate_up)), layer.down)
+        return layer.down(swiglu(layer.gate_up(normed)))

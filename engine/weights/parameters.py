@@ -1,4 +1,4 @@
-"""The parameters of one decoder in one preallocated block, with fused projections as views of it."""
+"""The plain tensors of one decoder: fused projections, and the views of them that a checkpoint's tensors fill."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import WeightsError
-
-ALIGNMENT = 64
-"""Every tensor starts on a cache line, as matrix kernels like it; counted in elements, so at least 64 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,37 +29,33 @@ class LayerParameters:
 
 
 class Parameters:
-    """All tensors of a decoder, allocated once: page faults on fresh memory cost more than the arithmetic."""
+    """All plain tensors of a decoder, each with memory of its own, so that a layer can be handed over and freed."""
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         self.config = config
         self.dtype = dtype
         shapes = dict(_shapes(config))
-        size = sum(_padded(shape) for shape in shapes.values())
-        try:
-            self._block = torch.empty(size, dtype=dtype)
-        except (RuntimeError, OverflowError) as error:
-            num_gb = size * dtype.itemsize / 1e9
-            raise WeightsError(f"there is no memory for {num_gb:.1f} GB of parameters; take a smaller model") from error
-        views = _carve(self._block, shapes)
-        self.embedding = views["embedding"]
-        self.final_norm = views["final_norm"]
-        self.lm_head = self.embedding if config.tied_embeddings else views["lm_head"]
-        self.layers = tuple(
+        self.num_bytes = sum(prod(shape) for shape in shapes.values()) * dtype.itemsize
+        tensors = _allocate(shapes, self.num_bytes, dtype, device)
+        self.embedding = tensors["embedding"]
+        self.final_norm = tensors["final_norm"]
+        self.lm_head = self.embedding if config.tied_embeddings else tensors["lm_head"]
+        self.layers = [
             LayerParameters(
-                **{name: views.get(f"{layer}.{name}") for name in LayerParameters.__dataclass_fields__}  # type: ignore[arg-type]
+                **{name: tensors.get(f"{layer}.{name}") for name in LayerParameters.__dataclass_fields__}  # type: ignore[arg-type]
             )
             for layer in range(config.num_layers)
-        )
+        ]
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the block."""
-        return self._block.numel() * self._block.element_size()
+    def take_layers(self) -> Iterator[LayerParameters]:
+        """Hand the layers over, first to last; each is forgotten here, so that its taker can free it."""
+        while self.layers:
+            yield self.layers.pop(0)
 
     def slots(self) -> dict[str, Tensor]:
         """Where each tensor of a Hugging Face checkpoint belongs: its name -> a view to copy it into."""
         config = self.config
+        assert len(self.layers) == config.num_layers, "the layers have been handed over"
         slots = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.final_norm}
         if not config.tied_embeddings:
             slots["lm_head.weight"] = self.lm_head
@@ -120,13 +113,13 @@ def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "lm_head", (config.vocab_size, hidden)
 
 
-def _padded(shape: tuple[int, ...]) -> int:
-    return -(-prod(shape) // ALIGNMENT) * ALIGNMENT
-
-
-def _carve(block: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    views, start = {}, 0
-    for name, shape in shapes.items():
-        views[name] = block[start : start + prod(shape)].view(shape)
-        start += _padded(shape)
-    return views
+def _allocate(
+    shapes: dict[str, tuple[int, ...]], num_bytes: int, dtype: torch.dtype, device: torch.device | str
+) -> dict[str, Tensor]:
+    try:
+        torch.empty(num_bytes, dtype=torch.uint8, device=device)  # all at once: the system may refuse only the whole
+        return {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
+    except (RuntimeError, OverflowError) as error:  # torch.OutOfMemoryError is a RuntimeError
+        raise WeightsError(
+            f"there is no memory for {num_bytes / 1e9:.1f} GB of parameters; take a smaller model"
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -166,14 +167,23 @@ def test_bf16_is_the_rounded_float32(tmp_path: Path) -> None:
     assert all(torch.equal(rounded[name], tensor.bfloat16()) for name, tensor in parameters.slots().items())
 
 
-def test_all_parameters_lie_in_one_block_and_fused_projections_are_views_of_it() -> None:
+def test_a_checkpoints_tensors_fill_all_of_the_parameters_and_parts_of_fused_projections() -> None:
     parameters = Parameters(tiny_config(), torch.float32)
-    start = parameters.embedding.data_ptr()
     slots = parameters.slots()
-    assert all(start <= tensor.data_ptr() < start + parameters.num_bytes for tensor in slots.values())
+    assert sum(tensor.nbytes for tensor in slots.values()) == parameters.num_bytes
     slots["model.layers.0.self_attn.k_proj.weight"].fill_(3.0)
     query_rows, key_rows, _ = parameters.config.qkv_sizes
     assert (parameters.layers[0].qkv[query_rows : query_rows + key_rows] == 3.0).all()
+
+
+def test_a_layer_handed_over_is_forgotten_so_that_its_taker_can_free_it() -> None:
+    parameters = Parameters(tiny_config(num_layers=3), torch.float32)
+    watched = [weakref.ref(layer.gate_up) for layer in parameters.layers]
+    for index, layer in enumerate(parameters.take_layers()):
+        assert layer.gate_up is watched[index]()
+        assert [tensor() is None for tensor in watched] == [number < index for number in range(3)]
+    with pytest.raises(AssertionError, match="handed over"):
+        parameters.slots()
 
 
 @pytest.fixture

@@ -1,0 +1,6 @@
+"""The decoder's linear maps, stored as is fastest on the device: plain, packed or quantised."""
+
+from engine.projections.decoder_weights import DecoderWeights, LayerWeights
+from engine.projections.types import Projection, Quantization
+
+__all__ = ["DecoderWeights", "LayerWeights", "Projection", "Quantization"]
