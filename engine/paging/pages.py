@@ -1,0 +1,259 @@
+"""The KV pool as its users see it: sequences are opened on what is cached, grow, commit, and are closed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from engine.paging.integrity import check_cache, check_pages, check_tables
+from engine.paging.page import NO_PAGE, PageCopy
+from engine.paging.pool import PagePool
+from engine.paging.prefix_cache import PrefixCache, PrefixMatch
+from engine.paging.stats import HitCounter, PoolStats
+from engine.paging.table import PageTable
+
+
+class KVPages:
+    """`num_pages` pages of `page_size` tokens each, shared by open sequences and by what is cached of closed ones.
+
+    A page is free, or held by tables and queued copies, or only cached. Its content never changes while a prompt can
+    match it: sequences share whole pages only, and write only to pages that they alone hold and that are not cached.
+
+    window: a token sees itself and the window - 1 tokens before it (None: all); pages wholly behind the window are
+    given back, and a prefix can be gone on from when the pages that its next token sees are there. clock: seconds.
+    Token ids must lie in [0, 2**32).
+    """
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        window: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if num_pages < 1 or page_size < 1 or (window is not None and window < 1):
+            raise ValueError(f"num_pages {num_pages}, page_size {page_size} and window {window} must be at least 1")
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self.window = window
+        self._clock = clock
+        self._pool = PagePool(num_pages)
+        self._cache = PrefixCache(page_size, window)
+        self._tables: dict[int, PageTable] = {}
+        self._copies: dict[int, PageCopy] = {}  # by target
+        self._hits = HitCounter()
+        self._num_evicted = 0
+        self._num_uses = 0
+
+    @property
+    def num_available(self) -> int:
+        """Pages that are free or can be made so."""
+        return self._pool.num_free + len(self._cache.evictable)
+
+    def max_pages(self, num_tokens: int, chunk: int) -> int:
+        """The most pages a sequence of `num_tokens` holds at once when no pass runs more than `chunk` of them."""
+        whole = -(-num_tokens // self.page_size)
+        if self.window is None:
+            return whole
+        num_visible = self.window - 1 + chunk  # a range of n tokens touches at most ceil((n - 1) / page_size) + 1 pages
+        return min(whole, (num_visible - 2) // self.page_size + 2)
+
+    def open(self, sequence_id: int, token_ids: Sequence[int], root: bytes) -> int:
+        """Begin a sequence on the longest cached prefix of token_ids[:-1]; returns its length in tokens.
+
+        The last token is run in any case, for its logits. Whole pages are shared. Of a page that matches in part, the
+        tokens are copied into one of the sequence's own; where there is no page for it, the whole pages are the match.
+        """
+        assert sequence_id not in self._tables, f"sequence {sequence_id} is open already"
+        self._cache.start(root)
+        match = self._cache.match(root, token_ids, len(token_ids) - 1)
+        table = self._tables[sequence_id] = PageTable(match.tail, self._next_use())
+        self._cache.enter(match.tail)
+        self._cache.touch(match.tail, table.last_used)
+        self._share_whole_pages(table, match)
+        if match.partial is not None:
+            self._copy_partial_page(table, match, token_ids)
+        self._hits.count(len(token_ids), table.num_tokens)
+        return table.num_tokens
+
+    def num_cached(self, token_ids: Sequence[int], root: bytes) -> int:
+        """The length that `open` would return if it finds a page for the copy. Changes nothing."""
+        match = self._cache.match(root, token_ids, len(token_ids) - 1)
+        return match.tail.depth * self.page_size + match.num_partial
+
+    def grow(self, sequence_id: int, num_tokens: int) -> bool:
+        """Have pages for `num_tokens` tokens in all, evicting cached ones; False: too few, and nothing has changed."""
+        pages = self._tables[sequence_id].pages
+        count = -(-num_tokens // self.page_size) - len(pages)
+        if count > self.num_available:
+            return False
+        if count > 0:
+            pages += self._allocate(count, pages[-1] if pages else NO_PAGE)
+        return True
+
+    def commit(self, sequence_id: int, token_ids: Sequence[int]) -> None:
+        """The KV of these further tokens is computed and final: full pages can be shared from now on.
+
+        The pages must have been grown, and the copies taken.
+        """
+        table = self._tables[sequence_id]
+        table.last_page_ids += token_ids
+        table.num_tokens += len(token_ids)
+        assert table.num_tokens <= len(table.pages) * self.page_size, "commit follows grow"
+        if len(table.last_page_ids) >= self.page_size:
+            self._enter_full_pages(table)
+        if self.window is not None:
+            self._give_back_behind_window(table)
+
+    def close(self, sequence_id: int, retain_s: float = 0.0) -> None:
+        """Give all pages back. Committed tokens stay cached until memory is needed, for `retain_s` before others."""
+        table = self._tables.pop(sequence_id)
+        self._cancel_copy(table)
+        if table.tail is not None:
+            self._keep_cached(table, self._clock() + retain_s if retain_s > 0 else 0.0)
+        for page in table.pages[table.first_page :]:
+            self._release(page)
+
+    def page_table(self, sequence_id: int) -> Sequence[int]:
+        """The physical page of each logical page, NO_PAGE behind the window. It changes with grow and commit."""
+        return self._tables[sequence_id].pages
+
+    def num_tokens(self, sequence_id: int) -> int:
+        """Committed tokens, those found in the cache included."""
+        return self._tables[sequence_id].num_tokens
+
+    def take_copies(self) -> list[PageCopy]:
+        """The copies that must be done, in this order, before anything else is written to the pool."""
+        copies = list(self._copies.values())
+        self._copies.clear()
+        for copy in copies:
+            self._release(copy.source)
+        return copies
+
+    def forget(self) -> None:
+        """Drop all that is only cached; what open sequences hold stays."""
+        while self._cache.evictable:
+            self._drop_next()
+
+    def stats(self) -> PoolStats:
+        """Hits since the start, and what the pages are used for now."""
+        return PoolStats(
+            num_queries=self._hits.num_queries,
+            num_hits=self._hits.num_hits,
+            rolling_hit_rate=self._hits.rolling_hit_rate,
+            num_evicted=self._num_evicted,
+            num_in_use=self.num_pages - self.num_available,
+            num_cached=len(self._cache.evictable),
+            num_free=self._pool.num_free,
+        )
+
+    def check_integrity(self) -> None:
+        """The parts add up (AssertionError: they do not). As slow as the pool is large: for tests."""
+        tables, copies = self._tables.values(), self._copies.values()
+        check_pages(self._pool, self._cache, tables, copies)
+        check_tables(self._pool, self._cache, tables, copies)
+        check_cache(self._cache, tables)
+
+    def _next_use(self) -> int:
+        self._num_uses += 1
+        return self._num_uses
+
+    def _share_whole_pages(self, table: PageTable, match: PrefixMatch) -> None:
+        depth = match.tail.depth
+        table.num_tokens = depth * self.page_size
+        table.first_page = self._cache.first_needed_page(table.num_tokens)
+        table.pages = [NO_PAGE] * depth
+        node = match.tail
+        while node.depth > table.first_page:
+            table.pages[node.depth - 1] = node.page
+            self._hold(node.page)
+            assert node.parent is not None
+            node = node.parent
+
+    def _copy_partial_page(self, table: PageTable, match: PrefixMatch, token_ids: Sequence[int]) -> None:
+        assert match.partial is not None
+        source = match.partial.page
+        self._hold(source)  # before a page is looked for, so that it is not this one that goes
+        if self.num_available == 0:
+            self._release(source)
+            return
+        (target,) = self._allocate(1, table.pages[-1] if table.pages else NO_PAGE)
+        self._cache.touch(match.partial, table.last_used)
+        self._copies[target] = PageCopy(source, target, match.num_partial)
+        table.pages.append(target)
+        table.last_page_ids = list(token_ids[table.num_tokens : table.num_tokens + match.num_partial])
+        table.num_tokens += match.num_partial
+        self._give_back_behind_window(table)
+
+    def _cancel_copy(self, table: PageTable) -> None:
+        """Of a sequence closed before its copy was taken: the page holds nothing, and goes to someone else."""
+        index = table.num_tokens // self.page_size
+        copy = self._copies.pop(table.pages[index], None) if index < len(table.pages) else None
+        if copy is not None:
+            self._release(copy.source)
+            table.last_page_ids.clear()
+
+    def _enter_full_pages(self, table: PageTable) -> None:
+        ids, size = table.last_page_ids, self.page_size
+        num_full = len(ids) // size
+        first = table.num_tokens // size - num_full
+        before = tail = table.tail
+        for index in range(num_full):
+            if tail is not None:
+                page_ids = tuple(ids[index * size : (index + 1) * size])
+                tail = self._cache.extend(tail, page_ids, table.pages[first + index], table.last_used)
+        if tail is not None:
+            self._cache.enter(tail)
+        if before is not None:
+            self._cache.leave(before)
+        table.tail = tail
+        table.last_page_ids = ids[num_full * size :]
+
+    def _give_back_behind_window(self, table: PageTable) -> None:
+        needed = min(self._cache.first_needed_page(table.num_tokens), len(table.pages))
+        for index in range(table.first_page, needed):
+            self._release(table.pages[index])
+            table.pages[index] = NO_PAGE
+        table.first_page = max(table.first_page, needed)
+
+    def _keep_cached(self, table: PageTable, retained_until: float) -> None:
+        """Enter the partly filled page, and own pages whose twin in the cache has been evicted meanwhile."""
+        tail = node = table.tail
+        assert tail is not None
+        assert node is not None
+        while node.depth > table.first_page:
+            if node.page == NO_PAGE:
+                self._cache.attach(node, table.pages[node.depth - 1])
+            assert node.parent is not None
+            node = node.parent
+        leaf = None
+        if table.last_page_ids:
+            page = table.pages[tail.depth]
+            leaf = self._cache.add_leaf(tail, tuple(table.last_page_ids), page, table.last_used)
+        self._cache.touch(leaf or tail, self._next_use(), retained_until)
+        self._cache.leave(tail)
+
+    def _allocate(self, count: int, behind: int) -> list[int]:
+        while self._pool.num_free < count:
+            self._drop_next()
+            self._num_evicted += 1
+        return self._pool.allocate(count, behind)
+
+    def _drop_next(self) -> None:
+        node = self._cache.evictable.pop(self._clock())
+        page = node.page
+        self._cache.detach(node)
+        self._pool.free(page)
+
+    def _hold(self, page: int) -> None:
+        if self._pool.hold(page) == 1:
+            self._cache.evictable.discard(page)
+
+    def _release(self, page: int) -> None:
+        if self._pool.release(page) == 0:
+            node = self._cache.by_page.get(page)
+            if node is not None:
+                self._cache.evictable.push(node)
+            else:
+                self._pool.free(page)

@@ -1,0 +1,24 @@
+"""The pages of one open sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.paging.chain import ChainNode
+
+
+@dataclass(slots=True)
+class PageTable:
+    """What a sequence holds, and how far it has come.
+
+    pages: the physical page of each logical one; NO_PAGE below `first_page`, what lies behind the window. num_tokens:
+    committed. tail: the node of the last whole page; None when a hash collision keeps what follows out of the cache.
+    last_page_ids: the committed tokens of the last page while it is not full. last_used: when the sequence was opened.
+    """
+
+    tail: ChainNode | None
+    last_used: int
+    pages: list[int] = field(default_factory=list)
+    first_page: int = 0
+    num_tokens: int = 0
+    last_page_ids: list[int] = field(default_factory=list)
