@@ -49,7 +49,14 @@ class DeadlineExceeded(GenerationFailed):
 
 
 class NumericFault(GenerationFailed):
-    """The model's scores were not numbers: a damaged model, or an overflow in its dtype."""
+    """The model's scores were not numbers: a damaged model, or an overflow in its dtype.
+
+    `row` is the first such row of the logits that were looked at.
+    """
+
+    def __init__(self, message: str, row: int = 0) -> None:
+        super().__init__(message)
+        self.row = row
 
 
 class EngineFault(GenerationFailed):

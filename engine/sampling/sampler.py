@@ -1,0 +1,98 @@
+"""One request's choice of tokens, row by row.
+
+A row goes through these, in the order of transformers' `generate` (`_get_logits_processor`):
+
+1. logit bias, then repetition penalty, in float32. Log-probabilities are those of this distribution.
+2. greedy (temperature 0): its largest is chosen, the first of equals. Else
+3. temperature, top-k, top-p of what top-k has left, min-p of what top-p has left (relative to the likeliest).
+4. a draw in the order of the ids, by the number of the request's random stream that belongs to the position.
+
+vLLM v1 (`v1/sample/sampler.py`) does the same, except that its min-p comes before its top-p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.sampling.distribution import distribution
+from engine.sampling.logprobs import token_logprob
+from engine.sampling.processors import LogitBias, RepetitionPenalty
+from engine.sampling.rows import Row, check_largest, read_row
+from engine.sampling.stream import draw, uniform
+from engine.types import GenerationRequest, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The tokens chosen, in the order of the rows, and the log-probability of each where the request asks for it."""
+
+    token_ids: list[int]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class Sampler:
+    """Chooses a request's tokens from its rows of logits.
+
+    The random number of a position depends on the seed and the position alone, so a seeded request gives the same
+    text however many tokens each pass verifies and whatever runs beside it. Accepting draft tokens while they equal
+    what the stream draws keeps the model's distribution exactly (Leviathan et al. 2023, arXiv 2211.17192; Chen et al.
+    2023, arXiv 2302.01318; with a deterministic draft, drawing y ~ p and comparing is their rule).
+    """
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self._request = request
+        self._bias = LogitBias(request.logit_bias) if request.logit_bias else None
+        penalty = request.repetition_penalty
+        self._penalty = RepetitionPenalty(penalty, request.prompt_ids) if penalty != 1.0 else None
+
+    @property
+    def is_plain_greedy(self) -> bool:
+        """The largest logit is all that is asked for: `greedy` over many requests' rows gives the same."""
+        request = self._request
+        return request.temperature == 0.0 and request.logprobs is None and not (self._bias or self._penalty)
+
+    def choose(self, logits: Tensor, output_ids: Sequence[int], draft: Sequence[int]) -> Choice:
+        """The next token behind each row, as far as they follow the draft, and the first that departs from it.
+
+        logits: [num_rows, vocab_size] in any float dtype; row i follows `output_ids + draft[:i]`, so row 0 chooses
+        output token number len(output_ids). Rows behind a departure follow what was not written: they are not looked
+        at, and the choice is shorter than `logits`.
+        Raises NumericFault where a row's largest logit is no number: `row` says which.
+        """
+        assert len(draft) >= len(logits) - 1, "every row but the first follows a draft token"
+        if self._penalty:
+            self._penalty.follow(output_ids, logits.shape[-1])
+        token_ids: list[int] = []
+        logprobs: list[TokenLogprob] = []
+        for index in range(len(logits)):
+            position = len(output_ids) + index
+            row = self._process(read_row(logits, index))
+            check_largest(float(row.max()), index, f"output token {position}")
+            token_ids.append(self._pick(row, position))
+            if self._request.logprobs is not None:
+                logprobs.append(token_logprob(row, token_ids[-1], self._request.logprobs))
+            if list(draft[index : index + 1]) != token_ids[-1:]:
+                break
+            if self._penalty:
+                self._penalty.extend(token_ids[-1:])
+        return Choice(token_ids, tuple(logprobs))
+
+    def _process(self, row: Row) -> Row:
+        if not (self._bias or self._penalty):
+            return row
+        row = row.copy()
+        if self._bias:
+            self._bias.apply(row)
+        if self._penalty:
+            self._penalty.apply(row)
+        return row
+
+    def _pick(self, row: Row, position: int) -> int:
+        if self._request.temperature == 0.0:
+            return int(row.argmax())
+        ids, weights = distribution(row, self._request)
+        place = draw(weights, uniform(self._request.seed, position))
+        return place if ids is None else int(ids[place])
