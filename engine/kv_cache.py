@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
+
+from engine.errors import DoesNotFit
+from kernels.attention import Run
 
 
 class KVCache:
@@ -47,14 +50,20 @@ class KVCache:
     def append(self, slot: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store the next tokens' keys and values, [num_tokens, num_kv_heads, head_dim]; return all of the slot's.
 
-        What is returned are views [num_kv_heads, length, head_dim].
+        What is returned are views [num_kv_heads, length, head_dim]. Raises DoesNotFit behind the cache's end.
         """
         start, end = self.lengths[slot], self.lengths[slot] + keys.shape[0]
-        assert end <= self.max_seq_len, "the engine admits no request that outgrows the cache"
+        if end > self.max_seq_len:
+            raise DoesNotFit(f"{end} tokens do not fit a cache of {self.max_seq_len}")
         self.keys[slot, :, start:end] = keys.transpose(0, 1)
         self.values[slot, :, start:end] = values.transpose(0, 1)
         self.lengths[slot] = end
         return self.keys[slot, :, :end], self.values[slot, :, :end]
+
+    def run(self, slot: int, first: int = 0) -> Run:
+        """Views of a slot's keys and values from token `first` on, [num_tokens, num_kv_heads, head_dim]."""
+        seen = slice(first, self.lengths[slot])
+        return self.keys[slot, :, seen].transpose(0, 1), self.values[slot, :, seen].transpose(0, 1)
 
     def truncate(self, slot: int, length: int) -> None:
         """Forget the tokens [length, ...) of a slot: a rejected draft, or another continuation."""
@@ -66,3 +75,24 @@ def reset_all_caches(caches: Iterable[KVCache]) -> None:
     """Forget every token of every slot; the memory stays."""
     for cache in caches:
         cache.lengths = [0] * len(cache.lengths)
+
+
+class CacheView:
+    """One slot of every layer's cache as the `KVStore` of a batch that holds `num_tokens` tokens of one sequence."""
+
+    def __init__(self, caches: Sequence[KVCache], slot: int, window: int | None, num_tokens: int) -> None:
+        self._caches = caches
+        self._slot = slot
+        start = caches[0].lengths[slot]
+        self._first_key = 0 if window is None else max(0, start + 1 - window)
+        if start + num_tokens > caches[0].max_seq_len:
+            raise DoesNotFit(f"{start + num_tokens} tokens do not fit a cache of {caches[0].max_seq_len}")
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Append to the layer's cache."""
+        self._caches[layer].append(self._slot, keys, values)
+
+    def runs(self, layer: int, index: int) -> list[Run]:
+        """One run: the cache is contiguous."""
+        assert index == 0, "a slot holds one sequence"
+        return [self._caches[layer].run(self._slot, self._first_key)]

@@ -1,4 +1,4 @@
-"""The decoder: one forward pass for every supported family, driven by its config."""
+"""The decoder's forward pass."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.kv_cache import KVCache
+from engine.batch import Batch, KVStore
+from engine.kv_cache import CacheView, KVCache
 from engine.projections import DecoderWeights, LayerWeights
 from engine.weights.parameters import Parameters
-from kernels.attention import causal_attention, causal_mask
+from kernels.attention import Scratch, causal_attention
 from kernels.rms_norm import rms_norm
 from kernels.rope import apply_rope, rope_table
 from kernels.swiglu import swiglu
@@ -21,18 +22,20 @@ LM_HEAD_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Tokens:
-    """What every layer needs to know of the tokens of one forward pass."""
+class _Pass:
+    """What every layer needs to know of one forward pass."""
 
-    slot: int
+    ranges: tuple[tuple[int, int], ...]
     cos: Tensor  # [num_tokens, head_dim // 2]
     sin: Tensor  # [num_tokens, head_dim // 2]
-    first_key: int  # the earliest position that any of the tokens sees
-    mask: Tensor | None  # bool [num_tokens, positions from first_key on], or None for a single token, which sees all
+    kv: KVStore
 
 
 class Decoder:
-    """A pre-norm transformer decoder (Llama, Mistral, Qwen2, Qwen3): grouped-query attention, RoPE, SwiGLU."""
+    """A pre-norm transformer decoder (Llama, Mistral, Qwen2, Qwen3): grouped-query attention, RoPE, SwiGLU.
+
+    Not thread-safe: passes share scratch memory.
+    """
 
     def __init__(self, parameters: Parameters) -> None:
         """Takes the layers out of `parameters`; raises WeightsError where there is no memory to pack them."""
@@ -45,9 +48,10 @@ class Decoder:
             self.weights.device,
             config.rope_divisors,
         )
+        self._scratch = Scratch()
 
     def new_caches(self, max_batch_size: int, max_seq_len: int) -> list[KVCache]:
-        """KV caches for this model, one a layer."""
+        """Contiguous KV caches for this model, one a layer, for `forward`."""
         config, weights = self.config, self.weights
         return KVCache.from_model_config(
             max_batch_size,
@@ -65,11 +69,22 @@ class Decoder:
 
         Returns the hidden states behind the last norm, [num_tokens, hidden_size].
         """
-        tokens = self._place(slot, caches[0].lengths[slot], len(token_ids))
-        hidden = F.embedding(token_ids, self.weights.embedding)
-        for layer, cache in zip(self.weights.layers, caches, strict=True):
-            hidden = hidden + self._attend(layer, hidden, tokens, cache)
-            hidden = hidden + self._feed_forward(layer, hidden)
+        start, num_tokens = caches[0].lengths[slot], len(token_ids)
+        positions = torch.arange(start, start + num_tokens, device=token_ids.device)
+        batch = Batch(token_ids, positions, ((0, num_tokens),))
+        return self.forward_batch(batch, CacheView(caches, slot, self.config.sliding_window, num_tokens))
+
+    @torch.inference_mode()
+    def forward_batch(self, batch: Batch, kv: KVStore) -> Tensor:
+        """Run the next tokens of several sequences at once and store their keys and values in `kv`.
+
+        Returns the hidden states behind the last norm, [num_tokens, hidden_size].
+        """
+        pass_ = _Pass(batch.ranges, self._cos[batch.positions], self._sin[batch.positions], kv)
+        hidden = F.embedding(batch.token_ids, self.weights.embedding)
+        for index, layer in enumerate(self.weights.layers):
+            hidden += self._attend(index, layer, hidden, pass_)
+            hidden += self._feed_forward(layer, hidden)
         return rms_norm(hidden, self.weights.final_norm, self.config.rms_norm_eps)
 
     @torch.inference_mode()
@@ -77,29 +92,24 @@ class Decoder:
         """Scores of the next token, [num_tokens, vocab_size], for the given hidden states."""
         return self.weights.lm_head(hidden)
 
-    def _place(self, slot: int, start: int, num_tokens: int) -> _Tokens:
-        """Place the tokens [start, start + num_tokens) of a sequence."""
-        end, window = start + num_tokens, self.config.sliding_window
-        first_key = 0 if window is None else max(0, start + 1 - window)
-        mask = causal_mask(num_tokens, end - first_key, self._cos.device, window) if num_tokens > 1 else None
-        return _Tokens(slot, self._cos[start:end], self._sin[start:end], first_key, mask)
-
-    def _attend(self, layer: LayerWeights, hidden: Tensor, tokens: _Tokens, cache: KVCache) -> Tensor:
+    def _attend(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: _Pass) -> Tensor:
         config, num_tokens = self.config, hidden.shape[0]
-        normed = rms_norm(hidden, layer.attention_norm, config.rms_norm_eps)
-        fused = layer.qkv(normed)
-        query, key, value = (
-            part.view(num_tokens, -1, config.head_dim) for part in torch.split(fused, list(config.qkv_sizes), dim=-1)
-        )
+        num_heads, num_rotated = config.num_heads, config.num_heads + config.num_kv_heads
+        fused = layer.qkv(rms_norm(hidden, layer.attention_norm, config.rms_norm_eps))
+        heads = fused.view(num_tokens, num_rotated + config.num_kv_heads, config.head_dim)
         if layer.query_norm is not None and layer.key_norm is not None:
-            query = rms_norm(query, layer.query_norm, config.rms_norm_eps)
-            key = rms_norm(key, layer.key_norm, config.rms_norm_eps)
-        keys, values = cache.append(tokens.slot, apply_rope(key, tokens.cos, tokens.sin), value)
-        seen = slice(tokens.first_key, None)
-        attended = causal_attention(
-            apply_rope(query, tokens.cos, tokens.sin), keys[:, seen], values[:, seen], tokens.mask
-        )
-        return layer.attention_out(attended.reshape(num_tokens, -1))
+            heads[:, :num_heads] = rms_norm(heads[:, :num_heads], layer.query_norm, config.rms_norm_eps)
+            keys = heads[:, num_heads:num_rotated]
+            heads[:, num_heads:num_rotated] = rms_norm(keys, layer.key_norm, config.rms_norm_eps)
+        rotated = apply_rope(heads[:, :num_rotated], pass_.cos, pass_.sin)
+        query = rotated[:, :num_heads]
+        pass_.kv.write(index, rotated[:, num_heads:], heads[:, num_rotated:])
+        attended = [
+            causal_attention(query[first:last], pass_.kv.runs(index, at), self._scratch, config.sliding_window)
+            for at, (first, last) in enumerate(pass_.ranges)
+        ]
+        out = attended[0] if len(attended) == 1 else torch.cat(attended)
+        return layer.attention_out(out.view(num_tokens, -1))
 
     def _feed_forward(self, layer: LayerWeights, hidden: Tensor) -> Tensor:
         normed = rms_norm(hidden, layer.ffn_norm, self.config.rms_norm_eps)

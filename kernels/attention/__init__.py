@@ -1,6 +1,6 @@
-"""Causal attention over a contiguous KV cache."""
+"""Causal attention over keys and values that lie in several pieces of memory."""
 
-from kernels.attention.reference import causal_mask
-from kernels.attention.sdpa import causal_attention
+from kernels.attention.blocked import Run, Scratch
+from kernels.attention.dispatch import causal_attention
 
-__all__ = ["causal_attention", "causal_mask"]
+__all__ = ["Run", "Scratch", "causal_attention"]

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 Run = tuple[Tensor, Tensor]
@@ -24,9 +23,6 @@ MAX_SCORES = 1 << 22
 
 FEWEST_ROWS, MOST_ROWS = 128, 512
 """Rows of a block's matrix product, below which the matrix unit is not filled."""
-
-LEAST_KEYS = 2048
-"""Up to here torch's fused kernel is quicker for a single query (0.06 ms against 0.08 ms at 1,024 keys)."""
 
 
 class Scratch:
@@ -57,17 +53,10 @@ class _Block:
 
 
 def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None) -> Tensor:
-    """Attend from the last tokens of a sequence to all of it.
-
-    query: [num_tokens, num_heads, head_dim]; runs: the keys and values of the sequence in order, `seq_len` positions
-    in all, the last `num_tokens` of them the queries' own. Query row i stands at `seq_len - num_tokens + i` and sees
-    the keys [0, that position], or the last `window` of them. Returns [num_tokens, num_heads, head_dim].
-    """
+    """As `kernels.attention.causal_attention`."""
     num_tokens, num_heads, head_dim = query.shape
     seq_len = sum(keys.shape[0] for keys, _ in runs)
     num_kv_heads = runs[0][0].shape[1]
-    if num_tokens == 1 and len(runs) == 1 and seq_len <= LEAST_KEYS and (window is None or window >= seq_len):
-        return _single_query(query, *runs[0])
     group = num_heads // num_kv_heads
     wide = torch.bfloat16 if query.dtype == torch.bfloat16 else torch.float32
     keys = _heads_first([keys for keys, _ in runs], scratch, "keys", torch.float32)
@@ -92,15 +81,6 @@ def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, windo
             rows.shape[0], -1, group, head_dim
         )
     return out
-
-
-def _single_query(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Pack the query with its group into rows of one KV head: given one row a head, torch takes ten times as long."""
-    _, num_heads, head_dim = query.shape
-    num_kv_heads = keys.shape[1]
-    packed = query.view(1, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    out = F.scaled_dot_product_attention(packed, keys.transpose(0, 1)[None], values.transpose(0, 1)[None])
-    return out.reshape(1, num_heads, head_dim)
 
 
 def _heads_first(parts: Sequence[Tensor], scratch: Scratch, name: str, dtype: torch.dtype) -> Tensor:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.attention import blocked
-from kernels.attention.blocked import Run, Scratch, causal_attention
+from kernels.attention import blocked, causal_attention, dispatch
+from kernels.attention.blocked import Run, Scratch
 from kernels.attention.reference import causal_attention as reference_attention
 
 BOUND = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
@@ -92,7 +92,7 @@ def test_a_block_keeps_to_its_size() -> None:
         assert len(covered) == num_tokens * num_kv_heads
 
 
-@pytest.mark.parametrize("num_keys", [blocked.LEAST_KEYS - 1, blocked.LEAST_KEYS, blocked.LEAST_KEYS + 1])
+@pytest.mark.parametrize("num_keys", [dispatch.LEAST_KEYS - 1, dispatch.LEAST_KEYS, dispatch.LEAST_KEYS + 1])
 def test_a_single_query_over_many_keys(num_keys: int) -> None:
     torch.manual_seed(num_keys)
     check(1, num_keys, (2, 7, 64), None, torch.bfloat16)

@@ -1,0 +1,46 @@
+"""What a forward pass is given: the next tokens of several sequences behind one another, and where their KV goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kernels.attention import Run
+
+
+class KVStore(Protocol):
+    """The keys and values of one batch's sequences, those of earlier passes and those that this one adds."""
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Store the keys and values of all tokens of the batch, [num_tokens, num_kv_heads, head_dim] each."""
+        ...
+
+    def runs(self, layer: int, index: int) -> Sequence[Run]:
+        """What the tokens of the batch's sequence `index` may look at, in order, up to its own last token."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The tokens of several sequences, ragged: those of sequence i are the rows `ranges[i]`, half-open."""
+
+    token_ids: Tensor  # int64 [num_tokens]
+    positions: Tensor  # int64 [num_tokens]
+    ranges: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, chunks: Sequence[tuple[int, Sequence[int]]], device: torch.device) -> Batch:
+        """One chunk a sequence: the position of its first token, and its tokens, at least one."""
+        token_ids = [token_id for _, ids in chunks for token_id in ids]
+        positions = [position for start, ids in chunks for position in range(start, start + len(ids))]
+        borders = accumulate((len(ids) for _, ids in chunks), initial=0)
+        return cls(
+            torch.tensor(token_ids, dtype=torch.int64, device=device),
+            torch.tensor(positions, dtype=torch.int64, device=device),
+            tuple(pairwise(borders)),
+        )
