@@ -1,0 +1,234 @@
+"""Who has how many tokens in the next step."""
+
+from __future__ import annotations
+
+import time
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.paging.page import NO_PAGE
+from engine.paging.pages import KVPages
+from engine.scheduling.admission import Admission
+from engine.scheduling.budget import shares
+from engine.scheduling.config import SchedulerConfig
+from engine.scheduling.sequence import Sequence, Status
+from engine.scheduling.waiting import WaitingQueue, ranking
+
+LOOKAHEAD = 8
+"""Waiting sequences without pages that are passed over in one step in search of one that has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """num_preempted: how often a sequence has lost its pages to another since the start."""
+
+    num_waiting: int
+    num_running: int
+    num_preempted: int
+
+
+class Scheduler:
+    """Continuous batching without phases: a step is a number of tokens for each sequence (vLLM v1's idea).
+
+    **Gap.** A running sequence with one pending token, which is one that decodes, has a place in every step. A step
+    holds at most max_batched_tokens; in one in which anything decodes at most prefill_beside_decodes are of prompts
+    (the others are one for each stream, and drafts). So between two tokens of a stream lie at most that many prompt
+    tokens, however long the prompts are; only preemption makes a stream wait longer.
+
+    **Prompts** share their part of a step equally. With n of them and p tokens for them (p >= n), one of s tokens is
+    through after at most ceil(s / (p // n)) steps, whatever the length of the others.
+
+    **Order.** Sequences have a rank (`ranking`), the same for admission and preemption. One that finds no pages may
+    be overtaken max_overtaken times; then nobody behind it is admitted before it. Since the running ones end or lose
+    their pages to those of smaller rank, it is admitted in the end.
+
+    **Preemption** is by recompute: if a running sequence finds no page for its next token, the one of the largest rank
+    gives all its pages back and waits again, with its output and without its draft. The one of the smallest rank never
+    is: each step takes it further, which is why there is no livelock. Drafts preempt nobody.
+
+    Not thread-safe. The clock is read for deadlines only; equal calls give equal schedules.
+    """
+
+    def __init__(self, config: SchedulerConfig, pages: KVPages, clock: Callable[[], float] = time.monotonic) -> None:
+        self.config = config
+        self._pages = pages
+        self._clock = clock
+        self._rank = ranking(config.aging_s)
+        self._admission = Admission(pages, config.max_batched_tokens)
+        self._sequences: dict[int, Sequence] = {}
+        self._waiting = WaitingQueue(config.max_waiting, self._rank)
+        self._running: list[Sequence] = []  # in order of rank
+        self._scheduled: dict[int, int] = {}
+        self._num_preempted = 0
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a new sequence wait. Raises DoesNotFit where it could never be finished, and QueueFull."""
+        assert sequence.id not in self._sequences, f"sequence {sequence.id} is here already"
+        assert sequence.status is Status.WAITING, f"sequence {sequence.id} was added before"
+        self._admission.check(sequence)
+        self._waiting.add(sequence)
+        self._sequences[sequence.id] = sequence
+
+    def schedule(self) -> dict[int, int]:
+        """How many tokens of each sequence the next step holds: the first n > 0 of its pending tokens and its draft.
+
+        The copies that opening pages has queued (`KVPages.take_copies`) are to be made before the step. Those that are
+        not in the schedule, be they running, do not take part.
+        """
+        self._scheduled = {}
+        num_preempted = self._num_preempted
+        self._make_room_for_decodes()
+        if self._num_preempted == num_preempted:  # who was preempted would only come back to be preempted again
+            self._admit()
+        num_decodes = self._schedule_decodes()
+        self._schedule_prefills(num_decodes)
+        self._schedule_drafts()
+        return dict(self._scheduled)
+
+    def advance(self, sequence_id: int, num_committed: int, new_ids: list[int]) -> None:
+        """Take in what a step did: the KV of so many of its scheduled tokens is final, and `new_ids` come next.
+
+        Behind a chunk of the prompt there are no new ids. Else they are the accepted draft tokens (which are committed,
+        rejected ones are not) and the token that the pass gave for free. They end the draft.
+        """
+        sequence = self._sequences[sequence_id]
+        num_scheduled = self._scheduled.pop(sequence_id)
+        assert 0 <= num_committed <= num_scheduled, f"{num_committed} committed of {num_scheduled}"
+        num_accepted = num_committed - sequence.num_pending
+        assert num_accepted <= 0 or new_ids[:num_accepted] == sequence.draft[:num_accepted], (
+            "committed what is not output"
+        )
+        start = sequence.num_computed
+        sequence.num_computed += num_committed
+        if new_ids:
+            sequence.token_ids += new_ids
+            sequence.draft = []
+        assert sequence.num_pending > 0, "no token is left to be run for its logits"
+        assert len(sequence.token_ids) <= sequence.max_len, f"more than {sequence.max_len} tokens"
+        self._pages.commit(sequence_id, sequence.token_ids[start : sequence.num_computed])
+
+    def remove(self, sequence_id: int) -> None:
+        """Finished, cancelled or failed, in any state: what it holds is free at once. Raises KeyError if unknown."""
+        sequence = self._sequences.pop(sequence_id)
+        self._scheduled.pop(sequence_id, None)
+        if sequence.status is Status.RUNNING:
+            self._running.remove(sequence)
+            self._pages.close(sequence_id, sequence.retain_s)
+        else:
+            self._waiting.remove(sequence)
+            self._admission.forget(sequence)
+        sequence.status = Status.FINISHED
+
+    def expired(self) -> list[int]:
+        """The sequences, waiting or running, whose deadline has passed; they stay until they are removed."""
+        now = self._clock()
+        return [each.id for each in self._sequences.values() if each.deadline is not None and each.deadline <= now]
+
+    def has_pending_work(self) -> bool:
+        """Whether anything waits or runs."""
+        return bool(self._sequences)
+
+    def stats(self) -> SchedulerStats:
+        """One look at the scheduler."""
+        return SchedulerStats(len(self._waiting), len(self._running), self._num_preempted)
+
+    def check_integrity(self) -> None:
+        """Between steps: each sequence is in one state, with pages for what is computed if it runs, else with none."""
+        self._waiting.check_integrity()
+        states = {each.id: Status.WAITING for each in self._waiting} | {
+            each.id: Status.RUNNING for each in self._running
+        }
+        assert len(states) == len(self._waiting) + len(self._running), "a sequence waits and runs"
+        assert states == {each.id: each.status for each in self._sequences.values()}, "a sequence is lost or not known"
+        assert self._running == sorted(self._running, key=self._rank), "the running sequences are not in order"
+        assert len(self._running) <= self.config.max_num_seqs, "too many run"
+        for sequence in self._running:
+            assert self._pages.num_tokens(sequence.id) == sequence.num_computed, f"KV of {sequence.id} differs"
+            assert sequence.num_computed <= self._num_covered(sequence), f"sequence {sequence.id} lacks pages"
+            assert 0 < sequence.num_pending <= len(sequence.token_ids) <= sequence.max_len
+        held = {page for each in self._running for page in self._pages.page_table(each.id)} - {NO_PAGE}
+        num_in_use = self._pages.num_pages - self._pages.num_available
+        assert len(held) == num_in_use, f"{num_in_use} pages are in use, the running sequences have {len(held)}"
+
+    def _make_room_for_decodes(self) -> None:
+        for sequence in tuple(self._running):
+            if sequence.status is Status.RUNNING and sequence.num_pending == 1:
+                self._secure(sequence, 1)
+
+    def _admit(self) -> None:
+        """Admit in order of rank, past those that find no pages, while they may be overtaken."""
+        passed: list[Sequence] = []
+        for sequence in self._waiting:
+            if len(self._running) == self.config.max_num_seqs:
+                return
+            if self._admission.admit(sequence, len(self._running)):
+                self._start(sequence)
+                for each in passed:
+                    each.num_overtaken += 1
+            else:
+                passed.append(sequence)
+            if len(passed) == LOOKAHEAD or any(each.num_overtaken >= self.config.max_overtaken for each in passed):
+                return
+
+    def _start(self, sequence: Sequence) -> None:
+        self._waiting.remove(sequence)
+        insort(self._running, sequence, key=self._rank)
+        sequence.status = Status.RUNNING
+
+    def _schedule_decodes(self) -> int:
+        """One token for each that decodes; they have pages by now. Returns how many they are."""
+        self._scheduled = {each.id: 1 for each in self._running if each.num_pending == 1}
+        return len(self._scheduled)
+
+    def _schedule_prefills(self, num_decodes: int) -> None:
+        prefills = [each for each in self._running if each.num_pending > 1]
+        num_left = self.config.max_batched_tokens - num_decodes
+        if num_decodes:
+            num_left = min(num_left, self.config.prefill_beside_decodes)
+        for sequence, share in zip(prefills, shares([each.num_pending for each in prefills], num_left), strict=True):
+            if share and sequence.status is Status.RUNNING and (num_tokens := self._secure(sequence, share)):
+                self._scheduled[sequence.id] = num_tokens
+
+    def _schedule_drafts(self) -> None:
+        """Drafts ride where all pending tokens do, on the last chunk of a prompt as well."""
+        drafted = [
+            each
+            for each in self._running
+            if each.num_draftable > 0 and self._scheduled.get(each.id) == each.num_pending
+        ]
+        num_left = self.config.max_batched_tokens - sum(self._scheduled.values())
+        for sequence, share in zip(drafted, shares([each.num_draftable for each in drafted], num_left), strict=True):
+            self._scheduled[sequence.id] += self._secure_draft(sequence, share)
+
+    def _secure(self, sequence: Sequence, num_tokens: int) -> int:
+        """Have pages for the next tokens, taken from the sequences of the largest rank; returns for how many it has."""
+        while not self._pages.grow(sequence.id, sequence.num_computed + num_tokens):
+            victim = self._running[-1]
+            if len(self._running) == 1:  # it is alone and lacks the page that a copy is still to be made from
+                return min(num_tokens, self._num_covered(sequence) - sequence.num_computed)
+            self._preempt(victim)
+            if victim is sequence:
+                return 0
+        return num_tokens
+
+    def _secure_draft(self, sequence: Sequence, num_drafted: int) -> int:
+        """Have pages for draft tokens, as far as a page for the next token of each running sequence is left."""
+        num_spare = max(0, self._pages.num_available - len(self._running)) * self._pages.page_size
+        num_drafted = min(num_drafted, self._num_covered(sequence) + num_spare - len(sequence.token_ids))
+        return num_drafted if self._pages.grow(sequence.id, len(sequence.token_ids) + num_drafted) else 0
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        self._pages.close(sequence.id)
+        self._scheduled.pop(sequence.id, None)
+        self._num_preempted += 1
+        sequence.num_preempted += 1
+        sequence.num_computed = 0
+        sequence.draft = []
+        sequence.status = Status.WAITING
+        self._waiting.put_back(sequence)
+
+    def _num_covered(self, sequence: Sequence) -> int:
+        """The tokens that its page table has places for."""
+        return len(self._pages.page_table(sequence.id)) * self._pages.page_size

@@ -1,0 +1,58 @@
+"""One request as the scheduler sees it: token ids, how many of them have KV, and who goes first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+
+class Status(Enum):
+    """Where a sequence is: it waits without pages, runs with pages, or is removed."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Token ids in [0, num_computed) have KV; those in [num_computed, len(token_ids)) are pending, at least one.
+
+    id: unique, and growing with every request. token_ids: the prompt, then the output as it is written. max_len: the
+    most tokens of prompt and output. root: the key under which its KV is shared (`root_key`). priority: lower goes
+    first. arrival, deadline: seconds on the scheduler's clock. retain_s: how long its KV is kept before that of
+    others once it is removed. draft: a guess at what follows `token_ids`, set by the engine whenever it likes.
+
+    num_cached_prompt: prompt tokens whose KV was there when it was first admitted. num_preempted: how often it lost
+    its pages. num_overtaken: how often a later one was admitted while its own prompt found no pages.
+    """
+
+    id: int
+    token_ids: list[int]
+    max_len: int
+    root: bytes = b""
+    priority: int = 0
+    arrival: float = 0.0
+    deadline: float | None = None
+    retain_s: float = 0.0
+    draft: list[int] = field(default_factory=list)
+    prompt_len: int = field(init=False)
+    num_computed: int = field(default=0, init=False)
+    num_cached_prompt: int = field(default=0, init=False)
+    num_preempted: int = field(default=0, init=False)
+    num_overtaken: int = field(default=0, init=False)
+    status: Status = field(default=Status.WAITING, init=False)
+
+    def __post_init__(self) -> None:
+        self.prompt_len = len(self.token_ids)
+        assert 0 < self.prompt_len < self.max_len, f"a prompt of {self.prompt_len} tokens, {self.max_len} in all"
+
+    @property
+    def num_pending(self) -> int:
+        """Known tokens without KV. One: it decodes, and a pass over it gives a new token. More: it is prefilled."""
+        return len(self.token_ids) - self.num_computed
+
+    @property
+    def num_draftable(self) -> int:
+        """Draft tokens that are of use: every pass gives one token for free, and the last one needs no KV."""
+        return min(len(self.draft), self.max_len - 1 - len(self.token_ids))
