@@ -28,6 +28,7 @@ class KVPool:
     ) -> None:
         """Raises EngineError where there is no memory for so many pages."""
         self.page_size = page_size
+        self.device = device
         shape = (num_pages * page_size, config.num_kv_heads, config.head_dim)
         try:  # zeros touch every page of memory now, not under a request
             self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]

@@ -11,6 +11,7 @@ from torch import Tensor
 from engine.batch import Batch, KVStore
 from engine.kv_cache import CacheView, KVCache
 from engine.projections import DecoderWeights, LayerWeights
+from engine.weights.fingerprint import fingerprint
 from engine.weights.parameters import Parameters
 from kernels.attention import Scratch, causal_attention
 from kernels.rms_norm import rms_norm
@@ -39,6 +40,7 @@ class Decoder:
 
     def __init__(self, parameters: Parameters) -> None:
         """Takes the layers out of `parameters`; raises WeightsError where there is no memory to pack them."""
+        self.fingerprint = fingerprint(parameters)
         self.weights = DecoderWeights.from_parameters(parameters)
         self.config = config = self.weights.config
         self._cos, self._sin = rope_table(

@@ -1,0 +1,223 @@
+"""The engine's loop: schedule, one ragged pass, choose, advance. Single-threaded; `Engine` gives it a thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from engine.batch import Batch
+from engine.engine_config import EngineConfig
+from engine.errors import (
+    DeadlineExceeded,
+    DoesNotFit,
+    EngineError,
+    EngineFault,
+    RequestError,
+)
+from engine.generation import Generation
+from engine.kv_pool import KVPool, PoolView
+from engine.model import Decoder
+from engine.paging import KVPages, page_runs, root_key
+from engine.scheduling import Scheduler
+from engine.scheduling import Sequence as ScheduledSequence
+from engine.types import GenerationRequest, GenerationStep, Output, Proposer
+from engine.verification import Verification, verify
+
+_Chosen = tuple[int, int, Verification | EngineFault | None]
+"""A sequence's id, its tokens in the pass, and what was chosen behind them; None: within its prompt."""
+
+
+class EngineCore:
+    """Continues many sequences at once on one paged KV pool whose exact prefixes they share.
+
+    `token_bytes[i]` is what token i stands for; it is needed for stop strings and output bytes. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        token_bytes: Sequence[bytes],
+        config: EngineConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises EngineError where there is no memory for the pool, ValueError where it would hold nothing."""
+        self.model = model
+        self.config = config
+        self.max_seq_len = min(config.max_seq_len, model.config.max_positions)
+        nameless = model.config.vocab_size - len(token_bytes)  # vocabularies are padded to round sizes
+        self._token_bytes = [*token_bytes, *[b""] * nameless]
+        self._clock = clock
+        weights = model.weights
+        num_pages = config.num_pages(model.config, weights.dtype)
+        self._pool = KVPool(model.config, num_pages, config.page_size, weights.device, weights.dtype)
+        self._num_added = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every request and all cached KV; the memory stays."""
+        self.pages = KVPages(
+            self.config.num_pages(self.model.config, self.model.weights.dtype),
+            self.config.page_size,
+            window=self.model.config.sliding_window,
+            clock=self._clock,
+        )
+        self.scheduler = Scheduler(self.config.scheduler, self.pages, self._clock)
+        self._live: dict[int, tuple[ScheduledSequence, Generation]] = {}
+
+    def add(self, request: GenerationRequest, proposer: Proposer | None = None) -> int:
+        """Take a request and return its id; raises RequestError, DoesNotFit or QueueFull."""
+        self._check(request)
+        generation = Generation(request, self._token_bytes, proposer)
+        arrival = self._clock()
+        sequence = ScheduledSequence(
+            id=self._num_added,
+            token_ids=list(request.prompt_ids),
+            max_len=len(request.prompt_ids) + request.max_new_tokens,
+            root=root_key(self.model.fingerprint, request.salt, request.adapter),
+            priority=request.priority,
+            arrival=arrival,
+            deadline=None if request.deadline_s is None else arrival + request.deadline_s,
+            retain_s=request.retain_s,
+        )
+        self.scheduler.add(sequence)
+        self._num_added += 1
+        self._live[sequence.id] = (sequence, generation)
+        return sequence.id
+
+    def cancel(self, request_id: int) -> None:
+        """Take a request back in any state; its pages are free at once. One that has ended is left as it is."""
+        if request_id in self._live:
+            self._remove(request_id)
+
+    def has_pending_work(self) -> bool:
+        """Whether a step would do something."""
+        return self.scheduler.has_pending_work()
+
+    def step(self) -> list[Output]:
+        """One pass over what is scheduled, and what it gave each request that took part."""
+        outputs = [
+            self._fail(each, DeadlineExceeded("the request's time is over")) for each in self.scheduler.expired()
+        ]
+        outputs += self._draft()
+        schedule = self.scheduler.schedule()
+        self._pool.copy(self.pages.take_copies())
+        outputs += [self._advance(*each) for each in self._run(schedule)] if schedule else []
+        if self.config.check_integrity:
+            self.check_integrity()
+        return outputs
+
+    def check_integrity(self) -> None:
+        """The books of scheduler and pages agree, and every request that is not over is in them."""
+        self.pages.check_integrity()
+        self.scheduler.check_integrity()
+        stats = self.scheduler.stats()
+        assert len(self._live) == stats.num_waiting + stats.num_running, "a request is lost"
+
+    def _check(self, request: GenerationRequest) -> None:
+        prompt, vocab_size = request.prompt_ids, self.model.config.vocab_size
+        if len(prompt) + request.max_new_tokens > self.max_seq_len:
+            raise DoesNotFit(
+                f"the prompt's {len(prompt)} tokens and up to {request.max_new_tokens} new ones exceed the "
+                f"context of {self.max_seq_len}"
+            )
+        if not 0 <= min(prompt) <= max(prompt) < vocab_size:
+            raise RequestError(f"the prompt holds a token id outside [0, {vocab_size})")
+        if not all(0 <= token_id < vocab_size for token_id in request.logit_bias):
+            raise RequestError(f"logit_bias holds a token id outside [0, {vocab_size})")
+        if request.adapter is not None:
+            raise RequestError(f"there is no adapter {request.adapter!r} in this engine")
+
+    def _draft(self) -> list[Output]:
+        """Have every sequence that has none drafted; a drafter that raises fails its own request."""
+        outputs = []
+        for sequence, generation in list(self._live.values()):
+            if not sequence.draft:
+                try:
+                    sequence.draft = generation.draft()
+                except Exception as error:  # noqa: BLE001 -- a caller's code; the others go on
+                    outputs.append(self._fail(sequence.id, _fault(error)))
+        return outputs
+
+    def _run(self, schedule: dict[int, int]) -> list[_Chosen]:
+        """One pass. Where it raises, each sequence has one of its own, and those whose pass raises again have failed. A pass
+        can be repeated: it writes where nothing is committed.
+        """
+        try:
+            return self._pass(schedule)
+        except Exception as error:  # noqa: BLE001 -- out of memory, most likely; the engine outlives it
+            if len(schedule) == 1:
+                return [(request_id, num_tokens, _fault(error)) for request_id, num_tokens in schedule.items()]
+        return [result for request_id, num_tokens in schedule.items() for result in self._run({request_id: num_tokens})]
+
+    def _pass(self, schedule: dict[int, int]) -> list[_Chosen]:
+        chunks = {id_: self._chunk(id_, num_tokens) for id_, num_tokens in schedule.items()}
+        batch = Batch.of([(self._live[id_][0].num_computed, ids) for id_, ids in chunks.items()], self._pool.device)
+        hidden = self.model.forward_batch(batch, self._view(chunks))
+        results: list[tuple[int, int, Verification | None]] = [
+            (id_, num_tokens, self._verification(id_, num_tokens, hidden[first:last]))
+            for (id_, num_tokens), (first, last) in zip(schedule.items(), batch.ranges, strict=True)
+        ]
+        verify(self.model, [verification for _, _, verification in results if verification is not None])
+        return [*results]
+
+    def _chunk(self, request_id: int, num_tokens: int) -> list[int]:
+        """The first tokens of what is pending and drafted."""
+        sequence = self._live[request_id][0]
+        pending = sequence.token_ids[sequence.num_computed : sequence.num_computed + num_tokens]
+        return pending + sequence.draft[: num_tokens - len(pending)]
+
+    def _view(self, chunks: dict[int, list[int]]) -> PoolView:
+        reads, writes = [], []
+        window, page_size = self.model.config.sliding_window, self.config.page_size
+        for request_id, ids in chunks.items():
+            table, start = self.pages.page_table(request_id), self._live[request_id][0].num_computed
+            first_key = 0 if window is None else max(0, start + 1 - window)
+            reads.append(page_runs(table, page_size, first_key, start + len(ids)))
+            writes += page_runs(table, page_size, start, start + len(ids))
+        return self._pool.view(reads, writes)
+
+    def _verification(self, request_id: int, num_tokens: int, hidden: Tensor) -> Verification | None:
+        """The rows behind which tokens are chosen; None behind a prompt's chunk that is not its last."""
+        sequence, generation = self._live[request_id]
+        num_drafted = num_tokens - sequence.num_pending
+        if num_drafted < 0:
+            return None
+        rows = hidden[sequence.num_pending - 1 :]
+        return Verification(rows, generation.sampler, generation.output_ids, sequence.draft[:num_drafted])
+
+    def _advance(self, request_id: int, num_tokens: int, chosen: Verification | EngineFault | None) -> Output:
+        """Book what the pass gave one sequence."""
+        sequence, generation = self._live[request_id]
+        generation.usage.forwards += 1
+        generation.usage.cached = sequence.num_cached_prompt
+        generation.usage.preempted = sequence.num_preempted
+        if chosen is None:
+            self.scheduler.advance(request_id, num_tokens, [])
+            return Output(request_id, step=GenerationStep((), b""))
+        fault = chosen if isinstance(chosen, EngineFault) else chosen.fault
+        if fault is not None:
+            return self._fail(request_id, fault)
+        assert isinstance(chosen, Verification)
+        step = generation.take(chosen.choice, chosen.draft)
+        new_ids = list(step.token_ids)
+        self.scheduler.advance(request_id, sequence.num_pending + len(new_ids) - 1, new_ids)
+        if not generation.finished:
+            return Output(request_id, step=step)
+        self._remove(request_id)
+        return Output(request_id, step=step, result=generation.result())
+
+    def _fail(self, request_id: int, error: EngineError) -> Output:
+        self._remove(request_id)
+        return Output(request_id, error=error)
+
+    def _remove(self, request_id: int) -> None:
+        del self._live[request_id]
+        self.scheduler.remove(request_id)
+
+
+def _fault(error: Exception) -> EngineFault:
+    fault = EngineFault(f"the request could not be run: {type(error).__name__}: {error}")
+    fault.__cause__ = error
+    return fault

@@ -1,0 +1,47 @@
+"""How large an engine is: context, KV memory, and the limits of its scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.config import ModelConfig
+from engine.kv_pool import page_bytes
+from engine.scheduling import SchedulerConfig
+
+DEFAULT_SEQUENCES = 2
+"""Sequences of the full context that fit the pool if nothing is said of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes of one engine; raises ValueError where they make no sense.
+
+    max_seq_len: the most tokens of prompt and output together. kv_bytes: memory for keys and values, taken at once
+    (None: for two sequences of `max_seq_len`). page_size: tokens of a page; sharing is to the token whatever it is.
+    check_integrity: have every step end with a check of the books, for tests.
+    """
+
+    max_seq_len: int = 16384
+    kv_bytes: int | None = None
+    page_size: int = 32
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    check_integrity: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_seq_len", "kv_bytes", "page_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        if self.max_seq_len < 2:
+            raise ValueError("max_seq_len is 1; a prompt and an output need a token each")
+
+    def num_pages(self, model: ModelConfig, dtype: torch.dtype) -> int:
+        """Pages that the memory is for."""
+        if self.kv_bytes is None:
+            return DEFAULT_SEQUENCES * -(-self.max_seq_len // self.page_size)
+        one = page_bytes(model, self.page_size, dtype)
+        if self.kv_bytes < one:
+            raise ValueError(f"kv_bytes is {self.kv_bytes}; one page of {self.page_size} tokens takes {one}")
+        return self.kv_bytes // one

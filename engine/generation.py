@@ -1,0 +1,72 @@
+"""One request's output as it is written: the choice of tokens, the stop, what is drafted, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.sampling import Choice, Sampler
+from engine.speculation.window import DraftWindow
+from engine.stopping import StopFinder
+from engine.types import (
+    GenerationRequest,
+    GenerationResult,
+    GenerationStep,
+    GenerationUsage,
+    Proposer,
+    TokenLogprob,
+)
+
+
+class Generation:
+    """What the engine keeps of a request beside its sequence, which is the scheduler's."""
+
+    def __init__(self, request: GenerationRequest, token_bytes: Sequence[bytes], proposer: Proposer | None) -> None:
+        self.request = request
+        self.sampler = Sampler(request)
+        self.usage = GenerationUsage(prompt=len(request.prompt_ids))
+        self.output_ids: list[int] = []
+        self._proposer = proposer
+        self._window = DraftWindow()
+        self._stops = StopFinder(token_bytes, request.stop_ids, request.stop)
+        self._logprobs: list[TokenLogprob] = []
+
+    @property
+    def finished(self) -> bool:
+        """Whether the output has ended."""
+        return self._stops.stopped or len(self.output_ids) == self.request.max_new_tokens
+
+    def draft(self) -> list[int]:
+        """What may come next; one place is left for the token that every pass gives for free."""
+        room = min(self._window.size, self.request.max_new_tokens - len(self.output_ids) - 1)
+        if self._proposer is None or room <= 0:
+            return []
+        return self._proposer.propose(self.output_ids, room)[:room]
+
+    def take(self, choice: Choice, draft: Sequence[int]) -> GenerationStep:
+        """Append what the model chose along a draft, up to the token that ends the output."""
+        num_accepted = len(choice.token_ids) - 1
+        self._window.observe(len(draft), num_accepted)
+        taken = self._append(choice.token_ids)
+        logprobs = choice.logprobs[: len(taken)]
+        self._logprobs += logprobs
+        self.usage.drafted += len(draft)
+        self.usage.accepted += min(num_accepted, len(taken))
+        self.usage.completion = len(self.output_ids)
+        return GenerationStep(tuple(taken), self._stops.release(finished=self.finished), logprobs)
+
+    def result(self) -> GenerationResult:
+        """The whole output, once it has ended."""
+        return GenerationResult(
+            token_ids=tuple(self.output_ids),
+            text=bytes(self._stops.text),
+            finish_reason="stop" if self._stops.stopped else "length",
+            usage=self.usage,
+            logprobs=tuple(self._logprobs),
+        )
+
+    def _append(self, token_ids: list[int]) -> list[int]:
+        for count, token_id in enumerate(token_ids, start=1):
+            self.output_ids.append(token_id)
+            if self._stops.push(token_id) or self.finished:
+                return token_ids[:count]
+        return token_ids
