@@ -12,6 +12,11 @@ from engine.paging.prefix_cache import PrefixCache, PrefixMatch
 from engine.paging.stats import HitCounter, PoolStats
 from engine.paging.table import PageTable
 
+SPARE_SHARE = 16
+"""Up to 1 / 16 of the pool is kept free of cached pages once it is full, to allocate neighbours from. Without it,
+sequences that grow side by side take evicted pages one by one from anywhere: 16 of them with 47 pages each came to 32
+runs each, with it to 5 (pool of 2,048 pages, full of cached sequences of 32)."""
+
 
 class KVPages:
     """`num_pages` pages of `page_size` tokens each, shared by open sequences and by what is cached of closed ones.
@@ -63,15 +68,16 @@ class KVPages:
         """Begin a sequence on the longest cached prefix of token_ids[:-1]; returns its length in tokens.
 
         The last token is run in any case, for its logits. Whole pages are shared. Of a page that matches in part, the
-        tokens are copied into one of the sequence's own; where there is no page for it, the whole pages are the match.
+        tokens are copied into one of the sequence's own; until the copies are taken this costs a page more than running
+        them does, and where the rest of the prompt needs that page, the whole pages are the match.
         """
         assert sequence_id not in self._tables, f"sequence {sequence_id} is open already"
         self._cache.start(root)
         match = self._cache.match(root, token_ids, len(token_ids) - 1)
         table = self._tables[sequence_id] = PageTable(match.tail, self._next_use())
         self._cache.enter(match.tail)
-        self._cache.touch(match.tail, table.last_used)
         self._share_whole_pages(table, match)
+        self._cache.touch(match.tail, table.last_used)
         if match.partial is not None:
             self._copy_partial_page(table, match, token_ids)
         self._hits.count(len(token_ids), table.num_tokens)
@@ -98,6 +104,7 @@ class KVPages:
         The pages must have been grown, and the copies taken.
         """
         table = self._tables[sequence_id]
+        assert not (self._copies and self._pending_copy(table)), "the pass ran before the sequence's copy was done"
         table.last_page_ids += token_ids
         table.num_tokens += len(token_ids)
         assert table.num_tokens <= len(table.pages) * self.page_size, "commit follows grow"
@@ -175,7 +182,7 @@ class KVPages:
         assert match.partial is not None
         source = match.partial.page
         self._hold(source)  # before a page is looked for, so that it is not this one that goes
-        if self.num_available == 0:
+        if self.num_available < -(-len(token_ids) // self.page_size) - match.tail.depth:
             self._release(source)
             return
         (target,) = self._allocate(1, table.pages[-1] if table.pages else NO_PAGE)
@@ -186,11 +193,15 @@ class KVPages:
         table.num_tokens += match.num_partial
         self._give_back_behind_window(table)
 
+    def _pending_copy(self, table: PageTable) -> PageCopy | None:
+        index = table.num_tokens // self.page_size
+        return self._copies.get(table.pages[index]) if index < len(table.pages) else None
+
     def _cancel_copy(self, table: PageTable) -> None:
         """Of a sequence closed before its copy was taken: the page holds nothing, and goes to someone else."""
-        index = table.num_tokens // self.page_size
-        copy = self._copies.pop(table.pages[index], None) if index < len(table.pages) else None
+        copy = self._pending_copy(table)
         if copy is not None:
+            del self._copies[copy.target]
             self._release(copy.source)
             table.last_page_ids.clear()
 
@@ -235,10 +246,13 @@ class KVPages:
         self._cache.leave(tail)
 
     def _allocate(self, count: int, behind: int) -> list[int]:
-        while self._pool.num_free < count:
+        """Evict as many pages as are missing, and a few more where that makes for long runs of neighbours."""
+        pool, evictable = self._pool, self._cache.evictable
+        spare = self.num_pages // SPARE_SHARE
+        while pool.num_free < count or (pool.num_free < spare and evictable and not pool.has_room(count, behind)):
             self._drop_next()
             self._num_evicted += 1
-        return self._pool.allocate(count, behind)
+        return pool.allocate(count, behind)
 
     def _drop_next(self) -> None:
         node = self._cache.evictable.pop(self._clock())

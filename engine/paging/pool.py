@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.paging.page import NO_PAGE
 
 GROWTH_ROOM = 8
-"""Pages left free behind a neighbour where there is room, so that it can grow on in one run."""
+"""Pages left free behind a page in use where it can be had, so that its sequence grows on in one run."""
 
 
 class PagePool:
@@ -23,8 +23,8 @@ class PagePool:
     def allocate(self, count: int, behind: int = NO_PAGE) -> list[int]:
         """`count` free pages, each with one holder, in as few runs of neighbours as a quick look finds.
 
-        First those right behind the page `behind`, the sequence's last one; then a free run that is long enough; then
-        ever shorter ones.
+        First those right behind the page `behind`, the sequence's last one; then a free run that is long enough, with
+        room to grow; then ever shorter ones.
         """
         assert count <= self.num_free, "the caller evicts first"
         pages: list[int] = []
@@ -65,12 +65,18 @@ class PagePool:
         """Whether the page holds nothing."""
         return bool(self._free[page])
 
+    def has_room(self, count: int, behind: int) -> bool:
+        """Whether `allocate` would go on right behind the last page, or find one run with room to grow."""
+        if behind != NO_PAGE and behind + 1 < self.num_pages and self._free[behind + 1]:
+            return True
+        return self._roomy_start(count) < self.num_pages
+
     def _roomy_start(self, count: int) -> int:
-        """Where a run of `count` fits with room for the sequence in front of it to grow; the pool's end if nowhere."""
+        """Where a run of `count` fits that takes nobody's room to grow and has its own; the pool's end if nowhere."""
         start = self._free.find(b"\1" * (count + GROWTH_ROOM))
         if start < 0:
             return self.num_pages
-        return start + GROWTH_ROOM if start else 0  # the page before the first hit is in use
+        return start + GROWTH_ROOM if start and self.num_holders[start - 1] else start
 
     def _take(self, start: int, count: int, pages: list[int]) -> None:
         """Take up to `count` pages from `start` on, as far as they are free."""
