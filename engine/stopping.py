@@ -1,21 +1,25 @@
-"""Turns token ids into output bytes and finds where the output ends."""
+"""Turns token ids into output bytes, finds where the output ends and says which bytes are certain to be output."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+LONGEST_CHARACTER = 4
+
 
 class StopFinder:
-    """Collects one sequence's bytes; a stop string may span tokens, so what could begin one is held back.
+    """Collects one sequence's bytes up to the first stop string, however it is spread over tokens.
 
+    The output ends with the byte that makes the first stop string complete; of those that are complete there the
+    longest is cut off. So it does not matter how the bytes are parted into tokens. Takes time in proportion to the
+    bytes and the number of stop strings.
     Example: with stop b"</x>", the bytes b"a</" release b"a"; b"b" behind them releases b"</b".
     """
 
     def __init__(self, token_bytes: Sequence[bytes], stop_ids: frozenset[int], stop: tuple[bytes, ...]) -> None:
         self._token_bytes = token_bytes
         self._stop_ids = stop_ids
-        self._stop = stop
-        self._longest = max(map(len, stop), default=0)
+        self._stops = [_StopString(each) for each in stop]
         self._released = 0
         self.text = bytearray()
         self.stopped = False
@@ -26,26 +30,82 @@ class StopFinder:
         if token_id in self._stop_ids:
             self.stopped = True
             return True
-        searched = max(0, len(self.text) - self._longest + 1)
-        self.text += self._token_bytes[token_id]
-        found = [at for stop in self._stop if (at := self.text.find(stop, searched)) >= 0]
-        if found:
-            del self.text[min(found) :]
-            self.stopped = True
-        return self.stopped
+        added = self._token_bytes[token_id]
+        for count, byte in enumerate(added if self._stops else b"", start=1):
+            cut = max(stop.complete_with(byte) for stop in self._stops)
+            if cut:
+                self.text += added[:count]
+                del self.text[-cut:]
+                self.stopped = True
+                return True
+        self.text += added
+        return False
 
     def release(self, *, finished: bool) -> bytes:
-        """Bytes that are output for certain and were not released before."""
-        held = 0 if finished or self.stopped else self._held_back()
-        end = len(self.text) - held
+        """Bytes that are output for certain and were not released before, up to the end of a UTF-8 character.
+
+        Bytes that are part of no character and cannot become one are released as they are. With `finished`, or behind
+        a stop, all that is left is released.
+        """
+        end = len(self.text)
+        if not (finished or self.stopped):
+            end -= max((stop.num_matched for stop in self._stops), default=0)
+            end = character_border(self.text, end)
         text = bytes(self.text[self._released : end])
         self._released = end
         return text
 
-    def _held_back(self) -> int:
-        """Length of the longest tail that begins a stop string."""
-        for length in range(min(self._longest - 1, len(self.text)), 0, -1):
-            tail = bytes(self.text[-length:])
-            if any(stop.startswith(tail) for stop in self._stop):
-                return length
+
+class _StopString:
+    """How much of one stop string the text ends with (Knuth, Morris and Pratt 1977, Fast pattern matching in strings).
+
+    `_shorter[n]` is the length of the next shorter beginning that the first n + 1 bytes end with: where the byte
+    behind them is another one, the match goes on from there. Example: b"abab" -> [0, 0, 1, 2].
+    """
+
+    def __init__(self, stop: bytes) -> None:
+        self._stop = stop
+        self.num_matched = 0
+        self._shorter = [0]
+        for byte in stop[1:]:
+            self._shorter.append(self._extended(self._shorter[-1], byte))
+
+    def complete_with(self, byte: int) -> int:
+        """Take the text's next byte: the stop string's length if it is complete with it (and the last), or 0."""
+        self.num_matched = self._extended(self.num_matched, byte)
+        return self.num_matched if self.num_matched == len(self._stop) else 0
+
+    def _extended(self, num_matched: int, byte: int) -> int:
+        while num_matched and self._stop[num_matched] != byte:
+            num_matched = self._shorter[num_matched - 1]
+        return num_matched + (self._stop[num_matched] == byte)
+
+
+def character_border(text: bytearray, end: int) -> int:
+    """The last place up to `end` that does not part a UTF-8 character, or what may yet become one.
+
+    The bytes behind `end` are looked at, too: they may show that the ones before it are no character.
+    Example: of b"a\\xe2\\x82" (the first two bytes of a euro sign behind a letter), 3 -> 1; of b"a\\xe2<", 2 -> 2.
+    """
+    for start in range(end - 1, max(end - LONGEST_CHARACTER, -1), -1):
+        size = _size_by_first_byte(text[start])
+        if size:
+            parted = start + size > end and _may_be_character(bytes(text[start : start + size]))
+            return start if parted else end
+    return end
+
+
+def _size_by_first_byte(byte: int) -> int:
+    """Bytes of the character that begins so; 0 for a byte that continues one. One that begins none stands alone."""
+    if 0x80 <= byte < 0xC0:
         return 0
+    return 2 if 0xC2 <= byte < 0xE0 else 3 if 0xE0 <= byte < 0xF0 else 4 if 0xF0 <= byte < 0xF5 else 1
+
+
+def _may_be_character(part: bytes) -> bool:
+    """Whether the bytes are a character or the beginning of one."""
+    try:
+        part.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return True

@@ -1,84 +1,220 @@
-"""Stop strings and stop ids, with what may be streamed while it is still open whether a stop begins."""
+"""Stop strings and stop ids, and what may be streamed while a stop or a character is still open."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.stopping import StopFinder
+from engine.stopping import StopFinder, character_border
 
-TABLE = [b"a", b"b", b"ab", b"ba", b"aab", b"", b"c", b"</x", b">"]
-END = len(TABLE)  # a stop id; it has no bytes
+PIECES = [
+    b"a",
+    b"b",
+    b"ab",
+    b"aab",
+    b"</x>",
+    b"\xc3\xa4",
+    "€".encode(),
+    "😀".encode(),
+    b"\xe2",
+    b"\x82",
+    b"\xf0\x9f",
+    b"\xff",
+]
+STOPS = [b"a", b"bb", b"aba", b"abab", b"ca", b"</x>", "€".encode(), b"\x82\xac", b"\x80", b"\xa4a", b"b\xf0"]
 
-token_ids = st.lists(st.integers(0, len(TABLE) - 1), max_size=20)
-stops = st.lists(st.sampled_from([b"a", b"bb", b"aba", b"abab", b"ca", b"</x>"]), max_size=3).map(tuple)
+texts = st.lists(st.sampled_from(PIECES), max_size=16).map(b"".join)
+any_texts = st.one_of(texts, st.text(max_size=20).map(str.encode), st.binary(max_size=20))
+stops = st.lists(st.sampled_from(STOPS), max_size=3).map(tuple)
+cuts = st.lists(st.integers(0, 60), max_size=30)
 
 
-def text_until_stop(token_ids: list[int], stop: tuple[bytes, ...]) -> tuple[bytes, int]:
-    """The slow way: after every token look for every stop in all of the text; the earliest place counts."""
-    text = b""
-    for count, token_id in enumerate(token_ids, start=1):
-        text += TABLE[token_id]
-        found = [text.find(string) for string in stop if string in text]
-        if found:
-            return text[: min(found)], count
-    return text, len(token_ids)
+def split(text: bytes, places: list[int]) -> list[bytes]:
+    """The text parted at these places; there may be empty parts."""
+    borders = [0, *sorted(min(place, len(text)) for place in places), len(text)]
+    return [text[a:b] for a, b in pairwise(borders)]
 
 
-@given(token_ids, stops, st.integers(1, 4))
-@example([0, 1, 0, 0, 1, 0, 1], (b"abab",), 1)
-@example([7, 8], (b"</x>",), 1)
-@example([1, 3], (b"a", b"bb"), 1)
-def test_text_ends_where_looking_at_all_of_it_would_end_it(
-    token_ids: list[int], stop: tuple[bytes, ...], every: int
-) -> None:
-    expected, num_taken = text_until_stop(token_ids, stop)
-    finder = StopFinder(TABLE, frozenset(), stop)
-    released = b""
-    for count, token_id in enumerate(token_ids, start=1):
-        stopped = finder.push(token_id)
-        if count % every == 0:
-            released += finder.release(finished=False)
-            assert expected.startswith(released), "bytes of a stop string were given out"
-        if stopped:
+def run(tokens: list[bytes], stop: tuple[bytes, ...]) -> tuple[StopFinder, list[bytes]]:
+    """The finder behind the last token that it took, and what it released behind each of them."""
+    finder = StopFinder(tokens, frozenset(), stop)
+    pieces = []
+    for token_id in range(len(tokens)):
+        finder.push(token_id)
+        pieces.append(finder.release(finished=token_id == len(tokens) - 1))
+        if finder.stopped:
             break
-    assert finder.stopped == (num_taken < len(token_ids) or stops_in(token_ids, stop))
+    return finder, pieces
+
+
+def text_until_stop(text: bytes, stop: tuple[bytes, ...]) -> tuple[bytes, bool]:
+    """The slow way: byte by byte, look whether the text ends with a stop string; the longest is cut off."""
+    for end in range(1, len(text) + 1):
+        found = [each for each in stop if text[:end].endswith(each)]
+        if found:
+            return text[: end - max(map(len, found))], True
+    return text, False
+
+
+@given(any_texts, cuts, stops)
+@example(b"abaabab", [1, 2, 3, 4, 5, 6], (b"abab",))
+@example(b"abab", [3], (b"abab", b"ba"))  # b"ba" is complete first
+@example(b"</</x>", [2, 5], (b"</x>",))
+def test_the_output_ends_where_the_first_stop_string_is_complete(
+    text: bytes, places: list[int], stop: tuple[bytes, ...]
+) -> None:
+    finder, pieces = run(split(text, places), stop)
+    expected, stopped = text_until_stop(text, stop)
+    assert finder.stopped == stopped
     assert bytes(finder.text) == expected
-    assert released + finder.release(finished=True) == expected
+    assert b"".join(pieces) == expected
 
 
-def stops_in(token_ids: list[int], stop: tuple[bytes, ...]) -> bool:
-    text = b"".join(TABLE[token_id] for token_id in token_ids)
-    return any(string in text for string in stop)
+@given(any_texts, cuts, st.sampled_from(STOPS))
+def test_one_stop_string_is_found_where_find_finds_it(text: bytes, places: list[int], stop: bytes) -> None:
+    finder, _ = run(split(text, places), (stop,))
+    at = text.find(stop)
+    assert finder.stopped == (at >= 0)
+    assert bytes(finder.text) == (text[:at] if at >= 0 else text)
+
+
+@given(st.lists(st.sampled_from([p for p in PIECES if p[0] < 0xE3]), max_size=12), stops, st.data())
+def test_what_is_released_is_certain_and_no_more_is_held_than_may_begin_a_stop_or_a_character(
+    tokens: list[bytes], stop: tuple[bytes, ...], data: st.DataObject
+) -> None:
+    """By trying what could follow: the next bytes of each stop string, and continuations of a character."""
+    finder = StopFinder(tokens, frozenset(), stop)
+    if any(map(finder.push, range(len(tokens)))):
+        return
+    released = finder.release(finished=False)
+    text = b"".join(tokens)
+    for each in stop:
+        for length in range(1, len(each)):
+            if text.endswith(each[:length]):
+                assert len(released) <= len(text) - length, "the beginning of a stop was given out"
+    held = max((n for each in stop for n in range(len(each)) if text.endswith(each[:n])), default=0)
+    assert len(released) >= len(text) - held - 3
+
+
+@given(st.text(max_size=30), cuts)
+@example("a€😀€éa", [2, 3, 5, 6, 7, 9, 10])
+def test_every_piece_of_a_text_is_a_text(text: str, places: list[int]) -> None:
+    _, pieces = run(split(text.encode(), places), (b"\x01", "€é".encode()))
+    assert (
+        "".join(piece.decode() for piece in pieces)
+        == text_until_stop(text.encode(), (b"\x01", "€é".encode()))[0].decode()
+    )
+
+
+@given(any_texts, cuts)
+def test_decoding_the_pieces_is_decoding_the_whole(text: bytes, places: list[int]) -> None:
+    """With invalid bytes in it, too: the replacement characters are the same."""
+    _, pieces = run(split(text, places), ())
+    assert "".join(piece.decode(errors="replace") for piece in pieces) == text.decode(errors="replace")
+
+
+@given(any_texts, st.integers(0, 20))
+def test_no_more_than_an_open_character_is_held_back(text: bytes, end: int) -> None:
+    """What is held back before the end can be made a character, and what is not held back cannot."""
+    end = min(end, len(text))
+    border = character_border(bytearray(text), end)
+    endings = [b"", *(first + b"\x80" * more for first in (b"\x80", b"\x90", b"\xa0") for more in range(3))]
+    parted = [
+        start
+        for start in range(max(0, end - 3), end)
+        for ending in endings
+        for size in (2, 3, 4)
+        if start + size > end and is_character((text + ending)[start : start + size], size)
+    ]
+    assert border == min(parted, default=end)
+
+
+def is_character(part: bytes, size: int) -> bool:
+    try:
+        return len(part) == size and len(part.decode()) == 1
+    except UnicodeDecodeError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("tokens", "pieces"),
+    [
+        ([b"\xe2", b"\x82", b"\xac!"], [b"", b"", b"\xe2\x82\xac!"]),
+        ([b"a\xf0\x9f", b"\x98\x80"], [b"a", b"\xf0\x9f\x98\x80"]),
+        ([b"\xe2", b"("], [b"", b"\xe2("]),  # cannot become a character
+        ([b"\xff", b"a"], [b"\xff", b"a"]),  # begins none
+        ([b"\x80", b"\x80"], [b"\x80", b"\x80"]),
+        ([b"\xed", b"\xa0", b"\x80"], [b"", b"\xed\xa0", b"\x80"]),  # a surrogate is no character
+        ([b"\xf4", b"\x90"], [b"", b"\xf4\x90"]),  # nor is what lies behind the last one
+        ([b"\xe2", b"\x82"], [b"", b"\xe2\x82"]),  # open at the end
+    ],
+)
+def test_a_character_is_released_whole_and_what_is_none_at_once(tokens: list[bytes], pieces: list[bytes]) -> None:
+    assert run(tokens, ())[1] == pieces
 
 
 def test_only_what_could_begin_a_stop_is_held_back() -> None:
-    finder = StopFinder([b"a</", b"b", b"x>"], frozenset(), (b"</x>",))
-    finder.push(0)
-    assert finder.release(finished=False) == b"a"
-    finder.push(1)
-    assert finder.release(finished=False) == b"</b"
-    finder.push(0)
-    finder.push(2)
+    finder, pieces = run([b"a</", b"b", b"a</", b"x>c"], (b"</x>",))
+    assert pieces == [b"a", b"</b", b"a", b""]
     assert finder.stopped
-    assert finder.release(finished=False) == b"a"
+
+
+def test_a_stop_that_begins_inside_a_character_holds_all_of_it_back() -> None:
+    """The euro sign is E2 82 AC: while AC may begin the stop, E2 82 alone would be no character."""
+    finder, pieces = run([b"\xe2\x82\xac", b"a", b"b"], (b"\xacb",))
+    assert pieces == [b"", b"\xe2\x82\xaca", b"b"]
+    assert run([b"\xe2\x82\xac", b"b"], (b"\xacb",))[1] == [b"", b"\xe2\x82"]
+    assert not finder.stopped
+
+
+def test_bytes_before_a_held_stop_that_are_no_character_are_released() -> None:
+    _, pieces = run([b"\xe2<", b"/"], (b"</x>",))
+    assert pieces == [b"\xe2", b"</"]
+
+
+def test_of_stops_that_are_complete_with_the_same_byte_the_longest_is_cut_off() -> None:
+    for stop in [(b"bc", b"abc"), (b"abc", b"bc")]:
+        assert run([b"xab", b"cd"], stop)[1] == [b"x", b""]
 
 
 def test_a_stop_id_ends_the_output_and_is_no_part_of_it() -> None:
-    finder = StopFinder(TABLE, frozenset({END}), (b"zz",))
+    finder = StopFinder([b"a", b"secret"], frozenset({1}), (b"ab",))
     assert not finder.push(0)
-    assert finder.push(END)
+    assert finder.release(finished=False) == b""
+    assert finder.push(1)
     assert finder.release(finished=False) == b"a"
 
 
 def test_the_limit_releases_what_was_held_back() -> None:
-    finder = StopFinder(TABLE, frozenset(), (b"ab",))
-    finder.push(0)
-    assert finder.release(finished=False) == b""
-    assert finder.release(finished=True) == b"a"
+    for token in (b"xa", b"x\xe2\x82"):
+        finder = StopFinder([token], frozenset(), (b"ab",))
+        finder.push(0)
+        assert finder.release(finished=False) == b"x"
+        assert finder.release(finished=True) == token[1:]
 
 
 def test_without_stops_everything_is_released_at_once() -> None:
-    finder = StopFinder(TABLE, frozenset(), ())
-    finder.push(4)
-    assert finder.release(finished=False) == b"aab"
+    assert run([b"aab", b"", b"c"], ())[1] == [b"aab", b"", b"c"]
+
+
+def test_a_long_stop_that_nearly_comes_again_and_again_looks_at_every_byte_a_few_times() -> None:
+    """Counted, not timed: beginnings of the stop overlap everywhere, and no text is looked at anew."""
+    looks = 0
+
+    class Counted(bytes):
+        def __getitem__(self, key: int) -> int:  # type: ignore[override]
+            nonlocal looks
+            looks += 1
+            return super().__getitem__(key)
+
+    stop = Counted(b"a" * 500 + b"b")
+    finder = StopFinder([b"a"], frozenset(), (stop,))
+    looks = 0
+    for _ in range(5000):
+        finder.push(0)
+        finder.release(finished=False)
+    assert looks < 4 * 5000
+    assert len(finder.text) == 5000
