@@ -8,7 +8,9 @@ import torch
 
 from engine.config import ModelConfig
 from engine.engine import Engine
+from engine.engine_config import EngineConfig
 from engine.model import Decoder
+from engine.scheduling import SchedulerConfig
 from engine.weights import Parameters
 
 VOCAB_SIZE = 48
@@ -56,5 +58,9 @@ def tiny_parameters(config: ModelConfig, seed: int = 0, dtype: torch.dtype = tor
     return parameters
 
 
-def tiny_engine(max_seq_len: int = 256, seed: int = 0, **changes: Any) -> Engine:
-    return Engine(Decoder(tiny_parameters(tiny_config(**changes), seed)), TOKEN_BYTES, max_seq_len)
+def tiny_engine(
+    max_seq_len: int = 256, seed: int = 0, *, scheduler: SchedulerConfig | None = None, **changes: Any
+) -> Engine:
+    """An engine that checks its books in every step."""
+    limits = EngineConfig(max_seq_len, page_size=4, scheduler=scheduler or SchedulerConfig(), check_integrity=True)
+    return Engine(Decoder(tiny_parameters(tiny_config(**changes), seed)), TOKEN_BYTES, limits)

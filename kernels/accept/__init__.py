@@ -1,5 +1,0 @@
-"""Accepting a draft."""
-
-from kernels.accept.reference import num_accepted
-
-__all__ = ["num_accepted"]
