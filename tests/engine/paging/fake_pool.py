@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.paging import NO_PAGE, KVPages
+from engine.paging import KVPages
 
-POISON = -7
+GARBAGE = -7
 
 
 class FakePool:
@@ -14,14 +14,12 @@ class FakePool:
 
     def __init__(self, pages: KVPages) -> None:
         self.pages = pages
-        self.slots = [POISON] * (pages.num_pages * pages.page_size)
+        self.slots = [GARBAGE] * (pages.num_pages * pages.page_size)
         self.token_ids: dict[int, list[int]] = {}  # what is committed of each open sequence
         self.roots: dict[int, bytes] = {}
 
-    def open(self, sequence_id: int, prompt: Sequence[int], root: bytes) -> int:
-        expected = self.pages.num_cached(prompt, root)
+    def open(self, sequence_id: int, prompt: Sequence[int], root: bytes = b"root") -> int:
         cached = self.pages.open(sequence_id, prompt, root)
-        assert cached <= expected
         self.token_ids[sequence_id] = list(prompt[:cached])
         self.roots[sequence_id] = root
         return cached
@@ -32,13 +30,19 @@ class FakePool:
         if not self.pages.grow(sequence_id, len(committed) + len(new_ids) + num_rejected):
             return False
         self.do_copies()
-        table = self.pages.page_table(sequence_id)
-        for offset, token_id in enumerate([*new_ids, *[POISON] * num_rejected]):
-            self.slots[self._slot(table, len(committed) + offset)] = token_id
-        self.check(sequence_id, len(committed) + len(new_ids))
+        for offset, token_id in enumerate([*new_ids, *[GARBAGE] * num_rejected]):
+            self.slots[self._slot(sequence_id, len(committed) + offset)] = token_id
+        self.check(sequence_id)
         self.pages.commit(sequence_id, new_ids)
         committed += new_ids
         return True
+
+    def serve(self, sequence_id: int, prompt: Sequence[int], root: bytes = b"root", retain_s: float = 0.0) -> int:
+        """A whole life: open, run in one pass, close; returns how much was cached."""
+        cached = self.open(sequence_id, prompt, root)
+        assert self.run(sequence_id, prompt[cached:])
+        self.close(sequence_id, retain_s)
+        return cached
 
     def close(self, sequence_id: int, retain_s: float = 0.0) -> None:
         self.pages.close(sequence_id, retain_s)
@@ -47,27 +51,25 @@ class FakePool:
     def do_copies(self) -> None:
         size = self.pages.page_size
         for copy in self.pages.take_copies():
-            start, end = copy.source * size, copy.source * size + copy.num_tokens
-            self.slots[copy.target * size : copy.target * size + copy.num_tokens] = self.slots[start:end]
+            source, target = copy.source * size, copy.target * size
+            self.slots[target : target + copy.num_tokens] = self.slots[source : source + copy.num_tokens]
 
     def check_all(self) -> None:
         """Every table points to the right tokens, and the parts add up."""
-        self.pages.check_integrity()
         self.do_copies()
         for sequence_id in self.token_ids:
             self.check(sequence_id)
         self.pages.check_integrity()
 
-    def check(self, sequence_id: int, num_written: int = 0) -> None:
-        """What the next pass will read is there: all, or what lies in the window."""
+    def check(self, sequence_id: int) -> None:
+        """All that the next token sees is there."""
         expected = self.token_ids[sequence_id]
-        table = self.pages.page_table(sequence_id)
         assert self.pages.num_tokens(sequence_id) == len(expected)
-        window = self.pages.window or len(expected) + 1
-        for position in range(max(0, len(expected) - window + 1), len(expected)):
-            assert self.slots[self._slot(table, position)] == expected[position], f"wrong KV at token {position}"
+        first = max(0, len(expected) - self.pages.window + 1) if self.pages.window else 0
+        for position in range(first, len(expected)):
+            assert self.slots[self._slot(sequence_id, position)] == expected[position], f"token {position} is another's"
 
-    def _slot(self, table: Sequence[int], position: int) -> int:
-        page = table[position // self.pages.page_size]
-        assert page != NO_PAGE, f"the page of token {position} has been given back"
+    def _slot(self, sequence_id: int, position: int) -> int:
+        page = self.pages.page_table(sequence_id)[position // self.pages.page_size]
+        assert page >= 0, f"the page of token {position} has been given back"
         return page * self.pages.page_size + position % self.pages.page_size
