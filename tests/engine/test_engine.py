@@ -13,13 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.batch import Batch, KVStore
+from engine.core import EngineCore
 from engine.engine import Engine
-from engine.errors import RequestError
+from engine.errors import EngineFault, RequestError
 from engine.model import LM_HEAD_ROWS, Decoder
 from engine.speculation import CopyDraft
-from engine.types import GenerationRequest, GenerationResult, Proposer
+from engine.types import GenerationRequest, GenerationResult, GenerationStep, Output, Proposer
 from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
-from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_engine, tiny_parameters
+from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_decoder, tiny_engine, tiny_limits
 
 PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 3, 8, 4, 6]
 
@@ -27,7 +29,7 @@ PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 3, 8, 4, 6]
 def run_checked(
     engine: Engine, request: GenerationRequest, proposer: Proposer | None = None
 ) -> tuple[GenerationResult, bytes]:
-    """Run a request, look at the cache after every step; the result and the streamed pieces joined."""
+    """Run a request, checked as it runs and at its end; the result and the streamed pieces joined."""
     steps, streamed, ids = engine.generate(request, proposer), b"", []
     while True:
         try:
@@ -35,7 +37,6 @@ def run_checked(
         except StopIteration as end:
             result: GenerationResult = end.value
             break
-        engine.check_integrity()
         assert step.token_ids or not ids, "once the prompt is read, every pass must give a token"
         streamed += step.text
         ids += step.token_ids
@@ -68,12 +69,16 @@ def test_greedy_decoding_equals_full_passes(prompt: list[int]) -> None:
     assert result.finish_reason == "length"
 
 
+def in_chunks(num_tokens: int) -> Engine:
+    """An engine whose passes are over so many tokens at most."""
+    return Engine(tiny_decoder(), TOKEN_BYTES, tiny_limits(max_batched_tokens=num_tokens, max_num_seqs=1))
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 7, 15, 16, 17])
-def test_a_prompt_in_chunks_gives_what_one_prefill_gives(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def test_a_prompt_in_chunks_gives_what_one_prefill_gives(chunk: int) -> None:
     expected = tiny_engine().run(GenerationRequest(prompt=PROMPT, max_new_tokens=20))
     assert expected.usage.forwards == 20
-    monkeypatch.setattr("engine.engine.PREFILL_CHUNK", chunk)
-    result, _ = run_checked(tiny_engine(), GenerationRequest(prompt=PROMPT, max_new_tokens=20))
+    result, _ = run_checked(in_chunks(chunk), GenerationRequest(prompt=PROMPT, max_new_tokens=20))
     assert result == expected
     assert result.usage.forwards == 20 + (len(PROMPT) - 1) // chunk
 
@@ -142,28 +147,20 @@ def test_a_long_draft_is_verified_block_by_block_up_to_its_first_miss(
     request = GenerationRequest(prompt=PROMPT, max_new_tokens=400, temperature=temperature)
     target = tiny_engine(512).run(request).token_ids
     wrong = [(token_id + 1) % VOCAB_SIZE for token_id in target]
-    engine, blocks = _with_window(tiny_engine(512), 256), []
-    logits = engine.model.logits
+    monkeypatch.setattr("engine.speculation.window.FIRST", 256)
+    core, blocks = EngineCore(tiny_decoder(), TOKEN_BYTES, tiny_limits(512)), []
+    logits = core.model.logits
 
     def counted(hidden: Tensor) -> Tensor:
         blocks.append(len(hidden))
         return logits(hidden)
 
-    monkeypatch.setattr(engine.model, "logits", counted)
-    first = next(engine.generate(request, Oracle([*target[:num_right], *wrong[num_right:]])))
-    assert first.token_ids == target[: num_right + 1]
+    monkeypatch.setattr(core.model, "logits", counted)
+    core.add(request, Oracle([*target[:num_right], *wrong[num_right:]]))
+    (output,) = core.step()
+    assert output.step is not None
+    assert output.step.token_ids == target[: num_right + 1]
     assert blocks == [LM_HEAD_ROWS] * (num_right // LM_HEAD_ROWS + 1)
-
-
-def _with_window(engine: Engine, size: int) -> Engine:
-    draft = engine._draft
-
-    def widened(sequence: Any, num_pending: int, proposer: Proposer | None) -> list[int]:
-        sequence.window.size = size
-        return draft(sequence, num_pending, proposer)
-
-    engine._draft = widened  # type: ignore[method-assign]
-    return engine
 
 
 @st.composite
@@ -194,7 +191,7 @@ def test_requests_one_after_the_other_give_what_each_gives_alone(
         if num_steps is not None:
             steps = used.generate(request, draft)
             for _, _ in zip(range(num_steps), steps, strict=False):
-                used.check_integrity()
+                pass
             steps.close()
             used.check_integrity()
         result, streamed = run_checked(used, request, draft)
@@ -280,7 +277,7 @@ def test_requests_without_sense_are_refused(changes: dict[str, Any]) -> None:
 
 def test_an_id_without_a_token_has_no_bytes() -> None:
     """Models have more rows of embedding than their tokenizer has tokens, and sampling may hit one."""
-    decoder = Decoder(tiny_parameters(tiny_config()))
+    decoder = tiny_decoder()
     request = GenerationRequest(prompt=PROMPT, max_new_tokens=30, temperature=10.0)
     whole, cut = (Engine(decoder, table, 256).run(request) for table in (TOKEN_BYTES, TOKEN_BYTES[:20]))
     assert cut.token_ids == whole.token_ids
@@ -309,8 +306,9 @@ def test_a_fault_in_the_middle_of_a_pass_leaves_the_engine_right(
     request = GenerationRequest(prompt=PROMPT, max_new_tokens=20)
     with monkeypatch.context() as patch:
         patch.setattr(Decoder, "_feed_forward", faulty)
-        with pytest.raises(Broken):
+        with pytest.raises(EngineFault, match="Broken") as caught:
             engine.run(request, CopyDraft([PROMPT]))
+    assert isinstance(caught.value.__cause__, Broken)
     engine.check_integrity()
     assert run_checked(engine, request)[0] == tiny_engine().run(request)
 
@@ -323,8 +321,9 @@ def test_a_draft_that_fails_leaves_the_engine_right() -> None:
             return [1, 2, 3]
 
     engine, request = tiny_engine(), GenerationRequest(prompt=PROMPT, max_new_tokens=20)
-    with pytest.raises(Broken):
+    with pytest.raises(EngineFault, match="Broken") as caught:
         engine.run(request, Failing())
+    assert isinstance(caught.value.__cause__, Broken)
     engine.check_integrity()
     assert run_checked(engine, request)[0] == tiny_engine().run(request)
 
@@ -344,7 +343,7 @@ def run_in_threads(engine: Engine, queue: list[GenerationRequest]) -> dict[int, 
     return results
 
 
-def test_threads_take_turns_and_each_gets_its_own_answer() -> None:
+def test_threads_share_the_passes_and_each_gets_its_own_answer() -> None:
     engine = tiny_engine()
     queue = [GenerationRequest(prompt=[number, *PROMPT], max_new_tokens=25) for number in range(6)]
     results = run_in_threads(engine, queue)
@@ -363,28 +362,32 @@ def test_a_request_that_is_given_up_lets_the_next_one_in() -> None:
     assert run_in_threads(engine, [other])[0] == tiny_engine().run(other)
 
 
-def test_a_long_prompt_can_be_given_up_between_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.engine.PREFILL_CHUNK", 5)
-    engine, request = tiny_engine(), GenerationRequest(prompt=PROMPT, max_new_tokens=25)
-    steps = engine.generate(request)
-    assert next(steps).token_ids == ()
-    steps.close()
-    engine.check_integrity()
-    result, _ = run_checked(engine, request)
+def test_a_long_prompt_can_be_given_up_between_its_chunks() -> None:
+    core = EngineCore(tiny_decoder(), TOKEN_BYTES, tiny_limits(max_batched_tokens=5, max_num_seqs=1))
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=25)
+    first = core.add(request)
+    assert core.step() == [Output(first, step=GenerationStep((), b""))]
+    core.cancel(first)
+    core.check_integrity()
+    core.add(request)
+    outputs = []
+    while core.has_pending_work():
+        outputs += core.step()
+    result = outputs[-1].result
     assert result == tiny_engine().run(request)
+    assert result is not None
     assert result.usage.cached == 5
 
 
 def test_every_pass_over_the_model_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.engine.PREFILL_CHUNK", 5)
-    engine, rows = tiny_engine(), []
-    forward = engine.model.forward
+    engine, rows = in_chunks(5), []
+    forward = engine.model.forward_batch
 
-    def counted(token_ids: Tensor, caches: Any) -> Tensor:
-        rows.append(len(token_ids))
-        return forward(token_ids, caches)
+    def counted(batch: Batch, kv: KVStore) -> Tensor:
+        rows.append(len(batch.token_ids))
+        return forward(batch, kv)
 
-    monkeypatch.setattr(engine.model, "forward", counted)
+    monkeypatch.setattr(engine.model, "forward_batch", counted)
     usage = engine.run(GenerationRequest(prompt=PROMPT, max_new_tokens=30), RandomDraft([1, 2], VOCAB_SIZE, 0)).usage
     assert usage.forwards == len(rows)
     # Each pass runs its draft and the token before it; the first one runs the end of the prompt instead.

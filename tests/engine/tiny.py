@@ -58,9 +58,14 @@ def tiny_parameters(config: ModelConfig, seed: int = 0, dtype: torch.dtype = tor
     return parameters
 
 
-def tiny_engine(
-    max_seq_len: int = 256, seed: int = 0, *, scheduler: SchedulerConfig | None = None, **changes: Any
-) -> Engine:
-    """An engine that checks its books in every step."""
-    limits = EngineConfig(max_seq_len, page_size=4, scheduler=scheduler or SchedulerConfig(), check_integrity=True)
-    return Engine(Decoder(tiny_parameters(tiny_config(**changes), seed)), TOKEN_BYTES, limits)
+def tiny_decoder(seed: int = 0, **changes: Any) -> Decoder:
+    return Decoder(tiny_parameters(tiny_config(**changes), seed))
+
+
+def tiny_limits(max_seq_len: int = 256, **scheduler: int) -> EngineConfig:
+    """Small pages, and books that are checked in every step."""
+    return EngineConfig(max_seq_len, page_size=4, scheduler=SchedulerConfig(**scheduler), check_integrity=True)
+
+
+def tiny_engine(max_seq_len: int = 256, seed: int = 0, **changes: Any) -> Engine:
+    return Engine(tiny_decoder(seed, **changes), TOKEN_BYTES, tiny_limits(max_seq_len))
