@@ -20,10 +20,9 @@ from engine.errors import EngineFault, RequestError
 from engine.model import LM_HEAD_ROWS, Decoder
 from engine.speculation import CopyDraft
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, Output, Proposer
+from tests.engine.asked import PROMPT, requests
 from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
 from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_decoder, tiny_engine, tiny_limits
-
-PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 3, 8, 4, 6]
 
 
 def run_checked(
@@ -161,22 +160,6 @@ def test_a_long_draft_is_verified_block_by_block_up_to_its_first_miss(
     assert output.step is not None
     assert output.step.token_ids == target[: num_right + 1]
     assert blocks == [LM_HEAD_ROWS] * (num_right // LM_HEAD_ROWS + 1)
-
-
-@st.composite
-def requests(draw: st.DrawFn) -> tuple[GenerationRequest, int | None, int]:
-    """A request that may share a prefix with the others, after how many steps it is given up, and a drafter's seed."""
-    shared = draw(st.integers(0, len(PROMPT)))
-    own = draw(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=6))
-    request = GenerationRequest(
-        prompt=[*PROMPT[:shared], *own],
-        max_new_tokens=draw(st.integers(1, 30)),
-        temperature=draw(st.sampled_from([0.0, 1.0])),
-        seed=draw(st.integers(0, 9)),
-        stop_ids=frozenset(draw(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=2))),
-        stop=draw(st.sampled_from([(), (b"a",), (b"</x>", b"\n\n")])),
-    )
-    return request, draw(st.one_of(st.none(), st.integers(0, 3))), draw(st.integers(0, 99))
 
 
 @settings(max_examples=25)
