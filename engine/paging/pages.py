@@ -5,17 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from engine.paging.allocator import PageAllocator
 from engine.paging.integrity import check_cache, check_pages, check_tables
 from engine.paging.page import NO_PAGE, PageCopy
 from engine.paging.pool import PagePool
 from engine.paging.prefix_cache import PrefixCache, PrefixMatch
 from engine.paging.stats import HitCounter, PoolStats
 from engine.paging.table import PageTable
-
-SPARE_SHARE = 16
-"""Up to 1 / 16 of the pool is kept free of cached pages once it is full, to allocate neighbours from. Without it,
-sequences that grow side by side take evicted pages one by one from anywhere: 16 of them with 47 pages each came to 32
-runs each, with it to 5 (pool of 2,048 pages, full of cached sequences of 32)."""
 
 
 class KVPages:
@@ -45,16 +41,16 @@ class KVPages:
         self._clock = clock
         self._pool = PagePool(num_pages)
         self._cache = PrefixCache(page_size, window)
+        self._allocator = PageAllocator(self._pool, self._cache, clock)
         self._tables: dict[int, PageTable] = {}
         self._copies: dict[int, PageCopy] = {}  # by target
         self._hits = HitCounter()
-        self._num_evicted = 0
         self._num_uses = 0
 
     @property
     def num_available(self) -> int:
         """Pages that are free or can be made so."""
-        return self._pool.num_free + len(self._cache.evictable)
+        return self._allocator.num_available
 
     def max_pages(self, num_tokens: int, chunk: int) -> int:
         """The most pages a sequence of `num_tokens` holds at once when no pass runs more than `chunk` of them."""
@@ -80,7 +76,7 @@ class KVPages:
         self._cache.touch(match.tail, table.last_used)
         if match.partial is not None:
             self._copy_partial_page(table, match, token_ids)
-        self._hits.count(len(token_ids), table.num_tokens)
+        table.uncounted = (len(token_ids), table.num_tokens)
         return table.num_tokens
 
     def num_cached(self, token_ids: Sequence[int], root: bytes) -> int:
@@ -95,7 +91,7 @@ class KVPages:
         if count > self.num_available:
             return False
         if count > 0:
-            pages += self._allocate(count, pages[-1] if pages else NO_PAGE)
+            pages += self._allocator.allocate(count, pages[-1] if pages else NO_PAGE)
         return True
 
     def commit(self, sequence_id: int, token_ids: Sequence[int]) -> None:
@@ -105,6 +101,9 @@ class KVPages:
         """
         table = self._tables[sequence_id]
         assert not (self._copies and self._pending_copy(table)), "the pass ran before the sequence's copy was done"
+        if table.uncounted is not None:
+            self._hits.count(*table.uncounted)
+            table.uncounted = None
         table.last_page_ids += token_ids
         table.num_tokens += len(token_ids)
         assert table.num_tokens <= len(table.pages) * self.page_size, "commit follows grow"
@@ -120,7 +119,7 @@ class KVPages:
         if table.tail is not None:
             self._keep_cached(table, self._clock() + retain_s if retain_s > 0 else 0.0)
         for page in table.pages[table.first_page :]:
-            self._release(page)
+            self._allocator.release(page)
 
     def page_table(self, sequence_id: int) -> Sequence[int]:
         """The physical page of each logical page, NO_PAGE behind the window. It changes with grow and commit."""
@@ -135,13 +134,12 @@ class KVPages:
         copies = list(self._copies.values())
         self._copies.clear()
         for copy in copies:
-            self._release(copy.source)
+            self._allocator.release(copy.source)
         return copies
 
     def forget(self) -> None:
         """Drop all that is only cached; what open sequences hold stays."""
-        while self._cache.evictable:
-            self._drop_next()
+        self._allocator.forget()
 
     def stats(self) -> PoolStats:
         """Hits since the start, and what the pages are used for now."""
@@ -149,7 +147,7 @@ class KVPages:
             num_queries=self._hits.num_queries,
             num_hits=self._hits.num_hits,
             rolling_hit_rate=self._hits.rolling_hit_rate,
-            num_evicted=self._num_evicted,
+            num_evicted=self._allocator.num_evicted,
             num_in_use=self.num_pages - self.num_available,
             num_cached=len(self._cache.evictable),
             num_free=self._pool.num_free,
@@ -174,18 +172,18 @@ class KVPages:
         node = match.tail
         while node.depth > table.first_page:
             table.pages[node.depth - 1] = node.page
-            self._hold(node.page)
+            self._allocator.hold(node.page)
             assert node.parent is not None
             node = node.parent
 
     def _copy_partial_page(self, table: PageTable, match: PrefixMatch, token_ids: Sequence[int]) -> None:
         assert match.partial is not None
         source = match.partial.page
-        self._hold(source)  # before a page is looked for, so that it is not this one that goes
+        self._allocator.hold(source)  # before a page is looked for, so that it is not this one that goes
         if self.num_available < -(-len(token_ids) // self.page_size) - match.tail.depth:
-            self._release(source)
+            self._allocator.release(source)
             return
-        (target,) = self._allocate(1, table.pages[-1] if table.pages else NO_PAGE)
+        (target,) = self._allocator.allocate(1, table.pages[-1] if table.pages else NO_PAGE)
         self._cache.touch(match.partial, table.last_used)
         self._copies[target] = PageCopy(source, target, match.num_partial)
         table.pages.append(target)
@@ -202,7 +200,7 @@ class KVPages:
         copy = self._pending_copy(table)
         if copy is not None:
             del self._copies[copy.target]
-            self._release(copy.source)
+            self._allocator.release(copy.source)
             table.last_page_ids.clear()
 
     def _enter_full_pages(self, table: PageTable) -> None:
@@ -224,7 +222,7 @@ class KVPages:
     def _give_back_behind_window(self, table: PageTable) -> None:
         needed = min(self._cache.first_needed_page(table.num_tokens), len(table.pages))
         for index in range(table.first_page, needed):
-            self._release(table.pages[index])
+            self._allocator.release(table.pages[index])
             table.pages[index] = NO_PAGE
         table.first_page = max(table.first_page, needed)
 
@@ -244,30 +242,3 @@ class KVPages:
             leaf = self._cache.add_leaf(tail, tuple(table.last_page_ids), page, table.last_used)
         self._cache.touch(leaf or tail, self._next_use(), retained_until)
         self._cache.leave(tail)
-
-    def _allocate(self, count: int, behind: int) -> list[int]:
-        """Evict as many pages as are missing, and a few more where that makes for long runs of neighbours."""
-        pool, evictable = self._pool, self._cache.evictable
-        spare = self.num_pages // SPARE_SHARE
-        while pool.num_free < count or (pool.num_free < spare and evictable and not pool.has_room(count, behind)):
-            self._drop_next()
-            self._num_evicted += 1
-        return pool.allocate(count, behind)
-
-    def _drop_next(self) -> None:
-        node = self._cache.evictable.pop(self._clock())
-        page = node.page
-        self._cache.detach(node)
-        self._pool.free(page)
-
-    def _hold(self, page: int) -> None:
-        if self._pool.hold(page) == 1:
-            self._cache.evictable.discard(page)
-
-    def _release(self, page: int) -> None:
-        if self._pool.release(page) == 0:
-            node = self._cache.by_page.get(page)
-            if node is not None:
-                self._cache.evictable.push(node)
-            else:
-                self._pool.free(page)

@@ -12,8 +12,9 @@ ROLLING_REQUESTS = 100
 class PoolStats:
     """One look at the pool.
 
-    num_queries and num_hits: tokens of all sequences opened so far, and those of them that were cached.
-    rolling_hit_rate: the same over the last requests. num_evicted: pages that the cache lost because memory was
+    num_queries and num_hits: tokens that sequences were opened with, and those of them that were cached. A sequence
+    counts once, with its first commit, and again where it is opened again. rolling_hit_rate: the same over the last
+    `ROLLING_REQUESTS`. num_evicted: pages that the cache lost because memory was
     needed. num_in_use, num_cached, num_free: pages that sequences hold, that are only cached, and that are empty; they
     add up to num_pages.
     """

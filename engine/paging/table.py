@@ -14,6 +14,8 @@ class PageTable:
     pages: the physical page of each logical one; NO_PAGE below `first_page`, what lies behind the window. num_tokens:
     committed. tail: the node of the last whole page; None when a hash collision keeps what follows out of the cache.
     last_page_ids: the committed tokens of the last page while it is not full. last_used: when the sequence was opened.
+    uncounted: tokens asked for and found at open, until the first commit counts them: an admission that is taken back
+    before it ran counts nothing.
     """
 
     tail: ChainNode | None
@@ -22,3 +24,4 @@ class PageTable:
     first_page: int = 0
     num_tokens: int = 0
     last_page_ids: list[int] = field(default_factory=list)
+    uncounted: tuple[int, int] | None = None

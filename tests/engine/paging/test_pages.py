@@ -338,15 +338,22 @@ def test_forgetting_drops_what_is_only_cached() -> None:
     pool.pages.check_integrity()
 
 
-def test_stats_count_tokens_once_at_open() -> None:
+def test_hits_count_once_with_the_first_pass() -> None:
     pool = FakePool(KVPages(16, 4))
     pool.serve(1, PROMPT)
     pool.pages.num_cached(PROMPT, b"root")
     pool.open(2, [*PROMPT[:9], 7])
+    pool.close(2)  # taken back before it ran
+    pool.open(2, [*PROMPT[:9], 7])
+    stats = pool.pages.stats()
+    assert (stats.num_queries, stats.num_hits) == (11, 0)
+    assert (stats.num_in_use, stats.num_cached, stats.num_free) == (4, 0, 12)  # two shared, the copy and its source
+    pool.run(2, [7])
+    pool.run(2, [7])
     stats = pool.pages.stats()
     assert (stats.num_queries, stats.num_hits) == (21, 9)
     assert stats.hit_rate == stats.rolling_hit_rate == 9 / 21
-    assert (stats.num_in_use, stats.num_cached, stats.num_free) == (4, 0, 12)  # two shared, the copy and its source
+    assert (stats.num_in_use, stats.num_cached, stats.num_free) == (3, 1, 12)
     assert stats.num_pages == 16
 
 
