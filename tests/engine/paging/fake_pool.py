@@ -1,12 +1,22 @@
-"""A pool whose token slots hold token ids where the real one holds keys and values, written as the engine would."""
+"""A pool whose token slots hold a fingerprint of root and tokens so far where the real one holds keys and values.
+
+Keys and values depend on all tokens before theirs; so does the fingerprint, and the right token behind a wrong prefix
+is found out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from engine.paging import KVPages
 
 GARBAGE = -7
+
+
+def fingerprints(root: bytes, token_ids: Sequence[int]) -> list[int]:
+    """Of each prefix that ends with a token."""
+    return list(accumulate(token_ids, lambda before, token_id: hash((before, token_id)), initial=hash(root)))[1:]
 
 
 class FakePool:
@@ -30,8 +40,9 @@ class FakePool:
         if not self.pages.grow(sequence_id, len(committed) + len(new_ids) + num_rejected):
             return False
         self.do_copies()
-        for offset, token_id in enumerate([*new_ids, *[GARBAGE] * num_rejected]):
-            self.slots[self._slot(sequence_id, len(committed) + offset)] = token_id
+        rows = fingerprints(self.roots[sequence_id], [*committed, *new_ids, *[GARBAGE] * num_rejected])
+        for position in range(len(committed), len(rows)):
+            self.slots[self._slot(sequence_id, position)] = rows[position]
         self.check(sequence_id)
         self.pages.commit(sequence_id, new_ids)
         committed += new_ids
@@ -63,11 +74,13 @@ class FakePool:
 
     def check(self, sequence_id: int) -> None:
         """All that the next token sees is there."""
-        expected = self.token_ids[sequence_id]
+        expected = fingerprints(self.roots[sequence_id], self.token_ids[sequence_id])
         assert self.pages.num_tokens(sequence_id) == len(expected)
         first = max(0, len(expected) - self.pages.window + 1) if self.pages.window else 0
         for position in range(first, len(expected)):
-            assert self.slots[self._slot(sequence_id, position)] == expected[position], f"token {position} is another's"
+            assert self.slots[self._slot(sequence_id, position)] == expected[position], (
+                f"token {position} has the KV of another prefix"
+            )
 
     def _slot(self, sequence_id: int, position: int) -> int:
         page = self.pages.page_table(sequence_id)[position // self.pages.page_size]

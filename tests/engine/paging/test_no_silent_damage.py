@@ -1,4 +1,4 @@
-"""Any order of opening, running, closing, waiting: every table points to the right tokens, and no page leaks.
+"""Any order of opening, running, closing, waiting: every table points to the right KV, and no page leaks.
 
 The slow and obvious model is the list of all token sequences that were ever committed.
 """
