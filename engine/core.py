@@ -141,8 +141,9 @@ class EngineCore:
         return outputs
 
     def _run(self, schedule: dict[int, int]) -> list[_Chosen]:
-        """One pass. Where it raises, each sequence has one of its own, and those whose pass raises again have failed. A pass
-        can be repeated: it writes where nothing is committed.
+        """One pass. Where it raises, each sequence has one of its own, and those whose pass raises again have failed.
+
+        A pass can be repeated: it writes where nothing is committed.
         """
         try:
             return self._pass(schedule)
@@ -197,6 +198,8 @@ class EngineCore:
             self.scheduler.advance(request_id, num_tokens, [])
             return Output(request_id, step=GenerationStep((), b""))
         fault = chosen if isinstance(chosen, EngineFault) else chosen.fault
+        if isinstance(chosen, Verification) and chosen.fault is not None and chosen.draft:
+            return self._without_draft(request_id)
         if fault is not None:
             return self._fail(request_id, fault)
         assert isinstance(chosen, Verification)
@@ -207,6 +210,14 @@ class EngineCore:
             return Output(request_id, step=step)
         self._remove(request_id)
         return Output(request_id, step=step, result=generation.result())
+
+    def _without_draft(self, request_id: int) -> Output:
+        """Repeat the pass without the draft: if its values are no numbers, 0 * NaN reaches the rows before it."""
+        sequence, generation = self._live[request_id]
+        sequence.draft = []
+        generation.stop_drafting()
+        self.scheduler.advance(request_id, 0, [])
+        return Output(request_id, step=GenerationStep((), b""))
 
     def _fail(self, request_id: int, error: EngineError) -> Output:
         self._remove(request_id)

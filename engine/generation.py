@@ -42,6 +42,10 @@ class Generation:
             return []
         return self._proposer.propose(self.output_ids, room)[:room]
 
+    def stop_drafting(self) -> None:
+        """From now on a token a pass."""
+        self._proposer = None
+
     def take(self, choice: Choice, draft: Sequence[int]) -> GenerationStep:
         """Append what the model chose along a draft, up to the token that ends the output."""
         num_accepted = len(choice.token_ids) - 1

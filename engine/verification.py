@@ -87,12 +87,7 @@ def _pieces(active: Sequence[Verification]) -> Iterator[list[Verification]]:
 
 def _greedy_along(logits: Tensor, draft: Sequence[int]) -> list[int]:
     """The likeliest tokens as far as they follow the draft, and the first that departs from it."""
-    try:
-        chosen = greedy(logits)
-    except NumericFault as fault:  # behind a departure nobody asks what the scores are
-        chosen = greedy(logits[: fault.row])
-        if chosen == list(draft[: fault.row]):
-            raise
+    chosen = greedy(logits)
     for count, token_id in enumerate(chosen, start=1):
         if list(draft[count - 1 : count]) != [token_id]:
             return chosen[:count]

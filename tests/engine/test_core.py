@@ -1,0 +1,435 @@
+"""The engine's loop on tiny random models: whatever shares a batch, a pool or a pass, each gets what it gets alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from engine.core import EngineCore
+from engine.engine_config import EngineConfig
+from engine.errors import DeadlineExceeded, DoesNotFit, EngineFault, NumericFault, QueueFull, RequestError
+from engine.kv_pool import page_bytes
+from engine.model import LM_HEAD_ROWS, Decoder
+from engine.sampling import Sampler
+from engine.scheduling import SchedulerConfig
+from engine.stopping import StopFinder
+from engine.types import GenerationRequest, GenerationResult, GenerationUsage, Output, Proposer
+from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
+from tests.engine.tiny import MISTRAL, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
+
+PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 3, 8, 4, 6]
+PAGE_SIZE = 4
+WINDOW = 9
+
+
+@cache
+def tiny_model(*, windowed: bool = False) -> Decoder:
+    return Decoder(tiny_parameters(tiny_config(**(MISTRAL | {"sliding_window": WINDOW} if windowed else {}))))
+
+
+def make_core(
+    *, num_pages: int = 64, model: Decoder | None = None, clock: Callable[[], float] = lambda: 0.0, **limits: Any
+) -> EngineCore:
+    model = model or tiny_model()
+    kv_bytes = num_pages * page_bytes(model.config, PAGE_SIZE, torch.float32)
+    config = EngineConfig(
+        max_seq_len=200,
+        kv_bytes=kv_bytes,
+        page_size=PAGE_SIZE,
+        scheduler=SchedulerConfig(**({"max_num_seqs": 8} | limits)),
+        check_integrity=True,
+    )
+    return EngineCore(model, TOKEN_BYTES, config, clock)
+
+
+@torch.inference_mode()
+def alone(model: Decoder, request: GenerationRequest) -> GenerationResult:
+    """The request by itself, a token a pass in contiguous caches, without pages, batches or drafts."""
+    prompt, output, logprobs = list(request.prompt_ids), [], []
+    caches = model.new_caches(1, len(prompt) + request.max_new_tokens)
+    sampler, stops = Sampler(request), StopFinder(TOKEN_BYTES, request.stop_ids, request.stop)
+    hidden = model.forward(torch.tensor(prompt), caches)[-1:]
+    while len(output) < request.max_new_tokens and not stops.stopped:
+        choice = sampler.choose(model.logits(hidden), output, [])
+        output += choice.token_ids
+        logprobs += choice.logprobs
+        stops.push(output[-1])
+        hidden = model.forward(torch.tensor(output[-1:]), caches)
+    reason = "stop" if stops.stopped else "length"
+    return GenerationResult(tuple(output), bytes(stops.text), reason, GenerationUsage(), tuple(logprobs))
+
+
+def same(actual: GenerationResult, expected: GenerationResult) -> bool:
+    """Equal but for the last bits of log-probabilities."""
+    assert [each.token_id for each in actual.logprobs] == [each.token_id for each in expected.logprobs]
+    for ours, theirs in zip(actual.logprobs, expected.logprobs, strict=True):
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+    return (actual.token_ids, actual.text, actual.finish_reason) == (
+        expected.token_ids,
+        expected.text,
+        expected.finish_reason,
+    )
+
+
+@dataclass
+class Collected:
+    """What a core gave, by request."""
+
+    results: dict[int, GenerationResult] = field(default_factory=dict)
+    errors: dict[int, Exception] = field(default_factory=dict)
+    ids: dict[int, list[int]] = field(default_factory=dict)
+    texts: dict[int, bytes] = field(default_factory=dict)
+
+    def take(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            assert output.id not in self.results, "an output behind the result"
+            assert output.id not in self.errors, "an output behind an error"
+            if output.step is not None:
+                self.ids.setdefault(output.id, []).extend(output.step.token_ids)
+                self.texts[output.id] = self.texts.get(output.id, b"") + output.step.text
+            if output.result is not None:
+                self.results[output.id] = output.result
+                assert tuple(self.ids[output.id]) == output.result.token_ids
+                assert self.texts[output.id] == output.result.text
+            if output.error is not None:
+                self.errors[output.id] = output.error
+
+
+def drain(core: EngineCore, collected: Collected | None = None) -> Collected:
+    collected = collected or Collected()
+    for _ in range(5000):
+        if not core.has_pending_work():
+            assert core.pages.num_available == core.pages.num_pages, "pages have leaked"
+            return collected
+        collected.take(core.step())
+    raise AssertionError("requests are stuck")
+
+
+def run_one(core: EngineCore, request: GenerationRequest, proposer: Proposer | None = None) -> GenerationResult:
+    request_id = core.add(request, proposer)
+    return drain(core).results[request_id]
+
+
+DRAFTERS: list[Callable[[Sequence[int]], Proposer | None]] = [
+    lambda _: None,
+    Oracle,
+    lambda target: AlwaysWrong(target, VOCAB_SIZE),
+    lambda target: RandomDraft(target, VOCAB_SIZE, seed=len(target)),
+]
+
+requests = st.builds(
+    GenerationRequest,
+    prompt=st.tuples(st.integers(0, 30), st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=20)).map(
+        lambda parts: (PROMPT * 2)[: parts[0]] + parts[1]
+    ),
+    max_new_tokens=st.integers(1, 24),
+    temperature=st.sampled_from([0.0, 0.0, 0.8, 2.0]),
+    top_p=st.sampled_from([1.0, 0.9]),
+    top_k=st.sampled_from([0, 5]),
+    min_p=st.sampled_from([0.0, 0.05]),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+    logit_bias=st.sampled_from([{}, {7: 2.0}]),
+    logprobs=st.sampled_from([None, 2]),
+    seed=st.integers(0, 3),
+    stop_ids=st.sampled_from([frozenset(), frozenset({11, 40})]),
+    stop=st.sampled_from([(), (b"</x>",), (b"a", b"</")]),
+    priority=st.integers(0, 2),
+    retain_s=st.sampled_from([0.0, 100.0]),
+    salt=st.sampled_from(["", "other"]),
+)
+"""A third of each prompt is shared with others; half of all are greedy."""
+
+workloads = st.lists(
+    st.tuples(requests, st.sampled_from(DRAFTERS), st.integers(0, 6), st.none() | st.integers(0, 20)),
+    min_size=1,
+    max_size=7,
+)
+"""Each request with its drafter, the steps that pass before it comes, and those after which it is cancelled."""
+
+
+@settings(max_examples=120)
+@given(
+    workload=workloads,
+    num_pages=st.sampled_from([20, 30, 64]),
+    max_batched_tokens=st.sampled_from([4, 9, 64, 512]),
+    max_num_seqs=st.integers(1, 4),
+    prefill_beside_decodes=st.sampled_from([1, 5, 256]),
+    windowed=st.booleans(),
+)
+def test_batched_equals_alone_under_any_load(
+    workload: list[Any],
+    num_pages: int,
+    max_batched_tokens: int,
+    max_num_seqs: int,
+    prefill_beside_decodes: int,
+    windowed: bool,
+) -> None:
+    """Batched == alone, cached == uncached, chunked == one prefill, speculative == plain, preempted == not."""
+    model = tiny_model(windowed=windowed)
+    core = make_core(
+        num_pages=num_pages,
+        model=model,
+        max_batched_tokens=max_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        prefill_beside_decodes=prefill_beside_decodes,
+    )
+    collected, expected = Collected(), {}
+    to_cancel: dict[int, int] = {}
+    for request, drafter, num_steps, num_until_cancelled in workload:
+        target = alone(model, request)
+        request_id = core.add(request, drafter(target.token_ids))
+        expected[request_id] = target
+        if num_until_cancelled is not None:
+            to_cancel[request_id] = num_until_cancelled
+        for _ in range(num_steps):
+            collected.take(core.step())
+            to_cancel = {each: left - 1 for each, left in to_cancel.items()}
+            for cancelled in [each for each, left in to_cancel.items() if left < 0 and each not in collected.results]:
+                core.cancel(cancelled)
+                del expected[cancelled], to_cancel[cancelled]
+    drain(core, collected)
+    assert not collected.errors
+    for request_id, target in expected.items():
+        assert same(collected.results[request_id], target)
+
+
+@pytest.mark.parametrize("max_batched_tokens", [1, 2, 7, 15, 16, 17])
+def test_a_prompt_in_chunks_gives_what_one_prefill_gives(max_batched_tokens: int) -> None:
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=20)
+    core = make_core(max_batched_tokens=max_batched_tokens, max_num_seqs=1)
+    result = run_one(core, request)
+    assert same(result, alone(core.model, request))
+    assert result.usage.forwards == 20 + (len(PROMPT) - 1) // max_batched_tokens
+
+
+@pytest.mark.parametrize("num_shared", [0, 1, 3, 4, 9, len(PROMPT)])
+def test_a_cached_prefix_is_reused_to_the_token_and_changes_nothing_else(num_shared: int) -> None:
+    core = make_core()
+    run_one(core, GenerationRequest(prompt=[*PROMPT[:num_shared], 0, 0, 0], max_new_tokens=9))
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=20)
+    result = run_one(core, request)
+    assert same(result, alone(core.model, request))
+    assert result.usage.cached == min(num_shared, len(PROMPT) - 1)
+    assert result.usage.prefix_hit_rate == result.usage.cached / len(PROMPT)
+
+
+def test_the_answer_is_cached_too_for_the_turn_after_it() -> None:
+    core = make_core()
+    answer = run_one(core, GenerationRequest(prompt=PROMPT, max_new_tokens=10)).token_ids
+    request = GenerationRequest(prompt=[*PROMPT, *answer, 1, 2], max_new_tokens=10)
+    result = run_one(core, request)
+    assert result.usage.cached == len(PROMPT) + len(answer) - 1  # its last token was chosen, never run
+    assert same(result, alone(core.model, request))
+
+
+def test_tenants_share_no_kv() -> None:
+    core = make_core()
+    run_one(core, GenerationRequest(prompt=PROMPT, max_new_tokens=2, salt="one"))
+    assert run_one(core, GenerationRequest(prompt=PROMPT, max_new_tokens=2, salt="two")).usage.cached == 0
+    assert run_one(core, GenerationRequest(prompt=PROMPT, max_new_tokens=2, salt="one")).usage.cached == 15
+
+
+def test_models_share_no_kv() -> None:
+    first, second = (Decoder(tiny_parameters(tiny_config(), seed)) for seed in (0, 1))
+    again = Decoder(tiny_parameters(tiny_config(), seed=0))
+    scaled = Decoder(tiny_parameters(tiny_config(rope_theta=20000.0), seed=0))
+    assert first.fingerprint == again.fingerprint
+    assert len({first.fingerprint, second.fingerprint, scaled.fingerprint}) == 3
+
+
+def test_running_requests_lose_their_pages_and_finish_all_the_same() -> None:
+    core = make_core(num_pages=14)
+    wanted = [GenerationRequest(prompt=[*PROMPT[:8], number], max_new_tokens=40) for number in range(3)]
+    ids = [core.add(request) for request in wanted]
+    collected = drain(core)
+    assert sum(collected.results[each].usage.preempted for each in ids) > 0
+    for request_id, request in zip(ids, wanted, strict=True):
+        assert same(collected.results[request_id], alone(core.model, request))
+
+
+def test_a_windowed_sequence_holds_no_more_pages_than_its_window_needs() -> None:
+    model = tiny_model(windowed=True)
+    core = make_core(num_pages=10, model=model, max_batched_tokens=8)
+    request = GenerationRequest(prompt=PROMPT * 4, max_new_tokens=60)
+    request_id = core.add(request)
+    most, collected = 0, Collected()
+    while core.has_pending_work():
+        collected.take(core.step())
+        most = max(most, core.pages.stats().num_in_use)
+    assert same(collected.results[request_id], alone(model, request))
+    assert most <= core.pages.max_pages(124, 8) <= 6
+
+
+def test_a_draft_is_verified_through_several_blocks_of_the_lm_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make_core()
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=170)
+    target = alone(core.model, request)
+    rows: list[int] = []
+    real = core.model.logits
+
+    def counted(hidden: Tensor) -> Tensor:
+        rows.append(len(hidden))
+        return real(hidden)
+
+    monkeypatch.setattr(core.model, "logits", counted)
+    result = run_one(core, request, Oracle(target.token_ids))
+    assert same(result, target)
+    assert max(rows) == LM_HEAD_ROWS
+    assert sum(rows) == 170
+
+
+def test_decodes_share_one_pass_of_the_lm_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, calls = make_core(), []
+    real = core.model.logits
+    monkeypatch.setattr(core.model, "logits", lambda hidden: calls.append(len(hidden)) or real(hidden))
+    for number in range(5):
+        core.add(GenerationRequest(prompt=[number, 2], max_new_tokens=4))
+    drain(core)
+    assert calls == [5, 5, 5, 5]
+
+
+def test_numbers_that_are_none_fail_their_own_request_only() -> None:
+    parameters = tiny_parameters(tiny_config())
+    parameters.embedding[VOCAB_SIZE - 1] = torch.nan
+    core = make_core(model=Decoder(parameters))
+    good = GenerationRequest(prompt=PROMPT, max_new_tokens=12, logit_bias={VOCAB_SIZE - 1: -1e4})
+    bad = [
+        GenerationRequest(prompt=[*PROMPT, VOCAB_SIZE - 1], max_new_tokens=12, temperature=temperature)
+        for temperature in (0.0, 1.0)
+    ]
+    ids = [core.add(bad[0]), core.add(good), core.add(bad[1])]
+    collected = drain(core)
+    assert same(collected.results[ids[1]], alone(tiny_model(), good))
+    assert {type(collected.errors[each]) for each in (ids[0], ids[2])} == {NumericFault}
+
+
+def test_numbers_that_are_none_behind_a_wrong_draft_are_nobodys_business() -> None:
+    """A draft that leads the model into an overflow must not change the answer."""
+    parameters = tiny_parameters(tiny_config())
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=12)
+    target = alone(tiny_model(), request).token_ids
+    poison = next(each for each in range(VOCAB_SIZE) if each not in {*PROMPT, *target})
+    parameters.embedding[poison] = torch.nan
+    core = make_core(model=Decoder(parameters))
+
+    class Poisoned:
+        def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+            return [*target[len(output_ids) : len(output_ids) + 2], poison, poison][:max_tokens]
+
+    assert run_one(core, request, Poisoned()).token_ids == target
+    assert run_one(core, request).token_ids == target
+
+
+def test_a_pass_that_raises_fails_whose_tokens_raise_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make_core()
+    real = core.model.forward_batch
+
+    def fail_on_41(batch: Any, kv: Any) -> Tensor:
+        if 41 in batch.token_ids.tolist():
+            raise RuntimeError("not enough memory")
+        return real(batch, kv)
+
+    monkeypatch.setattr(core.model, "forward_batch", fail_on_41)
+    wanted = [GenerationRequest(prompt=[*PROMPT[: 3 + at], 2], max_new_tokens=3 + at) for at in range(3)]
+    ids = [core.add(request) for request in wanted]
+    bad = core.add(GenerationRequest(prompt=[5, 41], max_new_tokens=6))
+    collected = drain(core)
+    for request_id, request in zip(ids, wanted, strict=True):
+        assert same(collected.results[request_id], alone(tiny_model(), request))
+    assert isinstance(collected.errors[bad], EngineFault)
+    assert "not enough memory" in str(collected.errors[bad])
+    assert isinstance(collected.errors[bad].__cause__, RuntimeError)
+
+
+def test_a_drafter_that_raises_fails_its_own_request() -> None:
+    class Broken:
+        def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+            if output_ids:
+                raise ZeroDivisionError("drafter")
+            return [1]
+
+    core = make_core()
+    good = GenerationRequest(prompt=PROMPT, max_new_tokens=5)
+    ids = core.add(good), core.add(GenerationRequest(prompt=[1, 2], max_new_tokens=5), Broken())
+    collected = drain(core)
+    assert same(collected.results[ids[0]], alone(core.model, good))
+    assert isinstance(collected.errors[ids[1]].__cause__, ZeroDivisionError)
+
+
+def test_a_request_whose_time_is_over_fails_and_frees_its_pages() -> None:
+    now = [0.0]
+    core = make_core(clock=lambda: now[0])
+    late = core.add(GenerationRequest(prompt=PROMPT, max_new_tokens=50, deadline_s=5.0))
+    good = core.add(GenerationRequest(prompt=PROMPT, max_new_tokens=50, deadline_s=50.0))
+    collected = Collected()
+    for _ in range(3):
+        collected.take(core.step())
+    now[0] = 5.0
+    drain(core, collected)
+    assert isinstance(collected.errors[late], DeadlineExceeded)
+    assert list(collected.results) == [good]
+
+
+def test_cancelling_what_has_ended_or_never_was_does_nothing() -> None:
+    core = make_core()
+    request_id = core.add(GenerationRequest(prompt=PROMPT, max_new_tokens=2))
+    drain(core)
+    core.cancel(request_id)
+    core.cancel(12345)
+    core.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "message"),
+    [
+        (GenerationRequest(prompt=[1] * 190, max_new_tokens=11), DoesNotFit, "190 tokens and up to 11 new"),
+        (GenerationRequest(prompt=[1] * 100, max_new_tokens=50), DoesNotFit, "pages"),
+        (GenerationRequest(prompt=[1, VOCAB_SIZE], max_new_tokens=1), RequestError, "outside"),
+        (GenerationRequest(prompt=[1, -1], max_new_tokens=1), RequestError, "outside"),
+        (GenerationRequest(prompt=[1], max_new_tokens=1, logit_bias={VOCAB_SIZE: 1.0}), RequestError, "logit_bias"),
+        (GenerationRequest(prompt=[1], max_new_tokens=1, adapter="none"), RequestError, "adapter"),
+        (GenerationRequest(prompt="text", max_new_tokens=1), RequestError, "token ids"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_when_it_comes(
+    request_: GenerationRequest, error: type[Exception], message: str
+) -> None:
+    core = make_core(num_pages=30)
+    with pytest.raises(error, match=message):
+        core.add(request_)
+    assert not core.has_pending_work()
+    core.check_integrity()
+
+
+def test_no_more_wait_than_may() -> None:
+    core = make_core(max_waiting=2)
+    for _ in range(2):
+        core.add(GenerationRequest(prompt=PROMPT, max_new_tokens=2))
+    with pytest.raises(QueueFull, match="2"):
+        core.add(GenerationRequest(prompt=PROMPT, max_new_tokens=2))
+    assert len(drain(core).results) == 2
+
+
+def test_reset_forgets_requests_and_cache() -> None:
+    core = make_core()
+    core.add(GenerationRequest(prompt=PROMPT, max_new_tokens=9))
+    core.step()
+    core.reset()
+    assert not core.has_pending_work()
+    assert run_one(core, GenerationRequest(prompt=PROMPT, max_new_tokens=2)).usage.cached == 0
+
+
+def test_a_pool_that_holds_nothing_or_more_than_there_is_says_so() -> None:
+    model = tiny_model()
+    with pytest.raises(ValueError, match="one page of 4 tokens takes"):
+        EngineCore(model, TOKEN_BYTES, EngineConfig(kv_bytes=10, page_size=4))
+    with pytest.raises(Exception, match=r"no memory for .* GB of KV"):
+        EngineCore(model, TOKEN_BYTES, EngineConfig(kv_bytes=1 << 55))
