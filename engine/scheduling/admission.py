@@ -8,13 +8,16 @@ from engine.errors import DoesNotFit
 from engine.paging.pages import KVPages
 from engine.scheduling.sequence import Sequence
 
+RETRY_STEPS = 8
+"""Steps after which a sequence that found no pages is looked at again even though none were given back."""
+
 
 @dataclass(slots=True)
 class Refusal:
-    """The state of the pool in which a sequence found no pages: with no more than this, it finds none again."""
+    """The fewest pages that were available since a sequence found too few, and the steps since then."""
 
     num_available: int
-    num_cached: int
+    num_steps: int = 0
 
 
 class Admission:
@@ -42,17 +45,17 @@ class Admission:
 
     def admit(self, sequence: Sequence, num_running: int) -> bool:
         """Open the sequence's pages, with what is cached of its tokens; False: it has to wait, nothing changed."""
-        if num_running and not self._may_fit(sequence, num_running + 1):
+        if num_running and self._is_hopeless(sequence):
             return False
-        num_available = self._pages.num_available
         num_cached = self._pages.open(sequence.id, sequence.token_ids, sequence.root)
         num_tokens = self._num_reserved(sequence, num_cached)
         num_missing = -(-num_tokens // self._pages.page_size) - len(self._pages.page_table(sequence.id))
         if num_running and num_missing + num_running + 1 > self._pages.num_available:  # growing would evict for nothing
             self._pages.close(sequence.id)
-            self._refusals[sequence.id] = Refusal(num_available, num_cached)
+            self._refusals[sequence.id] = Refusal(self._pages.num_available)
             return False
-        self._pages.grow(sequence.id, num_tokens)
+        has_grown = self._pages.grow(sequence.id, num_tokens)
+        assert has_grown, "alone every sequence fits"
         self.forget(sequence)
         sequence.num_computed = num_cached
         if not sequence.num_preempted:
@@ -63,27 +66,20 @@ class Admission:
         """The sequence does not wait any more."""
         self._refusals.pop(sequence.id, None)
 
-    def _may_fit(self, sequence: Sequence, num_left: int) -> bool:
-        """Without touching the pool: False where it is certain that pages are missing.
+    def _is_hopeless(self, sequence: Sequence) -> bool:
+        """Whether to save the look into the cache: nothing was given back since the last one.
 
-        Cached pages count as in use by others here, and so as free of charge; whether they are shows when they are
-        opened. That is repeated only when pages have become available or more of the prompt is cached.
+        The others may compute a prefix that it shares, and then it needs fewer pages, so now and then it is looked at.
         """
-        num_available = self._pages.num_available
-        num_cached = self._pages.num_cached(sequence.token_ids, sequence.root)
-        if self._most_pages(sequence) - num_cached // self._pages.page_size + num_left > num_available:
-            return False
         refusal = self._refusals.get(sequence.id)
-        if refusal is None or num_available > refusal.num_available or num_cached > refusal.num_cached:
-            return True
+        num_available = self._pages.num_available
+        if refusal is None or num_available > refusal.num_available or refusal.num_steps == RETRY_STEPS:
+            return False
         refusal.num_available = num_available
-        return False
-
-    def _most_pages(self, sequence: Sequence) -> int:
-        """The most pages that it holds at once until all its tokens are computed."""
-        return self._pages.max_pages(len(sequence.token_ids), self._max_batched_tokens)
+        refusal.num_steps += 1
+        return True
 
     def _num_reserved(self, sequence: Sequence, num_cached: int) -> int:
         """How many tokens to have pages for at once: all, or with a sliding window what it may hold at once."""
-        at_once = self._most_pages(sequence) * self._pages.page_size
+        at_once = self._pages.max_pages(len(sequence.token_ids), self._max_batched_tokens) * self._pages.page_size
         return min(len(sequence.token_ids), max(at_once, num_cached + self._max_batched_tokens))

@@ -187,8 +187,8 @@ class Scheduler:
         if num_decodes:
             num_left = min(num_left, self.config.prefill_beside_decodes)
         for sequence, share in zip(prefills, shares([each.num_pending for each in prefills], num_left), strict=True):
-            if share and sequence.status is Status.RUNNING and (num_tokens := self._secure(sequence, share)):
-                self._scheduled[sequence.id] = num_tokens
+            if share and sequence.status is Status.RUNNING and self._secure(sequence, share):
+                self._scheduled[sequence.id] = share
 
     def _schedule_drafts(self) -> None:
         """Drafts ride where all pending tokens do, on the last chunk of a prompt as well."""
@@ -201,16 +201,15 @@ class Scheduler:
         for sequence, share in zip(drafted, shares([each.num_draftable for each in drafted], num_left), strict=True):
             self._scheduled[sequence.id] += self._secure_draft(sequence, share)
 
-    def _secure(self, sequence: Sequence, num_tokens: int) -> int:
-        """Have pages for the next tokens, taken from the sequences of the largest rank; returns for how many it has."""
+    def _secure(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Have pages for the next tokens, taken from those of the largest rank; False: from the sequence itself."""
         while not self._pages.grow(sequence.id, sequence.num_computed + num_tokens):
+            assert len(self._running) > 1, "alone every sequence fits"
             victim = self._running[-1]
-            if len(self._running) == 1:  # it is alone and lacks the page that a copy is still to be made from
-                return min(num_tokens, self._num_covered(sequence) - sequence.num_computed)
             self._preempt(victim)
             if victim is sequence:
-                return 0
-        return num_tokens
+                return False
+        return True
 
     def _secure_draft(self, sequence: Sequence, num_drafted: int) -> int:
         """Have pages for draft tokens, as far as a page for the next token of each running sequence is left."""

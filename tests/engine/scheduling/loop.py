@@ -96,6 +96,14 @@ class Loop:
         self.num_run += sum(planned.values())
         self.check_integrity()
 
+    def step_until(self, condition: Callable[[], bool], max_steps: int = 200) -> None:
+        """Step until it holds."""
+        for _ in range(max_steps):
+            if condition():
+                return
+            self.step()
+        raise AssertionError(f"not within {max_steps} steps")
+
     def drain(self, max_steps: int = 1000) -> int:
         """Step until all is done; returns how many steps that took."""
         first = self.num_steps
@@ -145,9 +153,10 @@ class Loop:
         sequence = self.sequences[sequence_id]
         start = sequence.num_computed
         ids = (sequence.token_ids[start:] + sequence.draft)[:num_tokens]
-        history = 0
+        history, histories = 0, []
         for position, token_id in enumerate(sequence.token_ids[:start] + ids):
             history = extended(history, token_id)
+            histories.append(history)
             slot = self._slot(sequence_id, position)
             if position >= start:
                 assert slot is not None, "a token is run that has no page"
@@ -158,7 +167,7 @@ class Loop:
         if num_tokens < sequence.num_pending:
             return []
         accepted = ids[sequence.num_pending :][: num_accepted(num_tokens - sequence.num_pending)]
-        return [*accepted, written(history)]
+        return [*accepted, written(histories[len(sequence.token_ids) + len(accepted) - 1])]
 
     def _slot(self, sequence_id: int, position: int) -> int | None:
         table, size = self.pages.page_table(sequence_id), self.pages.page_size
