@@ -68,9 +68,10 @@ class Worker(Generic[C]):
     def __init__(self, core: C) -> None:
         self._loop = _Loop(core)
         self._thread = threading.Thread(target=self._loop.run, name="engine", daemon=True)
-        self._thread.start()
-        weakref.finalize(self, self._loop.post, self._loop.stop).atexit = False
         _OPEN.add(self)
+        _THREADS.add(self._thread)
+        weakref.finalize(self, self._loop.post, self._loop.stop).atexit = False
+        self._thread.start()
 
     def submit(self, ticket: Ticket, request: GenerationRequest, proposer: Proposer | None) -> Future[None]:
         """Have the core take a request before its next step; the future raises what the core refuses it with.
@@ -228,9 +229,13 @@ def _caused(error: E, cause: Exception) -> E:
 
 
 _OPEN: weakref.WeakSet[Worker[Any]] = weakref.WeakSet()
+_THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Those that run, also behind a worker that is gone: they free the core's tensors as their last act."""
 
 
 @atexit.register
-def _close_all() -> None:
+def _end_all() -> None:
     for worker in list(_OPEN):
-        worker.close(EXIT_SECONDS)
+        worker.close(0.0)
+    for thread in list(_THREADS):
+        thread.join(EXIT_SECONDS)

@@ -191,19 +191,42 @@ def test_a_worker_that_nobody_holds_stops_and_is_freed() -> None:
 
 
 EXITING = """
+import time
 from engine.streams import Stream
 from engine.worker import Worker
 from tests.engine.fake_core import FakeCore, counting
-stream = Stream(Worker(FakeCore()), counting(0, 10**9))
-print(next(stream).token_ids)
+
+class SlowToFree(FakeCore):
+    def __del__(self):
+        time.sleep(0.3)
+        print("freed")
+
+def main():
+    stream = Stream(Worker(SlowToFree()), counting(0, 10**9))
+    print(next(stream).token_ids)
+    return stream
 """
 
 
-def test_the_interpreter_ends_while_a_request_runs() -> None:
+@pytest.mark.parametrize("end", ["kept = main()", "main()"])
+def test_the_interpreter_ends_while_a_request_runs_and_waits_for_the_thread(end: str) -> None:
+    """A thread that frees tensors while the interpreter goes away aborts the process."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", EXITING], capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        [sys.executable, "-W", "error", "-c", EXITING + end], capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "(0,)\n", "")
+    freed = "" if end.startswith("kept") else "freed\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "(0,)\n" + freed, "")
+
+
+def test_the_interpreter_closes_what_is_open_before_it_ends() -> None:
+    look = "import atexit; atexit.register(lambda: print(kept._worker._thread.is_alive()))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", look + EXITING + "kept = main()"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert done.stdout.splitlines()[:2] == ["(0,)", "False"]
 
 
 Plan = tuple[int, str, int]
