@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 MODEL ?= qwen2.5-coder-1.5b
 FUZZ_SECONDS ?= 60
+MINUTES ?= 5
 TEST_MODELS := smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: all demo serve test test-long fuzz lint format bench models-for-tests clean
+.PHONY: all demo serve test test-long fuzz soak lint format bench peers models-for-tests clean
 .DEFAULT_GOAL := all
 
 all: $(VENV)/.installed
@@ -63,6 +64,14 @@ test-long: lint models-for-tests
 # The editor, by coverage, for FUZZ_SECONDS; what it finds lies in build/fuzz.
 fuzz: $(VENV)/.installed-fuzz
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+# Random traffic on the engine for MINUTES: nothing leaks, nothing sticks, nothing changes an answer.
+soak: models-for-tests $(VENV)/.installed-test
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+# The engines that `python -m benchmarks.engine --peers vllm,transformers` measures against, under the cache folder.
+peers: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.peers
 
 # The table of README.md: prefill, plain and copy tokens a second, load time and memory of every model.
 bench: models-for-tests $(VENV)/.installed-test

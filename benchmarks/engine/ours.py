@@ -1,0 +1,139 @@
+"""Our engine as a contestant; the one file here that calls the engine.
+
+Its core is stepped in this process: no thread between, nothing sent, as for the peers. The KV pool is as large as
+theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from agent_runtime.models.settings import LoadOptions, ModelSettings
+from agent_runtime.wiring import open_model
+from benchmarks.peers.jobs import Job, Recorder
+from benchmarks.peers.serving import peak_bytes, serve, take_stdout
+from engine.core import EngineCore
+from engine.engine_config import EngineConfig
+from engine.speculation import window
+from engine.types import GenerationRequest, Output, Proposer
+
+KV_BYTES = 2 << 30
+MOST_LOGPROBS = 100
+FAR = 1e9
+"""Stands for a token that is not among the likeliest ones."""
+
+
+class FixedDraft:
+    """Proposes one draft, whatever has been written."""
+
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        self._token_ids = list(token_ids)
+
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+        """The draft."""
+        return self._token_ids[:max_tokens]
+
+
+class Ours:
+    """One engine."""
+
+    def __init__(self, model: str, context: int) -> None:
+        loaded = open_model(model, ModelSettings.from_env(os.environ), LoadOptions(context=2))
+        loaded.engine.close()  # its model goes on in an engine of the size that is measured
+        config = EngineConfig(max_seq_len=context, kv_bytes=KV_BYTES)
+        self._core = EngineCore(loaded.engine.model, loaded.text.tokenizer.token_bytes(), config)
+        self._num_verified = 0
+
+    def run(self, raw: dict[str, Any]) -> list[dict[str, Any]]:
+        """Run a job."""
+        job = Job.from_json(raw)
+        recorder = Recorder(job, time.perf_counter())
+        numbers: dict[int, int] = {}
+        while (due := recorder.due(time.perf_counter())) or self._core.has_pending_work():
+            for number, arrival in due:
+                numbers[self._add(arrival.prompt_ids, arrival.num_new, job.salt)] = number
+            for output in self._step():
+                if output.step is not None:
+                    recorder.tokens(numbers[output.id], output.step.token_ids, time.perf_counter())
+        return [asdict(answer) for answer in recorder.answers()]
+
+    def verify(self, asked: dict[str, Any]) -> list[tuple[int, list[float]]]:
+        """Seconds of one step of the engine over k tokens, the prompt's last one and k - 1 drafted, for each k.
+
+        All of the prompt but its last token is cached. The draft is what the engine wrote before, so it is confirmed,
+        but where rounding tips a near-tie.
+        """
+        prompt, sizes = asked["prompt_ids"], asked["sizes"]
+        window.FIRST = window.LARGEST = max(sizes)  # a draft is as long as is asked for, not as has paid before
+        self._num_verified += 1
+        salt = f"verify:{self._num_verified}"
+        reference = self._output(self._add(prompt, max(sizes), salt))
+        found: list[tuple[int, list[float]]] = []
+        for size in sizes:
+            draft = FixedDraft(reference[: size - 1])
+            found.append((size, [self._seconds_of_pass(prompt, size, draft, salt) for _ in range(asked["repeats"])]))
+        return found
+
+    def margin(self, asked: dict[str, Any]) -> float:
+        """By how much the model finds `first` likelier than `second` behind `context`, natural logarithm."""
+        request = GenerationRequest(asked["context"], 1, logprobs=MOST_LOGPROBS, salt="margin")
+        request_id, found = self._core.add(request), dict[int, float]()
+        while self._core.has_pending_work():
+            for output in self._step():
+                if output.id == request_id and output.result is not None:
+                    found = dict(output.result.logprobs[0].top)
+        return (
+            found[asked["first"]] - found[asked["second"]] if {asked["first"], asked["second"]} <= set(found) else FAR
+        )
+
+    def _add(self, prompt: Sequence[int], num_new: int, salt: str, proposer: Proposer | None = None) -> int:
+        return self._core.add(GenerationRequest(prompt, num_new, salt=salt), proposer)
+
+    def _step(self) -> list[Output]:
+        outputs = self._core.step()
+        for output in outputs:
+            if output.error is not None:
+                raise output.error
+        return outputs
+
+    def _output(self, request_id: int) -> list[int]:
+        token_ids: list[int] = []
+        while self._core.has_pending_work():
+            for output in self._step():
+                if output.id == request_id and output.step is not None:
+                    token_ids += output.step.token_ids
+        return token_ids
+
+    def _seconds_of_pass(self, prompt: Sequence[int], size: int, draft: FixedDraft, salt: str) -> float:
+        request_id = self._add(prompt, size, salt, draft)
+        began = time.perf_counter()
+        self._step()
+        seconds = time.perf_counter() - began
+        self._core.cancel(request_id)  # where a near-tie left it unfinished
+        return seconds
+
+
+def main() -> None:
+    """Load the model and serve."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True, help="a name of the catalogue, a file or a folder")
+    parser.add_argument("--context", type=int, required=True, help="tokens of prompt and answer")
+    options = parser.parse_args()
+    channel = take_stdout()
+    contestant = Ours(options.model, options.context)
+    operations = {
+        "run": contestant.run,
+        "verify": contestant.verify,
+        "margin": contestant.margin,
+        "peak_bytes": peak_bytes,
+    }
+    serve(channel, operations, {"version": "Hunk", "abilities": ["arrivals", "prefix"]})
+
+
+if __name__ == "__main__":
+    main()

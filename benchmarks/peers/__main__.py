@@ -1,0 +1,23 @@
+"""Builds the peers' environments under the cache folder: `python -m benchmarks.peers` (what `make peers` runs)."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from agent_runtime.models.settings import ModelSettings
+from benchmarks.peers.environments import PEERS, PeerFailed, build
+
+
+def main() -> None:
+    """Build what is not there yet."""
+    cache_dir = ModelSettings.from_env(os.environ).cache_dir
+    try:
+        for peer in PEERS.values():
+            build(peer, cache_dir)
+    except PeerFailed as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
