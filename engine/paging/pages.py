@@ -68,7 +68,6 @@ class KVPages:
         them does, and where the rest of the prompt needs that page, the whole pages are the match.
         """
         assert sequence_id not in self._tables, f"sequence {sequence_id} is open already"
-        self._cache.start(root)
         match = self._cache.match(root, token_ids, len(token_ids) - 1)
         table = self._tables[sequence_id] = PageTable(match.tail, self._next_use())
         self._cache.enter(match.tail)

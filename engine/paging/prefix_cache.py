@@ -45,10 +45,7 @@ class PrefixCache:
         With a window, only the pages that the next token sees must be there. Of several pages that begin with what
         follows, the one with the most tokens in common is taken, whole or partly filled.
         """
-        root_node = self.roots.get(root)
-        if root_node is None:
-            return PrefixMatch(ChainNode(b""))
-        tail = node = root_node
+        tail = node = self.roots.get(root) or ChainNode(root)
         run_start = 0  # the pages [run_start, node.depth) are there
         while (end := (node.depth + 1) * self.page_size) <= limit:
             child = self._child(node, tuple(token_ids[end - self.page_size : end]))
@@ -61,12 +58,6 @@ class PrefixCache:
                 tail = node
         start = tail.depth * self.page_size
         return self._partial_match(tail, tuple(token_ids[start : min(start + self.page_size, limit)]))
-
-    def start(self, root: bytes) -> ChainNode:
-        """The node of the empty prefix under this root."""
-        if root not in self.roots:
-            self.roots[root] = ChainNode(root)
-        return self.roots[root]
 
     def extend(self, tail: ChainNode, token_ids: tuple[int, ...], page: int, last_used: int) -> ChainNode | None:
         """The node behind `tail` with these tokens; `page` becomes its page if it has none.
@@ -113,7 +104,9 @@ class PrefixCache:
         self._prune(node)
 
     def enter(self, node: ChainNode) -> None:
-        """A sequence goes on from this node."""
+        """A sequence goes on from this node; from a root that is new, the first one."""
+        if node.parent is None:
+            self.roots[node.key] = node
         node.num_users += 1
 
     def leave(self, node: ChainNode) -> None:

@@ -19,7 +19,8 @@ def test_among_many_children_the_longest_common_prefix_is_found(
     entries: list[tuple[int, ...]], query: list[int]
 ) -> None:
     cache = PrefixCache(page_size=6)
-    root = cache.start(b"root")
+    root = cache.match(b"root", [], 0).tail
+    cache.enter(root)
     for page, ids in enumerate(entries):
         cache.add_leaf(root, ids, page, last_used=0)
     match = cache.match(b"root", query, len(query))
