@@ -7,6 +7,7 @@ from collections.abc import Callable
 from engine.paging.page import NO_PAGE
 from engine.paging.pages import KVPages
 from engine.scheduling import Scheduler, SchedulerConfig, Sequence, Status
+from engine.scheduling.waiting import ranking
 
 EMPTY = -1
 
@@ -133,7 +134,9 @@ class Loop:
     def _check_plan(self, planned: dict[int, int], decoding: set[int], preempted: dict[int, int]) -> None:
         """What holds for every schedule."""
         assert sum(planned.values()) <= self.config.max_batched_tokens
-        assert planned or not self.sequences, "nothing runs, though something could"
+        if self.sequences:
+            first = min(self.running, key=ranking(self.config.aging_s))
+            assert first.id in planned, "the first one does not get on"
         prefill = 0
         for sequence_id, num_tokens in planned.items():
             sequence = self.sequences[sequence_id]
