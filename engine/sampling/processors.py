@@ -40,7 +40,7 @@ class RepetitionPenalty:
 
     def follow(self, output_ids: Sequence[int], vocab_size: int) -> None:
         """The next row to come follows the prompt and `output_ids`."""
-        if len(self._seen) != vocab_size or list(output_ids[: len(self._marked)]) != self._marked:
+        if not len(self._seen) or list(output_ids[: len(self._marked)]) != self._marked:
             self._seen = np.zeros(vocab_size, dtype=np.bool_)
             self._seen[self._prompt_ids] = True
             self._marked = []
