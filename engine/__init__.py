@@ -1,1 +1,50 @@
-"""Runs a decoder language model: token ids in, token ids out."""
+"""Runs decoder language models for many callers at once: token ids in, token ids out."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.classic import ContinuousBatchingEngine
+    from engine.engine import Engine, EngineStats
+    from engine.engine_config import EngineConfig
+    from engine.kv_cache import KVCache, reset_all_caches
+    from engine.model import Decoder
+    from engine.scheduling import SchedulerConfig
+    from engine.types import GenerationRequest, GenerationResult, GenerationStep
+
+__all__ = [
+    "ContinuousBatchingEngine",
+    "Decoder",
+    "Engine",
+    "EngineConfig",
+    "EngineStats",
+    "GenerationRequest",
+    "GenerationResult",
+    "GenerationStep",
+    "KVCache",
+    "SchedulerConfig",
+    "reset_all_caches",
+]
+
+_HOMES = {
+    "ContinuousBatchingEngine": "engine.classic",
+    "Decoder": "engine.model",
+    "Engine": "engine.engine",
+    "EngineConfig": "engine.engine_config",
+    "EngineStats": "engine.engine",
+    "GenerationRequest": "engine.types",
+    "GenerationResult": "engine.types",
+    "GenerationStep": "engine.types",
+    "KVCache": "engine.kv_cache",
+    "SchedulerConfig": "engine.scheduling",
+    "reset_all_caches": "engine.kv_cache",
+}
+"""Imported when they are asked for: torch takes a second, and errors, types and scheduling do without it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
