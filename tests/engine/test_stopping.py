@@ -145,6 +145,20 @@ def test_no_more_than_an_open_character_is_held_back(text: bytes, end: int) -> N
     assert border == min(parted, default=end)
 
 
+def test_every_first_byte_opens_its_characters_until_they_are_whole() -> None:
+    codes = {*range(0, 0x110000, 61), 0x7F, 0x80, 0x7FF, 0x800, 0xFFFD, 0xFFFF, 0x10000, 0x10FFFF} - {
+        *range(0xD800, 0xE000)
+    }
+    opened = set()
+    for character in (chr(code).encode() for code in sorted(codes)):
+        opened.add(character[0])
+        assert character_border(bytearray(character), len(character)) == len(character)
+        for length in range(1, len(character)):
+            assert character_border(bytearray(character[:length]), length) == 0
+    for byte in {*range(256)} - opened:
+        assert character_border(bytearray([byte]), 1) == 1
+
+
 def is_character(part: bytes, size: int) -> bool:
     try:
         return len(part) == size and len(part.decode()) == 1
