@@ -26,7 +26,6 @@ from benchmarks.engine.workload import Text, fitting, measures, source_text
 from benchmarks.machine import describe
 from benchmarks.peers.contestant import ContestantFailed
 from benchmarks.peers.environments import PEERS
-from engine.config import ModelConfig
 
 CONTEXT = 9216
 """Tokens of the longest prompt and its answer, and some more."""
@@ -88,13 +87,12 @@ def _is_there(name: str, cache_dir: Path) -> bool:
 def _measure(model: str, peers: list[str], options: argparse.Namespace, cache_dir: Path) -> Outcome:
     print(f"{model}: loading in {', '.join(['hunk', *peers])}", file=sys.stderr, flush=True)
     with entrants(model, CONTEXT, peers, cache_dir) as found:
-        config = ModelConfig.from_hf(json.loads((found.folder / "config.json").read_text(encoding="utf-8")))
         tokenizer, _ = text_side.from_folder(found.folder)
         text = Text(tokenizer.encode(source_text()))
         kinds = options.only.split(",") if options.only else ["prefill", "decode", "load", "prefix"]
         chosen = [measure for measure in measures(text) if measure.name.split(" ")[0] in kinds]
-        chosen = fitting(chosen, min(CONTEXT, config.max_positions), lambda why: print(why, file=sys.stderr))
-        return hold(found, config, chosen, text, options.rounds)
+        chosen = fitting(chosen, min(CONTEXT, found.config.max_positions), lambda why: print(why, file=sys.stderr))
+        return hold(found, chosen, text, options.rounds)
 
 
 if __name__ == "__main__":

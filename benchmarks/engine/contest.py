@@ -38,9 +38,9 @@ class Outcome:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-def hold(entrants: Entrants, config: ModelConfig, measures: Sequence[Measure], text: Text, rounds: int) -> Outcome:
+def hold(entrants: Entrants, measures: Sequence[Measure], text: Text, rounds: int) -> Outcome:
     """Run `measures` in all entrants, `rounds` times."""
-    outcome = Outcome(config, samples={one.name: defaultdict(list) for one in entrants.all})
+    outcome = Outcome(entrants.config, samples={one.name: defaultdict(list) for one in entrants.all})
     outcome.versions = {one.name: one.version for one in entrants.all}
     outcome.agreements = {peer.name: {} for peer in entrants.peers}
     verify_prompt = text.take(VERIFY_CONTEXT + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from agent_runtime.models.store import Store
 from agent_runtime.threads import spin_settings
 from benchmarks.peers.contestant import Contestant
 from benchmarks.peers.environments import PEERS
+from engine.config import ModelConfig
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 OURS = "hunk"
@@ -26,6 +28,7 @@ class Entrants:
     """Who takes part, where the model lies as the folder that all but ours read, and who measures the machine."""
 
     folder: Path
+    config: ModelConfig
     machine: Contestant
     ours: Contestant
     peers: tuple[Contestant, ...]
@@ -41,21 +44,24 @@ def entrants(model: str, context: int, peers: Sequence[str], cache_dir: Path) ->
     """Load `model` in all of them, one after the other; raises ContestantFailed. They end with the context."""
     with ExitStack() as stack:
         environ = spin_settings(os.environ)
-        arguments = ["--context", str(context)]
-        command = [sys.executable, "-m", "benchmarks.engine.ours", "--model", model, *arguments]
+        command = [sys.executable, "-m", "benchmarks.engine.ours", "--model", model, "--context", str(context)]
         ours = stack.enter_context(Contestant(OURS, command, CHECKOUT, environ))
         files = resolve(model, Store(cache_dir))
         folder = files.path if files.kind == "safetensors" else copy_path(files, cache_dir)  # which ours has made
-        command = [sys.executable, "-m", "benchmarks.engine.ceiling", "--config", str(folder / "config.json")]
+        config_file = folder / "config.json"
+        config = ModelConfig.from_hf(json.loads(config_file.read_text(encoding="utf-8")))
+        command = [sys.executable, "-m", "benchmarks.engine.ceiling", "--config", str(config_file)]
         machine = stack.enter_context(Contestant("machine", command, CHECKOUT, environ))
         outside = Path(stack.enter_context(TemporaryDirectory(prefix="hunk-peers-")))
         (outside / "benchmarks").symlink_to(CHECKOUT / "benchmarks")  # and nothing else of the checkout
+        context = min(context, config.max_positions)
         started = []
         for name in peers:
             python = PEERS[name].python(cache_dir)
             assert python is not None, f"{name} has no environment"
-            command = [str(python), "-P", "-m", PEERS[name].module, "--model", str(folder), *arguments]
+            command = [str(python), "-P", "-m", PEERS[name].module]
+            command += ["--model", str(folder), "--context", str(context)]
             started.append(
                 stack.enter_context(Contestant(name, command, outside, environ | {"PYTHONPATH": str(outside)}))
             )
-        yield Entrants(folder, machine, ours, tuple(started))
+        yield Entrants(folder, config, machine, ours, tuple(started))

@@ -11,8 +11,9 @@ from benchmarks.peers.jobs import Answer
 Figures = dict[str, float]
 """Names of figures, as they stand in the report, and their values."""
 
-HIGHER_IS_BETTER = ("_tok_s",)
-"""How names of rates end; of all other figures, less is better."""
+RATE, OF_ITS_OWN = "_tok_s", ("_share", "_ratio_16")
+"""How names of rates end, of which more is better, and names of what compares a contestant with itself or with the
+machine; of all other figures less is better."""
 
 
 def figures(measure: str, answers: Sequence[Answer]) -> Figures:
@@ -64,11 +65,8 @@ def gaps(streams: Sequence[Answer], since: float) -> list[float]:
     ]
 
 
-def is_rate(name: str) -> bool:
-    """Tell whether more of it is better."""
-    return name.endswith(HIGHER_IS_BETTER)
-
-
-def advantage(name: str, ours: float, theirs: float) -> float:
-    """How many times better ours is: above 1, ours is ahead."""
-    return ours / theirs if is_rate(name) else theirs / ours
+def advantage(name: str, ours: float, theirs: float) -> float | None:
+    """How many times better ours is: above 1, ours is ahead. None of figures that are not compared."""
+    if name.endswith(OF_ITS_OWN):
+        return None
+    return ours / theirs if name.endswith(RATE) else theirs / ours

@@ -60,8 +60,9 @@ def figure_rows(outcome: Outcome) -> list[Row]:
                 if figure in found and _may_be_shown(outcome, name, figure):
                     row["all"][name] = found[figure]
                     row["median"][name] = statistics.median(found[figure])
-            for name in list(row["median"])[1:]:
-                row["ours_ahead"][name] = advantage(figure, row["median"][OURS], row["median"][name])
+            for name, median in list(row["median"].items())[1:]:
+                if (ahead := advantage(figure, row["median"][OURS], median)) is not None:
+                    row["ours_ahead"][name] = ahead
             rows.append(row)
     return rows
 
