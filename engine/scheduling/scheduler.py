@@ -76,13 +76,14 @@ class Scheduler:
         The copies that opening pages has queued (`KVPages.take_copies`) are to be made before the step. Those that are
         not in the schedule, be they running, do not take part.
         """
-        self._scheduled = {}
         num_preempted = self._num_preempted
-        self._make_room_for_decodes()
+        self._make_room()
         if self._num_preempted == num_preempted:  # who was preempted would only come back to be preempted again
             self._admit()
-        num_decodes = self._schedule_decodes()
-        self._schedule_prefills(num_decodes)
+        self._scheduled = {each.id: 1 for each in self._running if each.num_pending == 1}
+        for sequence, share in self._prefill_shares():
+            if num_tokens := min(share, self._num_covered(sequence) - sequence.num_computed):
+                self._scheduled[sequence.id] = num_tokens
         self._schedule_drafts()
         return dict(self._scheduled)
 
@@ -151,10 +152,21 @@ class Scheduler:
         num_in_use = self._pages.num_pages - self._pages.num_available
         assert len(held) == num_in_use, f"{num_in_use} pages are in use, the running sequences have {len(held)}"
 
-    def _make_room_for_decodes(self) -> None:
-        for sequence in tuple(self._running):
-            if sequence.status is Status.RUNNING and sequence.num_pending == 1:
-                self._secure(sequence, 1)
+    def _make_room(self) -> None:
+        """Pages for the next tokens of those that run, before others come in."""
+        decodes = [(each, 1) for each in self._running if each.num_pending == 1]
+        for sequence, num_tokens in decodes + self._prefill_shares():
+            if sequence.status is Status.RUNNING:
+                self._secure(sequence, num_tokens)
+
+    def _prefill_shares(self) -> list[tuple[Sequence, int]]:
+        """The tokens of each that has more than one pending, if all of them find pages."""
+        prefills = [each for each in self._running if each.num_pending > 1]
+        num_decodes = len(self._running) - len(prefills)
+        num_left = self.config.max_batched_tokens - num_decodes
+        if num_decodes:
+            num_left = min(num_left, self.config.prefill_beside_decodes)
+        return list(zip(prefills, shares([each.num_pending for each in prefills], num_left), strict=True))
 
     def _admit(self) -> None:
         """Admit in order of rank, past those that find no pages, while they may be overtaken."""
@@ -176,20 +188,6 @@ class Scheduler:
         insort(self._running, sequence, key=self._rank)
         sequence.status = Status.RUNNING
 
-    def _schedule_decodes(self) -> int:
-        """One token for each that decodes; they have pages by now. Returns how many they are."""
-        self._scheduled = {each.id: 1 for each in self._running if each.num_pending == 1}
-        return len(self._scheduled)
-
-    def _schedule_prefills(self, num_decodes: int) -> None:
-        prefills = [each for each in self._running if each.num_pending > 1]
-        num_left = self.config.max_batched_tokens - num_decodes
-        if num_decodes:
-            num_left = min(num_left, self.config.prefill_beside_decodes)
-        for sequence, share in zip(prefills, shares([each.num_pending for each in prefills], num_left), strict=True):
-            if share and sequence.status is Status.RUNNING and self._secure(sequence, share):
-                self._scheduled[sequence.id] = share
-
     def _schedule_drafts(self) -> None:
         """Drafts ride where all pending tokens do, on the last chunk of a prompt as well."""
         drafted = [
@@ -201,15 +199,14 @@ class Scheduler:
         for sequence, share in zip(drafted, shares([each.num_draftable for each in drafted], num_left), strict=True):
             self._scheduled[sequence.id] += self._secure_draft(sequence, share)
 
-    def _secure(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Have pages for the next tokens, taken from those of the largest rank; False: from the sequence itself."""
+    def _secure(self, sequence: Sequence, num_tokens: int) -> None:
+        """Have pages for the next tokens, taken from those of the largest rank, be it the sequence itself."""
         while not self._pages.grow(sequence.id, sequence.num_computed + num_tokens):
             assert len(self._running) > 1, "alone every sequence fits"
             victim = self._running[-1]
             self._preempt(victim)
             if victim is sequence:
-                return False
-        return True
+                return
 
     def _secure_draft(self, sequence: Sequence, num_drafted: int) -> int:
         """Have pages for draft tokens, as far as a page for the next token of each running sequence is left."""
@@ -220,7 +217,6 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         self._pages.close(sequence.id)
-        self._scheduled.pop(sequence.id, None)
         self._num_preempted += 1
         sequence.num_preempted += 1
         sequence.num_computed = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -14,73 +16,84 @@ DOCUMENT = [7, 7, 8, 7, 7, 9, 7, 8, 8, 9, 7, 9, 9, 8, 7, 7, 8, 9, 7, 8]
 """Prompts begin with a part of it, so that they share prefixes."""
 
 
+@dataclass(frozen=True)
+class Ask:
+    """A request for `Loop.add`."""
+
+    num_shared: int
+    tail: list[int]
+    max_new_tokens: int
+    priority: int
+    wait_s: float | None
+    root: bytes
+    draft: list[int]
+
+
+token_ids = st.integers(7, 9)
+asks = st.builds(
+    Ask,
+    num_shared=st.integers(0, len(DOCUMENT)),
+    tail=st.lists(token_ids, min_size=1, max_size=6),
+    max_new_tokens=st.integers(1, 20),
+    priority=st.integers(-2, 2),
+    wait_s=st.none() | st.floats(0.1, 5.0),
+    root=st.sampled_from([b"a", b"a", b"b"]),
+    draft=st.lists(token_ids, max_size=9),
+)
+configs = st.builds(
+    lambda extra_tokens, max_num_seqs, **limits: SchedulerConfig(
+        max_num_seqs + extra_tokens, max_num_seqs=max_num_seqs, **limits
+    ),
+    extra_tokens=st.integers(0, 20),
+    prefill_beside_decodes=st.integers(1, 12),
+    max_num_seqs=st.integers(1, 6),
+    max_waiting=st.integers(1, 8),
+    max_overtaken=st.integers(0, 3),
+    aging_s=st.sampled_from([None, 0.5, 20.0]),
+)
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """What callers, the model and the clock may do in any order. `Loop` checks every schedule and all KV."""
 
     @initialize(
-        max_num_seqs=st.integers(1, 5),
-        extra_tokens=st.integers(0, 12),
-        prefill_beside_decodes=st.integers(1, 12),
-        max_waiting=st.integers(1, 6),
-        max_overtaken=st.integers(0, 3),
-        aging_s=st.sampled_from([None, 0.5, 20.0]),
-        num_pages=st.integers(4, 14),
+        config=configs,
+        num_slots=st.integers(24, 64),
         page_size=st.sampled_from([1, 2, 4]),
         window=st.sampled_from([None, None, 1, 5]),
+        asked=st.lists(asks, min_size=2, max_size=5),
     )
     def start(
-        self,
-        max_num_seqs: int,
-        extra_tokens: int,
-        prefill_beside_decodes: int,
-        max_waiting: int,
-        max_overtaken: int,
-        aging_s: float | None,
-        num_pages: int,
-        page_size: int,
-        window: int | None,
+        self, config: SchedulerConfig, num_slots: int, page_size: int, window: int | None, asked: list[Ask]
     ) -> None:
-        config = SchedulerConfig(
-            max_num_seqs + extra_tokens, prefill_beside_decodes, max_num_seqs, max_waiting, max_overtaken, aging_s
-        )
-        self.loop = Loop(config, num_pages, page_size, window)
+        self.loop = Loop(config, num_slots // page_size, page_size, window)
+        self.add(asked)
 
-    @rule(
-        num_shared=st.integers(0, len(DOCUMENT)),
-        tail=st.lists(st.integers(7, 9), min_size=1, max_size=8),
-        max_new_tokens=st.integers(1, 12),
-        priority=st.integers(-2, 2),
-        wait_s=st.none() | st.floats(0.1, 5.0),
-        root=st.sampled_from([b"a", b"a", b"b"]),
-        draft=st.lists(st.integers(7, 9), max_size=9),
-    )
-    def add(
-        self,
-        num_shared: int,
-        tail: list[int],
-        max_new_tokens: int,
-        priority: int,
-        wait_s: float | None,
-        root: bytes,
-        draft: list[int],
-    ) -> None:
-        deadline = None if wait_s is None else self.loop.now + wait_s
-        prompt = DOCUMENT[:num_shared] + tail
-        num_waiting = self.loop.scheduler.stats().num_waiting
+    @rule(asked=st.lists(asks, min_size=1, max_size=4))
+    def add(self, asked: list[Ask]) -> None:
+        for ask in asked:
+            self._add(ask, DOCUMENT[: ask.num_shared] + ask.tail)
+
+    def _add(self, ask: Ask, prompt: list[int]) -> None:
+        deadline = None if ask.wait_s is None else self.loop.now + ask.wait_s
+        is_full = self.loop.scheduler.stats().num_waiting >= self.loop.config.max_waiting
+        most_pages = self.loop.pages.max_pages(len(prompt) + ask.max_new_tokens, self.loop.config.max_batched_tokens)
         try:
-            self.loop.add(prompt, max_new_tokens, priority=priority, deadline=deadline, root=root, draft=draft)
+            self.loop.add(
+                prompt, ask.max_new_tokens, priority=ask.priority, deadline=deadline, root=ask.root, draft=ask.draft
+            )
         except QueueFull:
-            assert num_waiting >= self.loop.config.max_waiting
+            assert is_full
         except DoesNotFit:
-            most = self.loop.pages.max_pages(len(prompt) + max_new_tokens, self.loop.config.max_batched_tokens)
-            assert most > self.loop.pages.num_pages
+            assert most_pages > self.loop.pages.num_pages
         else:
-            assert num_waiting < self.loop.config.max_waiting
+            assert not is_full
+            assert most_pages <= self.loop.pages.num_pages
 
     @rule(data=st.data())
     def draft(self, data: st.DataObject) -> None:
         for sequence in self.loop.running:
-            sequence.draft = data.draw(st.lists(st.integers(7, 9), max_size=12))
+            sequence.draft = data.draw(st.lists(token_ids, max_size=12))
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
@@ -131,7 +144,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """All that is still there finishes, in hardly more steps than one after the other would take.
 
-        In each step the first one gets on, and what others lose by it they lose to preemption, of which there is little.
+        In each step the first one gets on; what others lose, they lose to preemption, of which there is little.
         """
         if hasattr(self, "loop"):
             num_tokens = sum(each.max_len for each in self.loop.sequences.values())
@@ -140,5 +153,5 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

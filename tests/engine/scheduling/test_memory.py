@@ -271,3 +271,16 @@ def test_none_is_preempted_where_all_fit() -> None:
     loop.drain()
     assert loop.scheduler.stats().num_preempted == 0
     assert loop.num_run == sum(len(each.token_ids) - 1 for each in sequences)
+
+
+def test_behind_a_window_a_prompt_takes_back_the_pages_that_it_goes_on_with() -> None:
+    """It gives pages back as it goes on, and what a stream of larger rank took of them, it needs for its next chunk."""
+    loop = Loop(config(max_batched_tokens=17), num_pages=20, page_size=2, window=16)
+    long, stream = loop.add(200), loop.add(1, max_new_tokens=30)
+    loop.step_until(lambda: stream.num_preempted > 0)
+    assert len(stream.token_ids) == 1 + 8, "up to its fifth page"
+    assert loop.step() == {long.id: 17}
+    assert stream.num_preempted == 1, "it does not come in on pages that are needed in the same step"
+    loop.step_until(lambda: stream.status is Status.RUNNING)
+    loop.drain()
+    assert (long.num_preempted, stream.num_preempted) == (0, 1)
