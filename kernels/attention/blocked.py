@@ -30,6 +30,7 @@ class Scratch:
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
+        self._behind = torch.empty(0, 0)
 
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor of that shape with anything in it, valid until the next `take` of that name and dtype."""
@@ -39,6 +40,12 @@ class Scratch:
             buffer = torch.empty(1 << (size - 1).bit_length(), dtype=dtype)
             self._buffers[name, dtype] = buffer
         return buffer[:size].view(shape)
+
+    def behind(self, num_tokens: int) -> Tensor:
+        """-inf where a key stands behind its query, 0 elsewhere, float32 [num_tokens, num_tokens]; not to be written."""
+        if len(self._behind) < num_tokens:
+            self._behind = torch.full((num_tokens, num_tokens), float("-inf")).triu_(1)
+        return self._behind[:num_tokens, :num_tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,8 @@ def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, windo
             torch.baddbmm(
                 scores, rows, keys[block.heads, seen].transpose(1, 2), beta=0, alpha=head_dim**-0.5, out=scores
             )
-        _hide(scores.view(rows.shape[0], -1, group, scores.shape[2]), block, seq_len - num_tokens, window)
+        by_token = scores.view(rows.shape[0], -1, group, scores.shape[2])
+        _hide(by_token, scratch.behind(by_token.shape[1]), block, seq_len - num_tokens, window)
         torch.softmax(scores, dim=-1, out=scores)
         shares = scores if wide == torch.float32 else scratch.take("shares", tuple(scores.shape), wide).copy_(scores)
         attended = torch.bmm(shares, values[block.heads, seen])
@@ -111,14 +119,13 @@ def _blocks(num_tokens: int, seq_len: int, num_kv_heads: int, group: int, window
             yield _Block(first_token, last_token, first_key, last_key, slice(first_head, first_head + heads))
 
 
-def _hide(scores: Tensor, block: _Block, start: int, window: int | None) -> None:
+def _hide(scores: Tensor, behind: Tensor, block: _Block, start: int, window: int | None) -> None:
     """Give -inf to the keys behind each query, and to those before its window.
 
     scores: [heads, num_tokens, group, num_keys] of the block. Only the last `num_tokens` keys can lie behind a query.
     """
     num_tokens, num_keys = scores.shape[1], scores.shape[3]
     if num_tokens > 1:
-        behind = torch.full((num_tokens, num_tokens), float("-inf")).triu_(1)
         scores[..., num_keys - num_tokens :] += behind[None, :, None, :]
     if window is not None:
         last_hidden = torch.arange(start + block.first_token, start + block.last_token)[:, None] - window
