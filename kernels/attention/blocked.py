@@ -42,7 +42,7 @@ class Scratch:
         return buffer[:size].view(shape)
 
     def behind(self, num_tokens: int) -> Tensor:
-        """-inf where a key stands behind its query, 0 elsewhere, float32 [num_tokens, num_tokens]; not to be written."""
+        """-inf where a key stands behind its query, else 0: float32 [num_tokens, num_tokens], not to be written."""
         if len(self._behind) < num_tokens:
             self._behind = torch.full((num_tokens, num_tokens), float("-inf")).triu_(1)
         return self._behind[:num_tokens, :num_tokens]
