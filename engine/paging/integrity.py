@@ -42,7 +42,7 @@ def check_tables(
         assert table.tail is None or table.tail.depth == num_whole
     last_pages = {table.pages[table.num_tokens // cache.page_size] for table in tables if table.last_page_ids}
     for copy in copies:
-        assert copy.target in last_pages
+        assert copy.target in last_pages, "a copy goes to a page that no sequence fills"
         assert copy.num_tokens <= len(cache.by_page[copy.source].token_ids)
 
 
@@ -60,13 +60,13 @@ def check_cache(cache: PrefixCache, tables: Collection[PageTable]) -> None:
         assert parent is cache.roots.get(parent.key) or parent is cache.nodes.get(parent.key)
         assert len(parent.token_ids) in (0, cache.page_size), "nothing follows a page that is filled in part"
         assert node.depth == parent.depth + 1
-        assert node.last_used <= parent.last_used
-        assert node.retained_until <= parent.retained_until
+        assert node.last_used <= parent.last_used, "a head goes before its tail"
+        assert node.retained_until <= parent.retained_until, "a head goes before its tail"
         users[parent] += 1
         if node.page != NO_PAGE:
             assert cache.by_page[node.page] is node
             children.setdefault(parent, []).append((node.token_ids, node.page))
     for node in [*cache.nodes.values(), *cache.roots.values()]:
-        assert node.num_users == users[node]
+        assert node.num_users == users[node], "a user of a node is not counted, or counted twice"
         assert node.page != NO_PAGE or node.num_users > 0, "a node without a page leads nowhere"
         assert node.children == sorted(children.get(node, []))

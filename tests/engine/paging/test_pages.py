@@ -294,6 +294,14 @@ def test_without_a_window_nothing_is_reached_through_an_evicted_head() -> None:
     pool.pages.check_integrity()
 
 
+def test_the_tokens_of_a_copied_page_count_for_the_window() -> None:
+    pool = FakePool(KVPages(16, 4, window=6))
+    pool.serve(1, PROMPT)
+    assert pool.open(2, [*PROMPT[:9], 7, 7]) == 9  # token 9 sees 4 to 9
+    assert pool.pages.page_table(2)[0] == NO_PAGE
+    pool.check_all()
+
+
 @given(
     window=st.integers(1, 12) | st.none(),
     page_size=st.integers(1, 5),
