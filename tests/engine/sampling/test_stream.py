@@ -66,6 +66,15 @@ def test_a_draw_from_a_vocabulary_is_that_of_adding_the_weights_one_by_one() -> 
         assert draw(weights, uniform(0, position)) == slow.draw(weights, uniform(0, position))
 
 
+def test_weights_that_vanish_beside_a_large_one_in_float32_have_their_share() -> None:
+    small = 2.0**-34  # 512 of them are below half a unit of 1 in its last place
+    weights = np.full(20 * BLOCK, small, dtype=np.float32)
+    weights[0] = 1.0
+    total = float(weights.sum(dtype=np.float64))
+    for place in (1, 700, len(weights) - 1):
+        assert draw(weights, (1 + (place - 0.5) * small) / total) == place
+
+
 @pytest.mark.parametrize("size", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
 def test_the_ends_of_the_stream_draw_the_first_and_the_last_token_that_have_a_weight(size: int) -> None:
     weights = np.zeros(size + 2 * BLOCK, dtype=np.float32)
