@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engine.errors import DoesNotFit
 from engine.paging.pages import KVPages
+from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.sequence import Sequence
 
 RETRY_STEPS = 8
@@ -25,16 +26,19 @@ class Admission:
 
     One page for each running sequence must be left, so that who is admitted is not preempted by the next token of the
     others. If nothing runs, a sequence is admitted in any case: alone it fits, `check` has seen to that.
+
+    Of many that begin alike and come together, one computes the common prefix. The others wait for it, which is as soon
+    as if all had computed it side by side, or sooner, and leaves the step to those that have something else to compute.
     """
 
-    def __init__(self, pages: KVPages, max_batched_tokens: int) -> None:
+    def __init__(self, pages: KVPages, config: SchedulerConfig) -> None:
         self._pages = pages
-        self._max_batched_tokens = max_batched_tokens
+        self._config = config
         self._refusals: dict[int, Refusal] = {}
 
     def check(self, sequence: Sequence) -> None:
         """Raises DoesNotFit where the sequence could not be finished with the whole pool to itself."""
-        needed = self._pages.max_pages(sequence.max_len, self._max_batched_tokens)
+        needed = self._pages.max_pages(sequence.max_len, self._config.max_batched_tokens)
         if needed > self._pages.num_pages:
             num_new = sequence.max_len - sequence.prompt_len
             raise DoesNotFit(
@@ -43,9 +47,10 @@ class Admission:
                 "shorten the prompt, lower max_new_tokens or enlarge the pool"
             )
 
-    def admit(self, sequence: Sequence, num_running: int) -> bool:
+    def admit(self, sequence: Sequence, running: list[Sequence]) -> bool:
         """Open the sequence's pages, with what is cached of its tokens; False: it has to wait, nothing changed."""
-        if num_running and self._is_hopeless(sequence):
+        num_running = len(running)
+        if num_running and (self._is_hopeless(sequence) or self._is_being_computed(sequence, running)):
             return False
         num_cached = self._pages.open(sequence.id, sequence.token_ids, sequence.root)
         num_tokens = self._num_reserved(sequence, num_cached)
@@ -79,7 +84,21 @@ class Admission:
         refusal.num_steps += 1
         return True
 
+    def _is_being_computed(self, sequence: Sequence, running: list[Sequence]) -> bool:
+        """Whether a running sequence computes tokens, at least `least_shared`, that it finds cached if it waits."""
+        head = sequence.token_ids[: self._config.least_shared]
+        alike = [each for each in running if each.root == sequence.root and each.num_pending > 1]
+        alike = [each for each in alike if each.token_ids[: len(head)] == head]
+        if not alike:  # so it is for most, and costs next to nothing
+            return False
+        num_cached = self._pages.num_cached(sequence.token_ids, sequence.root)
+        head = sequence.token_ids[: num_cached + self._config.least_shared]
+        if len(head) == len(sequence.token_ids):
+            return False
+        return any(each.num_computed < len(head) and each.token_ids[: len(head)] == head for each in alike)
+
     def _num_reserved(self, sequence: Sequence, num_cached: int) -> int:
         """How many tokens to have pages for at once: all, or with a sliding window what it may hold at once."""
-        at_once = self._pages.max_pages(len(sequence.token_ids), self._max_batched_tokens) * self._pages.page_size
-        return min(len(sequence.token_ids), max(at_once, num_cached + self._max_batched_tokens))
+        num_tokens, chunk = len(sequence.token_ids), self._config.max_batched_tokens
+        at_once = self._pages.max_pages(num_tokens, chunk) * self._pages.page_size
+        return min(num_tokens, max(at_once, num_cached + chunk))

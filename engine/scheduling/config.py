@@ -14,7 +14,9 @@ class SchedulerConfig:
     max_num_seqs: the most sequences that run at once; each has a token in every step, so no more than
     max_batched_tokens. max_waiting: further requests are refused. max_overtaken: how often a sequence whose prompt
     finds no pages may be overtaken by later ones that do; from then on it is the next to be admitted. aging_s: the
-    seconds of waiting that count as one level of priority; None: no wait outweighs a priority.
+    seconds of waiting that count as one level of priority; None: no wait outweighs a priority. least_shared: a sequence
+    waits while so many tokens or more of its prompt are being computed by another that begins alike; below that, to run
+    them again is sooner done.
     """
 
     max_batched_tokens: int = 1024
@@ -23,9 +25,10 @@ class SchedulerConfig:
     max_waiting: int = 256
     max_overtaken: int = 16
     aging_s: float | None = 30.0
+    least_shared: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("max_batched_tokens", "prefill_beside_decodes", "max_num_seqs", "max_waiting"):
+        for name in ("max_batched_tokens", "prefill_beside_decodes", "max_num_seqs", "max_waiting", "least_shared"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.max_num_seqs > self.max_batched_tokens:

@@ -55,7 +55,7 @@ class Scheduler:
         self._pages = pages
         self._clock = clock
         self._rank = ranking(config.aging_s)
-        self._admission = Admission(pages, config.max_batched_tokens)
+        self._admission = Admission(pages, config)
         self._sequences: dict[int, Sequence] = {}
         self._waiting = WaitingQueue(config.max_waiting, self._rank)
         self._running: list[Sequence] = []  # in order of rank
@@ -76,10 +76,8 @@ class Scheduler:
         The copies that opening pages has queued (`KVPages.take_copies`) are to be made before the step. Those that are
         not in the schedule, be they running, do not take part.
         """
-        num_preempted = self._num_preempted
         self._make_room()
-        if self._num_preempted == num_preempted:  # who was preempted would only come back to be preempted again
-            self._admit()
+        self._admit()
         self._scheduled = {each.id: 1 for each in self._running if each.num_pending == 1}
         for sequence, share in self._prefill_shares():
             if num_tokens := min(share, self._num_covered(sequence) - sequence.num_computed):
@@ -174,7 +172,7 @@ class Scheduler:
         for sequence in self._waiting:
             if len(self._running) == self.config.max_num_seqs:
                 return
-            if self._admission.admit(sequence, len(self._running)):
+            if self._admission.admit(sequence, self._running):
                 self._start(sequence)
                 for each in passed:
                     each.num_overtaken += 1

@@ -50,6 +50,7 @@ configs = st.builds(
     max_waiting=st.integers(1, 8),
     max_overtaken=st.integers(0, 3),
     aging_s=st.sampled_from([None, 0.5, 20.0]),
+    least_shared=st.sampled_from([1, 3, 64]),
 )
 
 

@@ -132,6 +132,25 @@ def test_a_small_one_overtakes_a_big_one_so_many_times_and_no_more() -> None:
     loop.drain()
 
 
+def test_whoever_is_passed_over_counts_and_whoever_has_counted_enough_stops_it() -> None:
+    loop = Loop(config(max_overtaken=1), num_pages=12, page_size=4)
+    loop.add(15, max_new_tokens=12)
+    loop.step()
+    first, second = loop.add(40), loop.add(44)
+    loop.add(3, max_new_tokens=2)
+    loop.step()
+    assert (first.num_overtaken, second.num_overtaken) == (1, 1)
+    loop.remove(first.id)
+    urgent, small = loop.add(40, priority=-1), loop.add(3, max_new_tokens=2)
+    loop.step()
+    loop.step()
+    assert (urgent.num_overtaken, small.status) == (0, Status.WAITING), "second stands between them"
+    loop.remove(second.id)
+    loop.step()
+    assert (urgent.num_overtaken, small.status) == (1, Status.RUNNING)
+    loop.drain()
+
+
 def test_nobody_is_overtaken_where_the_bound_is_0() -> None:
     loop = Loop(config(max_overtaken=0), num_pages=12, page_size=4)
     loop.add(15, max_new_tokens=12)
@@ -176,9 +195,11 @@ def preempted_pair(aging_s: float | None = None) -> tuple[Loop, Sequence, Sequen
 
 def test_the_last_to_arrive_is_preempted_and_keeps_its_output() -> None:
     loop, first, second = preempted_pair()
+    while len(second.token_ids) < 21:
+        second.draft = [9]
+        loop.step(lambda _: 0)
     second.draft = [9]
-    loop.step(lambda _: 0)
-    loop.step_until(lambda: second.num_preempted > 0)
+    loop.step()
     assert first.status is Status.RUNNING
     assert second.status is Status.WAITING
     assert len(first.token_ids) == 21 + 1
