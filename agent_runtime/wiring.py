@@ -41,10 +41,17 @@ def model_slot(name_or_path: str, settings: ModelSettings, options: LoadOptions,
 
 def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, progress: Progress) -> LoadedModel:
     torch.set_num_threads(len(os.sched_getaffinity(0)))  # by default torch leaves hyper-threads idle
-    dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
-    loaded = load_model(files, settings.cache_dir, dtype=dtype, context=options.context, adapter=options.adapter)
+    loaded = load_model(
+        files,
+        settings.cache_dir,
+        dtype=getattr(torch, options.dtype),
+        context=options.context,
+        adapter=options.adapter,
+        quantize=options.quantize,
+    )
     memory = f"peak memory {loaded.peak_bytes / 1e9:.1f} GB"
-    progress.say(f"{loaded.name} loaded in {loaded.load_seconds:.1f} s ({options.dtype}, {memory})")
+    stored = f"{options.dtype}, {options.quantize}" if options.quantize else options.dtype
+    progress.say(f"{loaded.name} loaded in {loaded.load_seconds:.1f} s ({stored}, {memory})")
     return loaded
 
 

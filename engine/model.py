@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.batch import Batch, KVStore
 from engine.kv_cache import CacheView, KVCache
-from engine.projections import DecoderWeights, LayerWeights
+from engine.projections import DecoderWeights, LayerWeights, Quantization
 from engine.weights.fingerprint import fingerprint
 from engine.weights.parameters import Parameters
 from kernels.attention import Scratch, causal_attention
@@ -38,10 +38,10 @@ class Decoder:
     Not thread-safe: passes share scratch memory.
     """
 
-    def __init__(self, parameters: Parameters) -> None:
+    def __init__(self, parameters: Parameters, quantize: Quantization | None = None) -> None:
         """Takes the layers out of `parameters`; raises WeightsError where there is no memory to pack them."""
-        self.fingerprint = fingerprint(parameters)
-        self.weights = DecoderWeights.from_parameters(parameters)
+        self.fingerprint = fingerprint(parameters, quantize)
+        self.weights = DecoderWeights.from_parameters(parameters, quantize)
         self.config = config = self.weights.config
         self._cos, self._sin = rope_table(
             config.max_positions,

@@ -16,12 +16,13 @@ import typer
 from rich.console import Console
 
 from agent_runtime.apply import Applier
+from agent_runtime.cli.model_options import ADAPTER, DTYPE, QUANTIZE
 from agent_runtime.cli.render import print_refusal, print_result
 from agent_runtime.client import Client
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.models.progress import for_console
-from agent_runtime.models.settings import DEFAULT_MODEL, Dtype, LoadOptions, ModelSettings
+from agent_runtime.models.settings import DEFAULT_MODEL, LoadOptions, ModelSettings
 from agent_runtime.shapes import problem_of, result_to_json
 from agent_runtime.types import (
     ApplyRequest,
@@ -80,7 +81,9 @@ def apply_command(
     seed: Annotated[int, typer.Option("--seed", help="Makes sampling repeatable.")] = 0,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="The longest answer.")] = None,
     draft: Annotated[Draft, typer.Option("--draft", help="`none` decodes plainly, for comparison.")] = "copy",
-    dtype: Annotated[Dtype, typer.Option("--dtype", help="Of the weights; float32 is slow and exact.")] = "bfloat16",
+    dtype: DTYPE = "bfloat16",
+    quantize: QUANTIZE = None,
+    adapter: ADAPTER = None,
 ) -> None:
     """Merge an edit into a file, or into the files that it names, and show the difference.
 
@@ -97,7 +100,8 @@ def apply_command(
         max_tokens=max_tokens,
         draft=draft,
     )
-    with _faults_for(as_json), _pipeline(url, model, dtype) as pipeline:
+    load_options = LoadOptions(dtype, adapter=adapter, quantize=quantize)
+    with _faults_for(as_json), _pipeline(url, model, load_options) as pipeline:
         text = _read_edit(edit)
         if file is None:
             result = _apply_patch(pipeline, PatchRequest(text, **options.options()), root or Path(), write=write)
@@ -135,8 +139,14 @@ def _printable(argument: str) -> str:
 
 
 @contextmanager
-def _pipeline(url: str | None, model: str | None, dtype: Dtype) -> Iterator[Pipeline]:
+def _pipeline(url: str | None, model: str | None, options: LoadOptions) -> Iterator[Pipeline]:
     if url:
+        if options != LoadOptions():
+            raise BadRequest(
+                "--dtype, --quantize and --adapter are for a model in this process; give them to the service of --url "
+                "when it is started",
+                field="url",
+            )
         with Client(url) as client:
             yield Pipeline(partial(client.apply, model=model), partial(client.apply_patch, model=model))
         return
@@ -148,7 +158,7 @@ def _pipeline(url: str | None, model: str | None, dtype: Dtype) -> Iterator[Pipe
 
         with console.status(f"loading {name}"):
             settings = ModelSettings.from_env(os.environ)
-            return open_merger(name, settings, LoadOptions(dtype), for_console(console))
+            return open_merger(name, settings, options, for_console(console))
 
     with _step_counter(console) as on_step:
         applier = Applier(cache(open_merger))

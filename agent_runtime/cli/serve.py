@@ -12,11 +12,12 @@ import typer
 import uvicorn
 from rich.console import Console
 
+from agent_runtime.cli.model_options import ADAPTER, DTYPE, QUANTIZE
 from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.http.app import build_app
 from agent_runtime.models.progress import LineProgress, for_console
-from agent_runtime.models.settings import DEFAULT_CONTEXT, DEFAULT_MODEL, Dtype, LoadOptions, ModelSettings
+from agent_runtime.models.settings import DEFAULT_CONTEXT, DEFAULT_MODEL, LoadOptions, ModelSettings
 
 SHUTDOWN_SECONDS = 5
 """How long a request may go on after Ctrl-C."""
@@ -33,13 +34,15 @@ def serve_command(
         list[str] | None, typer.Option("--allow-host", help="A further name of this service.")
     ] = None,
     context: Annotated[int, typer.Option("--context", min=256, help="Tokens of prompt and answer.")] = DEFAULT_CONTEXT,
-    dtype: Annotated[Dtype, typer.Option("--dtype", help="Of the weights; float32 is slow and exact.")] = "bfloat16",
+    dtype: DTYPE = "bfloat16",
+    quantize: QUANTIZE = None,
+    adapter: ADAPTER = None,
 ) -> None:
     """Serve POST /apply until Ctrl-C."""
     from agent_runtime.wiring import model_slot, service  # torch takes a second to import; `hunk --help` needs none
 
     console = Console(stderr=True, highlight=False)
-    options = LoadOptions(dtype, context)
+    options = LoadOptions(dtype, context, adapter, quantize)
     slot = model_slot(model, ModelSettings.from_env(os.environ), options, for_console(console))
     parts = service(slot, root)
     faults: list[HunkError] = []

@@ -19,6 +19,7 @@ from agent_runtime.models.text_side import TextSide
 from engine.engine import Engine
 from engine.errors import WeightsError
 from engine.model import Decoder
+from engine.projections import Quantization
 from engine.weights import LoraAdapter, Parameters, load, save_folder
 from engine.weights.gguf import GGUFModel
 from repo_cache.errors import TokenizerError
@@ -42,11 +43,12 @@ def load_model(
     dtype: torch.dtype = torch.bfloat16,
     context: int = DEFAULT_CONTEXT,
     adapter: Path | None = None,
+    quantize: Quantization | None = None,
 ) -> LoadedModel:
     """Load a model; raises CorruptModel where its files are damaged or of an unsupported kind.
 
-    A GGUF file is dequantised once and kept in bf16 under `cache_dir`; in float32, or with an `adapter` (a PEFT folder
-    of a LoRA, merged before rounding), it is dequantised every time.
+    A GGUF file is dequantised once and kept in bf16 under `cache_dir`; in another dtype, or with an `adapter` (a PEFT
+    folder of a LoRA, merged before rounding), it is dequantised every time. `quantize` stores those weights anew.
     """
     started = time.perf_counter()
     try:
@@ -57,9 +59,10 @@ def load_model(
             parameters, text = _load_through_copy(files, cache_dir)
         else:
             parameters, text = _load_gguf(files.path, dtype, lora)
+        decoder = Decoder(parameters, quantize)
     except (WeightsError, TokenizerError) as error:
         raise CorruptModel(f"model {files.name} cannot be loaded: {error}") from error
-    engine = Engine(Decoder(parameters), text.tokenizer.token_bytes(), context)
+    engine = Engine(decoder, text.tokenizer.token_bytes(), context)
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return LoadedModel(files.name, engine, text, time.perf_counter() - started, peak_bytes)
 

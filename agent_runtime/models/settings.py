@@ -20,18 +20,20 @@ DEFAULT_CONTEXT = 16384
 """Tokens of prompt and answer together; bounds the KV cache (470 MB for the 1.5B model)."""
 
 
-Dtype = Literal["bfloat16", "float32"]
+Dtype = Literal["bfloat16", "float16", "float32"]
+Quantize = Literal["int8", "int4"]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How a model is loaded: the type of its weights, the most tokens of prompt and answer together, and the folder of
-    a LoRA adapter (PEFT) to merge.
+    """How a model is loaded: the type of its weights, the most tokens of prompt and answer together, the folder of a
+    LoRA adapter (PEFT) to merge, and a scheme to store the weights in after that.
     """
 
     dtype: Dtype = "bfloat16"
     context: int = DEFAULT_CONTEXT
     adapter: Path | None = None
+    quantize: Quantize | None = None
 
 
 @dataclass(frozen=True, slots=True)

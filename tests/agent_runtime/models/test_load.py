@@ -16,7 +16,7 @@ from agent_runtime.errors import CorruptModel
 from agent_runtime.models.converted import copy_path, keep_copy
 from agent_runtime.models.load import LoadedModel, load_model
 from agent_runtime.models.resolve import ModelFiles, resolve
-from agent_runtime.models.settings import LoadOptions, ModelSettings
+from agent_runtime.models.settings import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.store import Store
 from agent_runtime.wiring import open_model
 from engine.types import GenerationRequest
@@ -113,6 +113,20 @@ def test_an_adapter_is_merged_with_the_files_own_precision_and_leaves_no_copy(
     assert torch.equal(merged, (stored + 2.0 * (up @ down)).bfloat16())
     assert written(adapted) != from_gguf
     assert not (settings.cache_dir / "converted").exists()
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+def test_a_quantised_model_is_as_small_as_it_says_and_writes(
+    smollm2: RealModel, files: ModelFiles, cache: Path, from_gguf: tuple[int, ...], scheme: Quantize
+) -> None:
+    loaded = open_model(str(smollm2.path), ModelSettings(cache), LoadOptions(context=256, quantize=scheme))
+    weights = loaded.engine.model.weights
+    # 28.3 million weights in the LM head, in int8 either way; 106.2 million in the layers, int4 with 2 scales for 32
+    num_bytes = {"int8": 28.3e6 + 106.2e6, "int4": 28.3e6 + 106.2e6 * (4 + 1) / 8}[scheme]
+    assert weights.num_bytes == pytest.approx(num_bytes, rel=0.01)
+    assert len(written(loaded)) == 24
+    if scheme == "int8":
+        assert written(loaded)[:4] == from_gguf[:4]
 
 
 def test_an_adapter_that_cannot_be_read_is_a_fault_of_the_model(smollm2: RealModel, tmp_path: Path) -> None:

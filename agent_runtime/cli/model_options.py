@@ -1,0 +1,18 @@
+"""The options that say how a model is loaded, the same for every command that loads one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent_runtime.models.settings import Dtype, Quantize
+
+DTYPE = Annotated[Dtype, typer.Option("--dtype", help="Of the weights; bfloat16 is fast, float32 exact.")]
+QUANTIZE = Annotated[
+    Quantize | None, typer.Option("--quantize", help="Store the weights in fewer bits: smaller, less exact.")
+]
+ADAPTER = Annotated[
+    Path | None, typer.Option("--adapter", metavar="DIR", help="A LoRA adapter (PEFT) to merge into the model.")
+]

@@ -1,0 +1,65 @@
+"""The options of the model reach it, and are refused where another process has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_runtime.errors import BadRequest, ModelUnavailable
+from agent_runtime.models.settings import LoadOptions
+from tests.agent_runtime.in_process import hunk_here
+
+EDIT = "a = 1\n# ... existing code ...\n"
+OPTIONS = ["--dtype", "float16", "--quantize", "int4", "--adapter", "my-adapter"]
+
+
+class Stopped(ModelUnavailable):
+    """Instead of a model."""
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str | Path]:
+    (tmp_path / "a.py").write_text("a = 0\n")
+    (tmp_path / "edit").write_text(EDIT)
+    return ["apply", tmp_path / "a.py", "--edit", tmp_path / "edit", "--mode", "model"]
+
+
+def test_apply_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatch, arguments: list[str | Path]) -> None:
+    asked: list[LoadOptions] = []
+
+    def stop(name: str, settings: Any, options: LoadOptions, progress: Any) -> None:
+        asked.append(options)
+        raise Stopped("stopped")
+
+    monkeypatch.setattr("agent_runtime.wiring.open_merger", stop)
+    assert isinstance(hunk_here(*arguments).exception, Stopped)
+    assert isinstance(hunk_here(*arguments, *OPTIONS).exception, Stopped)
+    assert asked == [LoadOptions(), LoadOptions("float16", adapter=Path("my-adapter"), quantize="int4")]
+
+
+def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[LoadOptions] = []
+
+    def stop(name: str, settings: Any, options: LoadOptions, progress: Any) -> None:
+        asked.append(options)
+        raise Stopped("stopped")
+
+    monkeypatch.setattr("agent_runtime.wiring.model_slot", stop)
+    assert isinstance(hunk_here("serve", "--context", "300", *OPTIONS).exception, Stopped)
+    assert asked == [LoadOptions("float16", 300, Path("my-adapter"), "int4")]
+
+
+@pytest.mark.parametrize("option", range(0, 6, 2))
+def test_a_service_loads_its_model_itself(arguments: list[str | Path], option: int) -> None:
+    done = hunk_here(*arguments, "--url", "http://127.0.0.1:9", *OPTIONS[option : option + 2])
+    assert isinstance(done.exception, BadRequest)
+    assert "give them to the service of --url when it is started" in str(done.exception)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--dtype", "float64"), ("--quantize", "int2")])
+def test_what_there_is_not_is_a_usage_error(arguments: list[str | Path], option: str, value: str) -> None:
+    done = hunk_here(*arguments, option, value)
+    assert done.exit_code == 2
+    assert value in done.output

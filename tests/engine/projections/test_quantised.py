@@ -1,0 +1,148 @@
+"""Quantised projections: as near to the weights as their step allows, and products of exactly what they store."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from engine.errors import WeightsError
+from engine.projections import DecoderWeights
+from engine.projections.choice import fastest, quantised
+from engine.projections.int4 import GROUP_SIZE, MOST_DIRECT_ROWS, Int4
+from engine.projections.int8 import Int8
+from engine.projections.types import Quantization
+from engine.projections.unpacking import UnpackingBuffer
+from tests.engine.projections.test_projections import random_tensor
+from tests.engine.tiny import tiny_config, tiny_parameters
+
+SCHEMES: dict[Quantization, type[Int8] | type[Int4]] = {"int8": Int8, "int4": Int4}
+DTYPES = [torch.bfloat16, torch.float32, torch.float16]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@given(
+    num_rows=st.sampled_from([0, 1, 2, 7, 24, 25, 40, 41, 90]),
+    in_groups=st.integers(1, 4),
+    out_groups=st.integers(1, 6),
+    biased=st.booleans(),
+    dtype=st.sampled_from(DTYPES),
+    buffer_rows=st.sampled_from([1, 5, 1000]),
+)
+def test_the_product_is_that_of_the_stored_weights(
+    scheme: Quantization,
+    num_rows: int,
+    in_groups: int,
+    out_groups: int,
+    biased: bool,
+    dtype: torch.dtype,
+    buffer_rows: int,
+) -> None:
+    in_features, out_features = 32 * in_groups, 16 * out_groups
+    weight = random_tensor(out_features, in_features, dtype=dtype)
+    bias = random_tensor(out_features, seed=1, dtype=dtype) if biased else None
+    x = random_tensor(num_rows, in_features, seed=2, dtype=dtype)
+    projection = SCHEMES[scheme](weight, bias, UnpackingBuffer(dtype, buffer_rows * in_features))
+    actual = projection(x)
+    assert actual.dtype == dtype
+    assert actual.shape == (num_rows, out_features)
+    stored, exact_bias = projection.dequantised().double(), 0.0 if bias is None else bias.double()
+    product = x.double() @ stored.T
+    # A rounding of the product, one by the scale and one by the bias; in int4 the unpacked weights are rounded twice.
+    eps = torch.finfo(dtype).eps
+    bound = 1.5 * eps * (product.abs() + (product + exact_bias).abs()) + 1e-6 * in_features
+    if scheme == "int4":
+        bound = bound + eps * x.double().abs() @ (stored.abs() + _offsets(projection)).T
+    else:
+        bound = bound + 1e-6 * x.double().abs() @ stored.abs().T
+    assert ((actual.double() - (product + exact_bias)).abs() <= bound).all()
+
+
+def _offsets(projection: Int8 | Int4) -> Tensor:
+    """What the two roundings of an unpacked int4 weight are relative to, beside the weight: its group's offset."""
+    assert isinstance(projection, Int4)
+    return projection._offsets.abs().double().repeat_interleave(GROUP_SIZE, dim=1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_int8_is_off_by_half_a_step_of_each_outputs_own_scale(dtype: torch.dtype) -> None:
+    weight = (random_tensor(48, 64) * torch.logspace(-3, 1, 48)[:, None]).to(dtype)
+    stored = Int8(weight, None, UnpackingBuffer(dtype, 64)).dequantised()
+    steps = weight.float().abs().amax(dim=1, keepdim=True) / 127
+    eps = torch.finfo(dtype).eps  # of the scale: as large as 127 / 2 times that at the ends
+    assert ((stored - weight.float()).abs() <= steps * (0.501 + 64 * eps)).all()
+    assert ((stored - weight.float()).abs() > 0.4 * steps).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_int4_is_off_by_half_a_step_of_each_groups_own_range(dtype: torch.dtype) -> None:
+    weight = (3.0 + random_tensor(32, 96) * torch.logspace(-1, 1, 3).repeat_interleave(32)).to(dtype)
+    stored = Int4(weight, None, UnpackingBuffer(dtype, 96)).dequantised()
+    groups = weight.float().view(32, 3, 32)
+    steps = (groups.amax(dim=2) - groups.amin(dim=2)) / 15
+    error = (stored - weight.float()).abs().view(32, 3, 32)
+    largest = groups.abs().amax(dim=2, keepdim=True) + 8 * steps[..., None]
+    assert (error <= 0.501 * steps[..., None] + torch.finfo(dtype).eps * largest).all()
+    assert (error > 0.4 * steps[..., None]).any()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_weights_of_one_value_and_zeros_are_kept(scheme: Quantization) -> None:
+    weight = torch.zeros(32, 64)
+    weight[:16] = 0.75
+    stored = SCHEMES[scheme](weight, None, UnpackingBuffer(torch.float32, 64)).dequantised()
+    torch.testing.assert_close(stored, weight, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("num_rows", [1, MOST_DIRECT_ROWS + 1])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("fault", [float("nan"), float("inf")])
+def test_a_damaged_weight_is_not_hidden(scheme: Quantization, fault: float, num_rows: int) -> None:
+    weight = random_tensor(16, 32)
+    weight[3, 7] = fault
+    product = SCHEMES[scheme](weight, None, UnpackingBuffer(torch.float32, 512))(torch.ones(num_rows, 32))
+    assert not product[:, 3].isfinite().any()
+    assert product[:, 4].isfinite().all()
+
+
+@pytest.mark.parametrize(("scheme", "bits"), [("int8", 8), ("int4", 4)])
+def test_a_row_reads_that_many_bits_a_weight_and_the_scales(scheme: Quantization, bits: int) -> None:
+    weight, bias = random_tensor(64, 128, dtype=torch.bfloat16), random_tensor(64, dtype=torch.bfloat16)
+    projection = quantised(scheme, UnpackingBuffer(torch.bfloat16))(weight, bias)
+    scales = 64 if scheme == "int8" else 64 * 4 * 2
+    assert projection.num_bytes == 64 * 128 * bits // 8 + 2 * scales + 2 * 64
+    assert projection.out_features == 64
+
+
+@pytest.mark.parametrize(
+    ("scheme", "shape"), [("int8", (40, 32)), ("int8", (32, 40)), ("int4", (40, 32)), ("int4", (32, 48))]
+)
+def test_a_shape_that_the_kernel_would_read_beyond_is_left_as_it_is(
+    scheme: Quantization, shape: tuple[int, int]
+) -> None:
+    weight, x = random_tensor(*shape), random_tensor(3, shape[1], seed=1)
+    projection = quantised(scheme, UnpackingBuffer(torch.float32))(weight, None)
+    assert type(projection) is type(fastest(weight))
+    torch.testing.assert_close(projection(x), F.linear(x, weight))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("tied", [False, True])
+def test_all_projections_of_a_decoder_are_quantised_and_its_embedding_is_not(scheme: Quantization, tied: bool) -> None:
+    config = tiny_config(ffn_size=64, tied_embeddings=tied)
+    weights = DecoderWeights.from_parameters(tiny_parameters(config), scheme)
+    for layer in weights.layers:
+        for projection in (layer.qkv, layer.attention_out, layer.gate_up, layer.down):
+            assert type(projection) is SCHEMES[scheme]
+    assert type(weights.lm_head) is Int8, "four bits are too few for the LM head"
+    assert torch.equal(weights.embedding, tiny_parameters(config).embedding)
+
+
+def test_quantised_weights_elsewhere_than_on_a_cpu_are_refused() -> None:
+    parameters = tiny_parameters(tiny_config())
+    parameters.embedding = parameters.embedding.to("meta")
+    with pytest.raises(WeightsError, match="int8 weights are for CPUs; load the model unquantised on meta"):
+        DecoderWeights.from_parameters(parameters, "int8")
