@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from engine.errors import Cancelled, EngineClosed, EngineFault, QueueFull
+from engine.errors import Cancelled, EngineClosed, EngineFault, NumericFault, QueueFull
 from engine.streams import AsyncStream, Stream
+from engine.types import Output
 from engine.worker import Worker
 from tests.engine.callers import Broken, breaking, drained, drained_async, in_thread, running
 from tests.engine.fake_core import PATIENCE_SECONDS, FakeCore, counting
@@ -140,6 +141,35 @@ def test_one_who_waits_is_woken_when_another_thread_cancels(
     with pytest.raises(Cancelled):
         join()
     assert running(worker) == set()
+
+
+def test_an_error_that_two_requests_share_is_raised_as_two() -> None:
+    core = FakeCore(gate := threading.Semaphore(0))
+    worker = Worker(core)
+    first = Stream(worker, counting(0, 9))
+    assert core.stepping.wait(PATIENCE_SECONDS)
+    shared = NumericFault("no numbers")
+    step = core.step
+
+    def failing() -> list[Output]:
+        step()
+        numbers = list(core.running)
+        core.running.clear()
+        return [Output(number, error=shared) for number in numbers]
+
+    streams = [first]
+    joining = in_thread(lambda: streams.append(Stream(worker, counting(0, 9))))
+    core.step = failing  # type: ignore[method-assign]
+    gate.release(1)
+    joining()
+    gate.release(10**6)
+    raised = []
+    for stream in streams:
+        with pytest.raises(NumericFault, match="no numbers") as caught:
+            drained(stream)
+        raised.append(caught.value)
+    assert raised[0] is not raised[1]
+    assert shared not in raised
 
 
 def interrupt() -> None:

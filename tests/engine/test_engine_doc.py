@@ -1,0 +1,83 @@
+"""docs/engine.md runs, top to bottom, on a real model; so does the example that it names."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from agent_runtime.models.converted import copy_path
+from agent_runtime.models.load import load_model
+from agent_runtime.models.resolve import resolve
+from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.store import Store
+from agent_runtime.threads import spin_settings
+from engine.engine_config import EngineConfig
+from engine.scheduling import SchedulerConfig
+from engine.types import GenerationRequest
+from tests.models import RealModel
+
+ROOT = Path(__file__).resolve().parents[2]
+DOC = (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", DOC, re.DOTALL | re.MULTILINE)
+NAMED = set(re.findall(r"`(?:\w+\.)?(\w+)`", DOC))
+
+
+@pytest.fixture
+def model_folder(smollm2: RealModel, tmp_path: Path) -> Path:
+    """A folder that holds SmolLM2 by the name that the document has for it."""
+    cache_dir = ModelSettings.from_env(os.environ).cache_dir
+    files = resolve(smollm2.name, Store(cache_dir))
+    if not copy_path(files, cache_dir).is_dir():
+        load_model(files, cache_dir, context=64)
+    (tmp_path / smollm2.name).symlink_to(copy_path(files, cache_dir))
+    return tmp_path
+
+
+def python(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """A process whose torch threads sleep while they wait, for tests run beside others."""
+    env = os.environ | spin_settings(os.environ)
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_every_block_runs_behind_those_before_it(model_folder: Path) -> None:
+    assert len(BLOCKS) >= 10
+    (model_folder / "engine_doc.py").write_text("\n".join(BLOCKS))
+    done = python("engine_doc.py", cwd=model_folder)
+    assert done.returncode == 0, done.stderr
+    assert "exceed the context of 2048" in done.stdout
+    assert "the request's time is over" in done.stdout
+
+
+def test_every_field_that_a_caller_may_set_is_named() -> None:
+    asked = {field.name for cls in (GenerationRequest, SchedulerConfig) for field in fields(cls)}
+    assert asked - NAMED <= {"adapter"}
+    assert {field.name for field in fields(EngineConfig)} - NAMED <= {"scheduler", "check_integrity"}
+
+
+def test_the_defaults_are_those_that_it_names() -> None:
+    rows = dict(re.findall(r"^\| `(?:scheduler\.)?(\w+)` \| (\d+) \|", DOC, re.MULTILINE))
+    actual = {field.name: field.default for cls in (EngineConfig, SchedulerConfig) for field in fields(cls)}
+    assert rows
+    assert {name: float(value) for name, value in rows.items()} == {name: actual[name] for name in rows}
+
+
+@pytest.mark.usefixtures("smollm2")
+def test_the_example_shows_requests_joining_and_leaving() -> None:
+    done = python("examples/continuous_batching.py")
+    assert done.returncode == 0, done.stderr
+    steps = [int(number) for number in re.findall(r"^step +(\d+):", done.stdout, re.MULTILINE)]
+    assert len(steps) == 6
+    assert steps == sorted(steps)
+    assert steps[0] < steps[-1]
+    waiting = [int(number) for number in re.findall(r"go on, (\d+) wait", done.stdout)]
+    assert waiting[0] == 3, "three run, three wait"
+    assert waiting[-1] == 0
+    last = re.search(r"^6 answers in (\d+) passes", done.stdout, re.MULTILINE)
+    assert last
+    assert int(last[1]) == steps[-1]
