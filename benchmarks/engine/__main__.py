@@ -21,7 +21,8 @@ from agent_runtime.models import text_side
 from agent_runtime.models.settings import ModelSettings
 from benchmarks.engine.contest import Outcome, hold
 from benchmarks.engine.contestants import entrants
-from benchmarks.engine.report import agreement_rows, figure_rows, pass_rows, summary, tables
+from benchmarks.engine.rows import agreement_rows, figure_rows, pass_rows, summary
+from benchmarks.engine.tables import tables
 from benchmarks.engine.workload import Text, fitting, measures, source_text
 from benchmarks.machine import describe
 from benchmarks.peers.contestant import ContestantFailed

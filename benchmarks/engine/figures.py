@@ -43,9 +43,14 @@ def time_to_first(answer: Answer) -> float:
 
 
 def decode_rate(answers: Sequence[Answer]) -> float:
-    """Tokens a second of all together, while all decode: from the last one's first token to the first one's end."""
+    """Tokens a second of all together, while all decode: from the last one's first token to the first one's end.
+
+    Where they never all do, because the contestant takes them one by one, it is the throughput.
+    """
     start = max(answer.times[0] for answer in answers)
     end = min(answer.times[-1] for answer in answers)
+    if end <= start:
+        return throughput(answers)
     return sum(start < at <= end for answer in answers for at in answer.times) / (end - start)
 
 

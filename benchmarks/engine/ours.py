@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -42,11 +43,8 @@ class FixedDraft:
 class Ours:
     """One engine."""
 
-    def __init__(self, model: str, context: int) -> None:
-        loaded = open_model(model, ModelSettings.from_env(os.environ), LoadOptions(context=2))
-        loaded.engine.close()  # its model goes on in an engine of the size that is measured
-        config = EngineConfig(max_seq_len=context, kv_bytes=KV_BYTES)
-        self._core = EngineCore(loaded.engine.model, loaded.text.tokenizer.token_bytes(), config)
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
         self._num_verified = 0
 
     def run(self, raw: dict[str, Any]) -> list[dict[str, Any]]:
@@ -68,16 +66,15 @@ class Ours:
         All of the prompt but its last token is cached. The draft is what the engine wrote before, so it is confirmed,
         but where rounding tips a near-tie.
         """
-        prompt, sizes = asked["prompt_ids"], asked["sizes"]
-        window.FIRST = window.LARGEST = max(sizes)  # a draft is as long as is asked for, not as has paid before
+        prompt, sizes, repeats = asked["prompt_ids"], asked["sizes"], range(asked["repeats"])
         self._num_verified += 1
         salt = f"verify:{self._num_verified}"
         reference = self._output(self._add(prompt, max(sizes), salt))
-        found: list[tuple[int, list[float]]] = []
-        for size in sizes:
-            draft = FixedDraft(reference[: size - 1])
-            found.append((size, [self._seconds_of_pass(prompt, size, draft, salt) for _ in range(asked["repeats"])]))
-        return found
+        with _drafts_of(max(sizes)):
+            return [
+                (size, [self._seconds_of_pass(prompt, size, FixedDraft(reference[: size - 1]), salt) for _ in repeats])
+                for size in sizes
+            ]
 
     def margin(self, asked: dict[str, Any]) -> float:
         """By how much the model finds `first` likelier than `second` behind `context`, natural logarithm."""
@@ -118,6 +115,24 @@ class Ours:
         return seconds
 
 
+@contextmanager
+def _drafts_of(num_tokens: int) -> Iterator[None]:
+    """Have drafts be as long as is asked for, not as has paid before."""
+    before = window.FIRST, window.LARGEST
+    window.FIRST = window.LARGEST = num_tokens
+    try:
+        yield
+    finally:
+        window.FIRST, window.LARGEST = before
+
+
+def _open_core(model: str, context: int) -> EngineCore:
+    loaded = open_model(model, ModelSettings.from_env(os.environ), LoadOptions(context=2))
+    loaded.engine.close()  # its model goes on in an engine of the size that is measured
+    config = EngineConfig(max_seq_len=context, kv_bytes=KV_BYTES)
+    return EngineCore(loaded.engine.model, loaded.text.tokenizer.token_bytes(), config)
+
+
 def main() -> None:
     """Load the model and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -125,7 +140,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, required=True, help="tokens of prompt and answer")
     options = parser.parse_args()
     channel = take_stdout()
-    contestant = Ours(options.model, options.context)
+    contestant = Ours(_open_core(options.model, options.context))
     operations = {
         "run": contestant.run,
         "verify": contestant.verify,

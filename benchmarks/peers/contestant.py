@@ -41,7 +41,11 @@ class Contestant:
             stderr=self._errors,
             text=True,
         )
-        hello = self._read()
+        try:
+            hello = self._read()
+        except ContestantFailed:
+            self.close()
+            raise
         self.version: str = hello["version"]
         self.abilities = frozenset(hello["abilities"])
 
@@ -68,15 +72,17 @@ class Contestant:
         return [Answer.from_json(answer) for answer in self.ask("run", job.to_json())]
 
     def close(self) -> None:
-        """End the process."""
+        """End the process; again does nothing."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            assert self._process.stdin is not None
             self._process.stdin.close()
         try:
             self._process.wait(SECONDS_TO_LEAVE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._process.stdout.close()
         self._errors.close()
 
     def _read(self) -> Any:

@@ -14,7 +14,7 @@ from engine.streams import AsyncStream, Stream
 from engine.types import Output
 from engine.worker import Ticket
 
-LEAST_SECONDS = 120.0
+LEAST_SECONDS = 600.0
 """A shorter soak says nothing about the process's memory: it is still warming up."""
 
 WARM_UP, BEFORE, AFTER = 0.2, 0.4, 0.8

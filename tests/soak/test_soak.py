@@ -142,9 +142,9 @@ def test_memory_is_judged_behind_the_warm_up() -> None:
     def over(seconds: int, size: Any) -> list[tuple[float, int]]:
         return [(float(at), size(at / seconds)) for at in range(seconds + 1)]
 
-    assert growth(over(300, lambda share: 100 if share < 0.2 else 200 if share < 0.8 else 300)) == (200, 300)
-    assert growth(over(300, lambda share: 300 if share < 0.15 else 200)) == (200, 200)
-    assert growth(over(100, lambda share: 200)) is None
+    assert growth(over(600, lambda share: 100 if share < 0.2 else 200 if share < 0.8 else 300)) == (200, 300)
+    assert growth(over(600, lambda share: 300 if share < 0.15 else 200)) == (200, 200)
+    assert growth(over(599, lambda share: 200)) is None
     assert growth([]) is None
     assert bound(10**6) == BOUND_BYTES
     assert bound(10**10) == 2 * 10**8

@@ -1,9 +1,9 @@
-"""The contest as rows, as the summary of interfaces.md, and as tables for people."""
+"""The contest as rows and as a summary: medians over the rounds, and how far ours is ahead."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.engine.agreement import Agreement
@@ -69,7 +69,7 @@ def figure_rows(outcome: Outcome) -> list[Row]:
 
 def pass_rows(outcome: Outcome) -> list[Row]:
     """What one forward pass of ours has to do, the least time for that on this machine, and the time it took."""
-    machine = _typical(outcome.machines)
+    machine = typical(outcome.machines)
     medians = {name: statistics.median(found) for name, found in outcome.samples[OURS].items()}
     rows = []
     for length in PREFILL_LENGTHS:
@@ -98,7 +98,7 @@ def summary(model: str, outcome: Outcome) -> dict[str, Any]:
     """The keys of interfaces.md, the other figures, and the ratios to each peer."""
     rows = {row["figure"]: row for row in figure_rows(outcome)}
     own = {figure: row["median"][OURS] for figure, row in rows.items()}
-    machine = _typical(outcome.machines)
+    machine = typical(outcome.machines)
     return {
         "model": model,
         "prefill_tok_s": own.get(f"prefill_{MIDDLE_LENGTH}_tok_s"),
@@ -114,21 +114,6 @@ def summary(model: str, outcome: Outcome) -> dict[str, Any]:
         "agreement": agreement_rows(outcome),
         "versions": outcome.versions,
     }
-
-
-def tables(outcome: Outcome) -> str:
-    """Everything for people."""
-    machine = _typical(outcome.machines)
-    best = max(outcome.products[-1], key=lambda product: float(product["flops_s"]))
-    packed = "prepacked" if best["prepacked"] else "plain"
-    parts = [
-        f"GEMM ceiling {machine.flops_s / 1e12:.2f} TFLOP/s ({best['shape']}, {best['num_rows']} rows, {packed}), "
-        f"memory read at {machine.read_bytes_s / 1e9:.1f} GB/s",
-        _figure_table(outcome),
-        _pass_table(pass_rows(outcome)),
-        *(_agreement_line(peer, found) for peer, found in outcome.agreements.items()),
-    ]
-    return "\n\n".join(part for part in parts if part)
 
 
 def _with_derived(outcome: Outcome, name: str) -> dict[str, list[float]]:
@@ -151,7 +136,8 @@ def _may_be_shown(outcome: Outcome, name: str, figure: str) -> bool:
     )
 
 
-def _typical(machines: Sequence[Machine]) -> Machine:
+def typical(machines: Sequence[Machine]) -> Machine:
+    """The medians over the rounds."""
     return Machine(
         statistics.median(machine.flops_s for machine in machines),
         statistics.median(machine.read_bytes_s for machine in machines),
@@ -172,62 +158,3 @@ def _pass(name: str, done: Work, seconds: float, machine: Machine) -> Row:
         "least_seconds": least,
         "roofline_share": least / seconds,
     }
-
-
-def _figure_table(outcome: Outcome) -> str:
-    peers = list(outcome.agreements)
-    heads = ["", OURS, *(head for peer in peers for head in (peer, "ours ahead"))]
-    lines = []
-    for row in figure_rows(outcome):
-        cells = [TITLES[row["figure"]], _number(row["median"][OURS])]
-        for peer in peers:
-            ahead = row["ours_ahead"].get(peer)
-            cells += [_number(row["median"].get(peer)), "-" if ahead is None else f"{ahead:.2f} x"]
-        lines.append(cells)
-    return _table(heads, lines)
-
-
-def _pass_table(rows: Iterable[Row]) -> str:
-    heads = ["one pass", "ms", "GFLOP", "MB", "least ms", "roofline share"]
-    lines = [
-        [
-            row["pass"],
-            f"{1e3 * row['seconds']:.1f}",
-            f"{row['flops'] / 1e9:.1f}",
-            f"{row['bytes'] / 1e6:.0f}",
-            f"{1e3 * row['least_seconds']:.1f}",
-            f"{row['roofline_share']:.0%}",
-        ]
-        for row in rows
-    ]
-    return _table(heads, lines)
-
-
-def _agreement_line(peer: str, by_measure: dict[str, Agreement]) -> str:
-    found = sum(by_measure.values(), Agreement())
-    withheld = [measure for measure, one in by_measure.items() if not one.comparable]
-    return (
-        f"{peer}: {found.equal} of {found.outputs} outputs are ours to the end, {found.near_ties} part at a near-tie, "
-        f"{found.parted_far} elsewhere, {found.first_tokens_wrong} at the first token; "
-        f"{found.tokens_agreed} of {found.tokens_compared} tokens agree"
-        + (f"; no speed is shown for: {', '.join(withheld)}" if withheld else "")
-    )
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Markdown, the columns padded."""
-    widths = [max(len(line[column]) for line in (heads, *lines)) for column in range(len(heads))]
-    padded = [
-        [
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        for line in (heads, ["-" * width for width in widths], *lines)
-    ]
-    return "\n".join("| " + " | ".join(line) + " |" for line in padded)
