@@ -1,0 +1,142 @@
+"""LoRA adapters that stay beside the model: each request of a batch has its own, or none (as in Punica, arXiv
+2310.18547, and S-LoRA, arXiv 2311.03285).
+
+The forward pass calls `AdapterRows.apply(kind, layer, x, out)` behind each projection, and rows [start, end) of `out`
+get scale * (x @ A^T) @ B^T of the adapter that they belong to. In the fused projections the parts of an adapter change
+columns of their own:
+
+    qkv      [0, q) [q, q + k) [q + k, q + k + v)        gate_up  [0, ffn_size) [ffn_size, 2 * ffn_size)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.errors import RequestError, WeightsError
+from engine.weights.lora import LoraAdapter, LowRankUpdate
+from engine.weights.parameters import Parameters
+
+ProjectionKind = Literal["qkv", "attention_out", "gate_up", "down"]
+
+PARTS: Mapping[ProjectionKind, tuple[str, ...]] = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention_out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+"""A fused projection's parts, in the order of their columns, by the names that checkpoints have for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PartUpdate:
+    down: Tensor  # [rank, in_features]
+    up: Tensor  # [rank, end - start], times the scale
+    start: int
+    end: int
+
+    def add_to(self, x: Tensor, out: Tensor) -> None:
+        out[:, self.start : self.end].addmm_(x @ self.down.T, self.up)
+
+
+class Adapter:
+    """One adapter, fitted to a model that it stays beside. `fingerprint` tells it from any other in a cache's keys."""
+
+    def __init__(self, lora: LoraAdapter, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+        """Raises WeightsError where it changes what this model does not have, or the LM head."""
+        lora.check_fits(Parameters(config, dtype, "meta").slots())
+        if "lm_head.weight" in lora.updates:
+            raise WeightsError(f"the adapter {lora.folder} changes the LM head: merge it when the model is loaded")
+        self.fingerprint = _fingerprint(lora.updates)
+        self._updates: dict[tuple[ProjectionKind, int], list[_PartUpdate]] = {}
+        for kind, parts in PARTS.items():
+            for (start, end), part in zip(_columns(kind, config), parts, strict=True):
+                for layer in range(config.num_layers):
+                    update = lora.updates.get(f"model.layers.{layer}.{part}.weight")
+                    if update is not None:
+                        down = update.down.to(device, dtype)
+                        up = (update.scale * update.up.float()).T.contiguous().to(device, dtype)
+                        self._updates.setdefault((kind, layer), []).append(_PartUpdate(down, up, start, end))
+
+    def apply(self, kind: ProjectionKind, layer: int, x: Tensor, out: Tensor) -> None:
+        """Add to `out` [num_rows, out_features], in place, what this adapter makes of `x` [num_rows, in_features]."""
+        for update in self._updates.get((kind, layer), ()):
+            update.add_to(x, out)
+
+
+class AdapterSet:
+    """The adapters that requests to one model may name."""
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self._config, self._dtype, self._device = config, dtype, device
+        self._adapters: dict[str, Adapter] = {}
+
+    def load(self, name: str, folder: Path) -> Adapter:
+        """Read a PEFT folder under `name`, in place of what had it; raises WeightsError, and then nothing changes."""
+        adapter = Adapter(LoraAdapter(folder), self._config, self._dtype, self._device)
+        self._adapters[name] = adapter
+        return adapter
+
+    def get(self, name: str) -> Adapter:
+        """The adapter; raises RequestError where there is none of that name."""
+        if name not in self._adapters:
+            loaded = ", ".join(sorted(self._adapters)) or "none"
+            raise RequestError(f"there is no adapter {name!r}; loaded are: {loaded}")
+        return self._adapters[name]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRows:
+    """Which rows of a ragged batch belong to which adapter: disjoint half-open ranges [start, end)."""
+
+    ranges: tuple[tuple[Adapter, int, int], ...]
+
+    @classmethod
+    def of(cls, sequences: Iterable[tuple[Adapter | None, int]]) -> AdapterRows:
+        """From each sequence's adapter and number of rows, in the batch's order. Neighbours of one adapter share a
+        range: [(a, 3), (a, 2), (None, 4), (b, 1)] gives a [0, 5), b [9, 10).
+        """
+        ranges: list[tuple[Adapter, int, int]] = []
+        start = 0
+        for adapter, num_rows in sequences:
+            end = start + num_rows
+            if ranges and ranges[-1][0] is adapter and ranges[-1][2] == start:
+                ranges[-1] = (adapter, ranges[-1][1], end)
+            elif adapter is not None:
+                ranges.append((adapter, start, end))
+            start = end
+        return cls(tuple(ranges))
+
+    def apply(self, kind: ProjectionKind, layer: int, x: Tensor, out: Tensor) -> None:
+        """Add each range's update to `out` [num_rows, out_features] in place, `x` being the projection's input."""
+        for adapter, start, end in self.ranges:
+            adapter.apply(kind, layer, x[start:end], out[start:end])
+
+
+def _columns(kind: ProjectionKind, config: ModelConfig) -> list[tuple[int, int]]:
+    sizes = {
+        "qkv": config.qkv_sizes,
+        "attention_out": (config.hidden_size,),
+        "gate_up": (config.ffn_size, config.ffn_size),
+        "down": (config.hidden_size,),
+    }[kind]
+    return list(pairwise(accumulate(sizes, initial=0)))
+
+
+def _fingerprint(updates: Mapping[str, LowRankUpdate]) -> bytes:
+    """blake2b-128 over every name, scale and matrix."""
+    digest = blake2b(digest_size=16)
+    for name, update in sorted(updates.items()):
+        digest.update(f"{name} {update.scale!r}\n".encode())
+        for matrix in (update.down, update.up):
+            digest.update(f"{matrix.dtype} {tuple(matrix.shape)}\n".encode())
+            digest.update(matrix.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.digest()
