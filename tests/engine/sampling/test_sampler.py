@@ -187,6 +187,12 @@ def test_temperature_zero_heeds_bias_and_penalty_and_no_cut() -> None:
     assert Sampler(slow.request(prompt=[1], repetition_penalty=2.0)).choose(logits, [], []).token_ids == [2]
 
 
+def test_a_bias_is_added_before_the_penalty_is_taken() -> None:
+    request = slow.request(prompt=[0], repetition_penalty=2.0, logit_bias={0: 1.0})
+    logits = torch.tensor([[1.0, 1.25]])  # (1 + 1) / 2 = 1 loses, 1 / 2 + 1 would win
+    assert Sampler(request).choose(logits, [], []).token_ids == [1]
+
+
 def test_plain_greedy_is_what_greedy_does() -> None:
     assert Sampler(slow.request(top_p=0.5, top_k=3, min_p=0.1, seed=4)).is_plain_greedy
     others = [{"temperature": 0.1}, {"logprobs": 0}, {"logit_bias": {1: 0.5}}, {"repetition_penalty": 0.9}]
