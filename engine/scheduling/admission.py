@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.errors import DoesNotFit
@@ -10,12 +11,12 @@ from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.sequence import Sequence
 
 RETRY_STEPS = 8
-"""Steps after which a sequence that found no pages is looked at again even though none were given back."""
+"""Steps after which a sequence that found too few pages is looked at again even though there are no more of them."""
 
 
 @dataclass(slots=True)
 class Refusal:
-    """The fewest pages that were available since a sequence found too few, and the steps since then."""
+    """How many pages were available when a sequence found too few, and the steps since then."""
 
     num_available: int
     num_steps: int = 0
@@ -71,16 +72,18 @@ class Admission:
         """The sequence does not wait any more."""
         self._refusals.pop(sequence.id, None)
 
+    def check_integrity(self, waiting: Iterable[Sequence]) -> None:
+        """Nothing is remembered of sequences that do not wait."""
+        assert self._refusals.keys() <= {each.id for each in waiting}
+
     def _is_hopeless(self, sequence: Sequence) -> bool:
-        """Whether to save the look into the cache: nothing was given back since the last one.
+        """Whether to save the look into the cache: there are no more pages than at the last one.
 
         The others may compute a prefix that it shares, and then it needs fewer pages, so now and then it is looked at.
         """
         refusal = self._refusals.get(sequence.id)
-        num_available = self._pages.num_available
-        if refusal is None or num_available > refusal.num_available or refusal.num_steps == RETRY_STEPS:
+        if refusal is None or refusal.num_steps == RETRY_STEPS or self._pages.num_available > refusal.num_available:
             return False
-        refusal.num_available = num_available
         refusal.num_steps += 1
         return True
 

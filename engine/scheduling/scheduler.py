@@ -110,7 +110,6 @@ class Scheduler:
     def remove(self, sequence_id: int) -> None:
         """Finished, cancelled or failed, in any state: what it holds is free at once. Raises KeyError if unknown."""
         sequence = self._sequences.pop(sequence_id)
-        self._scheduled.pop(sequence_id, None)
         if sequence.status is Status.RUNNING:
             self._running.remove(sequence)
             self._pages.close(sequence_id, sequence.retain_s)
@@ -135,6 +134,7 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Between steps: each sequence is in one state, with pages for what is computed if it runs, else with none."""
         self._waiting.check_integrity()
+        self._admission.check_integrity(self._waiting)
         states = {each.id: Status.WAITING for each in self._waiting} | {
             each.id: Status.RUNNING for each in self._running
         }

@@ -53,6 +53,7 @@ class Loop:
         *,
         priority: int = 0,
         deadline: float | None = None,
+        retain_s: float = 0.0,
         draft: list[int] | None = None,
         root: bytes = b"",
     ) -> Sequence:
@@ -60,7 +61,15 @@ class Loop:
         self._num_added += 1
         ids = prompt if isinstance(prompt, list) else [10_000 * self._num_added + i for i in range(prompt)]
         sequence = Sequence(
-            self._num_added, list(ids), len(ids) + max_new_tokens, root, priority, self.now, deadline, draft=draft or []
+            self._num_added,
+            list(ids),
+            len(ids) + max_new_tokens,
+            root,
+            priority,
+            self.now,
+            deadline,
+            retain_s,
+            draft or [],
         )
         self.scheduler.add(sequence)
         self.sequences[sequence.id] = sequence

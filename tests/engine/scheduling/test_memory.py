@@ -30,7 +30,7 @@ def test_what_can_never_fit_is_refused_at_once() -> None:
     ):
         loop.add(30, max_new_tokens=11)
     assert not loop.scheduler.has_pending_work()
-    loop.add(30, max_new_tokens=10)
+    loop.add(39, max_new_tokens=1)
     loop.drain()
 
 
@@ -42,7 +42,7 @@ def test_behind_a_window_longer_ones_fit() -> None:
 
 
 def test_admission_waits_for_pages_of_the_whole_prompt_and_one_for_each_running() -> None:
-    loop = Loop(config(), num_pages=12, page_size=4)
+    loop = Loop(config(max_batched_tokens=16), num_pages=12, page_size=4)
     first = loop.add(3, max_new_tokens=2)
     blocked = loop.add(40)  # 10 pages and first's 1 leave 1, fewer than one for each
     loop.step()
@@ -54,7 +54,7 @@ def test_admission_waits_for_pages_of_the_whole_prompt_and_one_for_each_running(
     loop.drain()
     assert loop.scheduler.stats().num_preempted == 0
 
-    loop = Loop(config(), num_pages=12, page_size=4)
+    loop = Loop(config(max_batched_tokens=16), num_pages=12, page_size=4)
     loop.add(3, max_new_tokens=2)
     just = loop.add(36)
     loop.step()
@@ -116,6 +116,27 @@ def test_what_others_compute_meanwhile_is_noticed(monkeypatch: pytest.MonkeyPatc
     loop.drain()
 
 
+def test_pages_that_are_given_back_are_noticed_at_once() -> None:
+    loop = Loop(config(), num_pages=12, page_size=4)
+    loop.add(4, max_new_tokens=30)
+    short = loop.add(16, max_new_tokens=10)
+    loop.step()
+    blocked = loop.add(20)
+    loop.step()
+    loop.remove(short.id)
+    assert blocked.id in loop.step()
+
+
+def test_behind_a_window_a_long_cached_prefix_leaves_pages_for_the_rest() -> None:
+    loop = Loop(config(max_batched_tokens=8), num_pages=30, page_size=4, window=9)
+    first = loop.add(100, max_new_tokens=30)
+    loop.drain()
+    other = loop.add([*first.token_ids[:129], *range(30)])
+    assert loop.step() == {other.id: 8}
+    assert other.num_cached_prompt == 129
+    loop.drain()
+
+
 def test_a_small_one_overtakes_a_big_one_so_many_times_and_no_more() -> None:
     loop = Loop(config(max_overtaken=2), num_pages=12, page_size=4)
     loop.add(15, max_new_tokens=12)
@@ -125,10 +146,10 @@ def test_a_small_one_overtakes_a_big_one_so_many_times_and_no_more() -> None:
     loop.step()
     assert [each.status for each in small] == [Status.RUNNING] * 2 + [Status.WAITING] * 2
     assert big.num_overtaken == 2
-    while big.status is Status.WAITING:
-        assert {each.status for each in small[2:]} == {Status.WAITING}
+    for _ in range(11):
+        assert {each.status for each in [big, *small[2:]]} == {Status.WAITING}
         loop.step()
-    assert loop.num_steps == 13, "when the one before it has ended"
+    assert big.status is Status.RUNNING, "when the one before it has ended"
     loop.drain()
 
 
@@ -166,10 +187,10 @@ def test_a_stream_of_small_ones_does_not_starve_a_big_one() -> None:
     loop.add(7, max_new_tokens=8)
     loop.step()
     big = loop.add(40)
-    while big.status is Status.WAITING:
-        loop.add(7, max_new_tokens=8)
+    for _ in range(20):  # each that is before it ends within 8 steps
+        if big.status is Status.WAITING:
+            loop.add(7, max_new_tokens=8)
         loop.step()
-        assert loop.num_steps < 20, "each that is before it ends within 8 steps"
     assert big.num_overtaken == 3
     loop.drain()
 
@@ -195,7 +216,7 @@ def preempted_pair(aging_s: float | None = None) -> tuple[Loop, Sequence, Sequen
 
 def test_the_last_to_arrive_is_preempted_and_keeps_its_output() -> None:
     loop, first, second = preempted_pair()
-    while len(second.token_ids) < 21:
+    for _ in range(8):
         second.draft = [9]
         loop.step(lambda _: 0)
     second.draft = [9]
@@ -236,7 +257,7 @@ def test_a_preempted_one_goes_before_all_that_came_later() -> None:
     loop.step_until(lambda: second.num_preempted > 0)
     later, urgent = loop.add(28), loop.add(28, priority=-1)
     started: list[Sequence] = []
-    while loop.scheduler.has_pending_work():
+    for _ in range(100):
         loop.step()
         started += [each for each in loop.running if each not in started]
     assert [each.id for each in started if each is not first] == [urgent.id, second.id, later.id]
@@ -271,6 +292,18 @@ def test_a_draft_takes_the_pages_that_nobody_needs() -> None:
     first.draft = list(range(30))
     assert loop.step() == {first.id: 1 + 3 + 12, second.id: 1}
     assert loop.pages.num_available == 2
+
+
+def test_what_is_retained_outlives_the_need_of_others() -> None:
+    loop = Loop(config(), num_pages=12, page_size=4)
+    kept = loop.add(16, max_new_tokens=4, retain_s=60.0)
+    loop.step_until(lambda: kept.status is Status.FINISHED)
+    for _ in range(3):
+        loop.add(20, max_new_tokens=4)
+        loop.drain()
+    again = loop.add(kept.token_ids, max_new_tokens=4)
+    loop.step()
+    assert again.num_cached_prompt == 19
 
 
 def test_where_only_one_fits_all_finish_and_the_work_is_bounded() -> None:
