@@ -49,7 +49,7 @@ class PrefixCache:
         run_start = 0  # the pages [run_start, node.depth) are there
         while (end := (node.depth + 1) * self.page_size) <= limit:
             child = self._child(node, tuple(token_ids[end - self.page_size : end]))
-            if child is None or (child.page == NO_PAGE and not self.window):
+            if child is None:
                 break
             node = child
             if node.page == NO_PAGE:

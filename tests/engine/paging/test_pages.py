@@ -148,6 +148,17 @@ def test_a_shared_head_is_as_young_as_its_youngest_use() -> None:
     assert pool.pages.num_cached([1] * 9, b"root") == 4
 
 
+def test_to_be_copied_from_is_a_use() -> None:
+    pool = FakePool(KVPages(4, 4))
+    pool.serve(1, [1, 1, 1])
+    pool.serve(2, [2, 2, 2])
+    pool.serve(3, [1, 1, 3])
+    pool.open(4, [4] * 8)
+    assert pool.pages.grow(4, 8)
+    assert pool.pages.num_cached([1, 1, 1, 0], b"root") == 3
+    assert pool.pages.num_cached([2, 2, 2, 0], b"root") == 0
+
+
 def test_what_is_retained_goes_last_until_its_time_is_over() -> None:
     now = [0.0]
     pool = FakePool(KVPages(4, 4, clock=lambda: now[0]))

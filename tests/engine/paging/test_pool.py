@@ -63,6 +63,20 @@ def test_a_run_is_begun_where_it_leaves_its_neighbour_room() -> None:
     assert pool.allocate(GROWTH_ROOM, behind=9) == list(range(10, second))
 
 
+def test_room_is_right_behind_the_last_page_or_a_run_with_pages_to_spare() -> None:
+    pool = PagePool(2 + GROWTH_ROOM)
+    assert pool.has_room(2, NO_PAGE)
+    assert not pool.has_room(3, NO_PAGE)
+    pool.allocate(2 + GROWTH_ROOM)
+    for page in (0, 5):
+        pool.release(page)
+        pool.free(page)
+    assert pool.has_room(3, behind=4)
+    assert not pool.has_room(1, behind=5)
+    assert not pool.has_room(1, behind=1 + GROWTH_ROOM)  # the last of the pool
+    assert not pool.has_room(1, NO_PAGE)
+
+
 def num_runs(pages: KVPages, sequence_id: int) -> int:
     return len(page_runs(pages.page_table(sequence_id), pages.page_size, 0, pages.num_tokens(sequence_id)))
 
