@@ -37,12 +37,21 @@ def test_common_prefix_len(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     assert length == min(len(a), len(b)) or a[length] != b[length]
 
 
-def test_a_colliding_key_is_a_miss_and_ends_the_chain() -> None:
-    with mock.patch("engine.paging.prefix_cache.page_key", return_value=b"same"):
+def test_other_tokens_under_a_taken_key_are_a_miss_and_end_the_chain() -> None:
+    with mock.patch("engine.paging.prefix_cache.page_key", lambda parent, ids: parent + bytes(ids[1:])):
         pool = FakePool(KVPages(16, 2))
-        pool.serve(1, [1, 1])
-        assert pool.serve(2, [2, 2, 2, 2, 9]) == 0
-        assert pool.pages.num_cached([1, 1, 9], b"root") == 2
-        assert pool.pages.num_cached([2, 2, 9], b"root") == 0
-        assert pool.pages.num_cached([1, 1, 1, 1, 9], b"root") == 2  # the key of the second page is the first's, too
+        pool.serve(1, [1, 7])
+        assert pool.serve(2, [2, 7, 3, 3, 9]) == 0
+        assert pool.pages.num_cached([2, 7, 9], b"root") == 0
+        assert pool.pages.num_cached([1, 7, 3, 3, 9], b"root") == 2
+        pool.pages.check_integrity()
+
+
+def test_another_prefix_under_a_taken_key_is_a_miss_and_ends_the_chain() -> None:
+    with mock.patch("engine.paging.prefix_cache.page_key", lambda parent, ids: bytes(ids)):
+        pool = FakePool(KVPages(16, 2))
+        pool.serve(1, [1, 1, 5, 5])
+        assert pool.serve(2, [2, 2, 5, 5, 6, 6, 9]) == 0
+        assert pool.pages.num_cached([2, 2, 5, 5, 9], b"root") == 2
+        assert pool.pages.num_cached([1, 1, 5, 5, 6, 6, 9], b"root") == 4
         pool.pages.check_integrity()
