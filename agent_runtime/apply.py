@@ -19,8 +19,8 @@ from agent_runtime.types import (
     PatchRequest,
     Reader,
     Reason,
-    StepHook,
     Usage,
+    Watcher,
     total_usage,
 )
 from editor import codec
@@ -35,8 +35,7 @@ ModelSource = Callable[[], Merger]
 """Gives the model when an edit needs it; raises ModelUnavailable where there is none (yet)."""
 
 
-def _no_hook(_: int) -> None:
-    """Watch nothing."""
+_NOBODY = Watcher()
 
 
 class Applier:
@@ -45,17 +44,17 @@ class Applier:
     def __init__(self, model: ModelSource) -> None:
         self._model = model
 
-    def apply(self, request: ApplyRequest, on_step: StepHook = _no_hook) -> ApplyResult:
+    def apply(self, request: ApplyRequest, watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge the request's edit into its file; of an edit of several files, the part that fits its path.
 
-        Raises BadFile, EditRefused, BadRequest, TooLarge or ModelUnavailable; a merge that a check rejects is an
-        answer with status `rejected`, not an error.
+        Raises BadFile, EditRefused, BadRequest, TooLarge, ModelUnavailable and what else `Merger.merge` raises; a merge
+        that a check rejects is an answer with status `rejected`, not an error.
         """
         timings = Timings()
         with timings.phase("parse"):
             source = decode(request.original, request.path)
             edit, request = _read(request)
-        outcome = self._merge(source.text, edit, request, timings, on_step)
+        outcome = self._merge(source.text, edit, request, timings, watcher)
         with timings.phase("verify"):
             if isinstance(outcome, AlreadyApplied):
                 file = _unchanged(request, source, outcome)
@@ -64,14 +63,14 @@ class Applier:
         usage = outcome.usage if isinstance(outcome, Outcome) else Usage()
         return ApplyResult((file,), usage, timings.finished())
 
-    def apply_each(self, requests: Sequence[ApplyRequest], on_step: StepHook = _no_hook) -> ApplyResult:
+    def apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge several edits, each into its file: all or none. Raises what `apply` raises, EditRefused for all."""
         timings = Timings()
         results: list[ApplyResult] = []
         reasons: list[Reason] = []
         for request in requests:
             try:
-                results.append(self.apply(request, on_step))
+                results.append(self.apply(request, watcher))
                 timings.add(results[-1].timings)
             except EditRefused as refused:
                 reasons += with_path(refused.reasons, request.path)
@@ -80,17 +79,17 @@ class Applier:
         files = tuple(result.file for result in results)
         return ApplyResult(files, total_usage([result.usage for result in results]), timings.finished())
 
-    def apply_patch(self, request: PatchRequest, read: Reader, on_step: StepHook = _no_hook) -> ApplyResult:
+    def apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge an edit of the files that it names, which `read` gives: all or none. Raises what `apply` raises."""
         timings = Timings()
 
         def ask(text: str, single: ApplyRequest, by_rule: MergeOutcome) -> Outcome:
-            return self._ask_model(text, single, by_rule, timings, on_step)
+            return self._ask_model(text, single, by_rule, timings, watcher)
 
         return apply_patch(request, read, ask, timings)
 
     def _merge(
-        self, text: str, edit: ParsedEdit, request: ApplyRequest, timings: Timings, on_step: StepHook
+        self, text: str, edit: ParsedEdit, request: ApplyRequest, timings: Timings, watcher: Watcher
     ) -> Outcome | AlreadyApplied:
         with timings.phase("merge"):
             by_rule = _by_rule(text, edit, request.path)
@@ -101,13 +100,13 @@ class Applier:
                 return Outcome(by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain")
             if request.mode == "deterministic" or not may_be_mended(by_rule):
                 raise refusal([reason_of(by_rule, text, request.path)])
-        return self._ask_model(text, request, by_rule, timings, on_step)
+        return self._ask_model(text, request, by_rule, timings, watcher)
 
     def _ask_model(
-        self, text: str, request: ApplyRequest, by_rule: MergeOutcome, timings: Timings, on_step: StepHook
+        self, text: str, request: ApplyRequest, by_rule: MergeOutcome, timings: Timings, watcher: Watcher
     ) -> Outcome:
         try:
-            made = self._model().merge(text, request, on_step)
+            made = self._model().merge(text, request, watcher)
         except ModelUnavailable as fault:
             if isinstance(by_rule, Unresolved) and request.mode != "model":
                 fault.reasons = (reason_of(by_rule, text, request.path),)

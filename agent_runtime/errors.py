@@ -10,9 +10,13 @@ HunkError
 ├── Stale                   exit 3, HTTP 409   the file is not what the sender believed
 ├── EditRefused             exit 3, HTTP 422   the edit does not apply; carries the editor's reasons
 ├── ModelUnavailable        exit 4, HTTP 503   the model cannot be had or loaded
+│   ├── Busy                exit 4, HTTP 429   too many edits wait for it already
 │   ├── UnknownModel        exit 4, HTTP 422
 │   ├── DownloadFailed      exit 4, HTTP 503
 │   └── CorruptModel        exit 4, HTTP 503
+├── ModelFailed             exit 1, HTTP 500   the model was asked and broke down over this edit
+├── DeadlinePassed          exit 1, HTTP 504   the model did not finish in time
+├── Cancelled               exit 130, HTTP 499 whoever asked has left
 └── NoConnection            exit 5             the service does not answer
 """
 
@@ -113,6 +117,13 @@ class ModelUnavailable(HunkError):
     reasons: tuple[Reason, ...] = ()
 
 
+class Busy(ModelUnavailable):
+    """As many edits wait for the model as may; the same request may succeed a little later."""
+
+    http_status = 429
+    kind = "busy"
+
+
 class UnknownModel(ModelUnavailable):
     """No model of that name, and no such file or folder."""
 
@@ -130,6 +141,27 @@ class CorruptModel(ModelUnavailable):
     """The model's file does not have the SHA-256 that it must have, or cannot be read."""
 
     kind = "corrupt-model"
+
+
+class ModelFailed(HunkError):
+    """The model broke down over this edit; others go on."""
+
+    kind = "model-failed"
+
+
+class DeadlinePassed(HunkError):
+    """The model did not finish in the time that the service allows."""
+
+    http_status = 504
+    kind = "deadline-passed"
+
+
+class Cancelled(HunkError):
+    """Whoever asked for the edit has left."""
+
+    exit_code = 130
+    http_status = 499
+    kind = "cancelled"
 
 
 class NoConnection(HunkError):

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import time
 
-from agent_runtime.errors import BadFile, BadRequest, TooLarge
+from agent_runtime.errors import (
+    BadFile,
+    BadRequest,
+    Busy,
+    Cancelled,
+    DeadlinePassed,
+    HunkError,
+    ModelFailed,
+    ModelUnavailable,
+    TooLarge,
+)
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.prompt import ApplyPrompt, build_prompt
-from agent_runtime.types import ApplyRequest, ModelMerge, StepHook, Usage
-from engine.errors import RequestError
+from agent_runtime.types import ApplyRequest, ModelMerge, Usage, Watcher
+from engine import errors as engine_errors
 from engine.speculation import CopyDraft
+from engine.streams import Stream
 from engine.types import GenerationRequest, GenerationResult, GenerationUsage
 from repo_cache.errors import TokenizerError
 
@@ -17,28 +28,48 @@ SPARE_TOKENS = 256
 """What an answer may be longer than file and edit together before it is cut: a model that runs away is stopped."""
 
 
-class ModelMerger:
-    """One loaded model, as the apply pipeline uses it."""
+FAULTS: dict[type[engine_errors.EngineError], tuple[type[HunkError], str]] = {
+    engine_errors.DoesNotFit: (TooLarge, "start with a larger --kv-gib, or send less"),
+    engine_errors.RequestError: (BadRequest, "change the request"),
+    engine_errors.QueueFull: (Busy, "try again in a moment"),
+    engine_errors.DeadlineExceeded: (DeadlinePassed, "send less, or start with a larger --deadline"),
+    engine_errors.Cancelled: (Cancelled, "send it again if it is still wanted"),
+    engine_errors.EngineClosed: (ModelUnavailable, "the service is ending, or has to be started anew"),
+    engine_errors.GenerationFailed: (ModelFailed, "try again; if it fails again, report it"),
+}
+"""What becomes of the engine's errors, and what to do; the first class that fits counts."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
+
+class ModelMerger:
+    """One loaded model, as the apply pipeline uses it: edits that come together share the model's passes.
+
+    `deadline_s` is how long one may take, the wait for its turn included; None: as long as it takes.
+    """
+
+    def __init__(self, loaded: LoadedModel, deadline_s: float | None = None) -> None:
         self._loaded = loaded
+        self._deadline_s = deadline_s
 
     @property
     def name(self) -> str:
         """The model's name in the catalogue, or its file's."""
         return self._loaded.name
 
-    def merge(self, text: str, request: ApplyRequest, on_step: StepHook) -> ModelMerge:
+    def close(self) -> None:
+        """End behind the pass that runs; edits that are being merged fail with ModelUnavailable."""
+        self._loaded.engine.close()
+
+    def merge(self, text: str, request: ApplyRequest, watcher: Watcher) -> ModelMerge:
         r"""Have the model write `text` (the file, "\n" lines) with the request's edit applied.
 
-        Raises TooLarge where file, edit and answer do not fit the context; BadRequest on bad sampling values.
+        Raises what `Merger.merge` names.
         """
         started = time.perf_counter()
         final_newline = text.endswith("\n")
         prompt = self._prompt(text, request)
         generation = self._generation(prompt, request)
         prompted = time.perf_counter()
-        result, first_step = self._run(generation, prompt, request, on_step)
+        result, first_step = self._run(generation, prompt, request, watcher)
         finished = time.perf_counter()
         answer = result.text.decode("utf-8", errors="replace").removesuffix("\n")
         return ModelMerge(
@@ -81,27 +112,36 @@ class ModelMerger:
                 seed=request.seed,
                 stop_ids=self._loaded.text.stop_ids,
                 stop=(prompt.stop.encode(),),
+                deadline_s=self._deadline_s,
             )
-        except RequestError as error:
+        except engine_errors.RequestError as error:
             raise BadRequest(str(error)) from error
 
     def _run(
-        self, generation: GenerationRequest, prompt: ApplyPrompt, request: ApplyRequest, on_step: StepHook
+        self, generation: GenerationRequest, prompt: ApplyPrompt, request: ApplyRequest, watcher: Watcher
     ) -> tuple[GenerationResult, float]:
         """The result, and when the first pass behind the prefill ended."""
         draft = CopyDraft([prompt.file_ids, prompt.edit_ids]) if request.draft == "copy" else None
-        steps = self._loaded.engine.generate(generation, draft)
-        num_written, first_step = 0, 0.0
         try:
-            while True:
-                num_written += len(next(steps).token_ids)
-                if num_written and not first_step:
-                    first_step = time.perf_counter()
-                on_step(num_written)
-        except StopIteration as end:
-            return end.value, first_step
-        finally:
-            steps.close()
+            return _watched(self._loaded.engine.generate(generation, draft), watcher)
+        except engine_errors.EngineError as error:
+            fault, advice = next(what for kind, what in FAULTS.items() if isinstance(error, kind))
+            raise fault(f"model {self.name}: {error}; {advice}") from error
+
+
+def _watched(steps: Stream, watcher: Watcher) -> tuple[GenerationResult, float]:
+    num_written, first_step = 0, 0.0
+    try:
+        watcher.began(steps.cancel)
+        while True:
+            num_written += len(next(steps).token_ids)
+            if num_written and not first_step:
+                first_step = time.perf_counter()
+            watcher.wrote(num_written)
+    except StopIteration as end:
+        return end.value, first_step
+    finally:
+        steps.close()
 
 
 def usage_of(counted: GenerationUsage) -> Usage:

@@ -31,6 +31,11 @@ class ModelSlot:
         self._merger = self._load()
         return self._merger
 
+    def close(self) -> None:
+        """Close the model, if it has been loaded."""
+        if self._merger is not None:
+            self._merger.close()
+
     def load_in_background(self, on_loaded: Callable[[], None], on_fault: Callable[[HunkError], None]) -> None:
         """Load in a thread of its own and tell how it ended."""
 

@@ -168,8 +168,14 @@ class ApplyResult:
 _WORST_FIRST: tuple[Status, ...] = ("rejected", "merged", "noop")
 
 
-StepHook = Callable[[int], None]
-"""Called after every forward pass with the number of tokens written so far; may raise to cancel."""
+class Watcher:
+    """Follows the model's work on one apply, which may ask it several times; this one cares for nothing."""
+
+    def began(self, stop: Callable[[], None]) -> None:
+        """The model was asked; calling `stop`, from any thread, ends the apply with Cancelled."""
+
+    def wrote(self, num_tokens: int) -> None:
+        """Another forward pass is over; so many tokens are written so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,16 +193,21 @@ class ModelMerge:
 
 
 class Merger(Protocol):
-    """A model, as the apply pipeline sees it."""
+    """A model, as the apply pipeline sees it; any number of threads may use it at once."""
 
     @property
     def name(self) -> str:
         """The model's name in the catalogue, or its file's."""
         ...
 
-    def merge(self, text: str, request: ApplyRequest, on_step: StepHook) -> ModelMerge:
+    def merge(self, text: str, request: ApplyRequest, watcher: Watcher) -> ModelMerge:
         r"""Have the model write `text` (the file, "\n" lines) with the request's edit applied.
 
-        Raises TooLarge where file, edit and answer do not fit the context; BadRequest on bad sampling values.
+        Raises TooLarge where file, edit and answer do not fit the context; BadRequest on bad sampling values; Busy,
+        Cancelled, DeadlinePassed, ModelFailed, or ModelUnavailable once it is closed.
         """
+        ...
+
+    def close(self) -> None:
+        """Take no more edits; those that are being merged fail."""
         ...

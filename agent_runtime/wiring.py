@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from agent_runtime.apply import Applier
+from agent_runtime.errors import BadRequest
 from agent_runtime.http.app import Service
 from agent_runtime.model_merge import ModelMerger
 from agent_runtime.model_slot import ModelSlot
@@ -17,6 +18,8 @@ from agent_runtime.models.resolve import ModelFiles, resolve
 from agent_runtime.models.settings import LoadOptions, ModelSettings
 from agent_runtime.models.store import Store
 from agent_runtime.workspace import Workspace
+from engine.engine_config import EngineConfig
+from engine.scheduling import SchedulerConfig
 
 
 def open_model(
@@ -33,10 +36,16 @@ def open_merger(
     return ModelMerger(open_model(name_or_path, settings, options, progress))
 
 
-def model_slot(name_or_path: str, settings: ModelSettings, options: LoadOptions, progress: Progress) -> ModelSlot:
+def model_slot(
+    name_or_path: str,
+    settings: ModelSettings,
+    options: LoadOptions,
+    progress: Progress,
+    deadline_s: float | None = None,
+) -> ModelSlot:
     """A place for the model, which is looked for now (raising UnknownModel, ...) and loaded later."""
     files = resolve(name_or_path, Store(settings.cache_dir), progress)
-    return ModelSlot(files.name, lambda: ModelMerger(_load(files, settings, options, progress)))
+    return ModelSlot(files.name, lambda: ModelMerger(_load(files, settings, options, progress), deadline_s))
 
 
 def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, progress: Progress) -> LoadedModel:
@@ -45,7 +54,7 @@ def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, prog
         files,
         settings.cache_dir,
         dtype=getattr(torch, options.dtype),
-        context=options.context,
+        limits=_limits(options),
         adapter=options.adapter,
         quantize=options.quantize,
     )
@@ -53,6 +62,18 @@ def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, prog
     stored = f"{options.dtype}, {options.quantize}" if options.quantize else options.dtype
     progress.say(f"{loaded.name} loaded in {loaded.load_seconds:.1f} s ({stored}, {memory})")
     return loaded
+
+
+def _limits(options: LoadOptions) -> EngineConfig:
+    """Raises BadRequest where the sizes make no sense."""
+    try:
+        return EngineConfig(
+            options.context,
+            None if options.kv_gib is None else int(options.kv_gib * (1 << 30)),
+            scheduler=SchedulerConfig(max_num_seqs=options.max_num_seqs),
+        )
+    except ValueError as error:
+        raise BadRequest(str(error)) from error
 
 
 def service(slot: ModelSlot, root: Path | None) -> Service:

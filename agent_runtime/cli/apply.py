@@ -33,7 +33,7 @@ from agent_runtime.types import (
     Options,
     PatchRequest,
     Reader,
-    StepHook,
+    Watcher,
 )
 from agent_runtime.workspace import Workspace
 from agent_runtime.writer import replace_file
@@ -160,24 +160,29 @@ def _pipeline(url: str | None, model: str | None, options: LoadOptions) -> Itera
             settings = ModelSettings.from_env(os.environ)
             return open_merger(name, settings, options, for_console(console))
 
-    with _step_counter(console) as on_step:
-        applier = Applier(cache(open_merger))
-        yield Pipeline(partial(applier.apply, on_step=on_step), partial(applier.apply_patch, on_step=on_step))
+    counter = _TokenCounter(console)
+    applier = Applier(cache(open_merger))
+    try:
+        yield Pipeline(partial(applier.apply, watcher=counter), partial(applier.apply_patch, watcher=counter))
+    finally:
+        counter.clear()
 
 
-@contextmanager
-def _step_counter(console: Console) -> Iterator[StepHook]:
+class _TokenCounter(Watcher):
     """A line on the terminal that counts what the model writes."""
 
-    def on_step(num_tokens: int) -> None:
-        if console.is_terminal:
-            console.print(f"\r{num_tokens} tokens written", end="", style="dim")
+    def __init__(self, console: Console) -> None:
+        self._console = console
 
-    try:
-        yield on_step
-    finally:
-        if console.is_terminal:
-            console.print("\r" + " " * 30 + "\r", end="")
+    def wrote(self, num_tokens: int) -> None:
+        """Show the number in place of the last one."""
+        if self._console.is_terminal:
+            self._console.print(f"\r{num_tokens} tokens written", end="", style="dim")
+
+    def clear(self) -> None:
+        """Leave the line empty."""
+        if self._console.is_terminal:
+            self._console.print("\r" + " " * 30 + "\r", end="")
 
 
 def _read_edit(path: Path) -> str:

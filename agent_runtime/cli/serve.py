@@ -17,7 +17,13 @@ from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.http.app import build_app
 from agent_runtime.models.progress import LineProgress, for_console
-from agent_runtime.models.settings import DEFAULT_CONTEXT, DEFAULT_MODEL, LoadOptions, ModelSettings
+from agent_runtime.models.settings import (
+    DEFAULT_CONTEXT,
+    DEFAULT_MODEL,
+    DEFAULT_NUM_SEQS,
+    LoadOptions,
+    ModelSettings,
+)
 
 SHUTDOWN_SECONDS = 5
 """How long a request may go on after Ctrl-C."""
@@ -37,13 +43,22 @@ def serve_command(
     dtype: DTYPE = "bfloat16",
     quantize: QUANTIZE = None,
     adapter: ADAPTER = None,
+    max_num_seqs: Annotated[
+        int, typer.Option("--max-num-seqs", min=1, max=1024, help="Edits that the model works on at once.")
+    ] = DEFAULT_NUM_SEQS,
+    kv_gib: Annotated[
+        float | None, typer.Option("--kv-gib", min=0.0, help="Memory for keys and values. [two full contexts]")
+    ] = None,
+    deadline: Annotated[
+        float | None, typer.Option("--deadline", min=0.1, metavar="SECONDS", help="What the model may take an edit.")
+    ] = None,
 ) -> None:
     """Serve POST /apply until Ctrl-C."""
     from agent_runtime.wiring import model_slot, service  # torch takes a second to import; `hunk --help` needs none
 
     console = Console(stderr=True, highlight=False)
-    options = LoadOptions(dtype, context, adapter, quantize)
-    slot = model_slot(model, ModelSettings.from_env(os.environ), options, for_console(console))
+    options = LoadOptions(dtype, context, adapter, quantize, max_num_seqs, kv_gib)
+    slot = model_slot(model, ModelSettings.from_env(os.environ), options, for_console(console), deadline)
     parts = service(slot, root)
     faults: list[HunkError] = []
     with _listen(host, port) as listener:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,6 +19,7 @@ from agent_runtime.apply import Applier
 from agent_runtime.errors import HunkError, Unsupported
 from agent_runtime.http.body_limit import BodyLimit
 from agent_runtime.http.guard import OwnHostsOnly
+from agent_runtime.http.leaving import Departure
 from agent_runtime.http.schema import ApplyBody, fault_of_validation
 from agent_runtime.http.work import Work, work_of
 from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES
@@ -30,7 +31,11 @@ from agent_runtime.workspace import Workspace
 MAX_BODY_BYTES = 6 * (MAX_FILE_BYTES + MAX_EDIT_BYTES)
 """JSON may spell a byte as six (`\\u0001`); what the fields hold is checked after decoding."""
 
-DISCONNECT_POLL_SECONDS = 0.25
+MAX_APPLIES = 1024
+"""Edits that are worked on at once, a thread each; of those the model takes no more than its queue holds (429)."""
+
+RETRY_AFTER = {429: "1", 503: "5"}
+"""Seconds until it is worth another try."""
 
 HTTP_KINDS = {404: "no-such-route", 405: "no-such-route", 413: "too-large"}
 """Problem kinds of what the framework refuses before a route is reached."""
@@ -45,10 +50,6 @@ class Service:
     workspace: Workspace | None
 
 
-class ClientLeft(Exception):
-    """Raised between two passes of the model when nobody waits for the answer any more."""
-
-
 def build_app(service: Service, *, hosts: Iterable[str] = (), on_start: Callable[[], None] = lambda: None) -> FastAPI:
     """The ASGI application. `hosts` are further names under which it may be called; `on_start` runs at startup."""
 
@@ -56,7 +57,9 @@ def build_app(service: Service, *, hosts: Iterable[str] = (), on_start: Callable
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         on_start()
         yield
+        await run_sync(service.model.close)
 
+    threads = CapacityLimiter(MAX_APPLIES)
     app = FastAPI(title="Hunk", summary="Applies code edits.", lifespan=lifespan)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
     app.add_middleware(OwnHostsOnly, hosts=hosts)
@@ -78,8 +81,8 @@ def build_app(service: Service, *, hosts: Iterable[str] = (), on_start: Callable
     @app.post("/apply")
     async def apply(body: ApplyBody, request: Request) -> dict[str, Any]:
         """Merge an edit into its file, or into several files: all or none."""
-        work = await run_sync(_prepare, service, body)
-        return result_to_json(await _run(work, request))
+        work = await run_sync(_prepare, service, body, limiter=threads)
+        return result_to_json(await _run(work, request, threads))
 
     return app
 
@@ -90,28 +93,15 @@ def _prepare(service: Service, body: ApplyBody) -> Work:
     return work_of(service.applier, service.workspace, body)
 
 
-async def _run(work: Work, request: Request) -> ApplyResult:
+async def _run(work: Work, request: Request, threads: CapacityLimiter) -> ApplyResult:
     """Apply in a thread, so that other requests are answered meanwhile; stop when the client hangs up."""
-    left = threading.Event()
-
-    def stop_if_left(_: int) -> None:
-        if left.is_set():
-            raise ClientLeft
-
-    async def watch() -> None:
-        try:
-            while not await request.is_disconnected():
-                await asyncio.sleep(DISCONNECT_POLL_SECONDS)
-        finally:  # also when the server shuts down
-            left.set()
-
-    watcher = asyncio.create_task(watch())
+    departure = Departure()
+    watching = asyncio.create_task(departure.wait_for(request))
     try:
-        return await run_sync(work, stop_if_left)
-    except ClientLeft:
-        raise HTTPException(499, "the client closed the connection") from None
-    finally:
-        watcher.cancel()
+        return await run_sync(work, departure, limiter=threads)
+    finally:  # also when the server shuts down
+        watching.cancel()
+        departure.happen()
 
 
 async def _malformed(_: Request, error: Exception) -> JSONResponse:
@@ -138,5 +128,6 @@ async def _refused_by_framework(_: Request, error: Exception) -> JSONResponse:
 
 
 def _problem(problem: dict[str, Any]) -> JSONResponse:
-    headers = {"Retry-After": "5"} if problem["status"] == 503 else None
-    return JSONResponse(problem, problem["status"], headers, media_type="application/problem+json")
+    status = problem["status"]
+    headers = {"Retry-After": RETRY_AFTER[status]} if status in RETRY_AFTER else None
+    return JSONResponse(problem, status, headers, media_type="application/problem+json")

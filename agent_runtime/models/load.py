@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 
-from agent_runtime.errors import CorruptModel
+from agent_runtime.errors import BadRequest, CorruptModel, ModelUnavailable
 from agent_runtime.models import text_side
 from agent_runtime.models.converted import copy_path, keep_copy, write_tokenizer_config
 from agent_runtime.models.resolve import ModelFiles
-from agent_runtime.models.settings import DEFAULT_CONTEXT
 from agent_runtime.models.text_side import TextSide
 from engine.engine import Engine
-from engine.errors import WeightsError
+from engine.engine_config import EngineConfig
+from engine.errors import EngineError, WeightsError
 from engine.model import Decoder
 from engine.projections import Quantization
 from engine.weights import LoraAdapter, Parameters, load, save_folder
@@ -41,11 +41,12 @@ def load_model(
     cache_dir: Path,
     *,
     dtype: torch.dtype = torch.bfloat16,
-    context: int = DEFAULT_CONTEXT,
+    limits: EngineConfig | None = None,
     adapter: Path | None = None,
     quantize: Quantization | None = None,
 ) -> LoadedModel:
-    """Load a model; raises CorruptModel where its files are damaged or of an unsupported kind.
+    """Load a model; raises CorruptModel where its files are damaged or of an unsupported kind, ModelUnavailable where
+    there is no memory for its KV, BadRequest where that was to be smaller than a page.
 
     A GGUF file is dequantised once and kept in bf16 under `cache_dir`; in another dtype, or with an `adapter` (a PEFT
     folder of a LoRA, merged before rounding), it is dequantised every time. `quantize` stores those weights anew.
@@ -62,9 +63,18 @@ def load_model(
         decoder = Decoder(parameters, quantize)
     except (WeightsError, TokenizerError) as error:
         raise CorruptModel(f"model {files.name} cannot be loaded: {error}") from error
-    engine = Engine(decoder, text.tokenizer.token_bytes(), context)
+    engine = _engine(files.name, decoder, text, limits or EngineConfig())
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return LoadedModel(files.name, engine, text, time.perf_counter() - started, peak_bytes)
+
+
+def _engine(name: str, decoder: Decoder, text: TextSide, limits: EngineConfig) -> Engine:
+    try:
+        return Engine(decoder, text.tokenizer.token_bytes(), limits)
+    except EngineError as error:
+        raise ModelUnavailable(f"model {name} cannot be loaded: {error}; lower --kv-gib or --context") from error
+    except ValueError as error:
+        raise BadRequest(f"model {name} cannot be loaded: {error}; raise --kv-gib", field="kv_gib") from error
 
 
 def _load_through_copy(files: ModelFiles, cache_dir: Path) -> tuple[Parameters, TextSide]:

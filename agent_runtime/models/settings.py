@@ -17,8 +17,10 @@ DEFAULT_MODEL = "qwen2.5-coder-1.5b"
 """The catalogue's model that is right most often; the smaller ones are quicker."""
 
 DEFAULT_CONTEXT = 16384
-"""Tokens of prompt and answer together; bounds the KV cache (470 MB for the 1.5B model)."""
+"""Tokens of prompt and answer together; the KV cache holds two of them (940 MB for the 1.5B model)."""
 
+DEFAULT_NUM_SEQS = 64
+"""Edits that share the model's passes; more wait."""
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 Quantize = Literal["int8", "int4"]
@@ -27,13 +29,16 @@ Quantize = Literal["int8", "int4"]
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """How a model is loaded: the type of its weights, the most tokens of prompt and answer together, the folder of a
-    LoRA adapter (PEFT) to merge, and a scheme to store the weights in after that.
+    LoRA adapter (PEFT) to merge, and a scheme to store the weights in after that; how many edits it works on at once,
+    and GiB of memory for their keys and values (None: for two of the longest).
     """
 
     dtype: Dtype = "bfloat16"
     context: int = DEFAULT_CONTEXT
     adapter: Path | None = None
     quantize: Quantize | None = None
+    max_num_seqs: int = DEFAULT_NUM_SEQS
+    kv_gib: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

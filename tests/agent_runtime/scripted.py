@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from agent_runtime.types import ApplyRequest, ModelMerge, StepHook, Usage
+from agent_runtime.errors import Cancelled
+from agent_runtime.types import ApplyRequest, ModelMerge, Usage, Watcher
 
 
 @dataclass
@@ -18,16 +19,20 @@ class ScriptedMerger:
     hold: threading.Event | None = None
     seen: list[ApplyRequest] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
+    closed: threading.Event = field(default_factory=threading.Event)
 
-    def merge(self, text: str, request: ApplyRequest, on_step: StepHook) -> ModelMerge:
+    def merge(self, text: str, request: ApplyRequest, watcher: Watcher) -> ModelMerge:
         """The scripted answer."""
         self.seen.append(request)
+        watcher.began(self.cancelled.set)
         num_tokens = 0
-        try:
-            while self.hold is not None and not self.hold.wait(0.01):
-                num_tokens += 1
-                on_step(num_tokens)
-        except BaseException:
-            self.cancelled.set()
-            raise
+        while self.hold is not None and not self.hold.wait(0.01):
+            if self.cancelled.is_set():
+                raise Cancelled("whoever asked has left")
+            num_tokens += 1
+            watcher.wrote(num_tokens)
         return ModelMerge(self.text, self.truncated, Usage(prompt=10, recomputed=10, completion=5, forwards=2), {})
+
+    def close(self) -> None:
+        """Remember it."""
+        self.closed.set()

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -168,7 +167,8 @@ def test_ctrl_c_during_an_apply_ends_with_130_and_leaves_the_file(file: Path, ed
     original = file.read_text()
     command = [HUNK, "apply", file, "--edit", edit, "--mode", "model", "--model", "smollm2-135m", "--write"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        time.sleep(1.5)
+        assert process.stderr is not None
+        assert "loaded" in process.stderr.readline()  # and now it merges
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr

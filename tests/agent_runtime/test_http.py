@@ -6,55 +6,23 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
 import pytest
-import uvicorn
 
-from agent_runtime.apply import Applier
 from agent_runtime.client import Client
 from agent_runtime.errors import CorruptModel, EditRefused, HunkError, NoConnection, Stale
-from agent_runtime.http.app import MAX_BODY_BYTES, Service, build_app
+from agent_runtime.http.app import MAX_BODY_BYTES
 from agent_runtime.limits import MAX_FILE_BYTES
-from agent_runtime.model_slot import ModelSlot
-from agent_runtime.types import ApplyRequest, Merger, StepHook
-from agent_runtime.workspace import Workspace
+from agent_runtime.types import ApplyRequest, Watcher
 from tests.agent_runtime.scripted import ScriptedMerger
+from tests.agent_runtime.serving import post, serving
 
 FILE = "a = 1\nb = 2\n"
 BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"
 MERGED = "a = 3\nb = 2\n"
-
-
-@contextmanager
-def serving(merger: Merger | None, root: Path | None = None, fault: Exception | None = None) -> Iterator[str]:
-    """The service's URL, with `merger` loaded, or none yet, or loading ended by `fault`."""
-
-    def load() -> Merger:
-        if fault is not None:
-            raise fault
-        assert merger is not None
-        return merger
-
-    slot = ModelSlot("scripted", load)
-    loaded = threading.Event()
-    if merger is not None or fault is not None:
-        slot.load_in_background(loaded.set, lambda _: loaded.set())
-        loaded.wait()
-    app = build_app(Service(Applier(slot.get), slot, Workspace(root) if root else None))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +32,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (root / "binary").write_bytes(b"\0\1")
     with serving(ScriptedMerger(MERGED), root) as url:
         yield url
-
-
-def post(url: str, body: dict[str, Any], **headers: str) -> httpx.Response:
-    return httpx.post(f"{url}/apply", json=body, headers=headers, timeout=30)
 
 
 def test_an_edit_of_a_given_text_is_merged_and_nothing_is_needed_but_the_text(url: str) -> None:
@@ -142,7 +106,7 @@ def test_a_lone_surrogate_is_not_text(url: str, field: str) -> None:
 
 def test_a_bug_of_ours_is_a_problem_too() -> None:
     class Buggy(ScriptedMerger):
-        def merge(self, text: str, request: ApplyRequest, on_step: StepHook) -> NoReturn:
+        def merge(self, text: str, request: ApplyRequest, watcher: Watcher) -> NoReturn:
             raise KeyError("of ours")
 
     with serving(Buggy()) as url:

@@ -40,15 +40,17 @@ def test_apply_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
 
 
 def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[LoadOptions] = []
+    asked: list[tuple[LoadOptions, float | None]] = []
 
-    def stop(name: str, settings: Any, options: LoadOptions, progress: Any) -> None:
-        asked.append(options)
+    def stop(name: str, settings: Any, options: LoadOptions, progress: Any, deadline_s: float | None) -> None:
+        asked.append((options, deadline_s))
         raise Stopped("stopped")
 
     monkeypatch.setattr("agent_runtime.wiring.model_slot", stop)
-    assert isinstance(hunk_here("serve", "--context", "300", *OPTIONS).exception, Stopped)
-    assert asked == [LoadOptions("float16", 300, Path("my-adapter"), "int4")]
+    limits = ["--context", "300", "--max-num-seqs", "5", "--kv-gib", "0.5", "--deadline", "9"]
+    assert isinstance(hunk_here("serve").exception, Stopped)
+    assert isinstance(hunk_here("serve", *limits, *OPTIONS).exception, Stopped)
+    assert asked == [(LoadOptions(), None), (LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5), 9.0)]
 
 
 @pytest.mark.parametrize("option", range(0, 6, 2))

@@ -34,7 +34,7 @@ def model_folder(smollm2: RealModel, tmp_path: Path) -> Path:
     cache_dir = ModelSettings.from_env(os.environ).cache_dir
     files = resolve(smollm2.name, Store(cache_dir))
     if not copy_path(files, cache_dir).is_dir():
-        load_model(files, cache_dir, context=64)
+        load_model(files, cache_dir, limits=EngineConfig(64))
     (tmp_path / smollm2.name).symlink_to(copy_path(files, cache_dir))
     return tmp_path
 

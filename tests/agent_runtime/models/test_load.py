@@ -19,6 +19,7 @@ from agent_runtime.models.resolve import ModelFiles, resolve
 from agent_runtime.models.settings import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.store import Store
 from agent_runtime.wiring import open_model
+from engine.engine_config import EngineConfig
 from engine.types import GenerationRequest
 from tests.models import RealModel
 
@@ -41,7 +42,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, files: ModelFiles) -> Iterat
 def from_gguf(files: ModelFiles, cache: Path) -> tuple[int, ...]:
     """What the model writes when it comes from the GGUF file; leaves a copy in `cache`."""
     assert not copy_path(files, cache).exists()
-    return written(load_model(files, cache, context=256))
+    return written(load_model(files, cache, limits=EngineConfig(256)))
 
 
 def written(loaded: LoadedModel) -> tuple[int, ...]:
@@ -52,7 +53,7 @@ def written(loaded: LoadedModel) -> tuple[int, ...]:
 def test_the_copy_gives_what_the_file_gives(files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]) -> None:
     assert (copy_path(files, cache) / "model.safetensors").is_file()
     assert [path.name for path in (cache / "converted").iterdir()] == [copy_path(files, cache).name]
-    again = load_model(files, cache, context=256)
+    again = load_model(files, cache, limits=EngineConfig(256))
     assert written(again) == from_gguf
     assert again.text.stop_ids == {again.text.tokenizer.control_id(name) for name in ("<|im_end|>", "<|endoftext|>")}
 
@@ -60,7 +61,7 @@ def test_the_copy_gives_what_the_file_gives(files: ModelFiles, cache: Path, from
 def test_the_copy_is_a_model_folder_like_any_other(files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]) -> None:
     folder = resolve(str(copy_path(files, cache)), Store(cache))
     assert folder.kind == "safetensors"
-    assert written(load_model(folder, cache, context=256)) == from_gguf
+    assert written(load_model(folder, cache, limits=EngineConfig(256))) == from_gguf
 
 
 def test_a_damaged_copy_costs_a_conversion_and_not_the_start(
@@ -69,7 +70,7 @@ def test_a_damaged_copy_costs_a_conversion_and_not_the_start(
     weights = copy_path(files, cache) / "model.safetensors"
     size = weights.stat().st_size
     os.truncate(weights, size // 2)
-    assert written(load_model(files, cache, context=256)) == from_gguf
+    assert written(load_model(files, cache, limits=EngineConfig(256))) == from_gguf
     assert weights.stat().st_size == size
 
 
@@ -78,10 +79,10 @@ def test_without_room_or_leave_to_write_there_is_no_copy_and_no_error(
 ) -> None:
     not_a_folder = tmp_path / "file"
     not_a_folder.touch()
-    assert written(load_model(files, not_a_folder, context=256)) == from_gguf
+    assert written(load_model(files, not_a_folder, limits=EngineConfig(256))) == from_gguf
     full = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
-    assert written(load_model(files, tmp_path, context=256)) == from_gguf
+    assert written(load_model(files, tmp_path, limits=EngineConfig(256))) == from_gguf
     assert not list((tmp_path / "converted").iterdir())
 
 
@@ -159,4 +160,4 @@ def test_a_folder_that_lacks_something_is_named(
         (tmp_path / name).unlink()
         (tmp_path / name).write_text(text)
     with pytest.raises(CorruptModel, match=message):
-        load_model(ModelFiles("safetensors", tmp_path, "damaged"), tmp_path, context=256)
+        load_model(ModelFiles("safetensors", tmp_path, "damaged"), tmp_path, limits=EngineConfig(256))

@@ -1,0 +1,40 @@
+"""Stops the work on an edit when nobody waits for the answer any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+
+from starlette.requests import Request
+
+from agent_runtime.types import Watcher
+
+
+class Departure(Watcher):
+    """Happens at most once, when the client leaves, and stops what the model does then or would begin after."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._happened = False
+        self._stop: Callable[[], None] = lambda: None
+
+    async def wait_for(self, request: Request) -> None:
+        """Happen when the client of a request, whose body has been read, closes the connection."""
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        self.happen()
+
+    def began(self, stop: Callable[[], None]) -> None:
+        """Remember how to stop this, or do it if nobody waits for it."""
+        with self._lock:
+            self._stop = stop
+            left = self._happened
+        if left:
+            stop()
+
+    def happen(self) -> None:
+        """The client has left, or has its answer."""
+        with self._lock:
+            self._happened = True
+            stop = self._stop
+        stop()
