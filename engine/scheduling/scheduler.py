@@ -73,8 +73,8 @@ class Scheduler:
     def schedule(self) -> dict[int, int]:
         """How many tokens of each sequence the next step holds: the first n > 0 of its pending tokens and its draft.
 
-        The copies that opening pages has queued (`KVPages.take_copies`) are to be made before the step. Those that are
-        not in the schedule, be they running, do not take part.
+        The copies that opening pages has queued (`KVPages.take_copies`) are to be made before the step. A step may be
+        left undone, in whole or for some: they are scheduled again.
         """
         self._make_room()
         self._admit()
@@ -88,8 +88,8 @@ class Scheduler:
     def advance(self, sequence_id: int, num_committed: int, new_ids: list[int]) -> None:
         """Take in what a step did: the KV of so many of its scheduled tokens is final, and `new_ids` come next.
 
-        Behind a chunk of the prompt there are no new ids. Else they are the accepted draft tokens (which are committed,
-        rejected ones are not) and the token that the pass gave for free. They end the draft.
+        Behind a chunk of the prompt there are no new ids. Else they are the accepted draft tokens and one behind them, of
+        which no KV is committed yet; so there is always a token to go on from. They end the draft.
         """
         sequence = self._sequences[sequence_id]
         num_scheduled = self._scheduled.pop(sequence_id)

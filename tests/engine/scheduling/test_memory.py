@@ -244,6 +244,7 @@ def test_the_last_to_arrive_is_preempted_and_keeps_its_output() -> None:
 def test_the_least_urgent_is_preempted_first() -> None:
     loop = Loop(config(), num_pages=15, page_size=4)
     low = loop.add(12, max_new_tokens=20, priority=1)
+    loop.step()
     high, middle = loop.add(12, max_new_tokens=20, priority=-1), loop.add(12, max_new_tokens=20)
     loop.step_until(lambda: loop.scheduler.stats().num_preempted == 1)
     assert [each.num_preempted for each in (low, high, middle)] == [1, 0, 0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from engine.errors import QueueFull
@@ -235,3 +238,8 @@ def test_equal_calls_give_equal_schedules() -> None:
             taken.append(list(loop.step().items()))
         schedules.append(taken)
     assert schedules[0] == schedules[1]
+
+
+def test_torch_is_not_needed() -> None:
+    code = "import sys, engine.scheduling; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.strip() == b"False"
