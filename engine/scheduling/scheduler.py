@@ -88,8 +88,8 @@ class Scheduler:
     def advance(self, sequence_id: int, num_committed: int, new_ids: list[int]) -> None:
         """Take in what a step did: the KV of so many of its scheduled tokens is final, and `new_ids` come next.
 
-        Behind a chunk of the prompt there are no new ids. Else they are the accepted draft tokens and one more, whose KV
-        is not computed yet, so that there is always a token to go on from. They end the draft.
+        Behind a chunk of the prompt there are no new ids. Else they are the accepted draft tokens and one more, which
+        has no KV yet, so that there is always a token to go on from. They end the draft.
         """
         sequence = self._sequences[sequence_id]
         num_scheduled = self._scheduled.pop(sequence_id)
