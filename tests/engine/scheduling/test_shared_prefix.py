@@ -10,11 +10,11 @@ from tests.engine.scheduling.loop import Loop
 COMMON = list(range(100))
 
 
-def loop_with(least_shared: int, num_pages: int = 200, window: int | None = None) -> Loop:
+def loop_with(least_shared: int, page_size: int = 4, window: int | None = None) -> Loop:
     config = SchedulerConfig(
         max_batched_tokens=64, prefill_beside_decodes=32, max_num_seqs=8, max_overtaken=9, least_shared=least_shared
     )
-    return Loop(config, num_pages, page_size=4, window=window)
+    return Loop(config, 200, page_size, window)
 
 
 def test_the_common_prefix_is_computed_once() -> None:
@@ -62,6 +62,26 @@ def test_a_prefix_of_one_token_more_is_waited_for() -> None:
     assert loop.step() == {first.id: 64}
     loop.step()
     assert other.num_cached_prompt == 16
+
+
+def test_who_departs_from_what_is_computed_does_not_wait() -> None:
+    """They begin alike, but how it goes on is cached from another one."""
+    loop = loop_with(least_shared=16)
+    loop.add(COMMON)
+    loop.drain()
+    loop.add([*COMMON[:16], *range(1000, 1500)])
+    other = loop.add([*COMMON, *range(2000, 2040)])
+    assert other.id in loop.step()
+    assert other.num_cached_prompt == 100
+
+
+def test_nobody_waits_for_a_page_that_the_other_has_computed_in_part() -> None:
+    """What both have ends within a page, which is not shared while the other writes to it."""
+    loop = loop_with(least_shared=16, page_size=128)
+    long = loop.add(COMMON * 5)
+    other = loop.add([*COMMON[:70], 1000])
+    assert loop.step() == {long.id: 64}
+    assert other.id in loop.step()
 
 
 def test_who_waits_goes_on_when_the_other_is_removed() -> None:
