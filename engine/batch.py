@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from engine.projections import Adapter, AdapterRows
 from kernels.attention import Run
 
 
@@ -32,10 +33,16 @@ class Batch:
     token_ids: Tensor  # int64 [num_tokens]
     positions: Tensor  # int64 [num_tokens]
     ranges: tuple[tuple[int, int], ...]
+    adapters: AdapterRows
 
     @classmethod
-    def of(cls, chunks: Sequence[tuple[int, Sequence[int]]], device: torch.device) -> Batch:
-        """One chunk a sequence: the position of its first token, and its tokens, at least one."""
+    def of(
+        cls,
+        chunks: Sequence[tuple[int, Sequence[int]]],
+        device: torch.device,
+        adapters: Sequence[Adapter | None] | None = None,
+    ) -> Batch:
+        """One chunk a sequence: the position of its first token, and its tokens, at least one; and its LoRA adapter."""
         token_ids = [token_id for _, ids in chunks for token_id in ids]
         positions = [position for start, ids in chunks for position in range(start, start + len(ids))]
         borders = accumulate((len(ids) for _, ids in chunks), initial=0)
@@ -43,4 +50,5 @@ class Batch:
             torch.tensor(token_ids, dtype=torch.int64, device=device),
             torch.tensor(positions, dtype=torch.int64, device=device),
             tuple(pairwise(borders)),
+            AdapterRows.of(zip(adapters or [None] * len(chunks), (len(ids) for _, ids in chunks), strict=True)),
         )

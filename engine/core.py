@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from engine.generation import Generation
 from engine.kv_pool import KVPool, PoolView
 from engine.model import Decoder
 from engine.paging import KVPages, page_runs, root_key
+from engine.projections import AdapterSet
 from engine.scheduling import Scheduler
 from engine.scheduling import Sequence as ScheduledSequence
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer
@@ -52,6 +54,7 @@ class EngineCore:
         weights = model.weights
         num_pages = config.num_pages(model.config, weights.dtype)
         self._pool = KVPool(model.config, num_pages, config.page_size, weights.device, weights.dtype)
+        self._adapters = AdapterSet(model.config, weights.dtype, weights.device)
         self._num_added = 0
         self.reset()
 
@@ -66,16 +69,24 @@ class EngineCore:
         self.scheduler = Scheduler(self.config.scheduler, self.pages, self._clock)
         self._live: dict[int, tuple[ScheduledSequence, Generation]] = {}
 
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Let requests name a LoRA adapter, a PEFT folder, that stays beside the model; raises WeightsError.
+
+        One of that name is replaced for requests to come.
+        """
+        self._adapters.load(name, folder)
+
     def add(self, request: GenerationRequest, proposer: Proposer | None = None) -> int:
         """Take a request and return its id; raises RequestError, DoesNotFit or QueueFull."""
         self._check(request)
-        generation = Generation(request, self._token_bytes, proposer)
+        adapter = None if request.adapter is None else self._adapters.get(request.adapter)
+        generation = Generation(request, self._token_bytes, proposer, adapter)
         arrival = self._clock()
         sequence = ScheduledSequence(
             id=self._num_added,
             token_ids=list(request.prompt_ids),
             max_len=len(request.prompt_ids) + request.max_new_tokens,
-            root=root_key(self.model.fingerprint, request.salt, request.adapter),
+            root=root_key(self.model.fingerprint, request.salt, None if adapter is None else adapter.fingerprint.hex()),
             priority=request.priority,
             arrival=arrival,
             deadline=None if request.deadline_s is None else arrival + request.deadline_s,
@@ -126,8 +137,6 @@ class EngineCore:
             raise RequestError(f"the prompt holds a token id outside [0, {vocab_size})")
         if not all(0 <= token_id < vocab_size for token_id in request.logit_bias):
             raise RequestError(f"logit_bias holds a token id outside [0, {vocab_size})")
-        if request.adapter is not None:
-            raise RequestError(f"there is no adapter {request.adapter!r} in this engine")
 
     def _draft(self) -> list[Output]:
         """Have every sequence that has none drafted; a drafter that raises fails its own request."""
@@ -154,7 +163,12 @@ class EngineCore:
 
     def _pass(self, schedule: dict[int, int]) -> list[_Chosen]:
         chunks = {id_: self._chunk(id_, num_tokens) for id_, num_tokens in schedule.items()}
-        batch = Batch.of([(self._live[id_][0].num_computed, ids) for id_, ids in chunks.items()], self._pool.device)
+        live = [self._live[request_id] for request_id in chunks]
+        batch = Batch.of(
+            [(sequence.num_computed, ids) for (sequence, _), ids in zip(live, chunks.values(), strict=True)],
+            self._pool.device,
+            [generation.adapter for _, generation in live],
+        )
         hidden = self.model.forward_batch(batch, self._view(chunks))
         results: list[tuple[int, int, Verification | None]] = [
             (id_, num_tokens, self._verification(id_, num_tokens, hidden[first:last]))

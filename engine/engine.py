@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -73,6 +74,10 @@ class Engine:
                 pass
             assert steps.result is not None
             return steps.result
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Let requests name a LoRA adapter, a PEFT folder, that stays beside the model; raises WeightsError."""
+        self._worker.call(lambda core: core.load_adapter(name, folder)).result()
 
     def stats(self) -> EngineStats:
         """Requests and memory between two steps, every cancellation before this included; raises EngineClosed."""

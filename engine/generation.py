@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.projections import Adapter
 from engine.sampling import Choice, Sampler
 from engine.speculation.window import DraftWindow
 from engine.stopping import StopFinder
@@ -20,8 +21,15 @@ from engine.types import (
 class Generation:
     """What the engine keeps of a request beside its sequence, which is the scheduler's."""
 
-    def __init__(self, request: GenerationRequest, token_bytes: Sequence[bytes], proposer: Proposer | None) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        token_bytes: Sequence[bytes],
+        proposer: Proposer | None = None,
+        adapter: Adapter | None = None,
+    ) -> None:
         self.request = request
+        self.adapter = adapter
         self.sampler = Sampler(request)
         self.usage = GenerationUsage(prompt=len(request.prompt_ids))
         self.output_ids: list[int] = []

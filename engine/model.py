@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.batch import Batch, KVStore
 from engine.kv_cache import CacheView, KVCache
-from engine.projections import DecoderWeights, LayerWeights, Quantization
+from engine.projections import AdapterRows, DecoderWeights, LayerWeights, Projection, ProjectionKind, Quantization
 from engine.weights.fingerprint import fingerprint
 from engine.weights.parameters import Parameters
 from kernels.attention import Scratch, causal_attention
@@ -30,6 +30,13 @@ class _Pass:
     cos: Tensor  # [num_tokens, head_dim // 2]
     sin: Tensor  # [num_tokens, head_dim // 2]
     kv: KVStore
+    adapters: AdapterRows
+
+    def project(self, kind: ProjectionKind, index: int, projection: Projection, x: Tensor) -> Tensor:
+        """One linear map of layer `index`, with what the adapters add to the rows of theirs."""
+        out = projection(x)
+        self.adapters.apply(kind, index, x, out)
+        return out
 
 
 class Decoder:
@@ -73,7 +80,7 @@ class Decoder:
         """
         start, num_tokens = caches[0].lengths[slot], len(token_ids)
         positions = torch.arange(start, start + num_tokens, device=token_ids.device)
-        batch = Batch(token_ids, positions, ((0, num_tokens),))
+        batch = Batch(token_ids, positions, ((0, num_tokens),), AdapterRows(()))
         return self.forward_batch(batch, CacheView(caches, slot, self.config.sliding_window, num_tokens))
 
     @torch.inference_mode()
@@ -82,11 +89,11 @@ class Decoder:
 
         Returns the hidden states behind the last norm, [num_tokens, hidden_size].
         """
-        pass_ = _Pass(batch.ranges, self._cos[batch.positions], self._sin[batch.positions], kv)
+        pass_ = _Pass(batch.ranges, self._cos[batch.positions], self._sin[batch.positions], kv, batch.adapters)
         hidden = F.embedding(batch.token_ids, self.weights.embedding)
         for index, layer in enumerate(self.weights.layers):
             hidden += self._attend(index, layer, hidden, pass_)
-            hidden += self._feed_forward(layer, hidden)
+            hidden += self._feed_forward(index, layer, hidden, pass_)
         return rms_norm(hidden, self.weights.final_norm, self.config.rms_norm_eps)
 
     @torch.inference_mode()
@@ -97,7 +104,8 @@ class Decoder:
     def _attend(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: _Pass) -> Tensor:
         config, num_tokens = self.config, hidden.shape[0]
         num_heads, num_rotated = config.num_heads, config.num_heads + config.num_kv_heads
-        fused = layer.qkv(rms_norm(hidden, layer.attention_norm, config.rms_norm_eps))
+        normed = rms_norm(hidden, layer.attention_norm, config.rms_norm_eps)
+        fused = pass_.project("qkv", index, layer.qkv, normed)
         heads = fused.view(num_tokens, num_rotated + config.num_kv_heads, config.head_dim)
         if layer.query_norm is not None and layer.key_norm is not None:
             heads[:, :num_heads] = rms_norm(heads[:, :num_heads], layer.query_norm, config.rms_norm_eps)
@@ -111,8 +119,9 @@ class Decoder:
             for at, (first, last) in enumerate(pass_.ranges)
         ]
         out = attended[0] if len(attended) == 1 else torch.cat(attended)
-        return layer.attention_out(out.view(num_tokens, -1))
+        return pass_.project("attention_out", index, layer.attention_out, out.view(num_tokens, -1))
 
-    def _feed_forward(self, layer: LayerWeights, hidden: Tensor) -> Tensor:
+    def _feed_forward(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: _Pass) -> Tensor:
         normed = rms_norm(hidden, layer.ffn_norm, self.config.rms_norm_eps)
-        return layer.down(swiglu(layer.gate_up(normed)))
+        activated = swiglu(pass_.project("gate_up", index, layer.gate_up, normed))
+        return pass_.project("down", index, layer.down, activated)

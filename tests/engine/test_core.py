@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from engine.sampling import Sampler
 from engine.scheduling import SchedulerConfig
 from engine.stopping import StopFinder
 from engine.types import GenerationRequest, GenerationResult, GenerationUsage, Output, Proposer
+from engine.weights import LoraAdapter, load, save_folder
 from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
+from tests.engine.test_lora import write_adapter
 from tests.engine.tiny import MISTRAL, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 
 PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 3, 8, 4, 6]
@@ -243,6 +246,37 @@ def test_models_share_no_kv() -> None:
     scaled = Decoder(tiny_parameters(tiny_config(rope_theta=20000.0), seed=0))
     assert first.fingerprint == again.fingerprint
     assert len({first.fingerprint, second.fingerprint, scaled.fingerprint}) == 3
+
+
+def test_requests_with_adapters_share_a_batch_and_no_kv(tmp_path: Path) -> None:
+    """Each gets what the model gives that its adapter was merged into, alone."""
+    config = tiny_config()
+    base = tiny_parameters(config)
+    (tmp_path / "base").mkdir()
+    save_folder(base, tmp_path / "base")
+    folders = {name: write_adapter(tmp_path / name, base, lora_alpha=alpha) for name, alpha in [("a", 8), ("b", 30)]}
+    merged = {
+        name: Decoder(load(tmp_path / "base", torch.float32, LoraAdapter(folder))) for name, folder in folders.items()
+    }
+    core = make_core(model=Decoder(base))
+    for name, folder in folders.items():
+        core.load_adapter(name, folder)
+    names = ["a", None, "b", "a", "b", None] * 2
+    wanted = [
+        GenerationRequest(prompt=[*PROMPT, at % 5], max_new_tokens=12, adapter=name) for at, name in enumerate(names)
+    ]
+    ids = [core.add(request) for request in wanted]
+    collected = drain(core)
+    answers = {}
+    for request_id, request in zip(ids, wanted, strict=True):
+        model = tiny_model() if request.adapter is None else merged[request.adapter]
+        assert same(collected.results[request_id], alone(model, request))
+        answers[request.adapter] = collected.results[request_id].token_ids
+    assert len(set(answers.values())) == 3, "the adapters must show"
+    core.load_adapter("a", folders["b"])
+    replaced = run_one(core, GenerationRequest(prompt=wanted[0].prompt, max_new_tokens=12, adapter="a"))
+    assert same(replaced, alone(merged["b"], wanted[0]))
+    assert replaced.usage.cached == len(PROMPT), "the same adapter under another name"
 
 
 def test_running_requests_lose_their_pages_and_finish_all_the_same() -> None:
