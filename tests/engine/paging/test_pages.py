@@ -190,6 +190,17 @@ def test_of_the_retained_the_one_that_runs_out_first_goes_first() -> None:
     assert pool.pages.num_cached([1] * 9, b"root") == 0
 
 
+def test_of_the_retained_too_tails_go_before_heads() -> None:
+    pool = FakePool(KVPages(3, 4, clock=lambda: 0.0))
+    pool.serve(1, [1] * 12, retain_s=10.0)
+    pool.open(2, [2] * 12)
+    lengths = []
+    for num_tokens in (4, 8):
+        assert pool.pages.grow(2, num_tokens)
+        lengths.append(pool.pages.num_cached([1] * 13, b"root"))
+    assert lengths == [8, 4]
+
+
 def test_retention_of_a_tail_retains_its_head() -> None:
     pool = FakePool(KVPages(4, 4, clock=lambda: 0.0))
     pool.serve(1, [1] * 8, retain_s=10.0)
