@@ -10,6 +10,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from engine.model import Decoder
+from engine.weights import load
 from tests.models import RealModel, real_model, share_gguf_readers
 
 torch.set_num_threads(os.cpu_count() or 1)
@@ -32,6 +34,12 @@ def _shared_gguf_readers() -> Iterator[None]:
 def smollm2() -> RealModel:
     """SmolLM2-135M-Instruct: Llama, tied embeddings, 9 query heads on 3 KV heads."""
     return real_model("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def smollm2_decoder(smollm2: RealModel) -> Decoder:
+    """SmolLM2 in float32, loaded once; no two engines may run it at the same time."""
+    return Decoder(load(smollm2.gguf, torch.float32))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""SmolLM2 in float32, loaded once."""
+"""SmolLM2 in float32 behind an engine; torch's threads."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ import torch
 
 from engine.engine import Engine
 from engine.model import Decoder
-from engine.weights import load
 from tests.models import RealModel
-
-
-@pytest.fixture(scope="session")
-def smollm2_decoder(smollm2: RealModel) -> Decoder:
-    return Decoder(load(smollm2.gguf, torch.float32))
 
 
 @pytest.fixture(scope="session")
