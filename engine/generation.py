@@ -34,6 +34,7 @@ class Generation:
         self.usage = GenerationUsage(prompt=len(request.prompt_ids))
         self.output_ids: list[int] = []
         self._proposer = proposer
+        self._silent_at: int | None = None  # the length of the output behind which the proposer knew nothing
         self._window = DraftWindow()
         self._stops = StopFinder(token_bytes, request.stop_ids, request.stop)
         self._logprobs: list[TokenLogprob] = []
@@ -46,9 +47,11 @@ class Generation:
     def draft(self) -> list[int]:
         """What may come next; one place is left for the token that every pass gives for free."""
         room = min(self._window.size, self.request.max_new_tokens - len(self.output_ids) - 1)
-        if self._proposer is None or room <= 0:
+        if self._proposer is None or room <= 0 or self._silent_at == len(self.output_ids):
             return []
-        return self._proposer.propose(self.output_ids, room)[:room]
+        draft = self._proposer.propose(self.output_ids, room)[:room]
+        self._silent_at = None if draft else len(self.output_ids)
+        return draft
 
     def stop_drafting(self) -> None:
         """From now on a token a pass."""

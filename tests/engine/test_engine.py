@@ -279,12 +279,12 @@ def test_a_fault_in_the_middle_of_a_pass_leaves_the_engine_right(
     engine, calls = tiny_engine(), 0
     feed_forward = Decoder._feed_forward
 
-    def faulty(self: Decoder, layer: Any, hidden: Tensor) -> Tensor:
+    def faulty(self: Decoder, *inputs: Any) -> Tensor:
         nonlocal calls
         calls += 1
         if calls == fault_at:
             raise Broken
-        return feed_forward(self, layer, hidden)
+        return feed_forward(self, *inputs)
 
     request = GenerationRequest(prompt=PROMPT, max_new_tokens=20)
     with monkeypatch.context() as patch:
