@@ -303,6 +303,7 @@ def test_without_a_window_nothing_is_reached_through_an_evicted_head() -> None:
     for sequence_id in (1, 2):
         pool.run(sequence_id, PROMPT[:4])
     pool.run(2, PROMPT[4:8])  # behind the head that 1 entered; its own is not entered
+    pool.pages.check_integrity()
     pool.close(1)
     pool.open(3, [7] * 8)
     assert pool.run(3, [7] * 8)
