@@ -1,12 +1,10 @@
-"""What sequences share, to the token, what they never share, and what is left of them when memory is short."""
+"""What sequences share, to the token, and what they never share."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from engine.paging import NO_PAGE, KVPages, PageCopy, root_key
+from engine.paging import KVPages, PageCopy, root_key
 from tests.engine.paging.fake_pool import FakePool
 
 PROMPT = list(range(100, 111))  # 11 tokens: with pages of 4, two whole ones and 3 tokens
@@ -69,21 +67,6 @@ def test_the_second_to_compute_a_page_keeps_its_own() -> None:
     pool.pages.check_integrity()
 
 
-def test_a_twin_takes_the_place_of_an_evicted_page() -> None:
-    pool = FakePool(KVPages(6, 4))
-    for sequence_id in (1, 2):
-        pool.open(sequence_id, PROMPT)
-    pool.run(1, PROMPT[:8])
-    pool.run(2, PROMPT[:8])
-    pool.close(1)
-    pool.open(3, [7] * 16)
-    assert pool.run(3, [7] * 16)  # needs the two pages of 1, which is all that was entered
-    assert pool.pages.num_cached(PROMPT, b"root") == 0
-    pool.close(2)
-    assert pool.pages.num_cached(PROMPT, b"root") == 8
-    pool.pages.check_integrity()
-
-
 def test_a_page_filled_further_leaves_the_shorter_entry_right() -> None:
     pool = FakePool(KVPages(16, 4))
     pool.serve(1, PROMPT[:6])
@@ -120,95 +103,6 @@ def test_growing_beyond_the_pool_changes_nothing() -> None:
     assert pool.pages.grow(2, 16)  # the cached pages go
     assert pool.pages.stats().num_evicted == 2
     pool.pages.check_integrity()
-
-
-def test_least_recently_used_goes_first_and_tails_before_heads() -> None:
-    pool = FakePool(KVPages(6, 4))
-    old, new = [1] * 12, [2] * 12
-    pool.serve(1, old)
-    pool.serve(2, new)
-    pool.open(3, [3] * 20)
-    lengths = []
-    for num_tokens in range(4, 24, 4):
-        assert pool.pages.grow(3, num_tokens)
-        lengths.append((pool.pages.num_cached([*old, 0], b"root"), pool.pages.num_cached([*new, 0], b"root")))
-    assert lengths == [(8, 12), (4, 12), (0, 12), (0, 8), (0, 4)]
-
-
-def test_a_shared_head_is_as_young_as_its_youngest_use() -> None:
-    pool = FakePool(KVPages(5, 4))
-    pool.serve(1, [1] * 8)
-    pool.serve(2, [2] * 8)
-    pool.serve(3, [1, 1, 1, 1, 9])  # uses the head of 1 again, and not its tail
-    pool.open(4, [4] * 8)
-    assert pool.pages.grow(4, 4)
-    assert pool.pages.num_cached([1] * 9, b"root") == 4
-    assert pool.pages.grow(4, 12)
-    assert pool.pages.num_cached([2] * 9, b"root") == 0
-    assert pool.pages.num_cached([1] * 9, b"root") == 4
-
-
-def test_to_be_copied_from_is_a_use() -> None:
-    pool = FakePool(KVPages(4, 4))
-    pool.serve(1, [1, 1, 1])
-    pool.serve(2, [2, 2, 2])
-    pool.serve(3, [1, 1, 3])
-    pool.open(4, [4] * 8)
-    assert pool.pages.grow(4, 8)
-    assert pool.pages.num_cached([1, 1, 1, 0], b"root") == 3
-    assert pool.pages.num_cached([2, 2, 2, 0], b"root") == 0
-
-
-def test_what_is_retained_goes_last_until_its_time_is_over() -> None:
-    now = [0.0]
-    pool = FakePool(KVPages(4, 4, clock=lambda: now[0]))
-
-    def left_after_two_more_pages() -> tuple[int, int]:
-        pool.open(3, [3] * 8)
-        assert pool.pages.grow(3, 8)
-        left = pool.pages.num_cached([1] * 9, b"root"), pool.pages.num_cached([2] * 9, b"root")
-        pool.close(3)
-        return left
-
-    pool.serve(1, [1] * 8, retain_s=10.0)
-    pool.serve(2, [2] * 8)
-    assert left_after_two_more_pages() == (8, 0)
-    pool.serve(2, [2] * 8)
-    now[0] = 10.0
-    assert left_after_two_more_pages() == (0, 8)
-
-
-def test_of_the_retained_the_one_that_runs_out_first_goes_first() -> None:
-    pool = FakePool(KVPages(4, 4, clock=lambda: 0.0))
-    pool.serve(1, [1] * 8, retain_s=10.0)
-    pool.serve(2, [2] * 8, retain_s=5.0)
-    pool.open(3, [3] * 16)
-    assert pool.pages.grow(3, 8)
-    assert pool.pages.num_cached([1] * 9, b"root") == 8
-    assert pool.pages.num_cached([2] * 9, b"root") == 0
-    assert pool.pages.grow(3, 16)  # a hint, not a promise
-    assert pool.pages.num_cached([1] * 9, b"root") == 0
-
-
-def test_of_the_retained_too_tails_go_before_heads() -> None:
-    pool = FakePool(KVPages(3, 4, clock=lambda: 0.0))
-    pool.serve(1, [1] * 12, retain_s=10.0)
-    pool.open(2, [2] * 12)
-    lengths = []
-    for num_tokens in (4, 8):
-        assert pool.pages.grow(2, num_tokens)
-        lengths.append(pool.pages.num_cached([1] * 13, b"root"))
-    assert lengths == [8, 4]
-
-
-def test_retention_of_a_tail_retains_its_head() -> None:
-    pool = FakePool(KVPages(4, 4, clock=lambda: 0.0))
-    pool.serve(1, [1] * 8, retain_s=10.0)
-    pool.serve(2, [1] * 4)  # later, and without retention
-    pool.serve(3, [3] * 8)
-    pool.open(4, [4] * 8)
-    assert pool.pages.grow(4, 8)
-    assert pool.pages.num_cached([1] * 9, b"root") == 8
 
 
 def test_there_is_no_copy_where_the_rest_of_the_prompt_needs_the_page() -> None:
@@ -262,98 +156,6 @@ def test_rows_of_rejected_drafts_are_never_matched() -> None:
     pool.close(1)
     assert pool.pages.num_cached([*PROMPT, 7], b"root") == 5
     assert pool.pages.stats().num_cached == 2
-
-
-def test_behind_the_window_pages_are_given_back_and_stay_cached() -> None:
-    pool = FakePool(KVPages(16, 4, window=5))
-    prompt = list(range(16))
-    pool.open(1, prompt)
-    held = []
-    for token_id in prompt:
-        pool.run(1, [token_id])
-        held.append([page != NO_PAGE for page in pool.pages.page_table(1)].count(True))
-    assert pool.pages.page_table(1)[:3] == [NO_PAGE] * 3  # token 16 sees 12 to 16
-    assert max(held) == 2 == pool.pages.max_pages(16, 1)
-    assert pool.pages.stats().num_cached == 3
-    assert pool.open(2, [*prompt[:6], 7]) == 6
-    pool.check_all()
-
-
-def test_with_a_window_only_what_the_next_token_sees_must_be_cached() -> None:
-    pool = FakePool(KVPages(5, 4, window=5))
-    prompt = list(range(16))
-    pool.open(1, prompt)
-    for token_id in prompt:
-        pool.run(1, [token_id])
-    pool.open(2, [7] * 16)
-    assert pool.pages.grow(2, 16)  # one page is free, and the three behind the window of 1 go
-    pool.close(1)
-    assert pool.pages.num_cached([*prompt[:12], 99], b"root") == 0
-    assert pool.pages.num_cached([*prompt, 99], b"root") == 16
-    pool.close(2)
-    assert pool.open(3, [*prompt, 99]) == 16
-    assert list(pool.pages.page_table(3)[:3]) == [NO_PAGE] * 3
-    pool.check_all()
-
-
-def test_without_a_window_nothing_is_reached_through_an_evicted_head() -> None:
-    pool = FakePool(KVPages(4, 4))
-    for sequence_id in (1, 2):
-        pool.open(sequence_id, PROMPT)
-    for sequence_id in (1, 2):
-        pool.run(sequence_id, PROMPT[:4])
-    pool.run(2, PROMPT[4:8])  # behind the head that 1 entered; its own is not entered
-    pool.pages.check_integrity()
-    pool.close(1)
-    pool.open(3, [7] * 8)
-    assert pool.run(3, [7] * 8)
-    assert pool.pages.stats().num_evicted == 1
-    assert pool.pages.num_cached(PROMPT, b"root") == 0
-    pool.check_all()
-    pool.close(3)
-    pool.open(4, PROMPT)
-    assert pool.run(4, PROMPT[:4])  # computed anew: what follows is found again
-    assert pool.pages.num_cached(PROMPT, b"root") == 8
-    pool.pages.check_integrity()
-
-
-def test_the_tokens_of_a_copied_page_count_for_the_window() -> None:
-    pool = FakePool(KVPages(16, 4, window=6))
-    pool.serve(1, PROMPT)
-    assert pool.open(2, [*PROMPT[:9], 7, 7]) == 9  # token 9 sees 4 to 9
-    assert pool.pages.page_table(2)[0] == NO_PAGE
-    pool.check_all()
-
-
-@given(
-    window=st.integers(1, 12) | st.none(),
-    page_size=st.integers(1, 5),
-    num_tokens=st.integers(1, 40),
-    chunk=st.integers(1, 9),
-)
-def test_a_sequence_holds_at_most_max_pages(window: int | None, page_size: int, num_tokens: int, chunk: int) -> None:
-    pages = KVPages(100, page_size, window=window)
-    pages.open(1, [0] * num_tokens, b"root")
-    most = 0
-    for start in range(0, num_tokens, chunk):
-        end = min(start + chunk, num_tokens)
-        pages.grow(1, end)
-        most = max(most, pages.stats().num_in_use)
-        pages.commit(1, [0] * (end - start))
-    assert most <= pages.max_pages(num_tokens, chunk)
-    if window is None:
-        assert most == pages.max_pages(num_tokens, chunk)
-
-
-def test_max_pages_is_reached() -> None:
-    pages = KVPages(100, 4, window=6)
-    pages.open(1, [0] * 40, b"root")
-    most = 0
-    for _ in range(40):
-        pages.grow(1, pages.num_tokens(1) + 1)
-        most = max(most, pages.stats().num_in_use)
-        pages.commit(1, [0])
-    assert most == pages.max_pages(40, 1) == 3  # 6 tokens may lie in 3 pages: 1 + 4 + 1
 
 
 def test_forgetting_drops_what_is_only_cached() -> None:
