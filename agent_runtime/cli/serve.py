@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -26,7 +28,10 @@ from agent_runtime.models.settings import (
 )
 
 SHUTDOWN_SECONDS = 5
-"""How long a request may go on after Ctrl-C."""
+"""How long an edit may go on after Ctrl-C; one that the model still works on then is answered 503."""
+
+ANSWER_SECONDS = 10
+"""How long after that the answers may take; one pass of the model has to end first."""
 
 
 def serve_command(
@@ -74,8 +79,8 @@ def serve_command(
             slot.load_in_background(lambda: say(f"{slot.name} is ready"), give_up)
 
         app = build_app(parts, hosts=[host, *(allow_host or [])], on_start=start)
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SHUTDOWN_SECONDS)
-        server = uvicorn.Server(config)
+        grace = SHUTDOWN_SECONDS + ANSWER_SECONDS
+        server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=grace), slot.close)
         code = 0
         try:
             server.run(sockets=[listener])
@@ -84,6 +89,21 @@ def serve_command(
     if faults:
         raise faults[0]
     _leave(code)
+
+
+class _Server(uvicorn.Server):
+    """Ends the model's work a while after the end was asked for: what is cancelled instead leaves a traceback."""
+
+    def __init__(self, config: uvicorn.Config, end_work: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_work = end_work
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does it, but for that."""
+        loop = asyncio.get_running_loop()
+        ending = loop.call_later(SHUTDOWN_SECONDS, loop.run_in_executor, None, self._end_work)
+        await super().shutdown(sockets)
+        ending.cancel()
 
 
 def _leave(code: int) -> NoReturn:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -144,6 +145,27 @@ def test_ctrl_c_ends_the_service_quietly() -> None:
         _, stderr = served.process.communicate(timeout=60)
     assert "Traceback" not in stderr
     assert served.process.returncode == 130, stderr
+
+
+def test_ctrl_c_ends_the_service_in_the_middle_of_an_edit() -> None:
+    edit = {"original": "a = 1\n" * 50, "edit": "b = 2\n", "mode": "model", "draft": "none", "max_tokens": 3000}
+    body = json.dumps(edit).encode()
+    head = f"POST /apply HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    with hunk_serve("--model", "smollm2-135m", "--context", "4096") as served:
+        while httpx.get(f"{served.url}/readyz").status_code != 200:
+            time.sleep(0.1)
+        host, port = served.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(head.encode() + b"\r\n\r\n" + body)
+            for _ in range(3):  # what comes later is answered later
+                httpx.get(f"{served.url}/healthz")
+            served.process.send_signal(signal.SIGINT)
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        _, stderr = served.process.communicate(timeout=60)
+    assert "Traceback" not in stderr
+    assert served.process.returncode == 130, stderr
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"the service is ending" in answer
 
 
 def test_a_model_that_turns_out_damaged_ends_the_service_with_4(tmp_path: Path) -> None:
