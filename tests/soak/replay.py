@@ -1,4 +1,4 @@
-"""Requests that ran among others, run again alone: the answer must be the same."""
+"""Requests that ran among others, run again alone: the answer must be the same, but for what rounding tips."""
 
 from __future__ import annotations
 
@@ -6,26 +6,33 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import torch
+from torch import Tensor
+
 from engine.engine import Engine
+from engine.sampling.sampler import Sampler
 from engine.types import GenerationRequest, GenerationResult
 from tests.soak.ledger import Finished
 
-NEAR_TIE = 1e-3
-"""Two tokens whose log-probabilities differ by less may be taken for one another: float32, summed in another order."""
+NOISE = 1e-4
+"""By how much logits in float32 differ when they are summed in another order, at most; likewise log-probabilities."""
 
-MOST_LOGPROBS = 100
+NUM_DISTURBED = 200
 
 
 def replay(engine: Engine, kept: Sequence[Finished], fail: Callable[[str], None]) -> Counter[str]:
-    """How many are `equal`, how many part at a `near_tie`; the others are failures."""
+    """How many are `equal`, and how many part where rounding decides (`tipped`); the others are failures.
+
+    Nobody else may use the engine meanwhile.
+    """
     counts: Counter[str] = Counter()
     for each in kept:
         engine.forget_cached()
         again = engine.run(replace(each.request, deadline_s=None))
         if _same(again, each.result):
             counts["equal"] += 1
-        elif _parts_at_near_tie(engine, each, again.token_ids):
-            counts["near_tie"] += 1
+        elif _tipped(engine, each.request, each.result.token_ids, again.token_ids):
+            counts["tipped"] += 1
         else:
             counts["different"] += 1
             fail(f"alone it is {again}, among others it was {each.result}: {each.request}"[:1500])
@@ -36,19 +43,30 @@ def _same(again: GenerationResult, before: GenerationResult) -> bool:
     return (
         (again.token_ids, again.text, again.finish_reason) == (before.token_ids, before.text, before.finish_reason)
         and len(again.logprobs) == len(before.logprobs)
-        and all(abs(a.logprob - b.logprob) <= NEAR_TIE for a, b in zip(again.logprobs, before.logprobs, strict=True))
+        and all(abs(a.logprob - b.logprob) <= NOISE for a, b in zip(again.logprobs, before.logprobs, strict=True))
     )
 
 
-def _parts_at_near_tie(engine: Engine, each: Finished, again: tuple[int, ...]) -> bool:
-    """Whether greedy outputs part where both tokens are as good; of sampled ones that cannot be told."""
-    first = each.result.token_ids
+def _tipped(engine: Engine, request: GenerationRequest, first: Sequence[int], again: Sequence[int]) -> bool:
+    """Whether, where two outputs part, both tokens are chosen when the logits are disturbed by rounding.
+
+    That is so for near-ties of a greedy choice, and for a drawn number at the border of two tokens.
+    """
     at = next((at for at, (a, b) in enumerate(zip(first, again, strict=False)) if a != b), None)
-    if at is None or each.request.temperature > 0.0:
+    if at is None:
         return False
-    context = (*each.request.prompt_ids, *first[:at])
-    request = GenerationRequest(context, 1, logprobs=MOST_LOGPROBS, logit_bias=each.request.logit_bias)
-    likely = dict(engine.run(request).logprobs[0].top)
-    return each.request.repetition_penalty == 1.0 and (
-        abs(likely.get(first[at], -1e9) - likely.get(again[at], 1e9)) <= NEAR_TIE
-    )
+    logits = _logits(engine, [*request.prompt_ids, *first[:at]])
+    random = torch.Generator().manual_seed(0)
+    chosen = {
+        Sampler(request)
+        .choose(logits + NOISE * torch.randn(logits.shape, generator=random), first[:at], [])
+        .token_ids[0]
+        for _ in range(NUM_DISTURBED)
+    }
+    return {first[at], again[at]} <= chosen
+
+
+def _logits(engine: Engine, token_ids: Sequence[int]) -> Tensor:
+    """Scores behind the last token, [1, vocab_size], by a pass of its own."""
+    caches = engine.model.new_caches(1, len(token_ids))
+    return engine.model.logits(engine.model.forward(torch.tensor(token_ids), caches)[-1:])
