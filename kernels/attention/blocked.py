@@ -62,33 +62,43 @@ class _Block:
 def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None) -> Tensor:
     """As `kernels.attention.causal_attention`."""
     num_tokens, num_heads, head_dim = query.shape
-    seq_len = sum(keys.shape[0] for keys, _ in runs)
-    num_kv_heads = runs[0][0].shape[1]
+    seq_len, num_kv_heads = sum(keys.shape[0] for keys, _ in runs), runs[0][0].shape[1]
     group = num_heads // num_kv_heads
-    wide = torch.bfloat16 if query.dtype == torch.bfloat16 else torch.float32
-    keys = _heads_first([keys for keys, _ in runs], scratch, "keys", torch.float32)
-    values = _heads_first([values for _, values in runs], scratch, "values", wide)
-    packed = scratch.take("query", (num_kv_heads, num_tokens, group, head_dim), torch.float32)
-    packed.copy_(query.view(num_tokens, num_kv_heads, group, head_dim).transpose(0, 1))
     out = torch.empty_like(query)
-    heads_first = out.view(num_tokens, num_kv_heads, group, head_dim).transpose(0, 1)
+    by_head = out.view(num_tokens, num_kv_heads, group, head_dim).transpose(0, 1)
+    packed = scratch.take("query", tuple(by_head.shape), torch.float32)
+    packed.copy_(query.view(num_tokens, num_kv_heads, group, head_dim).transpose(0, 1))
+    keys = _heads_first([keys for keys, _ in runs], scratch, "keys", torch.float32)
+    values = _heads_first([values for _, values in runs], scratch, "values", _dtype_of_shares(query.dtype))
     for block in _blocks(num_tokens, seq_len, num_kv_heads, group, window):
-        rows = packed[block.heads, block.first_token : block.last_token].flatten(1, 2)
+        rows = packed[block.heads, block.first_token : block.last_token]
         seen = slice(block.first_key, block.last_key)
-        scores = scratch.take("scores", (rows.shape[0], rows.shape[1], block.last_key - block.first_key), torch.float32)
+        scores = scratch.take("scores", (*rows.shape[:3], block.last_key - block.first_key), torch.float32)
         with _products_of_bf16(query.dtype):
-            torch.baddbmm(
-                scores, rows, keys[block.heads, seen].transpose(1, 2), beta=0, alpha=head_dim**-0.5, out=scores
-            )
-        by_token = scores.view(rows.shape[0], -1, group, scores.shape[2])
-        _hide(by_token, scratch.behind(by_token.shape[1]), block, seq_len - num_tokens, window)
-        torch.softmax(scores, dim=-1, out=scores)
-        shares = scores if wide == torch.float32 else scratch.take("shares", tuple(scores.shape), wide).copy_(scores)
+            _scores(rows.flatten(1, 2), keys[block.heads, seen], scores.flatten(1, 2))
+        _hide(scores, scratch.behind(rows.shape[1]), block, seq_len - num_tokens, window)
+        shares = _shares(scores.flatten(1, 2), scratch, query.dtype)
         attended = torch.bmm(shares, values[block.heads, seen])
-        heads_first[block.heads, block.first_token : block.last_token] = attended.view(
-            rows.shape[0], -1, group, head_dim
-        )
+        by_head[block.heads, block.first_token : block.last_token] = attended.view(rows.shape)
     return out
+
+
+def _scores(rows: Tensor, keys: Tensor, out: Tensor) -> None:
+    """Scaled scores, [heads, num_rows, num_keys], of rows [heads, num_rows, head_dim] and keys [heads, num_keys, ...]."""
+    torch.baddbmm(out, rows, keys.transpose(1, 2), beta=0, alpha=rows.shape[-1] ** -0.5, out=out)
+
+
+def _shares(scores: Tensor, scratch: Scratch, dtype: torch.dtype) -> Tensor:
+    """The softmax of the scores, which it overwrites, as the values are multiplied with."""
+    torch.softmax(scores, dim=-1, out=scores)
+    if _dtype_of_shares(dtype) == scores.dtype:
+        return scores
+    return scratch.take("shares", tuple(scores.shape), dtype).copy_(scores)
+
+
+def _dtype_of_shares(dtype: torch.dtype) -> torch.dtype:
+    """bf16 stays, as everywhere in the field; a CPU multiplies no float16."""
+    return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
 
 
 def _heads_first(parts: Sequence[Tensor], scratch: Scratch, name: str, dtype: torch.dtype) -> Tensor:
