@@ -84,7 +84,7 @@ def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, windo
 
 
 def _scores(rows: Tensor, keys: Tensor, out: Tensor) -> None:
-    """Scaled scores, [heads, num_rows, num_keys], of rows [heads, num_rows, head_dim] and keys [heads, num_keys, ...]."""
+    """Scaled scores [heads, num_rows, num_keys] of rows [heads, num_rows, head_dim] and keys likewise."""
     torch.baddbmm(out, rows, keys.transpose(1, 2), beta=0, alpha=rows.shape[-1] ** -0.5, out=out)
 
 
