@@ -31,6 +31,9 @@ from benchmarks.peers.environments import PEERS
 CONTEXT = 9216
 """Tokens of the longest prompt and its answer, and some more."""
 
+KINDS = ("prefill", "decode", "load", "prefix")
+"""First words of the measures' names."""
+
 BUSY = 0.5
 """Load of the machine, in running processes, from which on a measurement says little."""
 
@@ -69,10 +72,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--peers", default="", help=f"some of {','.join(PEERS)} (`make peers` installs them)")
     parser.add_argument("--json", type=Path, help="write summary and rows there, too")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured")
-    parser.add_argument("--only", default="", help="only these measures, by commas: prefill, decode, load, prefix")
+    parser.add_argument("--only", default=",".join(KINDS), help="only these measures, by commas")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if unknown := set(options.only.split(",")) - set(KINDS):
+        parser.error(f"--only: there is no measure {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     return options
 
 
@@ -90,8 +95,7 @@ def _measure(model: str, peers: list[str], options: argparse.Namespace, cache_di
     with entrants(model, CONTEXT, peers, cache_dir) as found:
         tokenizer, _ = text_side.from_folder(found.folder)
         text = Text(tokenizer.encode(source_text()))
-        kinds = options.only.split(",") if options.only else ["prefill", "decode", "load", "prefix"]
-        chosen = [measure for measure in measures(text) if measure.name.split(" ")[0] in kinds]
+        chosen = [measure for measure in measures(text) if measure.name.split(" ")[0] in options.only.split(",")]
         chosen = fitting(chosen, min(CONTEXT, found.config.max_positions), lambda why: print(why, file=sys.stderr))
         return hold(found, chosen, text, options.rounds)
 
