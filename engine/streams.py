@@ -41,8 +41,7 @@ class _Stream:
         self._ended = output.result is not None or output.error is not None
         self.result = output.result
         if output.error is not None:
-            cause, trace = output.error.__cause__, output.error.__traceback__
-            raise type(output.error)(*output.error.args).with_traceback(trace) from cause  # ours alone to raise
+            raise type(output.error)(*output.error.args) from output.error.__cause__  # this one is ours alone
         return output.step
 
 

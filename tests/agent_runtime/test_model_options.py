@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.errors import BadRequest, ModelUnavailable
+from agent_runtime.errors import BadRequest
 from agent_runtime.models.settings import LoadOptions
 from tests.agent_runtime.in_process import hunk_here
 
@@ -15,7 +15,7 @@ EDIT = "a = 1\n# ... existing code ...\n"
 OPTIONS = ["--dtype", "float16", "--quantize", "int4", "--adapter", "my-adapter"]
 
 
-class Stopped(ModelUnavailable):
+class Stopped(Exception):
     """Instead of a model."""
 
 

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 
 import pytest
 
@@ -189,6 +190,27 @@ def test_ctrl_c_takes_the_request_back_and_leaves_the_engine_usable(where: str) 
     assert drained(Stream(worker, counting(3, 2))).token_ids == (3, 4)
 
 
+def test_ctrl_c_while_a_step_is_waited_for_takes_the_request_back() -> None:
+    core = FakeCore()
+    worker = Worker(core)
+    waiting = threading.Event()
+    core.on_step = lambda: interrupt() if waiting.wait(PATIENCE_SECONDS) else breaking()
+    stream = Stream(worker, counting(0, 10**9))
+    outputs = stream._outputs
+
+    class Announced(SimpleQueue[Output]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Output:
+            waiting.set()
+            return outputs.get(block, timeout)
+
+    stream._outputs = Announced()
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    core.on_step = lambda: None
+    assert running(worker) == set()
+    assert list(stream) == []
+
+
 @pytest.mark.parametrize("num_loops", [1, 3])
 def test_event_loops_share_a_worker(num_loops: int) -> None:
     worker = Worker(FakeCore())
@@ -265,6 +287,37 @@ def test_a_cancelled_task_takes_its_request_back_wherever_it_waits(
     asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
     assert running(worker) == set()
     assert core.cancelled == core.added == [0, 1]
+
+
+def test_an_asynchronous_stream_that_is_left_takes_its_request_back_before_it_is_dropped(
+    gated: tuple[FakeCore, Worker[FakeCore]], gate: threading.Semaphore
+) -> None:
+    core, worker = gated
+
+    async def left() -> list[int]:
+        gate.release(1)
+        return await asyncio.wrap_future(worker.call(lambda core: list(core.running)))
+
+    async def run() -> None:
+        streams = [await AsyncStream.open(worker, counting(0, 10**9))]
+        async with streams[0]:
+            pass
+        assert await left() == []
+        streams.append(await AsyncStream.open(worker, counting(0, 10**9)))
+        await streams[1].aclose()
+        assert await left() == []
+        streams.append(await AsyncStream.open(worker, counting(0, 10**9)))
+        waiting = asyncio.ensure_future(anext(streams[2]))
+        await asyncio.sleep(0)  # now it waits for its first step, which the gate holds
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await left() == []
+        for stream in streams:
+            assert [step async for step in stream] == []
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
+    assert core.cancelled == [0, 1, 2]
 
 
 def test_errors_reach_the_task_that_reads() -> None:
