@@ -90,6 +90,18 @@ def test_int4_is_off_by_half_a_step_of_each_groups_own_range(dtype: torch.dtype)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_matrix_quantised_in_pieces_is_the_same_and_rows_may_be_a_view_with_gaps(
+    scheme: Quantization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, x = random_tensor(80, 64), random_tensor(9, 256, seed=1)[::2, 64:128]
+    whole = SCHEMES[scheme](weight, None, UnpackingBuffer(torch.float32, 64))
+    monkeypatch.setattr(f"engine.projections.{scheme}.ROWS_AT_A_TIME", 32)
+    pieces = SCHEMES[scheme](weight, None, UnpackingBuffer(torch.float32, 64))
+    assert torch.equal(pieces.dequantised(), whole.dequantised())
+    torch.testing.assert_close(whole(x), F.linear(x, whole.dequantised()), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_weights_of_one_value_and_zeros_are_kept(scheme: Quantization) -> None:
     weight = torch.zeros(32, 64)
     weight[:16] = 0.75
