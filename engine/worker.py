@@ -62,7 +62,7 @@ class Ticket:
 class Worker(Generic[C]):
     """Owns a core and the thread that runs it; made once an engine, used from any thread.
 
-    Nothing here waits for a step but what its caller waits for. A worker that nobody refers to any more stops.
+    Only its futures and `close` wait for a step. A worker that nobody refers to any more stops.
     """
 
     def __init__(self, core: C) -> None:

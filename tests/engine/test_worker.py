@@ -273,7 +273,7 @@ async def follow_async(worker: Worker[FakeCore], plan: Plan, first: int) -> None
 WAYS = ["read", "read", "close", "drop", "cancel"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.lists(plans(WAYS), max_size=8),
     st.lists(plans(WAYS), max_size=8),
