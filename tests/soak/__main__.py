@@ -10,6 +10,7 @@ object; status 1 says that something was found.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import sys
 from dataclasses import asdict
@@ -26,6 +27,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--patience", type=float, default=180.0, help="seconds that a request may take")
     options = parser.parse_args()
+    # An engine that hangs would hang whoever asks it: then all stacks are shown, and status 1 is what is left.
+    faulthandler.dump_traceback_later(60 * options.minutes + 10 * options.patience, exit=True)
     report = soak(
         setting(options.model),
         seconds=60 * options.minutes,

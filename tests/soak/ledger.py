@@ -12,7 +12,7 @@ from engine.types import GenerationRequest, GenerationResult, GenerationStep
 from tests.soak.traffic import OUTCOMES, Call
 
 MOST_FAILURES = 20
-MOST_KEPT = 64
+MOST_KEPT = 32
 
 
 @dataclass(frozen=True, slots=True)

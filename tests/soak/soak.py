@@ -73,7 +73,8 @@ def soak(
     if before_after is not None and before_after[1] - before_after[0] > bound(before_after[0]):
         ledger.fail("memory grew from {} to {} bytes: more than the bound".format(*before_after))
     stats = setting.engine.stats()
-    replayed = {} if ledger.failures else dict(replay(setting.engine, ledger.kept, ledger.fail))
+    say(f"{elapsed:6.0f} s  all requests are over; {len(ledger.kept)} of them run again, alone")
+    replayed = dict(replay(setting.engine, ledger.kept, ledger.fail)) if ledger.oldest() is None else {}
     return Report(
         seconds=round(elapsed, 1),
         requests=traffic.num_drawn,
