@@ -21,8 +21,8 @@ Run = tuple[Tensor, Tensor]
 MAX_SCORES = 1 << 22
 """Scores of a block of queries: 8 MB of float32, a part of a last-level cache."""
 
-FEWEST_ROWS, MOST_ROWS = 128, 512
-"""Rows of a block's matrix product, below which the matrix unit is not filled."""
+FEWEST_ROWS, MOST_ROWS = 128, 1024
+"""Rows of a block's matrix product: fewer do not fill the matrix unit, more waste scores of keys that are hidden."""
 
 
 class Scratch:
@@ -115,18 +115,21 @@ def _heads_first(parts: Sequence[Tensor], scratch: Scratch, name: str, dtype: to
 
 
 def _blocks(num_tokens: int, seq_len: int, num_kv_heads: int, group: int, window: int | None) -> Iterator[_Block]:
-    """Cut the queries: a block has at most MAX_SCORES scores, unless it has the fewest rows and one head only."""
+    """Cut the queries: a block has at most MAX_SCORES scores, unless it has the fewest rows of one head.
+
+    Several blocks have one head each: a batched product would copy its operands, which are slices then.
+    """
     start = seq_len - num_tokens
-    rows = min(MOST_ROWS, max(FEWEST_ROWS, MAX_SCORES // seq_len))
-    tokens = max(1, rows // group)
+    if num_tokens * group * num_kv_heads <= min(MOST_ROWS, MAX_SCORES // seq_len):
+        first_key = 0 if window is None else max(0, start + 1 - window)
+        yield _Block(0, num_tokens, first_key, seq_len, slice(0, num_kv_heads))
+        return
+    tokens = max(1, min(MOST_ROWS, max(FEWEST_ROWS, MAX_SCORES // seq_len)) // group)
     for first_token in range(0, num_tokens, tokens):
         last_token = min(first_token + tokens, num_tokens)
         first_key = 0 if window is None else max(0, start + first_token + 1 - window)
-        last_key = start + last_token
-        num_scores = (last_token - first_token) * group * (last_key - first_key)
-        heads = max(1, min(num_kv_heads, MAX_SCORES // num_scores))
-        for first_head in range(0, num_kv_heads, heads):
-            yield _Block(first_token, last_token, first_key, last_key, slice(first_head, first_head + heads))
+        for head in range(num_kv_heads):
+            yield _Block(first_token, last_token, first_key, start + last_token, slice(head, head + 1))
 
 
 def _hide(scores: Tensor, behind: Tensor, block: _Block, start: int, window: int | None) -> None:
