@@ -67,13 +67,17 @@ def hunk_serve(*arguments: str | Path) -> Iterator[Served]:
             process.kill()
 
 
+def wait_until_ready(url: str) -> None:
+    deadline = time.monotonic() + 120
+    while httpx.get(f"{url}/readyz").status_code != 200:
+        assert time.monotonic() < deadline, "the model was not loaded"
+        time.sleep(0.1)
+
+
 @pytest.fixture(scope="module")
 def service() -> Iterator[Served]:
     with hunk_serve("--model", "smollm2-135m", "--root", EXAMPLES, "--context", "4096") as served:
-        deadline = time.monotonic() + 120
-        while httpx.get(f"{served.url}/readyz").status_code != 200:
-            assert time.monotonic() < deadline, "the model was not loaded"
-            time.sleep(0.1)
+        wait_until_ready(served.url)
         yield served
 
 
@@ -152,8 +156,7 @@ def test_ctrl_c_ends_the_service_in_the_middle_of_an_edit() -> None:
     body = json.dumps(edit).encode()
     head = f"POST /apply HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     with hunk_serve("--model", "smollm2-135m", "--context", "4096") as served:
-        while httpx.get(f"{served.url}/readyz").status_code != 200:
-            time.sleep(0.1)
+        wait_until_ready(served.url)
         host, port = served.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=60) as connection:
             connection.sendall(head.encode() + b"\r\n\r\n" + body)

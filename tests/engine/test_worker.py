@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from engine.errors import Cancelled, EngineClosed, EngineFault
 from engine.streams import AsyncStream, Stream
+from engine.types import GenerationStep, Output
 from engine.worker import Worker
 from tests.engine.callers import Broken, breaking, drained, drained_async, in_thread, running
 from tests.engine.fake_core import PATIENCE_SECONDS, FakeCore, counting
@@ -95,6 +96,14 @@ def test_a_request_that_the_core_loses_fails_instead_of_hanging() -> None:
         drained(Stream(worker, counting(0, 9)))
     core.on_step = lambda: None
     assert drained(Stream(worker, counting(3, 2))).token_ids == (3, 4)
+
+
+def test_an_output_of_a_request_that_is_gone_is_passed_over() -> None:
+    """As where its event loop was closed between two outputs of one step."""
+    core = FakeCore()
+    step = core.step
+    core.step = lambda: [Output(99, GenerationStep((1,), b"")), *step()]  # type: ignore[method-assign]
+    assert drained(Stream(Worker(core), counting(3, 2))).token_ids == (3, 4)
 
 
 def test_a_fault_while_a_request_is_taken_is_its_own_alone() -> None:
