@@ -35,7 +35,7 @@ FAULTS: dict[type[engine_errors.EngineError], tuple[type[HunkError], str]] = {
     engine_errors.DeadlineExceeded: (DeadlinePassed, "send less, or start with a larger --deadline"),
     engine_errors.Cancelled: (Cancelled, "send it again if it is still wanted"),
     engine_errors.EngineClosed: (ModelUnavailable, "the service is ending, or has to be started anew"),
-    engine_errors.GenerationFailed: (ModelFailed, "try again; if it fails again, report it"),
+    engine_errors.EngineError: (ModelFailed, "try again; if it fails again, report it"),
 }
 """What becomes of the engine's errors, and what to do; the first class that fits counts."""
 

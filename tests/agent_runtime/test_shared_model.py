@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
 from torch import Tensor
 
-from agent_runtime.errors import ModelUnavailable
+from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.model_merge import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import from_gguf
 from agent_runtime.types import ApplyRequest, Watcher
+from engine import errors as engine_errors
 from engine.engine import Engine, EngineStats
 from engine.engine_config import EngineConfig
 from engine.model import Decoder
@@ -162,6 +163,35 @@ def test_a_prompt_that_the_pool_cannot_hold_answers_413(loaded: LoadedModel) -> 
         refused = post(url, LONG)
     assert (refused.status_code, refused.json()["type"]) == (413, "urn:hunk:problem:too-large")
     assert "--kv-gib" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (engine_errors.EngineError, 500),
+        (engine_errors.RequestError, 400),
+        (engine_errors.DoesNotFit, 413),
+        (engine_errors.QueueFull, 429),
+        (engine_errors.GenerationFailed, 500),
+        (engine_errors.Cancelled, 499),
+        (engine_errors.DeadlineExceeded, 504),
+        (engine_errors.NumericFault, 500),
+        (engine_errors.EngineFault, 500),
+        (engine_errors.EngineClosed, 503),
+    ],
+)
+def test_every_error_of_the_engine_has_its_status_and_says_what_to_do(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, error: type[engine_errors.EngineError], status: int
+) -> None:
+    def failing(*_: Any) -> NoReturn:
+        raise error("for a reason")
+
+    monkeypatch.setattr(loaded.engine, "generate", failing)
+    monkeypatch.setattr(loaded.engine, "max_seq_len", 2048)
+    with pytest.raises(HunkError, match="for a reason; ") as caught:
+        ModelMerger(loaded).merge("a = 1\n", ApplyRequest(b"a = 1\n", EDIT), Watcher())
+    assert caught.value.http_status == status
+    assert isinstance(caught.value.__cause__, error)
 
 
 def test_the_services_end_ends_the_model_and_what_it_works_on(loaded: LoadedModel) -> None:
