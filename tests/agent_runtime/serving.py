@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -44,6 +45,17 @@ def serving(merger: Merger | None, root: Path | None = None, fault: Exception | 
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextmanager
+def asking(url: str, body: dict[str, Any]) -> Iterator[socket.socket]:
+    """The connection of a client that has sent its request, and hangs up at the end whatever has become of it."""
+    host, port = url.removeprefix("http://").split(":")
+    content = json.dumps(body).encode()
+    head = f"POST /apply HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(head.encode() + b"\r\n\r\n" + content)
+        yield connection
 
 
 def post(url: str, body: dict[str, Any], **headers: str) -> httpx.Response:

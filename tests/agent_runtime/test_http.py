@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from hashlib import sha256
 from typing import Any, NoReturn
 
@@ -18,7 +20,7 @@ from agent_runtime.http.app import MAX_BODY_BYTES
 from agent_runtime.limits import MAX_FILE_BYTES
 from agent_runtime.types import ApplyRequest, Watcher
 from tests.agent_runtime.scripted import ScriptedMerger
-from tests.agent_runtime.serving import post, serving
+from tests.agent_runtime.serving import asking, post, serving
 
 FILE = "a = 1\nb = 2\n"
 BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"
@@ -269,6 +271,18 @@ def test_healthz_answers_while_the_model_merges_and_a_client_that_leaves_stops_t
             )
         assert httpx.get(f"{url}/healthz", timeout=5).json() == {"status": "ok"}
         assert merger.cancelled.wait(10), "the work went on for nobody"
+
+
+def test_any_number_of_edits_that_wait_for_the_model_hold_up_none_that_a_rule_merges() -> None:
+    merger = ScriptedMerger(MERGED, hold=threading.Event())
+    with serving(merger) as url, ExitStack() as clients:
+        for _ in range(60):  # the framework's own pool has 40 threads
+            clients.enter_context(asking(url, {"original": FILE, "edit": BLOCK, "mode": "model"}))
+        deadline = time.monotonic() + 30
+        while len(merger.seen) < 60:
+            assert time.monotonic() < deadline, "some wait for a thread"
+            time.sleep(0.01)
+        assert post(url, {"original": FILE, "edit": BLOCK}).json()["merged"] == MERGED
 
 
 def test_the_client_gives_results_and_raises_what_the_service_refused(url: str) -> None:

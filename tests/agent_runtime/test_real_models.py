@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.agent_runtime.serving import asking
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES, README = ROOT / "examples", ROOT / "README.md"
@@ -152,14 +153,11 @@ def test_ctrl_c_ends_the_service_quietly() -> None:
 
 
 def test_ctrl_c_ends_the_service_in_the_middle_of_an_edit() -> None:
-    edit = {"original": "a = 1\n" * 50, "edit": "b = 2\n", "mode": "model", "draft": "none", "max_tokens": 3000}
-    body = json.dumps(edit).encode()
-    head = f"POST /apply HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    body = {"original": "a = 1\n" * 50, "edit": "b = 2\n", "mode": "model", "draft": "none", "max_tokens": 2500}
+    body["temperature"] = 10.0  # with which it finds no end
     with hunk_serve("--model", "smollm2-135m", "--context", "4096") as served:
         wait_until_ready(served.url)
-        host, port = served.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=60) as connection:
-            connection.sendall(head.encode() + b"\r\n\r\n" + body)
+        with asking(served.url, body) as connection:
             for _ in range(3):  # what comes later is answered later
                 httpx.get(f"{served.url}/healthz")
             served.process.send_signal(signal.SIGINT)

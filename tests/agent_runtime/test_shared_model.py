@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-import httpx
 import pytest
 from torch import Tensor
 
@@ -25,7 +23,7 @@ from engine.engine_config import EngineConfig
 from engine.model import Decoder
 from engine.scheduling import SchedulerConfig
 from tests.agent_runtime.scripted import ScriptedMerger
-from tests.agent_runtime.serving import post, serving
+from tests.agent_runtime.serving import asking, post, serving
 from tests.models import RealModel
 
 FILES = [
@@ -35,7 +33,15 @@ FILES = [
     "class Stack:\n    def __init__(self):\n        self.items = []\n",
 ]
 EDIT = "# ... existing code ...\n\n\ndef more():\n    return 2\n"
-LONG = {"original": "value = 1\n" * 40, "edit": EDIT, "mode": "model", "draft": "none", "max_tokens": 1500}
+LONG = {
+    "original": "value = 1\n" * 40,
+    "edit": EDIT,
+    "mode": "model",
+    "draft": "none",
+    "max_tokens": 1000,
+    "temperature": 10.0,
+}
+"""At this temperature the model finds no end."""
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +64,6 @@ class Shared:
             if holds(self.engine.stats()):
                 return
         raise AssertionError(f"it never was so: {self.engine.stats()}")
-
-    @contextmanager
-    def asking(self, body: dict[str, Any]) -> Iterator[None]:
-        """A client that has sent its request and hangs up at the end, whatever has become of it."""
-        host, port = self.url.removeprefix("http://").split(":")
-        content = httpx.Request("POST", f"{self.url}/apply", json=body)
-        head = f"POST /apply HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-        with socket.create_connection((host, int(port)), timeout=30) as connection:
-            connection.sendall(head.encode() + f"Content-Length: {len(content.content)}\r\n\r\n".encode())
-            connection.sendall(content.content)
-            yield
 
 
 @contextmanager
@@ -105,25 +100,25 @@ def test_edits_at_once_give_what_each_gives_alone_in_fewer_passes(
 
 def test_a_client_that_leaves_frees_its_pages_at_once(loaded: LoadedModel) -> None:
     with shared(loaded) as service:
-        with service.asking(LONG):
+        with asking(service.url, LONG):
             service.until(lambda stats: stats.scheduler.num_running == 1 and stats.kv.num_in_use > 0)
         service.until(lambda stats: stats.scheduler.num_running == 0)
         assert service.engine.stats().kv.num_in_use == 0
 
 
 def test_a_client_that_leaves_the_queue_is_out_of_it(loaded: LoadedModel) -> None:
-    with shared(loaded, max_num_seqs=1) as service, service.asking(LONG):
+    with shared(loaded, max_num_seqs=1) as service, asking(service.url, LONG):
         service.until(lambda stats: stats.scheduler.num_running == 1)
-        with service.asking(LONG):
+        with asking(service.url, LONG):
             service.until(lambda stats: stats.scheduler.num_waiting == 1)
         service.until(lambda stats: stats.scheduler.num_waiting == 0)
         assert service.engine.stats().scheduler.num_running == 1, "the other one stays"
 
 
 def test_a_full_queue_answers_429_and_says_when_to_come_again(loaded: LoadedModel) -> None:
-    with shared(loaded, max_num_seqs=1, max_waiting=1) as service, service.asking(LONG):
+    with shared(loaded, max_num_seqs=1, max_waiting=1) as service, asking(service.url, LONG):
         service.until(lambda stats: stats.scheduler.num_running == 1)
-        with service.asking(LONG):
+        with asking(service.url, LONG):
             service.until(lambda stats: stats.scheduler.num_waiting == 1)
             refused = post(service.url, {"original": FILES[0], "edit": "def area(r):\n    return 3 * r * r\n"})
             by_rule = post(service.url, {"original": "a = 1\n", "edit": '{"old_string": "1", "new_string": "2"}'})
@@ -197,7 +192,7 @@ def test_every_error_of_the_engine_has_its_status_and_says_what_to_do(
 def test_the_services_end_ends_the_model_and_what_it_works_on(loaded: LoadedModel) -> None:
     with shared(loaded) as service:
         merger = ModelMerger(replace(loaded, engine=service.engine))
-        request = ApplyRequest(b"a = 1\n", EDIT, draft="none", max_tokens=1500)
+        request = ApplyRequest(b"a = 1\n", EDIT, draft="none", max_tokens=1000, temperature=10.0)
         began = threading.Event()
         faults: list[Exception] = []
 
