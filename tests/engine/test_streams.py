@@ -173,15 +173,17 @@ def test_an_error_that_two_requests_share_is_raised_as_two() -> None:
     assert shared not in raised
 
 
-def interrupt() -> None:
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+def interrupting_once() -> Callable[[], None]:
+    """Ctrl-C at the first call; the core steps on until it hears of it."""
+    calls = iter([lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)])
+    return lambda: next(calls, lambda: None)()
 
 
 @pytest.mark.parametrize("where", ["on_step", "on_add"])
 def test_ctrl_c_takes_the_request_back_and_leaves_the_engine_usable(where: str) -> None:
     core = FakeCore()
     worker = Worker(core)
-    setattr(core, where, interrupt)
+    setattr(core, where, interrupting_once())
     with pytest.raises(KeyboardInterrupt):
         drained(Stream(worker, counting(0, 10**9)))
     setattr(core, where, lambda: None)
@@ -194,6 +196,7 @@ def test_ctrl_c_while_a_step_is_waited_for_takes_the_request_back() -> None:
     core = FakeCore()
     worker = Worker(core)
     waiting = threading.Event()
+    interrupt = interrupting_once()
     core.on_step = lambda: interrupt() if waiting.wait(PATIENCE_SECONDS) else breaking()
     stream = Stream(worker, counting(0, 10**9))
     outputs = stream._outputs
