@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.threads import spin_briefly
+from agent_runtime.process import settle
 from benchmarks.cases import DEFAULT_CASES, Case, load
 from benchmarks.machine import describe
 from editor.errors import EditSyntaxError
@@ -50,7 +50,7 @@ def _plain(text: str) -> list[str]:
 
 def main() -> None:
     """Run all cases and print the counts."""
-    spin_briefly()
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="qwen2.5-coder-1.5b")
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES)

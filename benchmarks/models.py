@@ -27,8 +27,8 @@ from agent_runtime.models.load import LoadedModel, load_model
 from agent_runtime.models.resolve import resolve
 from agent_runtime.models.settings import LoadOptions, ModelSettings
 from agent_runtime.models.store import Store
+from agent_runtime.process import settings
 from agent_runtime.prompt import ApplyPrompt, build_prompt
-from agent_runtime.threads import spin_settings
 from agent_runtime.wiring import open_model
 from benchmarks.machine import describe
 from engine.speculation import CopyDraft
@@ -139,7 +139,7 @@ def _first_load_seconds(name: str) -> float:
 
 def _in_own_process(name: str, step: str) -> Any:
     command = [sys.executable, "-m", "benchmarks.models", "--models", name, "--step", step]
-    environ = os.environ | spin_settings(os.environ)
+    environ = os.environ | settings(os.environ)
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr.strip().splitlines()[-1]}")

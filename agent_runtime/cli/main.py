@@ -14,7 +14,7 @@ from agent_runtime.cli.apply import apply_command
 from agent_runtime.cli.models import models
 from agent_runtime.cli.serve import serve_command
 from agent_runtime.errors import HunkError
-from agent_runtime.threads import spin_briefly
+from agent_runtime.process import settle
 
 app = typer.Typer(
     name="hunk",
@@ -37,7 +37,7 @@ def main(show_version: Annotated[bool, typer.Option("--version", help="Print the
 
 def run() -> None:
     """The entry point of the console script."""
-    spin_briefly()
+    settle()
     try:
         app()
     except HunkError as fault:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from agent_runtime.models.converted import copy_path
 from agent_runtime.models.resolve import resolve
 from agent_runtime.models.store import Store
-from agent_runtime.threads import spin_settings
+from agent_runtime.process import settings, spin_settings
 from benchmarks.peers.contestant import Contestant
 from benchmarks.peers.environments import PEERS
 from engine.config import ModelConfig
@@ -43,7 +43,7 @@ class Entrants:
 def entrants(model: str, context: int, peers: Sequence[str], cache_dir: Path) -> Iterator[Entrants]:
     """Load `model` in all of them, one after the other; raises ContestantFailed. They end with the context."""
     with ExitStack() as stack:
-        environ = spin_settings(os.environ)
+        environ = settings(os.environ)
         command = [sys.executable, "-m", "benchmarks.engine.ours", "--model", model, "--context", str(context)]
         ours = stack.enter_context(Contestant(OURS, command, CHECKOUT, environ))
         files = resolve(model, Store(cache_dir))
@@ -61,6 +61,6 @@ def entrants(model: str, context: int, peers: Sequence[str], cache_dir: Path) ->
             assert python is not None, f"{name} has no environment"
             command = [str(python), "-P", "-m", PEERS[name].module]
             command += ["--model", str(folder), "--context", str(context)]
-            its_environ = environ | PEERS[name].environ(cache_dir) | {"PYTHONPATH": str(outside)}
+            its_environ = spin_settings(os.environ) | PEERS[name].environ(cache_dir) | {"PYTHONPATH": str(outside)}
             started.append(stack.enter_context(Contestant(name, command, outside, its_environ)))
         yield Entrants(folder, config, machine, ours, tuple(started))

@@ -19,7 +19,7 @@ from agent_runtime.models.load import load_model
 from agent_runtime.models.resolve import resolve
 from agent_runtime.models.settings import ModelSettings
 from agent_runtime.models.store import Store
-from agent_runtime.threads import spin_settings
+from agent_runtime.process import settings
 from engine.engine_config import EngineConfig
 from engine.scheduling import SchedulerConfig
 from engine.types import GenerationRequest
@@ -49,7 +49,7 @@ def model_folder(smollm2: RealModel, tmp_path: Path) -> Path:
 
 def python(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """A process whose torch threads sleep while they wait, for tests run beside others."""
-    env = os.environ | spin_settings(os.environ)
+    env = os.environ | settings(os.environ)
     return subprocess.run([sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
 
 

@@ -15,8 +15,12 @@ import json
 import sys
 from dataclasses import asdict
 
-from tests.soak.setting import TINY, setting
-from tests.soak.soak import soak
+from agent_runtime.process import settle
+
+settle()  # before torch is imported
+
+from tests.soak.setting import TINY, setting  # noqa: E402
+from tests.soak.soak import soak  # noqa: E402
 
 
 def main() -> None:

@@ -1,0 +1,35 @@
+"""What a process that runs models sets for itself, and that the user's own settings win."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from agent_runtime.process import settings, spin_settings
+
+
+def test_threads_spin_briefly_and_kernels_are_not_hoarded() -> None:
+    assert settings({}) == {
+        "GOMP_SPINCOUNT": "2000",
+        "LRU_CACHE_CAPACITY": "128",
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
+    }
+
+
+@pytest.mark.parametrize("environ", [{"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
+def test_what_the_user_has_decided_of_threads_stays(environ: dict[str, str]) -> None:
+    assert spin_settings(environ) == {}
+    assert "GOMP_SPINCOUNT" not in settings(environ)
+
+
+@pytest.mark.parametrize("name", ["LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"])
+def test_what_the_user_has_decided_of_caches_stays(name: str) -> None:
+    assert settings({name: "5"}) == {"GOMP_SPINCOUNT": "2000"}
+
+
+def test_it_is_refused_where_it_comes_too_late() -> None:
+    code = "import torch\nfrom agent_runtime.process import settle\nsettle()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "AssertionError: OpenMP and oneDNN read their settings when they are loaded" in done.stderr
