@@ -15,7 +15,12 @@ from kernels.attention import Run
 
 
 class KVStore(Protocol):
-    """The keys and values of one batch's sequences, those of earlier passes and those that this one adds."""
+    """The keys and values of one batch's sequences, those of earlier passes and those that this one adds.
+
+    `singles` are sequences of the batch that have one token in it and are best attended to together.
+    """
+
+    singles: Sequence[int]
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Store the keys and values of all tokens of the batch, [num_tokens, num_kv_heads, head_dim] each."""
@@ -23,6 +28,13 @@ class KVStore(Protocol):
 
     def runs(self, layer: int, index: int) -> Sequence[Run]:
         """What the tokens of the batch's sequence `index` may look at, in order, up to its own last token."""
+        ...
+
+    def gather(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values of all `singles`, side by side, and the bias that hides what is too much of them.
+
+        [num_singles, most_tokens, num_kv_heads, head_dim] twice, and [num_singles, 1, 1, most_tokens], 0 or -inf.
+        """
         ...
 
 

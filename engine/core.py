@@ -190,7 +190,7 @@ class EngineCore:
             table, start = self.pages.page_table(request_id), self._live[request_id][0].num_computed
             first_key = 0 if window is None else max(0, start + 1 - window)
             reads.append(page_runs(table, page_size, first_key, start + len(ids)))
-            writes += page_runs(table, page_size, start, start + len(ids))
+            writes.append(page_runs(table, page_size, start, start + len(ids)))
         return self._pool.view(reads, writes)
 
     def _verification(self, request_id: int, num_tokens: int, hidden: Tensor) -> Verification | None:

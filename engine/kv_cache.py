@@ -80,6 +80,8 @@ def reset_all_caches(caches: Iterable[KVCache]) -> None:
 class CacheView:
     """One slot of every layer's cache as the `KVStore` of a batch that holds `num_tokens` tokens of one sequence."""
 
+    singles: Sequence[int] = ()
+
     def __init__(self, caches: Sequence[KVCache], slot: int, window: int | None, num_tokens: int) -> None:
         self._caches = caches
         self._slot = slot
@@ -96,3 +98,7 @@ class CacheView:
         """One run: the cache is contiguous."""
         assert index == 0, "a slot holds one sequence"
         return [self._caches[layer].run(self._slot, self._first_key)]
+
+    def gather(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Never asked for: there is one sequence."""
+        raise AssertionError("a contiguous cache has no singles")

@@ -13,7 +13,7 @@ from engine.kv_cache import CacheView, KVCache
 from engine.projections import AdapterRows, DecoderWeights, LayerWeights, Projection, ProjectionKind, Quantization
 from engine.weights.fingerprint import fingerprint
 from engine.weights.parameters import Parameters
-from kernels.attention import Scratch, causal_attention
+from kernels.attention import Scratch, causal_attention, single_queries
 from kernels.rms_norm import rms_norm
 from kernels.rope import apply_rope, rope_table
 from kernels.swiglu import swiglu
@@ -114,12 +114,22 @@ class Decoder:
         rotated = apply_rope(heads[:, :num_rotated], pass_.cos, pass_.sin)
         query = rotated[:, :num_heads]
         pass_.kv.write(index, rotated[:, num_heads:], heads[:, num_rotated:])
-        attended = [
-            causal_attention(query[first:last], pass_.kv.runs(index, at), self._scratch, config.sliding_window)
-            for at, (first, last) in enumerate(pass_.ranges)
-        ]
-        out = attended[0] if len(attended) == 1 else torch.cat(attended)
-        return pass_.project("attention_out", index, layer.attention_out, out.view(num_tokens, -1))
+        attended = self._look_back(index, query, pass_)
+        return pass_.project("attention_out", index, layer.attention_out, attended.view(num_tokens, -1))
+
+    def _look_back(self, index: int, query: Tensor, pass_: _Pass) -> Tensor:
+        """What each token [num_heads, head_dim] finds in its own sequence."""
+        kv, window = pass_.kv, self.config.sliding_window
+        if len(pass_.ranges) == 1:
+            return causal_attention(query, kv.runs(index, 0), self._scratch, window)
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        if kv.singles:
+            rows = [pass_.ranges[at][0] for at in kv.singles]
+            out[rows] = single_queries(query[rows], *kv.gather(index))
+        for at, (first, last) in enumerate(pass_.ranges):
+            if at not in kv.singles:
+                out[first:last] = causal_attention(query[first:last], kv.runs(index, at), self._scratch, window)
+        return out
 
     def _feed_forward(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: _Pass) -> Tensor:
         normed = rms_norm(hidden, layer.ffn_norm, self.config.rms_norm_eps)

@@ -2,5 +2,6 @@
 
 from kernels.attention.blocked import Run, Scratch
 from kernels.attention.dispatch import causal_attention
+from kernels.attention.singles import single_queries
 
-__all__ = ["Run", "Scratch", "causal_attention"]
+__all__ = ["Run", "Scratch", "causal_attention", "single_queries"]

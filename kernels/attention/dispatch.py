@@ -22,7 +22,7 @@ def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, windo
     the keys [0, that position], or the last `window` of them. Returns [num_tokens, num_heads, head_dim], contiguous.
     """
     seq_len = sum(keys.shape[0] for keys, _ in runs)
-    if query.device.type == "cpu" and (query.shape[0] > 1 or len(runs) > 1 or seq_len > LEAST_KEYS):
+    if query.device.type == "cpu" and (query.shape[0] > 1 or seq_len > LEAST_KEYS):
         return blocked.causal_attention(query, runs, scratch, window)
     keys, values = runs[0] if len(runs) == 1 else map(torch.cat, zip(*runs, strict=True))
     return sdpa.causal_attention(query, keys.transpose(0, 1), values.transpose(0, 1), window)

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine import kv_pool
 from engine.core import EngineCore
 from engine.engine_config import EngineConfig
 from engine.errors import DeadlineExceeded, DoesNotFit, EngineFault, NumericFault, QueueFull, RequestError
-from engine.kv_pool import page_bytes
+from engine.kv_pool import PoolView, page_bytes
 from engine.model import LM_HEAD_ROWS, Decoder
 from engine.sampling import Sampler
 from engine.scheduling import SchedulerConfig
@@ -328,6 +329,29 @@ def test_decodes_share_one_pass_of_the_lm_head(monkeypatch: pytest.MonkeyPatch) 
         core.add(GenerationRequest(prompt=[number, 2], max_new_tokens=4))
     drain(core)
     assert calls == [5, 5, 5, 5]
+
+
+@pytest.mark.parametrize("most_gathered", [0, 20, 1024])
+def test_decodes_are_attended_to_together_or_apart(monkeypatch: pytest.MonkeyPatch, most_gathered: int) -> None:
+    """Slots that hold nothing are full of NaN: what is too much of a shorter sequence must be its own."""
+    monkeypatch.setattr(kv_pool, "MOST_GATHERED", most_gathered)
+    seen: list[int] = []
+    real = PoolView.gather
+
+    def counted(view: PoolView, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        seen.append(len(view.singles))
+        return real(view, layer)
+
+    monkeypatch.setattr(PoolView, "gather", counted)
+    core = make_core()
+    for tensor in (*core._pool.keys, *core._pool.values):
+        tensor.fill_(torch.nan)
+    wanted = [GenerationRequest(prompt=(PROMPT * 2)[: 2 + 7 * at], max_new_tokens=9) for at in range(5)]
+    ids = [core.add(request) for request in wanted]
+    collected = drain(core)
+    for request_id, request in zip(ids, wanted, strict=True):
+        assert same(collected.results[request_id], alone(tiny_model(), request))
+    assert max(seen, default=0) == {0: 0, 20: 3, 1024: 5}[most_gathered]
 
 
 def test_numbers_that_are_none_fail_their_own_request_only() -> None:
