@@ -49,7 +49,7 @@ def serve_command(
     quantize: QUANTIZE = None,
     adapter: ADAPTER = None,
     max_num_seqs: Annotated[
-        int, typer.Option("--max-num-seqs", min=1, max=1024, help="Edits that the model works on at once.")
+        int, typer.Option("--max-num-seqs", min=1, max=512, help="Edits that the model works on at once.")
     ] = DEFAULT_NUM_SEQS,
     kv_gib: Annotated[
         float | None, typer.Option("--kv-gib", min=0.0, help="Memory for keys and values. [two full contexts]")

@@ -19,7 +19,7 @@ class SchedulerConfig:
     them again is sooner done.
     """
 
-    max_batched_tokens: int = 1024
+    max_batched_tokens: int = 512
     prefill_beside_decodes: int = 256
     max_num_seqs: int = 64
     max_waiting: int = 256

@@ -27,6 +27,10 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     x: [num_tokens, num_heads, head_dim]; cos, sin: [num_tokens, head_dim // 2], the table's rows for these tokens.
     """
-    first, second = x.to(torch.float32).chunk(2, dim=-1)
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    wide, cos, sin = x.to(torch.float32), cos.unsqueeze(1), sin.unsqueeze(1)
+    rotated = torch.empty_like(wide)
+    first, second = wide.chunk(2, dim=-1)
+    out_first, out_second = rotated.chunk(2, dim=-1)
+    torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=out_second).addcmul_(first, sin)
+    return rotated.to(x.dtype)
