@@ -10,7 +10,7 @@ from engine.engine_config import EngineConfig
 from engine.model import Decoder
 from engine.types import GenerationRequest
 from engine.weights import Parameters
-from tests.engine.test_core import drain
+from tests.engine.cores import drain
 from tests.engine.tiny import MISTRAL, QWEN3, TOKEN_BYTES, tiny_config, tiny_parameters
 
 pytestmark = [

@@ -1,0 +1,113 @@
+"""Cores on tiny random models, a slow obvious way to run a request, and what a core gave each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from engine.core import EngineCore
+from engine.engine_config import EngineConfig
+from engine.kv_pool import page_bytes
+from engine.model import Decoder
+from engine.sampling import Sampler
+from engine.scheduling import SchedulerConfig
+from engine.stopping import StopFinder
+from engine.types import GenerationRequest, GenerationResult, GenerationUsage, Output, Proposer
+from tests.engine.tiny import MISTRAL, TOKEN_BYTES, tiny_config, tiny_parameters
+
+PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 3, 8, 4, 6]
+PAGE_SIZE = 4
+WINDOW = 9
+
+
+@cache
+def tiny_model(*, windowed: bool = False) -> Decoder:
+    return Decoder(tiny_parameters(tiny_config(**(MISTRAL | {"sliding_window": WINDOW} if windowed else {}))))
+
+
+def make_core(
+    *, num_pages: int = 64, model: Decoder | None = None, clock: Callable[[], float] = lambda: 0.0, **limits: Any
+) -> EngineCore:
+    model = model or tiny_model()
+    kv_bytes = num_pages * page_bytes(model.config, PAGE_SIZE, torch.float32)
+    config = EngineConfig(
+        max_seq_len=200,
+        kv_bytes=kv_bytes,
+        page_size=PAGE_SIZE,
+        scheduler=SchedulerConfig(**({"max_num_seqs": 8} | limits)),
+        check_integrity=True,
+    )
+    return EngineCore(model, TOKEN_BYTES, config, clock)
+
+
+@torch.inference_mode()
+def alone(model: Decoder, request: GenerationRequest) -> GenerationResult:
+    """The request by itself, a token a pass in contiguous caches, without pages, batches or drafts."""
+    prompt, output, logprobs = list(request.prompt_ids), [], []
+    caches = model.new_caches(1, len(prompt) + request.max_new_tokens)
+    sampler, stops = Sampler(request), StopFinder(TOKEN_BYTES, request.stop_ids, request.stop)
+    hidden = model.forward(torch.tensor(prompt), caches)[-1:]
+    while len(output) < request.max_new_tokens and not stops.stopped:
+        choice = sampler.choose(model.logits(hidden), output, [])
+        output += choice.token_ids
+        logprobs += choice.logprobs
+        stops.push(output[-1])
+        hidden = model.forward(torch.tensor(output[-1:]), caches)
+    reason = "stop" if stops.stopped else "length"
+    return GenerationResult(tuple(output), bytes(stops.text), reason, GenerationUsage(), tuple(logprobs))
+
+
+def same(actual: GenerationResult, expected: GenerationResult) -> bool:
+    """Equal but for the last bits of log-probabilities."""
+    assert [each.token_id for each in actual.logprobs] == [each.token_id for each in expected.logprobs]
+    for ours, theirs in zip(actual.logprobs, expected.logprobs, strict=True):
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+    return (actual.token_ids, actual.text, actual.finish_reason) == (
+        expected.token_ids,
+        expected.text,
+        expected.finish_reason,
+    )
+
+
+@dataclass
+class Collected:
+    """What a core gave, by request."""
+
+    results: dict[int, GenerationResult] = field(default_factory=dict)
+    errors: dict[int, Exception] = field(default_factory=dict)
+    ids: dict[int, list[int]] = field(default_factory=dict)
+    texts: dict[int, bytes] = field(default_factory=dict)
+
+    def take(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            assert output.id not in self.results, "an output behind the result"
+            assert output.id not in self.errors, "an output behind an error"
+            if output.step is not None:
+                self.ids.setdefault(output.id, []).extend(output.step.token_ids)
+                self.texts[output.id] = self.texts.get(output.id, b"") + output.step.text
+            if output.result is not None:
+                self.results[output.id] = output.result
+                assert tuple(self.ids[output.id]) == output.result.token_ids
+                assert self.texts[output.id] == output.result.text
+            if output.error is not None:
+                self.errors[output.id] = output.error
+
+
+def drain(core: EngineCore, collected: Collected | None = None) -> Collected:
+    collected = collected or Collected()
+    for _ in range(5000):
+        if not core.has_pending_work():
+            assert core.pages.num_available == core.pages.num_pages, "pages have leaked"
+            return collected
+        collected.take(core.step())
+    raise AssertionError("requests are stuck")
+
+
+def run_one(core: EngineCore, request: GenerationRequest, proposer: Proposer | None = None) -> GenerationResult:
+    request_id = core.add(request, proposer)
+    return drain(core).results[request_id]
