@@ -11,7 +11,7 @@ from engine.kv_pool import page_bytes
 from engine.scheduling import SchedulerConfig
 
 DEFAULT_SEQUENCES = 2
-"""Sequences of the full context that fit the pool if nothing is said of it."""
+"""Sequences of the full context that fit the pool if nothing is said of it, and more than one may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class EngineConfig:
     """Sizes of one engine; raises ValueError where they make no sense.
 
     max_seq_len: the most tokens of prompt and output together. kv_bytes: memory for keys and values, taken at once
-    (None: for two sequences of `max_seq_len`). page_size: tokens of a page; sharing is to the token whatever it is.
+    (None: for two sequences of `max_seq_len`, or the only one). page_size: tokens of a page; sharing is to the token whatever it is.
     check_integrity: have every step end with a check of the books, for tests.
     """
 
@@ -40,7 +40,7 @@ class EngineConfig:
     def num_pages(self, model: ModelConfig, dtype: torch.dtype) -> int:
         """Pages that the memory is for."""
         if self.kv_bytes is None:
-            return DEFAULT_SEQUENCES * -(-self.max_seq_len // self.page_size)
+            return min(DEFAULT_SEQUENCES, self.scheduler.max_num_seqs) * -(-self.max_seq_len // self.page_size)
         one = page_bytes(model, self.page_size, dtype)
         if self.kv_bytes < one:
             raise ValueError(f"kv_bytes is {self.kv_bytes}; one page of {self.page_size} tokens takes {one}")

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -158,7 +158,7 @@ def _pipeline(url: str | None, model: str | None, options: LoadOptions) -> Itera
 
         with console.status(f"loading {name}"):
             settings = ModelSettings.from_env(os.environ)
-            return open_merger(name, settings, options, for_console(console))
+            return open_merger(name, settings, replace(options, max_num_seqs=1), for_console(console))
 
     counter = _TokenCounter(console)
     applier = Applier(cache(open_merger))

@@ -30,7 +30,7 @@ Quantize = Literal["int8", "int4"]
 class LoadOptions:
     """How a model is loaded: the type of its weights, the most tokens of prompt and answer together, the folder of a
     LoRA adapter (PEFT) to merge, and a scheme to store the weights in after that; how many edits it works on at once,
-    and GiB of memory for their keys and values (None: for two of the longest).
+    and GiB of memory for their keys and values (None: for two of the longest, or for the only one).
     """
 
     dtype: Dtype = "bfloat16"

@@ -1,0 +1,47 @@
+"""The size of an engine: what its memory comes to in pages, and values that make no sense."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from engine.engine_config import EngineConfig
+from engine.kv_pool import KVPool, page_bytes
+from engine.scheduling import SchedulerConfig
+from tests.engine.tiny import tiny_config
+
+
+@pytest.mark.parametrize(("max_num_seqs", "num_pages"), [(1, 4), (2, 8), (50, 8)])
+def test_without_a_size_the_pool_holds_two_of_the_longest_or_the_only_one(max_num_seqs: int, num_pages: int) -> None:
+    config = EngineConfig(max_seq_len=100, page_size=32, scheduler=SchedulerConfig(max_num_seqs=max_num_seqs))
+    assert config.num_pages(tiny_config(), torch.float32) == num_pages
+
+
+def test_a_size_in_bytes_is_kept_to() -> None:
+    model = tiny_config()
+    for kv_bytes in (page_bytes(model, 16, torch.bfloat16), 100_000):
+        num_pages = EngineConfig(kv_bytes=kv_bytes, page_size=16).num_pages(model, torch.bfloat16)
+        pool = KVPool(model, num_pages, 16, torch.device("cpu"), torch.bfloat16)
+        taken = sum(tensor.nbytes for tensor in (*pool.keys, *pool.values))
+        assert taken <= kv_bytes < taken + page_bytes(model, 16, torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_seq_len": 0}, "max_seq_len is 0; it must be at least 1"),
+        ({"max_seq_len": 1}, "a prompt and an output need a token each"),
+        ({"kv_bytes": 0}, "kv_bytes is 0"),
+        ({"page_size": -3}, "page_size is -3"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EngineConfig(**changes)
+
+
+def test_a_pool_smaller_than_a_page_is_refused_with_the_size_of_one() -> None:
+    with pytest.raises(ValueError, match="kv_bytes is 100; one page of 32 tokens takes 8192"):
+        EngineConfig(kv_bytes=100).num_pages(tiny_config(), torch.float32)
