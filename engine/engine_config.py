@@ -19,8 +19,8 @@ class EngineConfig:
     """Sizes of one engine; raises ValueError where they make no sense.
 
     max_seq_len: the most tokens of prompt and output together. kv_bytes: memory for keys and values, taken at once
-    (None: for two sequences of `max_seq_len`, or the only one). page_size: tokens of a page; sharing is to the token whatever it is.
-    check_integrity: have every step end with a check of the books, for tests.
+    (None: for two sequences of `max_seq_len`, or the only one). page_size: tokens of a page; sharing is to the token
+    whatever it is. check_integrity: have every step end with a check of the books, for tests.
     """
 
     max_seq_len: int = 16384

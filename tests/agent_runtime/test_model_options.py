@@ -36,7 +36,10 @@ def test_apply_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("agent_runtime.wiring.open_merger", stop)
     assert isinstance(hunk_here(*arguments).exception, Stopped)
     assert isinstance(hunk_here(*arguments, *OPTIONS).exception, Stopped)
-    assert asked == [LoadOptions(), LoadOptions("float16", adapter=Path("my-adapter"), quantize="int4")]
+    assert asked == [
+        LoadOptions(max_num_seqs=1),
+        LoadOptions("float16", adapter=Path("my-adapter"), quantize="int4", max_num_seqs=1),
+    ]
 
 
 def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

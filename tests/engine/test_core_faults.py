@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,6 +117,18 @@ def test_a_request_whose_time_is_over_fails_and_frees_its_pages() -> None:
     drain(core, collected)
     assert isinstance(collected.errors[late], DeadlineExceeded)
     assert list(collected.results) == [good]
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_books_that_do_not_add_up_are_found_where_that_is_asked_for(checks: bool) -> None:
+    core = make_core()
+    core.config = replace(core.config, check_integrity=checks)
+    request_id = core.add(GenerationRequest(prompt=PROMPT, max_new_tokens=5))
+    core.step()
+    del core._live[request_id]
+    core.scheduler._running.clear()
+    with pytest.raises(AssertionError, match="lost") if checks else nullcontext():
+        core.step()
 
 
 def test_cancelling_what_has_ended_or_never_was_does_nothing() -> None:
