@@ -109,9 +109,8 @@ def _task(loaded: LoadedModel) -> Task:
 
 
 def _cold_prefill(task: Task) -> GenerationResult:
-    """The prompt behind another first token, so that nothing of it is cached, and one token."""
-    engine = task.loaded.engine
-    engine.run(GenerationRequest(prompt=task.prompt.token_ids[1:9], max_new_tokens=1))
+    """The prompt, with nothing of it cached, and one token."""
+    task.loaded.engine.forget_cached()
     return task.run(1)
 
 
