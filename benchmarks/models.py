@@ -111,7 +111,9 @@ def _task(loaded: LoadedModel) -> Task:
 def _cold_prefill(task: Task) -> GenerationResult:
     """The prompt, with nothing of it cached, and one token."""
     task.loaded.engine.forget_cached()
-    return task.run(1)
+    result = task.run(1)
+    assert result.usage.cached == 0
+    return result
 
 
 def _timed(work: Callable[[], GenerationResult]) -> tuple[float, GenerationResult]:
