@@ -221,6 +221,18 @@ def test_a_draft_is_verified_through_several_blocks_of_the_lm_head(monkeypatch: 
     assert sum(rows) == 170
 
 
+def test_the_drafts_of_many_share_the_lm_head_within_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, rows = make_core(), []
+    real = core.model.logits
+    monkeypatch.setattr(core.model, "logits", lambda hidden: rows.append(len(hidden)) or real(hidden))
+    for number in range(4):
+        request = GenerationRequest(prompt=[number, 2], max_new_tokens=30)
+        core.add(request, Oracle(alone(tiny_model(), request).token_ids))
+    rows.clear()
+    drain(core)
+    assert rows == [60, 60]
+
+
 def test_decodes_share_one_pass_of_the_lm_head(monkeypatch: pytest.MonkeyPatch) -> None:
     core, calls = make_core(), []
     real = core.model.logits
