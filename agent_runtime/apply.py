@@ -16,6 +16,7 @@ from agent_runtime.types import (
     ApplyResult,
     FileResult,
     Merger,
+    ModelTask,
     PatchRequest,
     Reader,
     Reason,
@@ -83,8 +84,8 @@ class Applier:
         """Merge an edit of the files that it names, which `read` gives: all or none. Raises what `apply` raises."""
         timings = Timings()
 
-        def ask(text: str, single: ApplyRequest, by_rule: MergeOutcome) -> Outcome:
-            return self._ask_model(text, single, by_rule, timings, watcher)
+        def ask(task: ModelTask) -> Outcome:
+            return self._ask_model(task, timings, watcher)
 
         return apply_patch(request, read, ask, timings)
 
@@ -100,16 +101,15 @@ class Applier:
                 return Outcome(by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain")
             if request.mode == "deterministic" or not may_be_mended(by_rule):
                 raise refusal([reason_of(by_rule, text, request.path)])
-        return self._ask_model(text, request, by_rule, timings, watcher)
+        return self._ask_model(ModelTask(text, request, edit, by_rule), timings, watcher)
 
-    def _ask_model(
-        self, text: str, request: ApplyRequest, by_rule: MergeOutcome, timings: Timings, watcher: Watcher
-    ) -> Outcome:
+    def _ask_model(self, task: ModelTask, timings: Timings, watcher: Watcher) -> Outcome:
+        by_rule, request = task.by_rule, task.request
         try:
-            made = self._model().merge(text, request, watcher)
+            made = self._model().merge(task, watcher)
         except ModelUnavailable as fault:
             if isinstance(by_rule, Unresolved) and request.mode != "model":
-                fault.reasons = (reason_of(by_rule, text, request.path),)
+                fault.reasons = (reason_of(by_rule, task.text, request.path),)
             raise
         timings.add(made.timings)
         num_candidates = 1 if isinstance(by_rule, AlreadyApplied) else by_rule.num_candidates

@@ -17,7 +17,7 @@ from agent_runtime.errors import (
 )
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.prompt import ApplyPrompt, build_prompt
-from agent_runtime.types import ApplyRequest, ModelMerge, Usage, Watcher
+from agent_runtime.types import ApplyRequest, ModelMerge, ModelTask, Usage, Watcher
 from engine import errors as engine_errors
 from engine.speculation import CopyDraft
 from engine.streams import Stream
@@ -59,12 +59,10 @@ class ModelMerger:
         """End behind the pass that runs; edits that are being merged fail with ModelUnavailable."""
         self._loaded.engine.close()
 
-    def merge(self, text: str, request: ApplyRequest, watcher: Watcher) -> ModelMerge:
-        r"""Have the model write `text` (the file, "\n" lines) with the request's edit applied.
-
-        Raises what `Merger.merge` names.
-        """
+    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+        """Have the model write the task's file with its edit applied; raises what `Merger.merge` names."""
         started = time.perf_counter()
+        text, request = task.text, task.request
         final_newline = text.endswith("\n")
         prompt = self._prompt(text, request)
         generation = self._generation(prompt, request)

@@ -29,6 +29,7 @@ from agent_runtime.types import (
     ApplyRequest,
     ApplyResult,
     FileResult,
+    ModelTask,
     PatchRequest,
     Reader,
     Reason,
@@ -40,12 +41,12 @@ from editor.errors import EditSyntaxError
 from editor.formats import parse_files
 from editor.languages import language_of
 from editor.patches import patchset
-from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Policy, Unresolved
+from editor.types import AlreadyApplied, Check, Merged, ParsedEdit, Policy, Unresolved
 from editor.verify import verify
 
 MAX_FILES = 1000
 
-Ask = Callable[[str, ApplyRequest, MergeOutcome], Outcome]
+Ask = Callable[[ModelTask], Outcome]
 """Has a model merge one file's edit into its text."""
 
 
@@ -191,7 +192,7 @@ def _is_plain_update(step: _Step, named: Counter[str]) -> bool:
 def _asked(step: _Step, texts: Mapping[str, str], request: PatchRequest, ask: Ask) -> _Step:
     path = step.by_rule.path
     single = ApplyRequest(original=b"", edit=as_blocks(step.edit), path=path, **request.options())
-    return replace(step, by_model=ask(texts[path], single, step.by_rule.outcome))
+    return replace(step, by_model=ask(ModelTask(texts[path], single, step.edit, step.by_rule.outcome)))
 
 
 def _by_file(steps: Sequence[_Step], originals: Originals) -> list[_File]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
-from editor.types import Check, FormatName, Policy, ReasonCode
+from editor.types import Check, FormatName, MergeOutcome, ParsedEdit, Policy, ReasonCode
 
 Mode = Literal["auto", "deterministic", "model"]
 Method = Literal["deterministic", "model"]
@@ -192,6 +192,20 @@ class ModelMerge:
     timings: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class ModelTask:
+    r"""One edit of one file that a model is to decide.
+
+    text: the file, with "\n" lines. edit: what `request.edit` was read as. by_rule: what the rules made of it, which
+    tells where it can touch the file and how the answer is likely to read.
+    """
+
+    text: str
+    request: ApplyRequest
+    edit: ParsedEdit
+    by_rule: MergeOutcome
+
+
 class Merger(Protocol):
     """A model, as the apply pipeline sees it; any number of threads may use it at once."""
 
@@ -200,8 +214,8 @@ class Merger(Protocol):
         """The model's name in the catalogue, or its file's."""
         ...
 
-    def merge(self, text: str, request: ApplyRequest, watcher: Watcher) -> ModelMerge:
-        r"""Have the model write `text` (the file, "\n" lines) with the request's edit applied.
+    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+        """Have the model write the task's file with its edit applied.
 
         Raises TooLarge where file, edit and answer do not fit the context; BadRequest on bad sampling values; Busy,
         Cancelled, DeadlinePassed, ModelFailed, or ModelUnavailable once it is closed.

@@ -49,7 +49,7 @@ class Generation:
         room = min(self._window.size, self.request.max_new_tokens - len(self.output_ids) - 1)
         if self._proposer is None or room <= 0 or self._silent_at == len(self.output_ids):
             return []
-        draft = self._proposer.propose(self.output_ids, room)[:room]
+        draft = list(self._proposer.propose(self.output_ids, room).token_ids[:room])
         self._silent_at = None if draft else len(self.output_ids)
         return draft
 

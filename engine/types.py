@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from engine.errors import EngineError, RequestError
 
@@ -27,11 +27,51 @@ LIMITS = {
 """What the numbers of a request may be; a count may be left out where its field says so."""
 
 
+@dataclass(frozen=True, slots=True)
+class DraftRun:
+    """Neighbouring draft tokens from one source, which statistics name.
+
+    hazard: how likely the model is to depart at one of them, in (0, 1), as far as the drafter can tell before the
+    model has been seen; what is accepted and rejected of the source corrects it.
+    """
+
+    source: str
+    num_tokens: int
+    hazard: float
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A guess at the next tokens. `runs`, in order, tell where they come from; they cover all of `token_ids`."""
+
+    token_ids: Sequence[int]
+    runs: tuple[DraftRun, ...]
+
+    @classmethod
+    def of(cls, token_ids: Sequence[int], source: str = "draft", hazard: float = 0.01) -> Draft:
+        """A guess from one source, with the same hazard everywhere."""
+        return cls(token_ids, (DraftRun(source, len(token_ids), hazard),) if token_ids else ())
+
+
 class Proposer(Protocol):
     """Guesses what the model will write next; a wrong guess costs time and never changes the output."""
 
-    def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
         """Up to `max_tokens` ids that may follow `output_ids`, all that the model has written so far."""
+        ...
+
+
+@runtime_checkable
+class RowObserver(Protocol):
+    """A proposer that also learns from what the model would have written behind its departure from a draft."""
+
+    def observe(self, num_output: int, draft_ids: Sequence[int], likeliest_ids: Sequence[int]) -> None:
+        """What a pass over a draft showed, before the tokens chosen in it join the output.
+
+        The draft stood behind the first `num_output` output tokens; `likeliest_ids[i]` is the likeliest token behind
+        `draft_ids[:i]`, for all rows that were looked at. Rows behind a departure follow what was not written: they
+        are hints.
+        """
         ...
 
 

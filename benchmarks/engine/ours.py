@@ -21,7 +21,7 @@ from benchmarks.peers.serving import peak_bytes, serve, take_stdout
 from engine.core import EngineCore
 from engine.engine_config import EngineConfig
 from engine.speculation import window
-from engine.types import GenerationRequest, Output, Proposer
+from engine.types import Draft, GenerationRequest, Output, Proposer
 
 KV_BYTES = 2 << 30
 MOST_LOGPROBS = 100
@@ -35,9 +35,9 @@ class FixedDraft:
     def __init__(self, token_ids: Sequence[int]) -> None:
         self._token_ids = list(token_ids)
 
-    def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
         """The draft."""
-        return self._token_ids[:max_tokens]
+        return Draft.of(self._token_ids[:max_tokens])
 
 
 class Ours:

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.types import Draft
+
 MIN_MATCH = 2
 """Fewest output tokens that must stand in a source before a place in it is believed."""
 
@@ -39,11 +41,11 @@ class CopyDraft:
         self._place = Place(0, 0)
         self._num_seen = 0
 
-    def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
         """The source's next tokens from where the output seems to stand; empty at a source's end."""
         self._follow(output_ids)
         source = self._sources[self._place.source] if self._sources else []
-        return source[self._place.at : self._place.at + max_tokens]
+        return Draft.of(source[self._place.at : self._place.at + max_tokens])
 
     def _follow(self, output_ids: Sequence[int]) -> None:
         for seen in range(self._num_seen, len(output_ids)):

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 
 from agent_runtime.errors import Cancelled
-from agent_runtime.types import ApplyRequest, ModelMerge, Usage, Watcher
+from agent_runtime.types import ApplyRequest, ModelMerge, ModelTask, Usage, Watcher
 
 
 @dataclass
@@ -21,9 +21,9 @@ class ScriptedMerger:
     cancelled: threading.Event = field(default_factory=threading.Event)
     closed: threading.Event = field(default_factory=threading.Event)
 
-    def merge(self, text: str, request: ApplyRequest, watcher: Watcher) -> ModelMerge:
+    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
         """The scripted answer."""
-        self.seen.append(request)
+        self.seen.append(task.request)
         watcher.began(self.cancelled.set)
         num_tokens = 0
         while self.hold is not None and not self.hold.wait(0.01):

@@ -18,7 +18,7 @@ from agent_runtime.client import Client
 from agent_runtime.errors import CorruptModel, EditRefused, HunkError, NoConnection, Stale
 from agent_runtime.http.app import MAX_BODY_BYTES
 from agent_runtime.limits import MAX_FILE_BYTES
-from agent_runtime.types import ApplyRequest, Watcher
+from agent_runtime.types import ApplyRequest, ModelTask, Watcher
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving
 
@@ -108,7 +108,7 @@ def test_a_lone_surrogate_is_not_text(url: str, field: str) -> None:
 
 def test_a_bug_of_ours_is_a_problem_too() -> None:
     class Buggy(ScriptedMerger):
-        def merge(self, text: str, request: ApplyRequest, watcher: Watcher) -> NoReturn:
+        def merge(self, task: ModelTask, watcher: Watcher) -> NoReturn:
             raise KeyError("of ours")
 
     with serving(Buggy()) as url:

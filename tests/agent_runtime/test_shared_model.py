@@ -16,7 +16,9 @@ from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.model_merge import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import from_gguf
-from agent_runtime.types import ApplyRequest, Watcher
+from agent_runtime.types import ApplyRequest, ModelTask, Watcher
+from editor.formats import parse
+from editor.merge import merge
 from engine import errors as engine_errors
 from engine.engine import Engine, EngineStats
 from engine.engine_config import EngineConfig
@@ -184,9 +186,14 @@ def test_every_error_of_the_engine_has_its_status_and_says_what_to_do(
     monkeypatch.setattr(loaded.engine, "generate", failing)
     monkeypatch.setattr(loaded.engine, "max_seq_len", 2048)
     with pytest.raises(HunkError, match="for a reason; ") as caught:
-        ModelMerger(loaded).merge("a = 1\n", ApplyRequest(b"a = 1\n", EDIT), Watcher())
+        ModelMerger(loaded).merge(task_of("a = 1\n", ApplyRequest(b"a = 1\n", EDIT)), Watcher())
     assert caught.value.http_status == status
     assert isinstance(caught.value.__cause__, error)
+
+
+def task_of(text: str, request: ApplyRequest) -> ModelTask:
+    edit = parse(request.edit)
+    return ModelTask(text, request, edit, merge(text, edit))
 
 
 def test_the_services_end_ends_the_model_and_what_it_works_on(loaded: LoadedModel) -> None:
@@ -200,12 +207,12 @@ def test_the_services_end_ends_the_model_and_what_it_works_on(loaded: LoadedMode
             def wrote(self, num_tokens: int) -> None:
                 began.set()
 
-        def merge() -> None:
+        def run() -> None:
             with pytest.raises(ModelUnavailable, match="takes no more requests; the service is ending") as caught:
-                merger.merge("a = 1\n" * 100, request, Started())
+                merger.merge(task_of("a = 1\n" * 100, request), Started())
             faults.append(caught.value)
 
-        thread = threading.Thread(target=merge, daemon=True)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         assert began.wait(60)
     thread.join(60)

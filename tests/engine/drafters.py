@@ -6,6 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.types import Draft
+
 
 @dataclass
 class Oracle:
@@ -13,8 +15,8 @@ class Oracle:
 
     target: Sequence[int]
 
-    def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
-        return list(self.target[len(output_ids) : len(output_ids) + max_tokens])
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
+        return Draft.of(self.target[len(output_ids) : len(output_ids) + max_tokens])
 
 
 @dataclass
@@ -24,9 +26,9 @@ class AlwaysWrong:
     target: Sequence[int]
     vocab_size: int
 
-    def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
-        right = Oracle(self.target).propose(output_ids, max_tokens)
-        return [(token_id + 1) % self.vocab_size for token_id in right]
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
+        right = Oracle(self.target).propose(output_ids, max_tokens).token_ids
+        return Draft.of([(token_id + 1) % self.vocab_size for token_id in right])
 
 
 class RandomDraft:
@@ -37,8 +39,8 @@ class RandomDraft:
         self._vocab_size = vocab_size
         self._random = random.Random(seed)
 
-    def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
         num_right = self._random.choice([0, 0, 1, 3, 9])
         num_random = self._random.randrange(0, 12)
-        right = self._oracle.propose(output_ids, num_right)
-        return right + [self._random.randrange(self._vocab_size) for _ in range(num_random)]
+        right = self._oracle.propose(output_ids, num_right).token_ids
+        return Draft.of([*right, *(self._random.randrange(self._vocab_size) for _ in range(num_random))])

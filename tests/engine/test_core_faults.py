@@ -15,7 +15,7 @@ from engine.core import EngineCore
 from engine.engine_config import EngineConfig
 from engine.errors import DeadlineExceeded, DoesNotFit, EngineFault, NumericFault, QueueFull, RequestError
 from engine.model import Decoder
-from engine.types import GenerationRequest
+from engine.types import Draft, GenerationRequest
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model
 from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 
@@ -45,8 +45,8 @@ def test_numbers_that_are_none_behind_a_wrong_draft_are_nobodys_business() -> No
     core = make_core(model=Decoder(parameters))
 
     class Poisoned:
-        def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
-            return [*target[len(output_ids) : len(output_ids) + 2], poison, poison][:max_tokens]
+        def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
+            return Draft.of([*target[len(output_ids) : len(output_ids) + 2], poison, poison][:max_tokens])
 
     assert run_one(core, request, Poisoned()).token_ids == target
     assert run_one(core, request).token_ids == target
@@ -75,10 +75,10 @@ def test_a_pass_that_raises_fails_whose_tokens_raise_and_the_others_go_on(monkey
 
 def test_a_drafter_that_raises_fails_its_own_request() -> None:
     class Broken:
-        def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+        def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
             if output_ids:
                 raise ZeroDivisionError("drafter")
-            return [1]
+            return Draft.of([1])
 
     core = make_core()
     good = GenerationRequest(prompt=PROMPT, max_new_tokens=5)
@@ -93,9 +93,9 @@ def test_a_drafter_is_asked_once_for_what_follows_an_output() -> None:
     asked: list[int] = []
 
     class Counting:
-        def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+        def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
             asked.append(len(output_ids))
-            return [1, 2] if len(output_ids) % 2 else []
+            return Draft.of([1, 2] if len(output_ids) % 2 else [])
 
     core = make_core(max_batched_tokens=3, max_num_seqs=2)
     ids = core.add(GenerationRequest(prompt=PROMPT, max_new_tokens=8), Counting())

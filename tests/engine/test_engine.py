@@ -19,7 +19,7 @@ from engine.engine import Engine
 from engine.errors import EngineFault, RequestError
 from engine.model import LM_HEAD_ROWS, Decoder
 from engine.speculation import CopyDraft
-from engine.types import GenerationRequest, GenerationResult, GenerationStep, Output, Proposer
+from engine.types import Draft, GenerationRequest, GenerationResult, GenerationStep, Output, Proposer
 from tests.engine.asked import PROMPT, requests
 from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
 from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_decoder, tiny_engine, tiny_limits
@@ -298,10 +298,10 @@ def test_a_fault_in_the_middle_of_a_pass_leaves_the_engine_right(
 
 def test_a_draft_that_fails_leaves_the_engine_right() -> None:
     class Failing:
-        def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+        def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
             if len(output_ids) > 3:
                 raise Broken
-            return [1, 2, 3]
+            return Draft.of([1, 2, 3])
 
     engine, request = tiny_engine(), GenerationRequest(prompt=PROMPT, max_new_tokens=20)
     with pytest.raises(EngineFault, match="Broken") as caught:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from engine.engine import Engine
 from engine.errors import Cancelled, DeadlineExceeded, EngineError, EngineFault, QueueFull, RequestError
 from engine.speculation import CopyDraft
-from engine.types import GenerationResult, GenerationStep, Proposer
+from engine.types import Draft, GenerationResult, GenerationStep, Proposer
 from tests.engine.drafters import RandomDraft
 from tests.soak.ledger import Ledger
 from tests.soak.traffic import Call, Traffic
@@ -19,7 +19,7 @@ from tests.soak.traffic import Call, Traffic
 class BrokenDrafter:
     """A caller's code that raises."""
 
-    def propose(self, output_ids: Sequence[int], max_tokens: int) -> list[int]:
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
         raise LookupError("this drafter is broken")
 
 
