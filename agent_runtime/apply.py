@@ -14,8 +14,11 @@ from agent_runtime.timings import Timings
 from agent_runtime.types import (
     ApplyRequest,
     ApplyResult,
+    Certainty,
     FileResult,
     Merger,
+    ModelChoice,
+    ModelMerge,
     ModelTask,
     PatchRequest,
     Reader,
@@ -106,14 +109,28 @@ class Applier:
     def _ask_model(self, task: ModelTask, timings: Timings, watcher: Watcher) -> Outcome:
         by_rule, request = task.by_rule, task.request
         try:
-            made = self._model().merge(task, watcher)
+            made = _decided(self._model(), task, watcher)
         except ModelUnavailable as fault:
             if isinstance(by_rule, Unresolved) and request.mode != "model":
                 fault.reasons = (reason_of(by_rule, task.text, request.path),)
             raise
         timings.add(made.timings)
         num_candidates = 1 if isinstance(by_rule, AlreadyApplied) else by_rule.num_candidates
-        return Outcome(made.text, "model", "model", num_candidates, "model", made.usage, made.truncated)
+        certainty: Certainty = "model"
+        if isinstance(made, ModelChoice):
+            assert isinstance(by_rule, Unresolved)
+            text, truncated, certainty = by_rule.candidates[made.number].text, False, "scored"
+        else:
+            text, truncated = made.text, made.truncated
+        return Outcome(text, "model", "model", num_candidates, certainty, made.usage, truncated, made.scope)
+
+
+def _decided(model: Merger, task: ModelTask, watcher: Watcher) -> ModelMerge | ModelChoice:
+    """What the model makes of an edit: it writes, or where that was asked for, chooses one of several readings."""
+    by_rule = task.by_rule
+    if task.request.decide == "score" and isinstance(by_rule, Unresolved) and len(by_rule.candidates) > 1:
+        return model.choose(task, watcher)
+    return model.merge(task, watcher)
 
 
 def _read(request: ApplyRequest) -> tuple[ParsedEdit, ApplyRequest]:

@@ -35,6 +35,7 @@ class Client:
     def apply(self, request: ApplyRequest, *, model: str | None = None) -> ApplyResult:
         """Apply one edit; the file's text travels with it. Raises NoConnection, or what the service refused with."""
         body = {"edit": request.edit, "path": request.path, **_text(request.original, request.path)}
+        body |= {"prediction": request.prediction} if request.prediction is not None else {}
         return result_from_json(self._post("/apply", body | request.options() | {"model": model}))
 
     def apply_patch(self, request: PatchRequest, read: Reader, *, model: str | None = None) -> ApplyResult:

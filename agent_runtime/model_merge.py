@@ -14,10 +14,11 @@ from agent_runtime.errors import (
     ModelFailed,
     ModelUnavailable,
     TooLarge,
+    Unsupported,
 )
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.prompt import ApplyPrompt, build_prompt
-from agent_runtime.types import ApplyRequest, ModelMerge, ModelTask, Usage, Watcher
+from agent_runtime.types import ApplyRequest, ModelChoice, ModelMerge, ModelTask, Usage, Watcher
 from engine import errors as engine_errors
 from engine.speculation import CopyDraft
 from engine.streams import Stream
@@ -80,6 +81,10 @@ class ModelMerger:
                 "decode_ms": (finished - first_step) * 1e3,
             },
         )
+
+    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice:
+        """Have the model choose among the task's candidates; raises Unsupported: it comes with `deciding`."""
+        raise Unsupported("this version does not support the value 'score' for the field 'decide'", field="decide")
 
     def _prompt(self, text: str, request: ApplyRequest) -> ApplyPrompt:
         try:

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from agent_runtime.errors import BadFile
 from agent_runtime.file_diff import file_diff
-from agent_runtime.types import Action, Certainty, FileResult, Method, Status, Usage
+from agent_runtime.types import Action, Certainty, FileResult, GivenScope, Method, Status, Usage
 from editor import codec
 from editor.errors import CodecError
 from editor.types import Check, Policy
@@ -26,6 +26,7 @@ class Outcome:
     certainty: Certainty
     usage: Usage = field(default_factory=Usage)
     truncated: bool = False
+    scope: GivenScope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +100,5 @@ def file_result(
         encoding=encoding,
         action=action,
         move_to=move_to,
+        scope=outcome.scope,
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale
-from agent_runtime.types import ApplyResult, FileResult, Reading, Reason, Usage
+from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage
 from editor.types import Check
 
 PROBLEM_TYPE = "urn:hunk:problem:"
@@ -35,7 +35,13 @@ def result_from_json(answer: Mapping[str, Any]) -> ApplyResult:
 
 def _file_from_json(file: Mapping[str, Any]) -> FileResult:
     checks = tuple(Check(**_known(Check, check)) for check in file["checks"])
-    return FileResult(**_known(FileResult, file) | {"checks": checks})
+    scope = _scope_from_json(file["scope"]) if file.get("scope") else None
+    return FileResult(**_known(FileResult, file) | {"checks": checks, "scope": scope})
+
+
+def _scope_from_json(scope: Mapping[str, Any]) -> GivenScope:
+    regions = tuple((first, last) for first, last in scope["regions"])
+    return GivenScope(**_known(GivenScope, scope) | {"regions": regions})
 
 
 def reason_from_json(reason: Mapping[str, Any]) -> Reason:

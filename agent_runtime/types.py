@@ -13,6 +13,15 @@ Method = Literal["deterministic", "model"]
 Certainty = Literal["certain", "scored", "model"]
 Draft = Literal["copy", "none"]
 """`copy` drafts the answer from the file and the edit; `none` decodes a token a pass, for comparison."""
+ScopeName = Literal["auto", "file"]
+"""How much of a file the model is given: the regions that the edit can touch, or all of it."""
+
+Decide = Literal["generate", "score"]
+"""What the model does where several readings of an edit exist: `generate` writes, `score` chooses one of them."""
+
+DECIDE: Decide = "generate"
+"""What happens where a request does not say."""
+
 Status = Literal["merged", "rejected", "noop"]
 
 
@@ -35,6 +44,8 @@ class Options:
     seed: int = 0
     max_tokens: int | None = None
     draft: Draft = "copy"
+    scope: ScopeName = "auto"
+    decide: Decide = DECIDE
 
     def options(self) -> dict[str, Any]:
         """All options by name."""
@@ -43,11 +54,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRequest(Options):
-    """One edit of one file. `original` is the file's bytes; `path` is its name, which tells the language."""
+    """One edit of one file. `original` is the file's bytes; `path` is its name, which tells the language.
+
+    `prediction` is what the sender expects the whole file to be after the edit: the model confirms it where it is
+    right, and it changes no answer where it is wrong. Rules do without it.
+    """
 
     original: bytes
     edit: str
     path: str = ""
+    prediction: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +128,26 @@ def total_usage(parts: Iterable[Usage]) -> Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenScope:
+    """How much of a file a model was given: the whole of it, or regions, beside an outline of the rest.
+
+    `regions` are their first and last lines, counted from 1; `lines` is how many they hold, `of_lines` how many the
+    file has.
+    """
+
+    kind: Literal["regions", "file"]
+    regions: tuple[tuple[int, int], ...]
+    lines: int
+    of_lines: int
+
+
+@dataclass(frozen=True, slots=True)
 class FileResult:
     """What became of one file.
 
     `merged` is its whole text after the edit, a leading BOM included, "" where it was deleted; in `encoding` (a codec
     of Python) it gives the file's bytes. A hash is "" where there is no file: before `create`, after `delete`.
+    `scope` is None where no model was asked.
     """
 
     path: str
@@ -133,6 +164,7 @@ class FileResult:
     encoding: str = "utf-8"
     action: Action = "update"
     move_to: str = ""
+    scope: GivenScope | None = None
 
     @property
     def data(self) -> bytes:
@@ -183,13 +215,29 @@ class ModelMerge:
     r"""The model's whole file, with "\n" lines. `truncated` says that the token limit cut it.
 
     `timings`: `prompt_ms` to build the prompt, `prefill_ms` to the end of the pass that confirms the first tokens,
-    `decode_ms` for the rest.
+    `decode_ms` for the rest. `scope` is what the model was given of the file.
     """
 
     text: str
     truncated: bool
     usage: Usage
     timings: dict[str, float]
+    scope: GivenScope | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which of a task's candidates a model holds for the likeliest.
+
+    `number` is its index in `by_rule.candidates`, `scores` are those of all of them (mean log-probabilities).
+    `timings` and `scope` as in `ModelMerge`.
+    """
+
+    number: int
+    scores: tuple[float, ...]
+    usage: Usage
+    timings: dict[str, float]
+    scope: GivenScope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +268,10 @@ class Merger(Protocol):
         Raises TooLarge where file, edit and answer do not fit the context; BadRequest on bad sampling values; Busy,
         Cancelled, DeadlinePassed, ModelFailed, or ModelUnavailable once it is closed.
         """
+        ...
+
+    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice:
+        """Have the model choose among the task's candidates, two at least; raises what `merge` raises."""
         ...
 
     def close(self) -> None:

@@ -23,16 +23,20 @@ from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavai
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.models.progress import for_console
 from agent_runtime.models.settings import DEFAULT_MODEL, LoadOptions, ModelSettings
+from agent_runtime.outcome import decode
 from agent_runtime.shapes import problem_of, result_to_json
 from agent_runtime.types import (
+    DECIDE,
     ApplyRequest,
     ApplyResult,
+    Decide,
     Draft,
     Merger,
     Mode,
     Options,
     PatchRequest,
     Reader,
+    ScopeName,
     Watcher,
 )
 from agent_runtime.workspace import Workspace
@@ -80,6 +84,15 @@ def apply_command(
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, max=10.0, help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="Makes sampling repeatable.")] = 0,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="The longest answer.")] = None,
+    scope: Annotated[
+        ScopeName, typer.Option("--scope", help="What the model is given: what the edit can touch, or the whole file.")
+    ] = "auto",
+    decide: Annotated[
+        Decide, typer.Option("--decide", help="Of several readings, the model writes what is meant, or chooses one.")
+    ] = DECIDE,
+    prediction: Annotated[
+        Path | None, typer.Option("--prediction", metavar="TEXT", help="A file with what FILE is expected to become.")
+    ] = None,
     draft: Annotated[Draft, typer.Option("--draft", help="`none` decodes plainly, for comparison.")] = "copy",
     dtype: DTYPE = "bfloat16",
     quantize: QUANTIZE = None,
@@ -99,14 +112,19 @@ def apply_command(
         seed=seed,
         max_tokens=max_tokens,
         draft=draft,
+        scope=scope,
+        decide=decide,
     )
     load_options = LoadOptions(dtype, adapter=adapter, quantize=quantize)
     with _faults_for(as_json), _pipeline(url, model, load_options) as pipeline:
         text = _read_edit(edit)
         if file is None:
+            if prediction is not None:
+                raise BadRequest("--prediction is of one file: give FILE", field="prediction")
             result = _apply_patch(pipeline, PatchRequest(text, **options.options()), root or Path(), write=write)
         elif root is None:
-            result = _apply_to_file(pipeline, file, text, options, write=write)
+            expected = None if prediction is None else _read_prediction(prediction)
+            result = _apply_to_file(pipeline, file, text, expected, options, write=write)
         else:
             raise BadRequest("give FILE, or --root for the files that the edit names, but not both", field="root")
     if as_json:
@@ -117,8 +135,10 @@ def apply_command(
         raise typer.Exit(REFUSED)
 
 
-def _apply_to_file(pipeline: Pipeline, file: Path, edit: str, options: Options, *, write: bool) -> ApplyResult:
-    request = ApplyRequest(read_file(file), edit, _printable(str(file)), **options.options())
+def _apply_to_file(
+    pipeline: Pipeline, file: Path, edit: str, prediction: str | None, options: Options, *, write: bool
+) -> ApplyResult:
+    request = ApplyRequest(read_file(file), edit, _printable(str(file)), prediction, **options.options())
     result = pipeline.apply(request)
     if write and result.status == "merged":
         replace_file(file, result.file.data, expected_sha256=result.file.sha256_before)
@@ -196,6 +216,11 @@ def _read_edit(path: Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadRequest(f"the edit is not UTF-8 text (byte {error.start}); save it as UTF-8", field="edit") from None
+
+
+def _read_prediction(path: Path) -> str:
+    data = read_file(path)
+    return data.decode(decode(data, str(path)).encoding)
 
 
 @contextmanager

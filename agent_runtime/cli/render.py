@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from agent_runtime.errors import EditRefused, ModelUnavailable
-from agent_runtime.types import ApplyResult, FileResult, Reading, Reason
+from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason
+from editor.wording import span_of
 
 DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
 MAX_READING_LINES = 8
@@ -28,6 +29,8 @@ def print_result(result: ApplyResult, console: Console, *, written: bool) -> Non
             if not check.ok:
                 style = "red" if file.status == "rejected" else "yellow"
                 console.print(Text(f"  {check.name}: {check.detail}", style=style), soft_wrap=True)
+        if file.scope is not None:
+            console.print(Text(f"  {_given(file.scope)}", style="dim"), soft_wrap=True)
     if any(file.method == "model" for file in result.files):
         console.print(Text(f"  {_cost(result)}", style="dim"), soft_wrap=True)
 
@@ -148,8 +151,15 @@ def _headline(file: FileResult, place: str) -> Text:
     if file.status == "rejected":
         return Text("rejected by a check; nothing was written", style="bold red")
     by = f"by rule ({file.rung})" if file.method == "deterministic" else "by the model"
-    certainty = file.certainty if file.certainty == "certain" else "checked"
+    certainty = {"certain": "certain", "scored": "chosen and checked", "model": "checked"}[file.certainty]
     return Text(f"merged {by}, {certainty}; {place}", style="bold")
+
+
+def _given(scope: GivenScope) -> str:
+    if scope.kind == "file":
+        return f"the model was given the whole file, {scope.of_lines} lines"
+    where = ", ".join(span_of(first - 1, last) for first, last in scope.regions)
+    return f"the model was given {where} of {scope.of_lines}, and an outline of the rest"
 
 
 def _cost(result: ApplyResult) -> str:

@@ -9,15 +9,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from agent_runtime.errors import BadRequest, Unsupported
 from agent_runtime.patching import MAX_FILES
-from agent_runtime.types import Draft, Mode, Options
+from agent_runtime.types import DECIDE, Decide, Draft, Mode, Options, ScopeName
 from editor.types import FormatName, Policy
 
 NOT_YET: dict[str, tuple[Any, ...]] = {
-    "prediction": (),
     "stream": (False,),
     "write": (False,),
-    "scope": ("auto", "file"),
-    "decide": ("generate",),
     "reuse": ("exact",),
 }
 """Fields of the interface whose other values come with later versions; these values are what happens anyway."""
@@ -40,6 +37,33 @@ Encoding = Literal["utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", 
 """What files are read in (`editor.codec`)."""
 
 
+class _PredictionPart(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text"]
+    text: Text
+
+
+class _PredictionBody(BaseModel):
+    """OpenAI's form of a prediction: the text in one piece, or in parts."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["content"]
+    content: Text | list[_PredictionPart]
+
+
+Prediction = Text | _PredictionBody
+
+
+def text_of(prediction: Prediction | None) -> str | None:
+    """A prediction as text, whatever its form."""
+    if not isinstance(prediction, _PredictionBody):
+        return prediction
+    content = prediction.content
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
 class FileBody(BaseModel):
     """One of several files: `path` below the service's root, or `original`, the file's text."""
 
@@ -49,6 +73,7 @@ class FileBody(BaseModel):
     original: Text | None = None
     encoding: Encoding = "utf-8"
     edit: Text | None = Field(None, description="Of this file; left out where the edit beside `files` names it.")
+    prediction: Prediction | None = None
     expected_sha256: Sha256 | None = None
 
 
@@ -88,8 +113,9 @@ class ApplyBody(BaseModel):
     max_tokens: int | None = Field(None, ge=1)
     draft: Draft = "copy"
     expected_sha256: Sha256 | None = Field(None, description="The file's hash as the sender believes it to be.")
-    scope: Literal["auto", "file"] = "auto"
-    decide: Literal["generate"] = "generate"
+    scope: ScopeName = "auto"
+    decide: Decide = DECIDE
+    prediction: Prediction | None = Field(None, description="The whole file as it is expected to be after the edit.")
     reuse: Literal["exact"] = "exact"
     stream: Literal[False] = False
     write: Literal[False] = False

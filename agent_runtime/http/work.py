@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from agent_runtime.apply import Applier
 from agent_runtime.errors import BadRequest, OutsideRoot, Stale
-from agent_runtime.http.schema import ApplyBody, FileBody
+from agent_runtime.http.schema import ApplyBody, FileBody, text_of
 from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader, Watcher
 from agent_runtime.workspace import Workspace
@@ -26,6 +26,8 @@ def work_of(applier: Applier, workspace: Workspace | None, body: ApplyBody) -> W
         return _several(applier, workspace, body, body.files)
     edit = _edit(body.edit, "edit")
     if body.path is None and body.original is None and workspace is not None:
+        if body.prediction is not None:
+            raise BadRequest("a prediction is of one file: name it by 'path', or give 'original'", field="prediction")
         return partial(applier.apply_patch, PatchRequest(edit, **body.options()), workspace.read_if_there)
     return partial(applier.apply, _request(workspace, body, body))
 
@@ -41,19 +43,22 @@ def _several(applier: Applier, workspace: Workspace | None, body: ApplyBody, fil
         return partial(applier.apply_each, requests)
     if any(file.edit is not None for file in files):
         raise BadRequest("give 'edit' once: for each file, or beside 'files' for all", field="edit")
+    if any(file.prediction is not None for file in files):
+        raise BadRequest("a file has a prediction where it has its own 'edit'", field="prediction")
     request = PatchRequest(_edit(body.edit, "edit"), **body.options())
     return partial(applier.apply_patch, request, _reader(workspace, files))
 
 
 def _refuse_single_fields(body: ApplyBody) -> None:
-    for name in ("path", "original", "expected_sha256"):
+    for name in ("path", "original", "expected_sha256", "prediction"):
         if getattr(body, name) is not None:
             raise BadRequest(f"beside 'files' there is no {name!r}; give it for each file", field=name)
 
 
 def _request(workspace: Workspace | None, file: ApplyBody | FileBody, body: ApplyBody) -> ApplyRequest:
     edit = _edit(file.edit, "edit" if file is body else "files")
-    return ApplyRequest(_current(workspace, file), edit, file.path or "", **body.options())
+    prediction = text_of(file.prediction)
+    return ApplyRequest(_current(workspace, file), edit, file.path or "", prediction, **body.options())
 
 
 def _reader(workspace: Workspace | None, files: list[FileBody]) -> Reader:

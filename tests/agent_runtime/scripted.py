@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 
 from agent_runtime.errors import Cancelled
-from agent_runtime.types import ApplyRequest, ModelMerge, ModelTask, Usage, Watcher
+from agent_runtime.types import ApplyRequest, ModelChoice, ModelMerge, ModelTask, Usage, Watcher
 
 
 @dataclass
@@ -32,6 +32,11 @@ class ScriptedMerger:
             num_tokens += 1
             watcher.wrote(num_tokens)
         return ModelMerge(self.text, self.truncated, Usage(prompt=10, recomputed=10, completion=5, forwards=2), {})
+
+    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice:
+        """The second candidate."""
+        self.seen.append(task.request)
+        return ModelChoice(1, (-2.0, -1.0), Usage(prompt=10, recomputed=10, forwards=1), {})
 
     def close(self) -> None:
         """Remember it."""

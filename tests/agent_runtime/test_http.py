@@ -71,11 +71,21 @@ def test_the_model_is_asked_where_the_request_says_so(url: str) -> None:
         ({"files": [{"path": "a.py", "edit": BLOCK, "mode": "auto"}]}, 422, "unsupported", "files"),
         ({"original": "é", "encoding": "latin-2", "edit": BLOCK}, 400, "malformed", "encoding"),
         ({"original": "€", "encoding": "latin-1", "edit": BLOCK}, 400, "malformed", "original"),
-        ({"original": FILE, "edit": BLOCK, "prediction": "x"}, 422, "unsupported", "prediction"),
+        ({"original": FILE, "edit": BLOCK, "prediction": 1}, 400, "malformed", "prediction"),
+        ({"original": FILE, "edit": BLOCK, "prediction": {"type": "text"}}, 400, "malformed", "prediction"),
+        ({"files": [], "edit": BLOCK, "prediction": "x"}, 400, "malformed", "prediction"),
+        ({"edit": BLOCK, "prediction": "x"}, 400, "malformed", "prediction"),
+        (
+            {"files": [{"path": "a.py", "original": FILE, "prediction": "x"}], "edit": BLOCK},
+            400,
+            "malformed",
+            "prediction",
+        ),
+        ({"original": FILE, "edit": BLOCK, "scope": "function"}, 400, "malformed", "scope"),
         ({"original": FILE, "edit": BLOCK, "stream": True}, 422, "unsupported", "stream"),
         ({"original": FILE, "edit": BLOCK, "write": True}, 422, "unsupported", "write"),
         ({"original": FILE, "edit": BLOCK, "reuse": "turbo"}, 422, "unsupported", "reuse"),
-        ({"original": FILE, "edit": BLOCK, "decide": "score"}, 422, "unsupported", "decide"),
+        ({"original": FILE, "edit": BLOCK, "decide": "toss"}, 400, "malformed", "decide"),
         ({"original": FILE, "edit": BLOCK, "policy": "lax"}, 400, "malformed", "policy"),
         ({"original": FILE, "edit": BLOCK, "format": "sed"}, 400, "malformed", "format"),
         ({"original": FILE, "edit": BLOCK, "model": "gpt"}, 422, "unsupported", "model"),
@@ -119,6 +129,37 @@ def test_a_bug_of_ours_is_a_problem_too() -> None:
 def test_values_that_say_what_happens_anyway_are_taken(url: str) -> None:
     body = {"original": FILE, "edit": BLOCK, "scope": "file", "reuse": "exact", "stream": False, "policy": "strict"}
     assert post(url, body).status_code == 200
+
+
+PREDICTIONS = [
+    MERGED,
+    {"type": "content", "content": MERGED},
+    {"type": "content", "content": [{"type": "text", "text": "a = 3\n"}, {"type": "text", "text": "b = 2\n"}]},
+]
+
+
+@pytest.mark.parametrize("prediction", PREDICTIONS)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_prediction_is_taken_as_text_and_in_openais_form(prediction: Any, nested: bool) -> None:
+    file = {"original": FILE, "edit": BLOCK, "prediction": prediction}
+    merger = ScriptedMerger(MERGED)
+    with serving(merger) as url:
+        assert post(url, {"files": [file], "mode": "model"} if nested else file | {"mode": "model"}).status_code == 200
+    assert [request.prediction for request in merger.seen] == [MERGED]
+
+
+def test_scope_and_decide_reach_the_model() -> None:
+    merger = ScriptedMerger(MERGED)
+    with serving(merger) as url, Client(url) as client:
+        client.apply(ApplyRequest(FILE.encode(), BLOCK, prediction=MERGED, mode="model", scope="file", decide="score"))
+    (request,) = merger.seen
+    assert (request.scope, request.decide, request.prediction) == ("file", "score", MERGED)
+
+
+def test_where_several_readings_exist_the_model_may_be_asked_to_choose_one() -> None:
+    with serving(ScriptedMerger()) as url:
+        answer = post(url, {"original": FILE + FILE, "edit": BLOCK, "decide": "score"}).json()
+    assert (answer["merged"], answer["certainty"], answer["candidates"]) == (FILE + MERGED, "scored", 2)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"", b"\xff", b'{"edit": "x"} {}'])
