@@ -1,0 +1,190 @@
+"""Larger merges put together from real edits: a file of about so many lines with so many hunks.
+
+A file is made of definitions at top level, each from a real file of one language. The edited ones come first: real
+edits of them, drawn until the hunks add up; members of a class that its edit leaves alone are taken out. Then other
+definitions, unchanged, are drawn until the file is long enough, and all are put into a random order. Names do not
+repeat; where there are not enough definitions, they come again with a number behind their names. Imports are left out:
+the file is valid syntax, and is not run. The edits of a seed and a number of hunks are the same for every length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from random import Random
+
+from benchmarks.rendering import changes
+from benchmarks.snippets.pairs import Pair
+from editor.languages import language_of
+from editor.syntax import Survey, Symbol, survey
+
+_MAX_EDITED_LINES = 60
+_MAX_FILLER_LINES = 300
+_SLACK = 0.04
+_KINDS = frozenset({"function", "class", "interface", "type", "enum", "struct"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A definition at top level before and after; equal where it is only there to make the file long."""
+
+    name: str
+    before: str
+    after: str
+    num_hunks: int
+
+    @property
+    def num_lines(self) -> int:
+        return self.before.count("\n") + 1
+
+
+def merges(cases: Sequence[Pair], num_lines: int, num_hunks: int, seed: int) -> Pair:
+    """Make one merge of about `num_lines` lines with `num_hunks` hunks from the definitions of real pairs.
+
+    Hunks are counted definition by definition: in the whole file, lines may be aligned otherwise, and one be told as
+    two. The language (Python or TypeScript) is drawn among those with enough edits; raises ValueError where none has.
+    """
+    rng = Random(f"merge\0{num_hunks}\0{seed}")
+    suffixes = [".py", ".ts"]
+    rng.shuffle(suffixes)
+    for suffix in suffixes:
+        found = tuple(pair for pair in cases if pair.path.endswith(suffix))
+        edited = _drawn(_edited_parts(found), num_hunks, rng)
+        if edited:
+            parts = edited + _fillers(found, num_lines, edited, Random(f"fill\0{num_lines}\0{num_hunks}\0{seed}"))
+            Random(f"order\0{num_lines}\0{num_hunks}\0{seed}").shuffle(parts)
+            return _joined(parts, f"merge-{num_lines}-{num_hunks}-{seed}", f"merged{suffix}", suffix)
+    raise ValueError(f"the cases hold no {num_hunks} hunks in definitions of one language")
+
+
+def _joined(parts: Sequence[_Part], name: str, path: str, suffix: str) -> Pair:
+    between = "\n\n\n" if suffix == ".py" else "\n\n"
+    before = between.join(part.before for part in parts) + "\n"
+    after = between.join(part.after for part in parts) + "\n"
+    return Pair(name, path, before, after)
+
+
+def _drawn(parts: Iterable[_Part], num_hunks: int, rng: Random) -> list[_Part]:
+    """Draw parts of different names whose hunks add up, [] if they do not."""
+    found = list(parts)
+    rng.shuffle(found)
+    chosen: dict[str, _Part] = {}
+    for part in found:
+        left = num_hunks - sum(one.num_hunks for one in chosen.values())
+        if part.num_hunks <= left and part.name not in chosen:
+            chosen[part.name] = part
+    return list(chosen.values()) if sum(one.num_hunks for one in chosen.values()) == num_hunks else []
+
+
+@lru_cache(maxsize=4)
+def _edited_parts(cases: tuple[Pair, ...]) -> tuple[_Part, ...]:
+    found: dict[tuple[str, str], _Part] = {}
+    for pair in cases:
+        old, new = _sound_survey(pair.before, pair.path), _sound_survey(pair.after, pair.path)
+        if old is None or new is None:
+            continue
+        for name in sorted(_top_level(old).keys() & _top_level(new).keys()):
+            part = _edited_part(name, pair, old, new)
+            if part is not None:
+                found.setdefault((part.before, part.after), part)
+    return tuple(found.values())
+
+
+def _edited_part(name: str, pair: Pair, old: Survey, new: Survey) -> _Part | None:
+    before, after = pair.before.split("\n"), pair.after.split("\n")
+    own = _text(before, _top_level(old)[name]), _text(after, _top_level(new)[name])
+    if own[0] == own[1]:
+        return None
+    members = _members(before, old, name), _members(after, new, name)
+    alike = {member for member, text in members[0].items() if members[1].get(member) == text}
+    cut = [_without(lines, seen, _top_level(seen)[name], alike) for lines, seen in ((before, old), (after, new))]
+    if cut[0] == cut[1] or any(text.count("\n") >= _MAX_EDITED_LINES for text in cut):
+        return None
+    if any(_sound_survey(text, pair.path) is None for text in cut):
+        return None
+    return _Part(name, cut[0], cut[1], len(changes(cut[0].split("\n"), cut[1].split("\n"))))
+
+
+def _fillers(cases: tuple[Pair, ...], num_lines: int, edited: Sequence[_Part], rng: Random) -> list[_Part]:
+    """Draw unchanged definitions until the file has `num_lines` lines, a little less or more."""
+    names = {part.name for part in edited}
+    pool = [part for part in _pool(cases) if part.name not in names]
+    left = num_lines - sum(part.num_lines + 2 for part in edited)
+    slack = _SLACK * num_lines
+    drawn: list[_Part] = []
+    number = 1
+    while left > slack and pool:
+        rng.shuffle(pool)
+        before = len(drawn)
+        for part in pool:
+            if part.num_lines + 2 > left + slack or left <= slack:
+                continue
+            one = part if number == 1 else _numbered(part, number)
+            if one.name not in names:
+                names.add(one.name)
+                drawn.append(one)
+                left -= one.num_lines + 2
+        number += 1
+        if len(drawn) == before and number > 2:
+            break
+    return drawn
+
+
+def _numbered(part: _Part, number: int) -> _Part:
+    name = f"{part.name}{number}"
+    text = re.sub(rf"\b{re.escape(part.name)}\b", name, part.before)
+    return replace(part, name=name, before=text, after=text)
+
+
+@lru_cache(maxsize=4)
+def _pool(cases: tuple[Pair, ...]) -> tuple[_Part, ...]:
+    found: dict[str, _Part] = {}
+    for pair in cases:
+        seen = _sound_survey(pair.before, pair.path)
+        lines = pair.before.split("\n")
+        for name, symbol in (_top_level(seen) if seen else {}).items():
+            text = _text(lines, symbol)
+            if text.count("\n") < _MAX_FILLER_LINES and name not in found and _sound_survey(text, pair.path):
+                found[name] = _Part(name, text, text, 0)
+    return tuple(found.values())
+
+
+def _sound_survey(text: str, path: str) -> Survey | None:
+    seen = survey(text, language_of(path))
+    return None if seen is None or seen.error_lines else seen
+
+
+def _top_level(seen: Survey) -> dict[str, Symbol]:
+    """Return the definitions at top level whose names stand once, by name."""
+    counts = Counter(symbol.name for symbol in seen.symbols)
+    return {
+        symbol.name: symbol
+        for symbol in seen.symbols
+        if symbol.depth == 0 and symbol.kind in _KINDS and counts[symbol.name] == 1 and symbol.name.isidentifier()
+    }
+
+
+def _members(lines: Sequence[str], seen: Survey, name: str) -> dict[str, str]:
+    top = next(at for at, symbol in enumerate(seen.symbols) if symbol.name == name and symbol.depth == 0)
+    members = [symbol for symbol in seen.symbols if symbol.parent == top and symbol.kind == "method"]
+    counts = Counter(symbol.name for symbol in members)
+    return {symbol.name: _text(lines, symbol) for symbol in members if counts[symbol.name] == 1}
+
+
+def _without(lines: Sequence[str], seen: Survey, own: Symbol, names: set[str]) -> str:
+    """Return a definition's text without the members of these names and the blank lines behind each."""
+    gone: set[int] = set()
+    for symbol in seen.symbols:
+        if symbol.name in names and own.first_line <= symbol.first_line < own.end_line and symbol.kind == "method":
+            end = symbol.end_line
+            while end < own.end_line and not lines[end].strip():
+                end += 1
+            gone.update(range(symbol.doc_line, end))
+    return "\n".join(lines[at] for at in range(own.doc_line, own.end_line) if at not in gone).rstrip("\n")
+
+
+def _text(lines: Sequence[str], symbol: Symbol) -> str:
+    return "\n".join(lines[symbol.doc_line : symbol.end_line])

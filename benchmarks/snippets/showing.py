@@ -1,0 +1,130 @@
+"""Which lines of the new text a snippet shows: the changed ones, and as many about them as say where they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from benchmarks.rendering import Span, changes
+from editor.languages import language_of
+from editor.syntax import Survey, Symbol, survey
+
+_MAX_CONTEXT = 12
+_SMALL_GAP = 3
+
+
+@dataclass(frozen=True)
+class Change:
+    """A text before and after, as lines: `a` the old ones, `b` the new ones (the end of the last line is no line)."""
+
+    before: str
+    after: str
+    path: str
+
+    @cached_property
+    def a(self) -> list[str]:
+        """The old lines."""
+        return self.before.removesuffix("\n").split("\n")
+
+    @cached_property
+    def b(self) -> list[str]:
+        """The new lines."""
+        return self.after.removesuffix("\n").split("\n")
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """What differs, without context."""
+        return changes(self.a, self.b)
+
+    @cached_property
+    def old_survey(self) -> Survey | None:
+        """The definitions of the old text; None without a grammar."""
+        return survey(self.before, language_of(self.path))
+
+    @cached_property
+    def new_survey(self) -> Survey | None:
+        """The definitions of the new text; None without a grammar."""
+        return survey(self.after, language_of(self.path))
+
+    @cached_property
+    def _bare_a(self) -> list[str]:
+        return [line.strip() for line in self.a]
+
+    def is_deletion(self, span: Span) -> bool:
+        """Tell whether the span takes away much more than it writes: such a hole is easily taken for an omission."""
+        num_old, num_new = span.a_end - span.a_start, span.b_end - span.b_start
+        return num_old > 2 * num_new + 2 or not any(line.strip() for line in self.b[span.b_start : span.b_end])
+
+    def context(self, span: Span, num_lines: int) -> range | None:
+        """Return the new lines to show for a span: it, and `num_lines` or more of those above and below.
+
+        There are as many as it takes until those above or those below stand once in the old text and neither is blank.
+        None where a dozen are not enough, or where a deletion's surroundings read the same without it.
+        """
+        for size in range(num_lines, _MAX_CONTEXT + 1):
+            above = self._bare_a[max(0, span.a_start - size) : span.a_start]
+            below = self._bare_a[span.a_end : span.a_end + size]
+            if (not any(above) and size < span.a_start) or (not any(below) and span.a_end + size < len(self.a)):
+                continue
+            if self._stands_once(above) or self._stands_once(below):
+                shown = range(max(0, span.b_start - size), min(len(self.b), span.b_end + size))
+                if span.b_start < span.b_end or not self._stands(self.b[shown.start : shown.stop]):
+                    return shown
+        return None
+
+    def enclosing(self, span: Span) -> list[Symbol]:
+        """Return the definitions of the new text whose body holds the whole span, outermost first."""
+        found = self.new_survey
+        return [one for one in (found.symbols if found else ()) if _holds(one, span)]
+
+    def _stands_once(self, part: Sequence[str]) -> bool:
+        return any(part) and self._count(part) == 1
+
+    def _stands(self, part: Sequence[str]) -> bool:
+        return self._count([line.strip() for line in part]) > 0
+
+    def _count(self, part: Sequence[str]) -> int:
+        lines = self._bare_a
+        return sum(line == part[0] and lines[at : at + len(part)] == part for at, line in enumerate(lines))
+
+
+def header(symbol: Symbol) -> range:
+    """Return the lines of a definition above its body: decorators, name and parameters."""
+    return range(symbol.first_line, max(symbol.first_line + 1, symbol.body_line or symbol.end_line))
+
+
+def filled(shown: set[int], b: Sequence[str]) -> set[int]:
+    """Return the lines shown and those between that nobody would write a marker for: a few, or blank ones."""
+    more = set(shown)
+    for gap in gaps(shown, len(b)):
+        if len(gap) < _SMALL_GAP or not any(b[at].strip() for at in gap):
+            more.update(gap)
+    return more
+
+
+def gaps(shown: set[int], num_lines: int) -> Iterator[range]:
+    """Yield the runs of lines that are not shown."""
+    start = 0
+    for at in [*sorted(shown), num_lines]:
+        if start < at:
+            yield range(start, at)
+        start = at + 1
+
+
+def runs(shown: set[int]) -> Iterator[range]:
+    """Yield the runs of lines that are shown."""
+    start = before = -1
+    for at in sorted(shown):
+        if at != before + 1 or start < 0:
+            if start >= 0:
+                yield range(start, before + 1)
+            start = at
+        before = at
+    if start >= 0:
+        yield range(start, before + 1)
+
+
+def _holds(symbol: Symbol, span: Span) -> bool:
+    inside = symbol.body_line is not None and symbol.body_line <= span.b_start and span.b_end <= symbol.end_line
+    return inside and span.b_start < symbol.end_line
