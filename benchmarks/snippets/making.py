@@ -19,6 +19,7 @@ marker at the beginning or end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -75,7 +76,7 @@ def _markers(change: Change, rng: Random) -> list[str] | None:
 
 def _signatures(change: Change, rng: Random) -> list[str] | None:
     shown = _with_context(change, 1)
-    around = [symbol for span in change.spans for symbol in change.enclosing(span)]
+    around = [symbol for span in change.spans for symbol in change.around(span) if symbol.body_line is not None]
     if shown is None or not around:
         return None
     for symbol in around:
@@ -147,12 +148,13 @@ def _definition(change: Change, span: Span) -> set[int] | None:
 
     Where its name stands several times, the lines that those around it begin and end with are among them.
     """
-    around = change.enclosing(span)
     old = change.old_survey
-    if not around or old is None:
+    known = Counter(one.name for one in old.symbols) if old else Counter()
+    around = [one for one in change.around(span) if known[one.name]]
+    if old is None or not around:
         return None
     own = around[-1]
-    if own.end_line - own.first_line > _MAX_DEFINITION or sum(one.name == own.name for one in old.symbols) != 1:
+    if own.end_line - own.first_line > _MAX_DEFINITION or known[own.name] > 1:
         return None
     lines = set(range(own.doc_line, own.end_line))
     if sum(one.simple_name == own.simple_name for one in old.symbols) > 1:
@@ -164,8 +166,8 @@ def _definition(change: Change, span: Span) -> set[int] | None:
 def _frame(symbol: Symbol, b: Sequence[str]) -> list[int]:
     """Return the lines that a definition begins with, and the one that closes it."""
     last = symbol.end_line - 1
-    closes = b[last].strip().startswith(_CLOSERS)
-    return [*header(symbol), *([last] if closes else [])]
+    is_as_deep = indenting.indent_of(b[last]) == indenting.indent_of(b[symbol.first_line])
+    return [*header(symbol), *([last] if is_as_deep and b[last].strip().startswith(_CLOSERS) else [])]
 
 
 def _at_column_0(change: Change, shown: set[int], rng: Random) -> dict[int, str] | None:

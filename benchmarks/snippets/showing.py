@@ -59,22 +59,26 @@ class Change:
     def context(self, span: Span, num_lines: int) -> range | None:
         """Return the new lines to show for a span: it, and `num_lines` or more of those above and below.
 
-        There are as many as it takes until those above or those below stand once in the old text and neither is blank.
-        None where a dozen are not enough, or where a deletion's surroundings read the same without it.
+        There are as many as it takes until there are words above and below, and one of the two stands once in the old
+        text, or each of them where the span only takes lines away. None where a dozen are not enough, or where a
+        deletion's surroundings read the same without it.
         """
+        enough = all if self.is_deletion(span) else any
         for size in range(num_lines, _MAX_CONTEXT + 1):
             above = self._bare_a[max(0, span.a_start - size) : span.a_start]
             below = self._bare_a[span.a_end : span.a_end + size]
-            if (not any(above) and size < span.a_start) or (not any(below) and span.a_end + size < len(self.a)):
+            if not (_says_something(above) or size >= span.a_start):
                 continue
-            if self._stands_once(above) or self._stands_once(below):
+            if not (_says_something(below) or span.a_end + size >= len(self.a)):
+                continue
+            if enough(self._stands_once(side) for side in (above, below) if side):
                 shown = range(max(0, span.b_start - size), min(len(self.b), span.b_end + size))
                 if span.b_start < span.b_end or not self._stands(self.b[shown.start : shown.stop]):
                     return shown
         return None
 
-    def enclosing(self, span: Span) -> list[Symbol]:
-        """Return the definitions of the new text whose body holds the whole span, outermost first."""
+    def around(self, span: Span) -> list[Symbol]:
+        """Return the definitions of the new text that hold the whole span, outermost first."""
         found = self.new_survey
         return [one for one in (found.symbols if found else ()) if _holds(one, span)]
 
@@ -125,6 +129,11 @@ def runs(shown: set[int]) -> Iterator[range]:
         yield range(start, before + 1)
 
 
+def _says_something(lines: Sequence[str]) -> bool:
+    return any(char.isalnum() for line in lines for char in line)
+
+
 def _holds(symbol: Symbol, span: Span) -> bool:
-    inside = symbol.body_line is not None and symbol.body_line <= span.b_start and span.b_end <= symbol.end_line
-    return inside and span.b_start < symbol.end_line
+    if span.b_start == span.b_end:
+        return symbol.first_line < span.b_start < symbol.end_line
+    return symbol.first_line <= span.b_start and span.b_end <= symbol.end_line
