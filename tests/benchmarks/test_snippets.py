@@ -1,0 +1,308 @@
+"""Lazy snippets from two texts: what each style shows and leaves out, what none can say; merges of a wanted size."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cases import DEFAULT_CASES
+from benchmarks.rendering import changes
+from benchmarks.snippets import STYLES, Pair, make_snippet, merges, pairs
+from editor.formats.placeholders import is_placeholder
+from editor.languages import language_of
+from editor.syntax import survey
+from tests.benchmarks.test_cases import SAMPLES, write
+
+ROOT = Path(__file__).resolve().parents[2]
+_STOCK = '''"""Keeps a stock of goods."""
+
+import json
+from pathlib import Path
+
+
+class Stock:
+    """What is there, by name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.items: dict[str, int] = {}
+
+    def read(self) -> None:
+        data = self.path.read_text()
+        self.items = json.loads(data)
+
+    def write(self) -> None:
+        data = json.dumps(self.items)
+        self.path.write_text(data)
+
+    def add(self, name: str, number: int) -> None:
+        known = self.items.get(name, 0)
+        self.items[name] = known + number
+        self.write()
+
+    def total(self) -> int:
+        return sum(self.items.values())
+
+
+def main() -> None:
+    stock = Stock(Path("stock.json"))
+    stock.read()
+    stock.add("apples", 3)
+    print(stock.total())
+'''
+PYTHON = (
+    _STOCK,
+    _STOCK.replace(
+        "        known =", "        if number < 0:\n            raise ValueError(name)\n        known ="
+    ).replace("    print(stock.total())\n", '    print("total", stock.total())\n'),
+)
+_QUEUE = """import { log } from './log';
+import { now } from './time';
+
+export class Queue {
+  private items: string[] = [];
+
+  push(item: string) {
+    log('push', item);
+    this.items.push(item);
+  }
+
+  pop(): string | undefined {
+    log('pop');
+    return this.items.shift();
+  }
+
+  get length() {
+    return this.items.length;
+  }
+
+  clear() {
+    this.items = [];
+  }
+}
+
+export function drain(queue: Queue) {
+  const out: string[] = [];
+  while (queue.length) {
+    out.push(queue.pop()!);
+  }
+  return out;
+}
+"""
+TYPESCRIPT = (
+    _QUEUE,
+    _QUEUE.replace("    return this.items.shift();", "    const item = this.items.shift();\n    return item;"),
+)
+DELETION = (PYTHON[0], PYTHON[0].replace("        self.write()\n", ""))
+
+
+def is_marker(line: str) -> bool:
+    return is_placeholder(line) or line.strip() == "..."
+
+
+def added(before: str, after: str) -> list[str]:
+    a, b = before.split("\n"), after.split("\n")
+    return [line for span in changes(a, b) for line in b[span.b_start : span.b_end]]
+
+
+def shown(snippet: str) -> list[str]:
+    return [line for line in snippet.split("\n") if line.strip() and not is_marker(line)]
+
+
+def made(pair: tuple[str, str], path: str, style: str, seed: int) -> str:
+    snippet = make_snippet(*pair, path, style, seed)
+    assert snippet is not None
+    return snippet
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(("pair", "path"), [(PYTHON, "stock.py"), (TYPESCRIPT, "queue.ts")])
+def test_every_new_line_is_shown_in_order_and_nothing_is_made_up(style: str, pair: tuple[str, str], path: str) -> None:
+    strip = style == "wrong_indentation"
+    after = [line.strip() if strip else line for line in pair[1].split("\n")]
+    for seed in range(8):
+        lines = [line.strip() if strip else line for line in shown(made(pair, path, style, seed))]
+        rest = iter(after)
+        assert all(line in rest for line in lines)
+        assert {line.strip() if strip else line for line in added(*pair)} <= set(lines)
+        assert len(lines) < len([line for line in after if line.strip()])
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_snippet_is_the_same_in_every_process(style: str) -> None:
+    program = (
+        "import json, sys; from benchmarks.snippets import make_snippet;"
+        "before, after, style = json.load(sys.stdin);"
+        "print(json.dumps([make_snippet(before, after, 'stock.py', style, seed) for seed in range(9)]))"
+    )
+    request = json.dumps([*PYTHON, style])
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, input=request, capture_output=True, text=True, check=True
+    )
+    there = json.loads(done.stdout)
+    assert there == [make_snippet(*PYTHON, "stock.py", style, seed) for seed in range(9)]
+    assert len(set(there)) > 1
+
+
+def test_markers_stand_wherever_lines_are_left_out() -> None:
+    for seed in range(8):
+        lines = made(PYTHON, "stock.py", "markers", seed).split("\n")
+        assert is_marker(lines[0])
+        assert not is_marker(lines[-2])  # the file's last line is shown
+        assert sum(map(is_marker, lines)) == 2
+
+
+def test_bare_hunks_have_no_marker() -> None:
+    for seed in range(8):
+        assert not any(map(is_marker, made(PYTHON, "stock.py", "bare_hunks", seed).split("\n")))
+
+
+def test_missing_markers_leaves_one_out_at_least_and_sometimes_all() -> None:
+    found = {sum(map(is_marker, made(PYTHON, "stock.py", "missing_markers", seed).split("\n"))) for seed in range(20)}
+    assert found == {0, 1}
+
+
+def test_signatures_show_what_is_around_a_change() -> None:
+    for seed in range(8):
+        lines = shown(made(TYPESCRIPT, "queue.ts", "signatures", seed))
+        assert lines[0] == "export class Queue {"
+        assert lines[-1] == "}"
+        assert "  pop(): string | undefined {" in lines
+        assert "  push(item: string) {" not in lines
+
+
+def test_a_whole_definition_is_shown_to_its_end_and_with_its_class_where_its_name_is_not_enough() -> None:
+    lines = shown(made(TYPESCRIPT, "queue.ts", "whole_definition", 0))
+    assert lines[0] == "  pop(): string | undefined {"
+    assert lines[-1] == "  }"
+    twice = tuple(text + "\nclass Other {\n  pop() {\n    return 1;\n  }\n}\n" for text in TYPESCRIPT)
+    lines = shown(made((twice[0], twice[1]), "queue.ts", "whole_definition", 0))
+    assert lines[0] == "export class Queue {"
+    assert lines[-1] == "}"
+
+
+def test_wrong_indentation_is_wrong_and_as_a_whole() -> None:
+    for seed in range(8):
+        lines = made(PYTHON, "stock.py", "wrong_indentation", seed).split("\n")
+        (check,) = [line for line in lines if line.strip() == "if number < 0:"]
+        (fault,) = [line for line in lines if line.strip() == "raise ValueError(name)"]
+        assert not check.startswith("        if") or check.startswith("\t")
+        assert len(check) - len(check.lstrip()) < len(fault) - len(fault.lstrip())
+
+
+@pytest.mark.parametrize("style", ["markers", "signatures", "wrong_indentation", "whole_definition"])
+def test_a_deletion_is_shown_as_its_two_neighbours(style: str) -> None:
+    lines = [line.strip() for line in made(DELETION, "stock.py", style, 1).split("\n")]
+    at = lines.index("self.items[name] = known + number")
+    assert lines[at + 1] == ""
+    if style != "whole_definition":
+        assert lines[at + 2] == "def total(self) -> int:"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_without_markers_a_deletion_could_be_an_omission(seed: int) -> None:
+    assert make_snippet(*DELETION, "stock.py", "bare_hunks", seed) is None
+    two = (PYTHON[0], PYTHON[1].replace("        self.write()\n", ""))
+    lines = made(two, "stock.py", "missing_markers", seed).split("\n")
+    assert any(map(is_marker, lines[1:-2]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a\nb\nc\n", "a\nb\nc"),
+        ("a\nb\nc\n", "a\nb  \nc\n"),
+        ("a\nb\nc\n", "\na\nb\nc\n"),
+        ("a\nb\nc\n", "a\nb\nc\n"),
+        ("one\r\ntwo\nthree\n", "one\r\nTWO\nthree\n"),
+        ("same\nx\n" * 40, "same\nx\n" * 20 + "new\n" + "same\nx\n" * 20),
+        ("a\nb\nc\nd\ne\nf\ng\nh\n", "a\n# ... existing code ...\nb\nc\nd\ne\nf\ng\nh\n"),
+    ],
+)
+@pytest.mark.parametrize("style", STYLES)
+def test_what_cannot_be_told_is_not_said(style: str, before: str, after: str) -> None:
+    assert make_snippet(before, after, "x.py", style, 0) is None
+
+
+def test_a_deletion_whose_neighbours_stand_together_already_is_not_said() -> None:
+    before = "".join(f"line {number}\n" for number in range(30)) + "up\ndown\nup\nmiddle\ndown\n"
+    assert make_snippet(before, before.replace("middle\n", ""), "x.txt", "markers", 0) is None
+
+
+def test_line_endings_of_the_file_are_not_said() -> None:
+    crlf = tuple(text.replace("\n", "\r\n") for text in PYTHON)
+    snippet = make_snippet(crlf[0], crlf[1], "stock.py", "markers", 3)
+    assert snippet is not None
+    assert "\r" not in snippet
+
+
+def test_an_unknown_style_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        make_snippet(*PYTHON, "stock.py", "terse", 0)
+
+
+def test_pairs_are_read_from_every_shape_once(tmp_path: Path) -> None:
+    codex = {"id": "p", "input": {"a": "x\n", "gone": "z\n"}, "patch": "", "expected": {"a": "y\n"}}
+    refused = SAMPLES["aider_refused"]
+    write(
+        tmp_path, "x.jsonl", SAMPLES["aider"], SAMPLES["session"], refused, SAMPLES["edit_eval"], SAMPLES["unit_test"]
+    )
+    write(tmp_path, "y.jsonl", codex | {"expects_rejection": False}, codex | {"expects_rejection": True})
+    found = pairs(tmp_path)
+    assert [(pair.id, pair.before, pair.after) for pair in found] == [
+        ("a", "x\n", "y\n"),
+        ("E/1", "a\nb\nc\n", "a\nb2\nc\n"),
+    ]
+    assert [pair.id for pair in pairs(tmp_path, min_lines=2)] == ["E/1"]
+
+
+def stock_pairs() -> list[Pair]:
+    """Ten files, each with one class of its own name that has two hunks, and functions that stay as they are."""
+    out = []
+    for number in range(10):
+        extra = "".join(
+            f"\n\ndef f{number}_{at}(x: int) -> int:\n    y = x + {at}\n    return y * {number}\n" for at in range(8)
+        )
+        texts = [(text + extra).replace("Stock", f"Stock{number}").replace("main", f"main{number}") for text in PYTHON]
+        out.append(Pair(f"p{number}", f"p{number}.py", texts[0], texts[1]))
+    return out
+
+
+@pytest.mark.parametrize("num_lines", [100, 300, 1000])
+@pytest.mark.parametrize("num_hunks", [1, 3, 10])
+def test_a_merge_has_about_the_lines_and_the_hunks_that_were_asked_for(num_lines: int, num_hunks: int) -> None:
+    merge = merges(stock_pairs(), num_lines, num_hunks, seed=1)
+    a, b = merge.before.split("\n"), merge.after.split("\n")
+    assert len(changes(a, b)) == num_hunks
+    assert abs(len(a) - num_lines) <= max(0.1 * num_lines, 15)
+    for text in (merge.before, merge.after):
+        seen = survey(text, language_of(merge.path))
+        assert seen is not None
+        assert not seen.error_lines
+        names = [symbol.name for symbol in seen.symbols if symbol.depth == 0]
+        assert len(names) == len(set(names))
+    assert merge == merges(stock_pairs(), num_lines, num_hunks, seed=1)
+    assert merge != merges(stock_pairs(), num_lines, num_hunks, seed=2)
+
+
+def test_the_edits_are_the_same_whatever_the_length() -> None:
+    short, long = (merges(stock_pairs(), num_lines, 3, seed=1) for num_lines in (200, 2000))
+    assert sorted(added(short.before, short.after)) == sorted(added(long.before, long.after))
+
+
+def test_no_merge_without_enough_edits() -> None:
+    with pytest.raises(ValueError, match="50 hunks"):
+        merges(stock_pairs(), 300, 50, seed=0)
+
+
+def test_the_recorded_edits_can_be_said_in_most_styles() -> None:
+    if not DEFAULT_CASES.exists():
+        pytest.skip(f"recorded edits are not at hand: {DEFAULT_CASES}")
+    found = pairs(DEFAULT_CASES, min_lines=80)[::8]
+    for style in STYLES:
+        said = [make_snippet(pair.before, pair.after, pair.path, style, 0) is not None for pair in found]
+        assert sum(said) > len(said) / 2, style
