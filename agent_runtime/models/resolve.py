@@ -11,6 +11,7 @@ from agent_runtime.errors import CorruptModel, ModelUnavailable, UnknownModel
 from agent_runtime.models import catalogue
 from agent_runtime.models.progress import Progress
 from agent_runtime.models.store import Store, ready
+from agent_runtime.prompt import DEFAULT
 
 GGUF_MAGIC = b"GGUF"
 INDEX_NAME = "model.safetensors.index.json"
@@ -18,12 +19,16 @@ INDEX_NAME = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """`path` is the file for `gguf`, the folder for `safetensors`; `sha256` is known for catalogue models only."""
+    """`path` is the file for `gguf`, the folder for `safetensors`; `sha256` is known for catalogue models only.
+
+    `prompt_form` names the form in which the model is asked.
+    """
 
     kind: Literal["gguf", "safetensors"]
     path: Path
     name: str
     sha256: str | None = None
+    prompt_form: str = DEFAULT.name
 
 
 def resolve(name_or_path: str, store: Store, progress: Progress | None = None) -> ModelFiles:
@@ -34,7 +39,7 @@ def resolve(name_or_path: str, store: Store, progress: Progress | None = None) -
     """
     if any(entry.name == name_or_path for entry in catalogue.CATALOGUE):
         entry = catalogue.find(name_or_path)
-        return ModelFiles("gguf", ready(entry, store, progress), entry.name, entry.sha256)
+        return ModelFiles("gguf", ready(entry, store, progress), entry.name, entry.sha256, entry.prompt_form)
     path = Path(name_or_path).expanduser()
     try:
         if path.is_dir():

@@ -10,6 +10,7 @@ from typing import Literal
 import platformdirs
 
 from agent_runtime.errors import BadRequest
+from agent_runtime.prompt import FORMS
 
 SOURCE_NAMES = ("hub", "registry")
 
@@ -43,18 +44,25 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """`cache_dir` holds `models/`; `sources` are tried in this order."""
+    """`cache_dir` holds `models/`; `sources` are tried in this order.
+
+    `prompt_form` names the form in which a model is asked, whichever it is; None: the one that the catalogue has.
+    """
 
     cache_dir: Path
     sources: tuple[str, ...] = SOURCE_NAMES
+    prompt_form: str | None = None
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> ModelSettings:
-        """Reads `HUNK_CACHE`, `XDG_CACHE_HOME` and `HUNK_MODEL_SOURCES`; raises BadRequest on a bad value."""
+        """Reads `HUNK_CACHE`, `XDG_CACHE_HOME`, `HUNK_MODEL_SOURCES` and `HUNK_PROMPT_FORM`; raises BadRequest on a
+        bad value.
+        """
         sources = environ.get("HUNK_MODEL_SOURCES")
         return cls(
             cache_dir=_cache_dir(environ),
             sources=SOURCE_NAMES if sources is None else parse_sources(sources, field="HUNK_MODEL_SOURCES"),
+            prompt_form=_prompt_form(environ),
         )
 
 
@@ -68,6 +76,15 @@ def parse_sources(text: str, *, field: str) -> tuple[str, ...]:
             field=field,
         )
     return names
+
+
+def _prompt_form(environ: Mapping[str, str]) -> str | None:
+    name = environ.get("HUNK_PROMPT_FORM")
+    if name is not None and name not in FORMS:
+        raise BadRequest(
+            f"HUNK_PROMPT_FORM is {name!r}: give one of {', '.join(FORMS)}, or leave it unset", field="HUNK_PROMPT_FORM"
+        )
+    return name
 
 
 def _cache_dir(environ: Mapping[str, str]) -> Path:

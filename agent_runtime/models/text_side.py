@@ -9,6 +9,7 @@ from typing import Any
 
 from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.errors import CorruptModel
+from agent_runtime.prompt import DEFAULT, PromptForm
 from engine.weights.gguf import GGUFModel
 from repo_cache.tokenizer import BPETokenizer, GGUFVocabulary
 
@@ -18,11 +19,12 @@ TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
 
 @dataclass(frozen=True, slots=True)
 class TextSide:
-    """What turns messages into token ids and ids into text."""
+    """What turns messages into token ids and ids into text, and the form of prompt that the model follows best."""
 
     tokenizer: BPETokenizer
     template: ChatTemplate
     stop_ids: frozenset[int]
+    form: PromptForm = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_runtime.chat_template import ChatTemplate
-from agent_runtime.prompt import EXAMPLE_RESULT, ApplyPrompt, build_prompt
+from agent_runtime.prompt import DEFAULT, ApplyPrompt, build_prompt
 from tests.models import RealModel
 
+RESULT = DEFAULT.examples[0].result
 FILE, EDIT = "def f():\n    return 1\n\n\ndef g():\n    return 2", "def f():\n    return 3"
 
 
@@ -35,7 +36,7 @@ def test_the_models_turns_show_one_finished_example(smollm2: RealModel) -> None:
     text = smollm2.tokenizer.decode(built(smollm2).token_ids)
     assert text.count("<|im_start|>") == 5  # system, example and its answer, question, and the answer that is begun
     assert text.count("<|im_end|>") == 4
-    assert f"<|im_start|>assistant\n<updated-code>\n{EXAMPLE_RESULT}\n</updated-code><|im_end|>" in text
+    assert f"<|im_start|>assistant\n<updated-code>\n{RESULT}\n</updated-code><|im_end|>" in text
 
 
 def test_two_applies_share_the_whole_preamble(qwen05: RealModel) -> None:
@@ -45,7 +46,7 @@ def test_two_applies_share_the_whole_preamble(qwen05: RealModel) -> None:
         shared += 1
     preamble = qwen05.tokenizer.decode(first[:shared])
     assert preamble.endswith("<|im_start|>user\n<code>\n")
-    assert EXAMPLE_RESULT in preamble
+    assert RESULT in preamble
 
 
 @pytest.mark.parametrize("place", ["file_text", "edit_text", "instruction"])
@@ -65,7 +66,7 @@ def test_the_answers_tag_moves_away_from_texts_that_hold_it(qwen05: RealModel, p
     assert prompt.stop == "</updated-code-3>"
     text = qwen05.tokenizer.decode(prompt.token_ids)
     assert text.endswith("<|im_start|>assistant\n<updated-code-3>\n")
-    assert text.count(f"{EXAMPLE_RESULT}\n</updated-code-3>") == 1
+    assert text.count(f"{RESULT}\n</updated-code-3>") == 1
     assert "between <updated-code-3> and </updated-code-3>" in text
 
 

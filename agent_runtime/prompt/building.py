@@ -1,0 +1,100 @@
+"""Builds the prompt of one apply: what the model reads, what it is likely to copy, and where its answer ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent_runtime.chat_template import ChatTemplate
+from agent_runtime.errors import CorruptModel
+from agent_runtime.prompt.forms import DEFAULT, TAG, PromptForm
+from agent_runtime.prompt.texts import Texts
+
+QUESTION_SLOT = "\ue0f0question\ue0f1"
+"""Stands for the last message while a chat template is rendered: nothing of a user's goes through it."""
+
+
+class TextEncoder(Protocol):
+    """What the prompt needs of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text in which nothing is a control token."""
+        ...
+
+    def encode_template(self, text: str) -> list[int]:
+        """Ids of a text of ours, in which names of control tokens are control tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPrompt:
+    """One apply as token ids.
+
+    `file_ids` is the answer if the edit changed nothing, closing tag included, and `edit_ids` the edit: the draft
+    copies from them. The answer ends at `stop`. The first `num_shared` of `token_ids` are the same for every apply of
+    the same form and chat template (but for texts that hold the answer's usual tag).
+    """
+
+    token_ids: tuple[int, ...]
+    file_ids: tuple[int, ...]
+    edit_ids: tuple[int, ...]
+    stop: str
+    num_shared: int
+
+
+def build_prompt(
+    template: ChatTemplate,
+    encoder: TextEncoder,
+    *,
+    file_text: str,
+    edit_text: str,
+    instruction: str,
+    outline: str = "",
+    form: PromptForm = DEFAULT,
+) -> ApplyPrompt:
+    """Lay out an apply in `form`: what all applies have in common first, so that its KV is there for the second one.
+
+    The texts come without their final newline. With an `outline`, `file_text` is only a part of a file, the answer is
+    that part, and `outline` tells what else the file holds.
+
+    The texts are encoded as plain text: nothing in them can end a turn. Every text and every piece of ours between two
+    is encoded apart, so that no token reaches across a border, and the shared part is the same whatever follows.
+    """
+    tag = _free_tag(file_text + edit_text)
+    head, tail = _frame(template, form, tag)
+    token_ids = encoder.encode_template(head)
+    num_shared = len(token_ids)
+    texts = Texts(file=file_text, edit=edit_text, instruction=instruction, outline=outline)
+    for piece, is_users in form.question(texts, tag):
+        token_ids += encoder.encode(piece) if is_users else encoder.encode_template(piece)
+    token_ids += encoder.encode_template(tail)
+    stop = f"</{tag}>"
+    return ApplyPrompt(
+        token_ids=tuple(token_ids),
+        file_ids=tuple(encoder.encode(f"{file_text}\n{stop}")),
+        edit_ids=tuple(encoder.encode(edit_text)),
+        stop=stop,
+        num_shared=num_shared,
+    )
+
+
+def shared_ids(template: ChatTemplate, encoder: TextEncoder, form: PromptForm = DEFAULT) -> tuple[int, ...]:
+    """What every apply's prompt begins with, whatever the file and the edit are."""
+    return tuple(encoder.encode_template(_frame(template, form, TAG)[0]))
+
+
+def _frame(template: ChatTemplate, form: PromptForm, tag: str) -> tuple[str, str]:
+    """The text before the question, and the text between it and the answer."""
+    messages = [*form.preamble(tag), {"role": "user", "content": QUESTION_SLOT}]
+    head, *tails = template.render(messages).split(QUESTION_SLOT)
+    if len(tails) != 1:
+        raise CorruptModel(f"the model's chat template shows a message {len(tails)} times; it has to show it once")
+    return head, tails[0] + form.opening(tag)
+
+
+def _free_tag(text: str) -> str:
+    """A tag for the answer that the texts do not hold, so that a file about tags cannot end the answer early."""
+    tag, number = TAG, 2
+    while tag in text:
+        tag, number = f"{TAG}-{number}", number + 1
+    return tag

@@ -1,0 +1,226 @@
+"""Finished edits that a prompt shows before it asks: each is right by the rules of the editor, which a test checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent_runtime.prompt.texts import Texts
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One apply and its right answer."""
+
+    texts: Texts
+    result: str
+
+
+STORE = Example(
+    Texts(
+        '''\
+import os
+
+
+class Store:
+    """Files in a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def load(self, name):
+        path = os.path.join(self.folder, name)
+        with open(path) as file:
+            return file.read()
+
+    def save(self, name, text):
+        path = os.path.join(self.folder, name)
+        # overwrite
+        with open(path, "w") as file:
+            file.write(text)
+
+    def remove(self, name):
+        os.remove(os.path.join(self.folder, name))
+
+    def names(self):
+        return sorted(os.listdir(self.folder))''',
+        """\
+# ... existing code ...
+
+    def save(self, name, text, mode="w"):
+        if not name:
+            raise ValueError("no name")
+        # ... existing code ...
+        with open(path, mode) as file:
+            file.write(text)
+
+    def exists(self, name):
+        return os.path.exists(os.path.join(self.folder, name))
+
+    # ... existing code ...""",
+    ),
+    '''\
+import os
+
+
+class Store:
+    """Files in a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def load(self, name):
+        path = os.path.join(self.folder, name)
+        with open(path) as file:
+            return file.read()
+
+    def save(self, name, text, mode="w"):
+        if not name:
+            raise ValueError("no name")
+        path = os.path.join(self.folder, name)
+        # overwrite
+        with open(path, mode) as file:
+            file.write(text)
+
+    def exists(self, name):
+        return os.path.exists(os.path.join(self.folder, name))
+
+    def remove(self, name):
+        os.remove(os.path.join(self.folder, name))
+
+    def names(self):
+        return sorted(os.listdir(self.folder))''',
+)
+"""Markers around and inside a changed method, and a new one."""
+
+CART = Example(
+    Texts(
+        """\
+import { Item } from "./item";
+
+// What a customer wants to buy.
+export class Cart {
+  private items: Item[] = [];
+
+  add(item: Item): void {
+    this.items.push(item);
+  }
+
+  total(): number {
+    let sum = 0;
+    for (const item of this.items) {
+      sum += item.price;
+    }
+    return sum;
+  }
+
+  clear(): void {
+    this.items = [];
+  }
+}""",
+        """\
+let sum = 0;
+for (const item of this.items) {
+  sum += item.price * item.count;
+}
+return sum;""",
+    ),
+    """\
+import { Item } from "./item";
+
+// What a customer wants to buy.
+export class Cart {
+  private items: Item[] = [];
+
+  add(item: Item): void {
+    this.items.push(item);
+  }
+
+  total(): number {
+    let sum = 0;
+    for (const item of this.items) {
+      sum += item.price * item.count;
+    }
+    return sum;
+  }
+
+  clear(): void {
+    this.items = [];
+  }
+}""",
+)
+"""Some lines without a marker or their indentation."""
+
+SAVE = Example(
+    Texts(
+        """\
+import json
+
+
+def load(path):
+    with open(path) as file:
+        return json.load(file)
+
+
+def save(path, data):
+    # overwrite
+    with open(path, "w") as file:
+        json.dump(data, file)
+
+
+def keys(path):
+    return sorted(load(path))""",
+        """\
+# ... existing code ...
+
+def save(path, data, indent=2):
+    # ... existing code ...
+        json.dump(data, file, indent=indent)
+
+# ... existing code ...""",
+    ),
+    """\
+import json
+
+
+def load(path):
+    with open(path) as file:
+        return json.load(file)
+
+
+def save(path, data, indent=2):
+    # overwrite
+    with open(path, "w") as file:
+        json.dump(data, file, indent=indent)
+
+
+def keys(path):
+    return sorted(load(path))""",
+)
+"""The shortest file that shows markers around and inside a function."""
+
+METHOD = Example(
+    Texts(
+        """\
+    def total(self, rate):
+        # prices are in cents
+        net = sum(item.price for item in self.items)
+        return net + net * rate""",
+        """\
+    def total(self, rate, discount=0):
+        # ... existing code ...
+        net -= discount
+        return net + net * rate""",
+        outline="""\
+class Cart:
+    def __init__(self):
+    def add(self, item):
+    def clear(self):""",
+    ),
+    """\
+    def total(self, rate, discount=0):
+        # prices are in cents
+        net = sum(item.price for item in self.items)
+        net -= discount
+        return net + net * rate""",
+)
+"""A part of a file, with the outline of the rest."""

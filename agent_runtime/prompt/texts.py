@@ -1,0 +1,54 @@
+"""The texts of one apply, and the sections in which a prompt shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from editor.formats.placeholders import holds_placeholder
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What one apply is about, without final newlines.
+
+    With an `outline`, `file` is only a part of a file, and the outline tells what else the file holds.
+    """
+
+    file: str
+    edit: str
+    instruction: str = ""
+    outline: str = ""
+
+    @property
+    def new_lines(self) -> str:
+        """The lines of the edit that the file does not have, placeholders aside; indentation does not count."""
+        known = {line.strip() for line in self.file.split("\n")}
+        lines = (line for line in self.edit.split("\n") if line.strip() not in known)
+        return "\n".join(line for line in lines if line.strip() and not holds_placeholder(line))
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One text of an apply between two pieces of ours."""
+
+    before: str
+    text: Callable[[Texts], str]
+    after: str
+
+
+SECTIONS: Mapping[str, Section] = {
+    "code": Section("<code>\n", lambda texts: texts.file, "\n</code>\n"),
+    "update": Section("<update>\n", lambda texts: texts.edit, "\n</update>\n"),
+    "instruction": Section("<instruction>", lambda texts: texts.instruction, "</instruction>\n"),
+    "outline": Section("<outline>\n", lambda texts: texts.outline, "\n</outline>\n"),
+    "part": Section(
+        "The code is only a part of a file. Write this part, and nothing of the rest, which is:\n<outline>\n",
+        lambda texts: texts.outline,
+        "\n</outline>\n",
+    ),
+    "new": Section("Lines that are new in the update:\n<new>\n", lambda texts: texts.new_lines, "\n</new>\n"),
+}
+"""The sections that forms can ask for, by name. One whose text is empty is left out, but for the file and the edit."""
+
+REQUIRED = frozenset({"code", "update"})
