@@ -135,6 +135,8 @@ class EngineCore:
             )
         if not 0 <= min(prompt) <= max(prompt) < vocab_size:
             raise RequestError(f"the prompt holds a token id outside [0, {vocab_size})")
+        if not all(0 <= token_id < vocab_size for token_id in request.forced_ids):
+            raise RequestError(f"forced_ids holds a token id outside [0, {vocab_size})")
         if not all(0 <= token_id < vocab_size for token_id in request.logit_bias):
             raise RequestError(f"logit_bias holds a token id outside [0, {vocab_size})")
 
@@ -200,7 +202,8 @@ class EngineCore:
         if num_drafted < 0:
             return None
         rows = hidden[sequence.num_pending - 1 :]
-        return Verification(rows, generation.sampler, generation.output_ids, sequence.draft[:num_drafted])
+        draft = sequence.draft[:num_drafted]
+        return Verification(rows, generation.sampler, generation.output_ids, draft, generation.observer)
 
     def _advance(self, request_id: int, num_tokens: int, chosen: Verification | EngineFault | None) -> Output:
         """Book what the pass gave one sequence."""
@@ -217,6 +220,10 @@ class EngineCore:
         if fault is not None:
             return self._fail(request_id, fault)
         assert isinstance(chosen, Verification)
+        try:
+            chosen.show()
+        except Exception as error:  # noqa: BLE001 -- a caller's code; the others go on
+            return self._fail(request_id, _fault(error))
         step = generation.take(chosen.choice, chosen.draft)
         new_ids = list(step.token_ids)
         self.scheduler.advance(request_id, sequence.num_pending + len(new_ids) - 1, new_ids)

@@ -14,6 +14,7 @@ from engine.types import (
     GenerationStep,
     GenerationUsage,
     Proposer,
+    RowObserver,
     TokenLogprob,
 )
 
@@ -34,6 +35,7 @@ class Generation:
         self.usage = GenerationUsage(prompt=len(request.prompt_ids))
         self.output_ids: list[int] = []
         self._proposer = proposer
+        self._drafts = True
         self._silent_at: int | None = None  # the length of the output behind which the proposer knew nothing
         self._window = DraftWindow()
         self._stops = StopFinder(token_bytes, request.stop_ids, request.stop)
@@ -45,7 +47,12 @@ class Generation:
         return self._stops.stopped or len(self.output_ids) == self.request.max_new_tokens
 
     def draft(self) -> list[int]:
-        """What may come next; one place is left for the token that every pass gives for free."""
+        """What may come next; one place is left for the token that every pass gives for free.
+
+        Forced ids ride as a draft does, as many as there are: all of it will be accepted.
+        """
+        if self._drafts and self._is_forced:
+            return list(self.request.forced_ids[len(self.output_ids) : self.request.max_new_tokens - 1])
         room = min(self._window.size, self.request.max_new_tokens - len(self.output_ids) - 1)
         if self._proposer is None or room <= 0 or self._silent_at == len(self.output_ids):
             return []
@@ -56,16 +63,25 @@ class Generation:
     def stop_drafting(self) -> None:
         """From now on a token a pass."""
         self._proposer = None
+        self._drafts = False
+
+    @property
+    def observer(self) -> RowObserver | None:
+        """The drafter, where it wants to be shown what the model would have written along its drafts."""
+        proposer: object = self._proposer
+        return proposer if isinstance(proposer, RowObserver) else None
 
     def take(self, choice: Choice, draft: Sequence[int]) -> GenerationStep:
         """Append what the model chose along a draft, up to the token that ends the output."""
         num_accepted = len(choice.token_ids) - 1
-        self._window.observe(len(draft), num_accepted)
+        was_forced = self._is_forced
         taken = self._append(choice.token_ids)
         logprobs = choice.logprobs[: len(taken)]
         self._logprobs += logprobs
-        self.usage.drafted += len(draft)
-        self.usage.accepted += min(num_accepted, len(taken))
+        if not was_forced:  # then it was no guess
+            self._window.observe(len(draft), num_accepted)
+            self.usage.drafted += len(draft)
+            self.usage.accepted += min(num_accepted, len(taken))
         self.usage.completion = len(self.output_ids)
         return GenerationStep(tuple(taken), self._stops.release(finished=self.finished), logprobs)
 
@@ -78,6 +94,10 @@ class Generation:
             usage=self.usage,
             logprobs=tuple(self._logprobs),
         )
+
+    @property
+    def _is_forced(self) -> bool:
+        return len(self.output_ids) < len(self.request.forced_ids)
 
     def _append(self, token_ids: list[int]) -> list[int]:
         for count, token_id in enumerate(token_ids, start=1):

@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.errors import NumericFault
 from engine.model import LM_HEAD_ROWS, Decoder
 from engine.sampling import Choice, Sampler, greedy
-from engine.types import TokenLogprob
+from engine.types import RowObserver, TokenLogprob
 
 
 @dataclass(slots=True)
@@ -26,9 +26,17 @@ class Verification:
     sampler: Sampler
     output_ids: Sequence[int]
     draft: Sequence[int]
+    observer: RowObserver | None = None
     chosen: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    likeliest: list[int] = field(default_factory=list)
     fault: NumericFault | None = None
+
+    def __post_init__(self) -> None:
+        if not self.draft:
+            self.observer = None
+        self.chosen += self.sampler.settled(len(self.output_ids), len(self.hidden))
+        self.likeliest += self.chosen
 
     @property
     def choice(self) -> Choice:
@@ -37,13 +45,40 @@ class Verification:
 
     @property
     def next_rows(self) -> Tensor:
-        """The next block of rows whose logits are wanted; empty when the draft is confirmed or departed from."""
-        start = len(self.chosen)
-        on_track = self.fault is None and self.chosen == self.draft[:start]
-        return self.hidden[start : start + LM_HEAD_ROWS] if on_track else self.hidden[:0]
+        """The next block of rows whose logits are wanted; empty when the draft is confirmed or departed from, and as
+        many rows behind the departure were seen as the observer wants.
+        """
+        start = end = 0
+        if self.fault is None and self._on_track:
+            start, end = len(self.chosen), len(self.hidden)
+        elif self.fault is None and self.observer is not None:
+            rows_behind = self.observer.rows_behind(len(self.chosen) - 1, len(self.draft))
+            start, end = len(self.likeliest), len(self.chosen) + rows_behind
+        return self.hidden[start : max(start, min(end, start + LM_HEAD_ROWS))]
 
     def take(self, logits: Tensor) -> None:
         """Choose from the logits of `next_rows`."""
+        if self.observer is not None:
+            self._observe(logits)
+        if self._on_track:
+            self._choose(logits)
+
+    def show(self) -> None:
+        """Let the observer see what the draft's rows came to."""
+        if self.observer is not None and self.fault is None:
+            self.observer.observe(len(self.output_ids), self.draft, self.likeliest)
+
+    @property
+    def _on_track(self) -> bool:
+        return self.chosen == self.draft[: len(self.chosen)]
+
+    def _observe(self, logits: Tensor) -> None:
+        try:
+            self.likeliest += greedy(logits)
+        except NumericFault:  # a row that is needed fails the request; behind it nothing is shown
+            self.observer = None
+
+    def _choose(self, logits: Tensor) -> None:
         start = len(self.chosen)
         expected = self.draft[start:]
         try:

@@ -7,6 +7,8 @@ A row goes through these, in the order of transformers' `generate` (`_get_logits
 3. temperature, top-k, top-p of what top-k has left, min-p of what top-p has left (relative to the likeliest).
 4. a draw in the order of the ids, by the number of the request's random stream that belongs to the position.
 
+Where the request forces a token, it stands instead of what 2-4 would choose; its log-probability is that of 1.
+
 vLLM v1 (`v1/sample/sampler.py`) does the same, except that its min-p comes before its top-p.
 """
 
@@ -50,7 +52,7 @@ class Sampler:
 
     @property
     def is_plain_greedy(self) -> bool:
-        """The largest logit is all that is asked for: `greedy` over many requests' rows gives the same."""
+        """The largest logit is all that is asked for, behind what is settled: `greedy` over rows gives the same."""
         request = self._request
         return request.temperature == 0.0 and request.logprobs is None and not (self._bias or self._penalty)
 
@@ -80,6 +82,14 @@ class Sampler:
                 self._penalty.extend(token_ids[-1:])
         return Choice(token_ids, tuple(logprobs))
 
+    def settled(self, position: int, num_rows: int) -> list[int]:
+        """The tokens of the rows from output token number `position` on that need no logits to be chosen.
+
+        They are those that are forced, as long as nobody asks for log-probabilities.
+        """
+        asked = self._request.logprobs is not None
+        return [] if asked else list(self._request.forced_ids[position : position + num_rows])
+
     def _process(self, row: Row) -> Row:
         if not (self._bias or self._penalty):
             return row
@@ -91,6 +101,8 @@ class Sampler:
         return row
 
     def _pick(self, row: Row, position: int) -> int:
+        if position < len(self._request.forced_ids):
+            return self._request.forced_ids[position]
         if self._request.temperature == 0.0:
             return int(row.argmax())
         ids, weights = distribution(row, self._request)
