@@ -6,6 +6,7 @@ aider_refused    search, replace, error_shown...     one block that must be refu
 session          old_text, new_text, expected        an exact replacement
 session_refused  old_text, new_text, error           an exact replacement that must be refused, or does nothing
 codex            patch, input, expects_rejection     a V4A patch of several files
+repo             files, edit, expected               an edit of a small repository, in any format that names files
 lazy             update, original, expected          a lazy snippet
 lazy_service     update, original, vendor_output     a lazy snippet; final newline and blank lines are inexact
 unit_test        project, test, should_apply         variety: policies of other projects, which conflict
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.rendering import exact_replacement, lazy_snippet, search_replace_blocks
+from editor.errors import EditSyntaxError
+from editor.formats import parse_files
 from editor.languages import language_of
 from editor.syntax import survey
 from editor.types import FormatName
@@ -30,6 +33,8 @@ from editor.types import FormatName
 Record = Mapping[str, Any]
 Expectation = Literal["text", "refusal", "nothing_to_do"]
 
+CODE = "{{Code}}"
+"""What a test has in the place of the code that it tests."""
 DEFAULT_CASES = Path(__file__).resolve().parents[2] / "shared" / "data"
 _GUESSES = ("x.py", "x.ts", "x.tsx", "x.java", "x.go", "x.rs", "x.json", "x.css")
 
@@ -39,7 +44,8 @@ class Case:
     """One edit of one file. `expected` is the right result; the original itself where nothing may be merged.
 
     `inexact` says that final newlines and spaces at line ends are not to be trusted; `variety` that the case is input
-    variety and no goal. `also` holds the same edit in another format, measured apart.
+    variety and no goal. `also` holds the same edit in another format, measured apart. `test` is a Python program that
+    passes on the right result, put where it reads `{{Code}}`. `style` is that of a made snippet.
     """
 
     id: str
@@ -53,11 +59,17 @@ class Case:
     inexact: bool = False
     variety: bool = False
     also: Mapping[FormatName, str] = field(default_factory=dict)
+    instruction: str = ""
+    test: str = ""
+    style: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchCase:
-    """One V4A patch of several files; `files` and `expected` are path -> text."""
+    """One edit of several files, which it names; `files` and `expected` are path -> text.
+
+    `test_command` passes where it is run in a folder that holds the expected files.
+    """
 
     id: str
     shape: str
@@ -65,6 +77,8 @@ class PatchCase:
     files: Mapping[str, str]
     expected: Mapping[str, str]
     refused: bool
+    format: FormatName = "v4a"
+    test_command: tuple[str, ...] = ()
 
 
 AnyCase = Case | PatchCase
@@ -123,7 +137,7 @@ def _made(shape: str, record: Record, name: str) -> AnyCase | str:
     """Return the case of a record, or why it is none: recordings have holes."""
     try:
         return _READERS[shape](record, name)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, EditSyntaxError, KeyError, TypeError, ValueError) as error:
         return f"{name}: not a case of shape {shape} ({type(error).__name__}: {error})"
 
 
@@ -177,17 +191,29 @@ def _codex(record: Record, name: str) -> PatchCase:
     )
 
 
+def _repo(record: Record, name: str) -> PatchCase:
+    format_name = parse_files(record["edit"])[0].format
+    command = tuple(map(str, record.get("test_command", ())))
+    files, expected = dict(record["files"]), dict(record["expected"])
+    return PatchCase(name, "repo", record["edit"], files, expected, False, format_name, command)
+
+
 def _lazy(record: Record, name: str) -> Case:
     path = record.get("path") or (name if "." in Path(name).name else _likely_path(record["original"]))
     original, update, expected = record["original"], record["update"], record["expected"]
     inexact = _has_stray_blanks(expected, original, update)
-    return Case(name, "lazy", "lazy", path, original, update, expected, inexact=inexact)
+    instruction = record.get("instruction") or ""
+    return Case(name, "lazy", "lazy", path, original, update, expected, inexact=inexact, instruction=instruction)
 
 
 def _lazy_service(record: Record, name: str) -> Case:
     path = record.get("path") or _likely_path(record["original"])
-    expected = record["vendor_output"]
-    return Case(name, "lazy_service", "lazy", path, record["original"], record["update"], expected, inexact=True)
+    expected, instruction = record["vendor_output"], record.get("instruction") or ""
+    return Case(
+        *(name, "lazy_service", "lazy", path, record["original"], record["update"], expected),
+        inexact=True,
+        instruction=instruction,
+    )
 
 
 def _unit_test(record: Record, name: str) -> Case | str:
@@ -206,7 +232,21 @@ def _edit_eval(record: Record, name: str) -> Case | str:
     if before == after:
         return f"{name}: input and output are equal"
     edit = lazy_snippet(before, after, "# ... existing code ...")
-    return Case(str(record["task_id"]), "edit_eval", "lazy", "x.py", before, edit, after, inexact=True, variety=True)
+    return Case(
+        *(str(record["task_id"]), "edit_eval", "lazy", "x.py", before, edit, after),
+        inexact=True,
+        variety=True,
+        instruction=record["instruction"],
+        test=_program(record.get("context") or "", record.get("test") or ""),
+    )
+
+
+def _program(context: str, test: str) -> str:
+    """Return EditEval's test as one program: the context says where the code stands, or stands before it."""
+    if not test:
+        return ""
+    around = context if CODE in context else f"{context}\n{CODE}"
+    return f"{around}\n\n{test}\n\ncheck()\n"
 
 
 def _is_whole_lines(text: str, old: str, new: str) -> bool:
@@ -237,6 +277,7 @@ _FIELDS: Mapping[str, frozenset[str]] = {
     "aider": frozenset({"blocks", "original", "expected"}),
     "aider_refused": frozenset({"search", "replace", "original", "error_shown_to_model"}),
     "codex": frozenset({"patch", "input", "expected", "expects_rejection"}),
+    "repo": frozenset({"files", "edit", "expected"}),
     "unit_test": frozenset({"project", "test", "original", "should_apply"}),
     "session": frozenset({"old_text", "new_text", "original", "expected"}),
     "session_refused": frozenset({"old_text", "new_text", "original", "error"}),
@@ -248,6 +289,7 @@ _READERS: Mapping[str, Callable[[Record, str], AnyCase | str]] = {
     "aider": _aider,
     "aider_refused": _aider_refused,
     "codex": _codex,
+    "repo": _repo,
     "unit_test": _unit_test,
     "session": _session,
     "session_refused": _session_refused,

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any, get_args
+from dataclasses import asdict
+from typing import Any
 
-from benchmarks.cases import DEFAULT_CASES, SHAPES, AnyCase, Case, PatchCase, load
+from benchmarks.cases import Case, Loaded
+from benchmarks.choosing import add_case_flags, chosen, load_cases, print_left_out
 from benchmarks.edit.measuring import Row, measure, measure_also
 from benchmarks.edit.peers import compare
 from benchmarks.edit.round_trips import Failure, run
@@ -32,17 +31,14 @@ from benchmarks.edit.samples import read_samples
 from benchmarks.edit.scale import measure_scale
 from benchmarks.edit.summary import counts, summarise, table
 from benchmarks.machine import describe
-from editor.types import FormatName
 
 
 def main() -> None:
     """Run what the command line asks for, print the tables and write the JSON."""
     options = _options()
-    if not options.cases.exists():
-        sys.exit(f"{options.cases}: no such file or folder; name one with --cases")
+    loaded = load_cases(options)
     print(describe())
-    loaded = load(options.cases, options.case_format)
-    cases = _chosen(loaded.cases, options.format, options.limit, options.seed)
+    cases = chosen(loaded.cases, options.format, options.limit, options.seed)
     rows = [measure(case, options.repeats) for case in cases]
     also = [row for case in cases if isinstance(case, Case) for row in measure_also(case, options.repeats)]
     summary: dict[str, Any] = summarise(rows)
@@ -52,7 +48,7 @@ def main() -> None:
     summary["wrong_certain_anywhere"] = sum(row.wrong_certain for row in rows + also)
     summary |= {"skipped_files": list(loaded.skipped_files), "unusable": list(loaded.unusable)}
     summary["parser_samples"] = read_samples(loaded.skipped_files)
-    _print(summary, rows + also)
+    _print(summary, rows + also, loaded)
     if options.peers:
         summary["peers"] = compare([case for case in cases if isinstance(case, Case)], options.seed)
         _print_peers(summary["peers"])
@@ -72,42 +68,15 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="a .jsonl or .jsonl.gz file, or a folder")
-    parser.add_argument(
-        "--case-format", choices=SHAPES, help="the shape of all records (told by their fields if not given)"
-    )
-    parser.add_argument("--format", choices=get_args(FormatName), help="only the cases with an edit in this format")
-    parser.add_argument("--limit", type=int, help="a sample of this many cases")
-    parser.add_argument("--seed", type=int, default=0, help="for the sample")
+    add_case_flags(parser)
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each case (default 5)")
-    parser.add_argument("--json", type=Path, help="write summary and rows there")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="time other matchers too")
     parser.add_argument("--scale", action=argparse.BooleanOptionalAction, default=True, help="time a 1 MB file, too")
     parser.add_argument("--round-trips", type=int, default=0, help="this many generated round trips, too")
     return parser.parse_args()
 
 
-def _chosen(cases: Sequence[AnyCase], format_name: FormatName | None, limit: int | None, seed: int) -> list[AnyCase]:
-    found = list(cases)
-    if format_name is not None:
-        found = [case for one in cases if (case := _in_format(one, format_name)) is not None]
-    if limit is None or limit >= len(found):
-        return found
-    kept = set(random.Random(seed).sample(range(len(found)), limit))
-    return [case for at, case in enumerate(found) if at in kept]
-
-
-def _in_format(case: AnyCase, format_name: FormatName) -> AnyCase | None:
-    """Return the case with its edit in this format, None if it has none."""
-    if isinstance(case, PatchCase):
-        return case if format_name == "v4a" else None
-    if format_name == case.format:
-        return replace(case, also={})
-    edit = case.also.get(format_name)
-    return None if edit is None else replace(case, format=format_name, edit=edit, also={})
-
-
-def _print(summary: dict[str, Any], rows: Sequence[Row]) -> None:
+def _print(summary: dict[str, Any], rows: Sequence[Row], loaded: Loaded) -> None:
     blocks = [("all", summary)]
     blocks += [(f"format {name}", block) for name, block in summary["by_format"].items()]
     blocks += [(f"set {name}", block) for name, block in summary["by_set"].items()]
@@ -127,17 +96,7 @@ def _print(summary: dict[str, Any], rows: Sequence[Row]) -> None:
         print(f"diffs without their files: {samples['read']} of {samples['files']} read; refused:")
         for name, message in samples["refused"].items():
             print(f"  {name}: {message}")
-    for name in summary["unusable"]:
-        print(f"  not usable: {name}")
-    for folder, names in _by_folder(summary["skipped_files"]).items():
-        print(f"  no cases in {folder}: {', '.join(names)}")
-
-
-def _by_folder(files: Sequence[str]) -> dict[str, list[str]]:
-    folders: dict[str, list[str]] = {}
-    for file in map(Path, files):
-        folders.setdefault(str(file.parent), []).append(file.name)
-    return folders
+    print_left_out(loaded)
 
 
 def _print_peers(peers: dict[str, Any]) -> None:

@@ -6,9 +6,10 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.cases import AnyCase, Case, PatchCase, lines_of
+from benchmarks.judging import Outcome, judge
 from editor import codec
 from editor.errors import EditSyntaxError
 from editor.formats import parse, parse_files
@@ -18,9 +19,6 @@ from editor.patches.patchset import merge_files
 from editor.syntax import forget_surveys
 from editor.types import AlreadyApplied, Check, FormatName, Merged, ParsedEdit, Unresolved
 from editor.verify import verify
-
-Outcome = Literal["exact", "first_candidate", "any_candidate", "refused", "wrong"]
-OUTCOMES: tuple[Outcome, ...] = ("exact", "first_candidate", "any_candidate", "refused", "wrong")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +74,11 @@ def measure_also(case: Case, repeats: int) -> list[Row]:
 
 
 def _measure_patch(case: PatchCase, repeats: int) -> Row:
-    """By Codex's own rules (`compat`); `detail` says what comes of the patch by default, where that differs."""
+    """By Codex's own rules where the case is Codex's; `detail` says what comes of it by default, where that differs."""
     times = []
     for _ in range(repeats + 1):
         started = time.perf_counter()
-        found = _patched(case, compat=True)
+        found = _patched(case, compat=case.shape == "codex")
         times.append((time.perf_counter() - started) * 1e3)
     done, files = found
     right = files == dict(case.expected)
@@ -92,7 +90,7 @@ def _measure_patch(case: PatchCase, repeats: int) -> Row:
     return Row(
         id=case.id,
         shape=case.shape,
-        format="v4a",
+        format=case.format,
         detected_format=_detected(case.edit),
         outcome=outcome,
         certain=done,
@@ -115,7 +113,7 @@ def _measure_patch(case: PatchCase, repeats: int) -> Row:
 def _patched(case: PatchCase, *, compat: bool) -> tuple[bool, dict[str, str]]:
     """Return whether the patch was applied, and the files afterwards."""
     try:
-        result = merge_files(case.files, parse_files(case.edit, "v4a"), compat=compat)
+        result = merge_files(case.files, parse_files(case.edit, case.format), compat=compat)
     except EditSyntaxError:
         return False, dict(case.files)
     after = {**case.files, **(result.partial if compat else result.writes)}
@@ -189,38 +187,11 @@ def _judge(
     restore: Callable[[str], str],
 ) -> Outcome:
     """Say what an answer is worth; a merge that a check rejects is a refusal."""
-
-    def right(text: str) -> bool:
-        return _same(restore(text), case.expected, case.inexact)
-
-    if case.expects != "text":
-        done = isinstance(outcome, Merged) and not failed
-        claimed = isinstance(outcome, AlreadyApplied) and case.expects == "refusal"
-        return "wrong" if done or claimed else "refused"
     if isinstance(outcome, Unresolved):
-        texts = [candidate.text for candidate in outcome.candidates]
-        if texts and right(texts[0]):
-            return "first_candidate"
-        return "any_candidate" if any(map(right, texts)) else "refused"
+        return judge(case, None, claims_done=False, candidates=[restore(one.text) for one in outcome.candidates])
     if isinstance(outcome, AlreadyApplied):
-        return "exact" if _same(case.original, case.expected, case.inexact) else "wrong"
-    if failed:
-        return "refused"
-    return "exact" if right(outcome.text) else "wrong"
-
-
-def _same(text: str, expected: str, inexact: bool) -> bool:
-    if not inexact:
-        return text == expected
-    return _plain(text) == _plain(expected)
-
-
-def _plain(text: str) -> list[str]:
-    """Return the lines without spaces at their ends, and without blank lines at the end."""
-    lines = [line.rstrip() for line in text.split("\n")]
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
+        return judge(case, None, claims_done=True)
+    return judge(case, None if failed else restore(outcome.text), claims_done=False)
 
 
 def _detail(outcome: Merged | AlreadyApplied | Unresolved) -> str:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from benchmarks.cases import Case
-from benchmarks.edit.measuring import OUTCOMES, measure
+from benchmarks.counting import percentile
+from benchmarks.edit.measuring import measure
 from benchmarks.edit.peers import compare
-from benchmarks.edit.summary import percentile, summarise
+from benchmarks.edit.summary import summarise
+from benchmarks.judging import OUTCOMES
 from benchmarks.rendering import search_replace_blocks
 from tests.benchmarks.test_cases import SAMPLES, write
 
