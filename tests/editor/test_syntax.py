@@ -7,7 +7,7 @@ import pytest
 from editor import syntax
 from editor.grammars import GRAMMARS
 from editor.languages import language_of
-from editor.syntax import Symbol, num_errors, survey, symbols
+from editor.syntax import MAX_BYTES, Symbol, nodes, num_errors, survey, symbols
 
 SOURCES = {
     "a.py": ("class A:\n  @x\n  async def f(self):\n    def g(): ...\ndef h(): ...", "A A.f A.f.g h"),
@@ -163,3 +163,28 @@ def test_deep_nesting_is_read_to_a_depth() -> None:
     assert seen is not None
     assert 50 < len(seen.symbols) < 1_000
     assert max(len(symbol.name) for symbol in seen.symbols) < 200
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "language", "equal"),
+    [
+        ("if a:\n    b()\n    c()\n", "if a:\n  b()\n\n  c()", "python", True),
+        ("if a:\n    b()\n    c()\n", "if a:\n    b()\nc()\n", "python", False),
+        ("f(a, b)\n", "f(a,\n  b)\n", "python", True),
+        ("f(a, b)\n", "f(a, c)\n", "python", False),
+        ('x = "a b"\n', 'x = "a  b"\n', "python", False),
+        ('x = "a \\n b"\n', 'x = "a \\n  b"\n', "python", False),
+        ("f(`a ${b} c`);\n", "f(`a ${b}  c`);\n", "typescript", False),
+        ("f( a );\n\n\ng();\n", "f(a); g();\n", "typescript", True),
+        ("f(); // one\n", "f(); // two\n", "typescript", False),
+    ],
+)
+def test_nodes_are_equal_where_only_white_space_without_meaning_differs(
+    one: str, other: str, language: str, equal: bool
+) -> None:
+    assert (nodes(one, language) == nodes(other, language)) is equal
+
+
+def test_no_nodes_without_a_grammar_or_of_too_large_a_text() -> None:
+    assert nodes("a", None) is None
+    assert nodes("#" * (MAX_BYTES + 1), "python") is None
