@@ -93,6 +93,16 @@ class KVPages:
             pages += self._allocator.allocate(count, pages[-1] if pages else NO_PAGE)
         return True
 
+    def shrink(self, sequence_id: int, num_tokens: int) -> int:
+        """Have pages for `num_tokens` tokens and no more, at least those committed; returns how many are given back."""
+        table = self._tables[sequence_id]
+        assert num_tokens >= table.num_tokens, "what is committed stays"
+        num_kept = max(-(-num_tokens // self.page_size), table.first_page)
+        given_back, table.pages[num_kept:] = table.pages[num_kept:], []
+        for page in given_back:
+            self._allocator.release(page)
+        return len(given_back)
+
     def commit(self, sequence_id: int, token_ids: Sequence[int]) -> None:
         """The KV of these further tokens is computed and final: full pages can be shared from now on.
 

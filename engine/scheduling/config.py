@@ -9,9 +9,10 @@ from dataclasses import dataclass
 class SchedulerConfig:
     """Limits of the scheduler, all in tokens and sequences.
 
-    max_batched_tokens: the most tokens of one step, drafts included. prefill_beside_decodes: the most prompt tokens of
-    a step in which anything decodes; with it the gap between two tokens of a stream is bounded (see `Scheduler`).
-    max_num_seqs: the most sequences that run at once; each has a token in every step, so no more than
+    max_batched_tokens: the most tokens of one step, drafts included. max_drafted: draft tokens that a step may hold
+    beyond that while nobody runs or waits beside the one that they belong to. prefill_beside_decodes: the most prompt
+    tokens of a step in which anything decodes; with it the gap between two tokens of a stream is bounded (see
+    `Scheduler`). max_num_seqs: the most sequences that run at once; each has a token in every step, so no more than
     max_batched_tokens. max_waiting: further requests are refused. max_overtaken: how often a sequence whose prompt
     finds no pages may be overtaken by later ones that do; from then on it is the next to be admitted. aging_s: the
     seconds of waiting that count as one level of priority; None: no wait outweighs a priority. least_shared: a sequence
@@ -26,6 +27,7 @@ class SchedulerConfig:
     max_overtaken: int = 16
     aging_s: float | None = 30.0
     least_shared: int = 64
+    max_drafted: int = 1024
 
     def __post_init__(self) -> None:
         for name in ("max_batched_tokens", "prefill_beside_decodes", "max_num_seqs", "max_waiting", "least_shared"):
@@ -36,6 +38,8 @@ class SchedulerConfig:
                 f"max_num_seqs is {self.max_num_seqs} and max_batched_tokens {self.max_batched_tokens}; "
                 "every running sequence needs a token in each step, so raise the second or lower the first"
             )
+        if self.max_drafted < 0:
+            raise ValueError(f"max_drafted is {self.max_drafted}; it must be at least 0 (no draft exceeds a step)")
         if self.max_overtaken < 0:
             raise ValueError(f"max_overtaken is {self.max_overtaken}; it must be at least 0 (nobody is overtaken)")
         if self.aging_s is not None and not 0.0 < self.aging_s <= 1e9:  # a NaN fails too

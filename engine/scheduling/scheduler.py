@@ -15,6 +15,9 @@ from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.sequence import Sequence, Status
 from engine.scheduling.waiting import WaitingQueue, ranking
 
+DraftLengths = Callable[[list[Sequence], int, int], list[int]]
+"""How many draft tokens each of some sequences gets in a step that has so many tokens already and room for so many."""
+
 LOOKAHEAD = 8
 """Waiting sequences without pages that are passed over in one step in search of one that has them."""
 
@@ -43,17 +46,29 @@ class Scheduler:
     be overtaken max_overtaken times; then nobody behind it is admitted before it. Since the running ones end or lose
     their pages to those of smaller rank, it is admitted in the end.
 
+    **Drafts** share what is left of a step as `lengths` has it, equally if nothing is said. Who is alone, with nobody
+    running or waiting beside it, may have max_drafted draft tokens beside max_batched_tokens of others: no stream has
+    a gap from it, and who comes meanwhile waits for that one pass.
+
     **Preemption** is by recompute: if a running sequence finds no page for its next token, the one of the largest rank
     gives all its pages back and waits again, with its output and without its draft. The one of the smallest rank never
-    is: each step takes it further, which is why there is no livelock. Drafts preempt nobody.
+    is: each step takes it further, which is why there is no livelock. Drafts preempt nobody, and what is left of the
+    pages of rejected ones is given back where somebody waits or a page is missing.
 
     Not thread-safe. The clock is read for deadlines only; equal calls give equal schedules.
     """
 
-    def __init__(self, config: SchedulerConfig, pages: KVPages, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        pages: KVPages,
+        clock: Callable[[], float] = time.monotonic,
+        lengths: DraftLengths | None = None,
+    ) -> None:
         self.config = config
         self._pages = pages
         self._clock = clock
+        self._lengths = lengths or _equal_shares
         self._rank = ranking(config.aging_s)
         self._admission = Admission(pages, config)
         self._sequences: dict[int, Sequence] = {}
@@ -76,6 +91,8 @@ class Scheduler:
         The copies that opening pages has queued (`KVPages.take_copies`) are to be made before the step. A step may be
         left undone, in whole or for some: they are scheduled again.
         """
+        if self._waiting:
+            self._give_back_drafted()
         self._make_room()
         self._admit()
         self._scheduled = {each.id: 1 for each in self._running if each.num_pending == 1}
@@ -193,13 +210,18 @@ class Scheduler:
             for each in self._running
             if each.num_draftable > 0 and self._scheduled.get(each.id) == each.num_pending
         ]
-        num_left = self.config.max_batched_tokens - sum(self._scheduled.values())
-        for sequence, share in zip(drafted, shares([each.num_draftable for each in drafted], num_left), strict=True):
-            self._scheduled[sequence.id] += self._secure_draft(sequence, share)
+        num_scheduled = sum(self._scheduled.values())
+        num_left = self.config.max_batched_tokens - num_scheduled
+        if len(self._running) == 1 and not self._waiting:
+            num_left = max(num_left, self.config.max_drafted)
+        for sequence, num_drafted in zip(drafted, self._lengths(drafted, num_scheduled, num_left), strict=True):
+            self._scheduled[sequence.id] += self._secure_draft(sequence, num_drafted)
 
     def _secure(self, sequence: Sequence, num_tokens: int) -> None:
         """Have pages for the next tokens, taken from those of the largest rank, be it the sequence itself."""
         while not self._pages.grow(sequence.id, sequence.num_computed + num_tokens):
+            if self._give_back_drafted():
+                continue
             assert len(self._running) > 1, "alone every sequence fits"
             victim = self._running[-1]
             self._preempt(victim)
@@ -211,6 +233,10 @@ class Scheduler:
         num_spare = max(0, self._pages.num_available - len(self._running)) * self._pages.page_size
         num_drafted = min(num_drafted, self._num_covered(sequence) + num_spare - len(sequence.token_ids))
         return num_drafted if self._pages.grow(sequence.id, len(sequence.token_ids) + num_drafted) else 0
+
+    def _give_back_drafted(self) -> bool:
+        """Whether any page behind the known tokens of those that run could be given back."""
+        return sum(self._pages.shrink(each.id, len(each.token_ids)) for each in self._running) > 0
 
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
@@ -225,3 +251,7 @@ class Scheduler:
     def _num_covered(self, sequence: Sequence) -> int:
         """The tokens that its page table has places for."""
         return len(self._pages.page_table(sequence.id)) * self._pages.page_size
+
+
+def _equal_shares(sequences: list[Sequence], num_scheduled: int, num_left: int) -> list[int]:
+    return shares([each.num_draftable for each in sequences], num_left)

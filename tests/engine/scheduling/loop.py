@@ -142,7 +142,7 @@ class Loop:
 
     def _check_plan(self, planned: dict[int, int], decoding: set[int], preempted: dict[int, int]) -> None:
         """What holds for every schedule."""
-        assert sum(planned.values()) <= self.config.max_batched_tokens
+        self._check_size(planned)
         if self.sequences:
             first = min(self.running, key=ranking(self.config.aging_s))
             assert first.id in planned, "the first one does not get on"
@@ -159,6 +159,15 @@ class Loop:
             assert sequence_id in planned or was_preempted, "a stream is left out of a step"
         if any(self.sequences[sequence_id].num_pending == 1 for sequence_id in planned):
             assert prefill <= self.config.prefill_beside_decodes
+
+    def _check_size(self, planned: dict[int, int]) -> None:
+        """Within max_batched_tokens, but for the draft of one that is alone."""
+        num_drafted = sum(max(0, num_tokens - self.sequences[each].num_pending) for each, num_tokens in planned.items())
+        num_tokens = sum(planned.values())
+        assert num_tokens - num_drafted <= self.config.max_batched_tokens
+        if num_tokens > self.config.max_batched_tokens:
+            assert len(self.sequences) == 1, "a draft takes what others wait for"
+            assert num_drafted <= self.config.max_drafted
 
     def _run(self, sequence_id: int, num_tokens: int, num_accepted: Callable[[int], int]) -> list[int]:
         """Write the KV of these tokens; returns the accepted draft and the free token, if all pending ones ran."""

@@ -17,6 +17,7 @@ from engine.scheduling import SchedulerConfig
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
         ({"max_waiting": 0}, "max_waiting is 0"),
         ({"least_shared": 0}, "least_shared is 0"),
+        ({"max_drafted": -1}, "max_drafted is -1"),
         ({"max_overtaken": -1}, "max_overtaken is -1"),
         ({"max_num_seqs": 9, "max_batched_tokens": 8}, "raise the second or lower the first"),
         ({"aging_s": 0.0}, "aging_s is 0.0"),

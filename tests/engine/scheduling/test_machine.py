@@ -51,6 +51,7 @@ configs = st.builds(
     max_overtaken=st.integers(0, 3),
     aging_s=st.sampled_from([None, 0.5, 20.0]),
     least_shared=st.sampled_from([1, 3, 64]),
+    max_drafted=st.integers(0, 12),
 )
 
 

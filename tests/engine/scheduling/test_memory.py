@@ -295,6 +295,30 @@ def test_a_draft_takes_the_pages_that_nobody_needs() -> None:
     assert loop.pages.num_available == 2
 
 
+def test_pages_of_a_rejected_draft_are_given_back_before_anybody_is_preempted() -> None:
+    loop = Loop(config(), num_pages=14, page_size=4)
+    first, second = loop.add(8, max_new_tokens=48), loop.add(8, max_new_tokens=48)
+    loop.step()
+    first.draft = list(range(40))
+    loop.step(lambda _: 0)
+    assert loop.pages.num_available == 2, "one for each"
+    loop.step_until(lambda: len(second.token_ids) == 25)  # seven pages each
+    assert loop.scheduler.stats().num_preempted == 0
+    loop.step_until(lambda: loop.scheduler.stats().num_preempted == 1)
+
+
+def test_pages_of_a_rejected_draft_are_given_back_where_somebody_waits_for_them() -> None:
+    loop = Loop(config(), num_pages=12, page_size=4)
+    first = loop.add(8, max_new_tokens=40)
+    loop.step()
+    first.draft = list(range(30))
+    loop.step(lambda _: 0)
+    assert loop.num_held == 10
+    second = loop.add(24, max_new_tokens=4)
+    loop.step()
+    assert second.status is Status.RUNNING
+
+
 def test_what_is_retained_outlives_the_need_of_others() -> None:
     loop = Loop(config(), num_pages=12, page_size=4)
     kept = loop.add(16, max_new_tokens=4, retain_s=60.0)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from engine.errors import QueueFull
-from engine.scheduling import SchedulerConfig, Status
+from engine.scheduling import Scheduler, SchedulerConfig, Sequence, Status
 from tests.engine.scheduling.loop import Loop
 
 
@@ -19,9 +19,16 @@ def config(
     max_waiting: int = 8,
     max_overtaken: int = 2,
     aging_s: float | None = None,
+    max_drafted: int = 0,
 ) -> SchedulerConfig:
     return SchedulerConfig(
-        max_batched_tokens, prefill_beside_decodes, max_num_seqs, max_waiting, max_overtaken, aging_s
+        max_batched_tokens,
+        prefill_beside_decodes,
+        max_num_seqs,
+        max_waiting,
+        max_overtaken,
+        aging_s,
+        max_drafted=max_drafted,
     )
 
 
@@ -88,6 +95,43 @@ def test_drafts_share_what_is_left_and_are_clipped() -> None:
     loop.step()
     first.draft, second.draft, third.draft = list(range(3)), list(range(40)), list(range(40))
     assert loop.step() == {first.id: 1 + 3, second.id: 1 + 12, third.id: 1 + 12}
+
+
+def test_a_draft_exceeds_the_step_of_one_that_is_alone() -> None:
+    loop = Loop(config(max_batched_tokens=20, max_drafted=50), num_pages=100)
+    sequence = loop.add(30, max_new_tokens=200, draft=list(range(80)))
+    assert loop.step() == {sequence.id: 20}
+    assert loop.step() == {sequence.id: 10 + 50}, "beside the last chunk of its prompt as well"
+    sequence.draft = list(range(80))
+    assert loop.step() == {sequence.id: 1 + 50}
+
+
+@pytest.mark.parametrize("second_runs", [True, False])
+def test_a_draft_keeps_to_the_step_while_anybody_runs_or_waits(second_runs: bool) -> None:
+    loop = Loop(config(max_batched_tokens=20, max_drafted=50, max_num_seqs=1 + second_runs), num_pages=100)
+    first = loop.add(5, max_new_tokens=200)
+    loop.step()
+    second = loop.add(5, max_new_tokens=100)
+    first.draft = list(range(80))
+    assert loop.step() == ({first.id: 1 + 14, second.id: 5} if second_runs else {first.id: 20})
+
+
+def test_lengths_are_as_they_are_chosen_for_what_is_scheduled() -> None:
+    loop = Loop(config(max_batched_tokens=30), num_pages=100)
+    asked: list[tuple[list[int], int, int]] = []
+
+    def chosen(sequences: list[Sequence], num_scheduled: int, num_left: int) -> list[int]:
+        asked.append(([each.id for each in sequences], num_scheduled, num_left))
+        return [2 * place for place in range(len(sequences))]
+
+    loop.scheduler = Scheduler(loop.config, loop.pages, lambda: 0.0, chosen)
+    streams = [loop.add(5, max_new_tokens=100) for _ in range(3)]
+    loop.step()
+    for each in streams[:2]:
+        each.draft = list(range(40))
+    prompt = loop.add(10, max_new_tokens=20, draft=list(range(9)))
+    assert loop.step() == {streams[0].id: 1, streams[1].id: 1 + 2, streams[2].id: 1, prompt.id: 10 + 4}
+    assert asked[-1] == ([streams[0].id, streams[1].id, prompt.id], 13, 17)
 
 
 def test_drafts_come_behind_prompts() -> None:
