@@ -1,0 +1,99 @@
+"""What an edit costs by the length of its file: the same edit of about ten lines in files of 200 to 10,000 lines."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count, islice
+from typing import Any
+
+from agent_runtime.apply import Applier
+from agent_runtime.types import Options
+from benchmarks.apply.measuring import Row, measure
+from benchmarks.cases import Case
+from benchmarks.counting import table
+from benchmarks.rendering import changes
+from benchmarks.snippets import Pair, make_snippet, merges
+
+LENGTHS = (200, 1_000, 3_000, 10_000)
+EDIT_LINES = range(6, 16)
+_STYLE = "markers"
+_MAX_SEEDS = 200
+_COLUMNS = {
+    "lines": "lines",
+    "edits": "edits",
+    "exact": "exact",
+    "wrong": "wrong",
+    "seconds_median": "median s",
+    "ratio": "of the shortest",
+    "prompt_mean": "prompt",
+    "completion_mean": "completion",
+    "forwards_mean": "forwards",
+}
+
+
+def grow(found: Sequence[Pair], applier: Applier, options: Options, num_edits: int) -> list[dict[str, Any]]:
+    """Apply the same edits, written with markers, by the model in files of each length; return a block for each.
+
+    One edit goes through all lengths before the next one does, so that a machine whose speed drifts is fair to all; the
+    first apply, which warms up, is not counted. `ratio` is the median over the edits of an edit's seconds over those
+    that it takes in the shortest file.
+    """
+    options = replace(options, mode="model")
+    edits = list(islice(_edits(found), num_edits))
+    if not edits:
+        raise SystemExit("the cases hold no edit of about ten lines in a definition: name others with --cases")
+    measure(edits[0][0], applier, options)
+    rows = [[_measured(case, applier, options) for case in edit] for edit in edits]
+    return [_block(length, [row[at] for row in rows], [row[0] for row in rows]) for at, length in enumerate(LENGTHS)]
+
+
+def growth_table(blocks: Sequence[dict[str, Any]]) -> str:
+    """Lay the blocks out as lines of text."""
+    return table([("", block) for block in blocks], _COLUMNS)
+
+
+def _edits(found: Sequence[Pair]) -> Iterator[list[Case]]:
+    """Yield the same edit in files of all lengths, for one seed after the other."""
+    for seed in islice(count(), _MAX_SEEDS):
+        made = [_case(merges(found, length, 1, seed)) for length in LENGTHS]
+        cases = [case for case in made if case is not None]
+        if len(cases) == len(LENGTHS):
+            yield cases
+
+
+def _case(pair: Pair) -> Case | None:
+    spans = changes(pair.before.split("\n"), pair.after.split("\n"))
+    if sum(span.b_end - span.b_start for span in spans) not in EDIT_LINES:
+        return None
+    edit = make_snippet(pair.before, pair.after, pair.path, _STYLE, 0)
+    return None if edit is None else Case(pair.id, "growth", "lazy", pair.path, pair.before, edit, pair.after)
+
+
+def _measured(case: Case, applier: Applier, options: Options) -> Row:
+    row = measure(case, applier, options)
+    print(f"{row.outcome:<16}{row.seconds:7.2f} s  {row.id} {row.reason}", file=sys.stderr, flush=True)
+    return row
+
+
+def _block(length: int, rows: Sequence[Row], shortest: Sequence[Row]) -> dict[str, Any]:
+    ratios = [row.seconds / first.seconds for row, first in zip(rows, shortest, strict=True)]
+    return {
+        "lines": length,
+        "edits": len(rows),
+        "exact": sum(row.outcome == "exact" for row in rows),
+        "wrong": sum(row.outcome == "wrong" for row in rows),
+        "refused": sum(row.outcome not in ("exact", "wrong") for row in rows),
+        "seconds_median": round(statistics.median(row.seconds for row in rows), 2),
+        "ratio": round(statistics.median(ratios), 2),
+        "prompt_mean": _mean(rows, "prompt"),
+        "completion_mean": _mean(rows, "completion"),
+        "forwards_mean": _mean(rows, "forwards"),
+    }
+
+
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    values = [row.usage[name] for row in rows if row.usage]
+    return round(statistics.fmean(values), 1) if values else None

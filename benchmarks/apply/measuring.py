@@ -1,0 +1,215 @@
+"""One case through the whole pipeline: what came out, how that compares with what was expected, what it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agent_runtime.apply import Applier
+from agent_runtime.errors import EditRefused, HunkError
+from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, Options, PatchRequest
+from benchmarks.apply.executing import Execution, execute, has_tests
+from benchmarks.cases import AnyCase, Case, PatchCase, lines_of
+from benchmarks.judging import Outcome, judge
+from editor import codec
+from editor.diff import unified_diff
+from editor.errors import EditSyntaxError
+from editor.formats import parse
+from editor.languages import language_of
+from editor.merge import merge
+from editor.syntax import nodes
+from editor.types import Unresolved
+
+_MAX_DIFF = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one case came to.
+
+    `certainty` is what the answer claimed, "" for a refusal; of several files the least of theirs. `syntax_equal` says
+    that the merged text has the tree of the expected one: it differs at most in white space that means nothing.
+    `reason` says why nothing was merged, `diff` how a wrong text differs from the expected one.
+    """
+
+    id: str
+    shape: str
+    style: str
+    format: str
+    expects: str
+    num_lines: int
+    inexact: bool
+    variety: bool
+    outcome: Outcome = "refused"
+    wrong_certain: bool = False
+    syntax_equal: bool = False
+    certainty: str = ""
+    method: str = ""
+    rung: str = ""
+    reason: str = ""
+    detail: str = ""
+    failed_checks: tuple[str, ...] = ()
+    asked_model: bool = False
+    seconds: float = 0.0
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    timings: Mapping[str, float] = field(default_factory=dict)
+    scope: str = ""
+    execution: Execution = ""
+    test_output: str = ""
+    diff: str = ""
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds of the whole apply."""
+        return self.seconds * 1e3
+
+    @property
+    def certain(self) -> bool:
+        """Whether the answer was claimed certain, and no check rejected it."""
+        return self.certainty == "certain" and not self.failed_checks
+
+
+def measure(case: AnyCase, applier: Applier, options: Options, *, run_tests: bool = False) -> Row:
+    """Apply the case once, judge the answer, and run the case's own tests on it where that is asked for."""
+    merged: str | Mapping[str, str] | None = None
+    started = time.perf_counter()
+    try:
+        result = _applied(case, applier, options)
+    except HunkError as fault:
+        row = replace(_refused(case, options, fault), seconds=time.perf_counter() - started)
+    else:
+        row = replace(_described(case, result), seconds=time.perf_counter() - started)
+        row = _judged_file(row, case, result) if isinstance(case, Case) else _judged_files(row, case, result)
+        if result.status != "rejected":
+            merged = result.file.merged if isinstance(case, Case) else _files_after(case, result)
+    if run_tests and has_tests(case):
+        execution, output = execute(case, merged)
+        row = replace(row, execution=execution, test_output=output if execution != "passed" else "")
+    return row
+
+
+def _applied(case: AnyCase, applier: Applier, options: Options) -> ApplyResult:
+    wanted = options.options()
+    if isinstance(case, Case):
+        wanted |= {"format": case.format, "instruction": case.instruction}
+        return applier.apply(ApplyRequest(case.original.encode(), case.edit, path=case.path, **wanted))
+    wanted["format"] = case.format
+    data = {path: text.encode() for path, text in case.files.items()}
+    return applier.apply_patch(PatchRequest(case.edit, **wanted), data.get)
+
+
+def _blank(case: AnyCase) -> Row:
+    """Return a row that says what the case is, and nothing of the answer yet."""
+    if isinstance(case, Case):
+        kind = (case.style, case.format, case.expects)
+        return Row(case.id, case.shape, *kind, lines_of(case), case.inexact, case.variety)
+    expects = "refusal" if case.refused else "text"
+    return Row(case.id, case.shape, "", case.format, expects, lines_of(case), inexact=False, variety=False)
+
+
+def _refused(case: AnyCase, options: Options, fault: HunkError) -> Row:
+    reasons = fault.reasons if isinstance(fault, EditRefused) else ()
+    outcome: Outcome = "refused"
+    if isinstance(fault, EditRefused) and isinstance(case, Case):
+        outcome = judge(case, None, claims_done=False, candidates=_candidates(case))
+    return replace(
+        _blank(case),
+        outcome=outcome,
+        reason=reasons[0].code if reasons else type(fault).__name__,
+        detail=reasons[0].reason if reasons else str(fault),
+        asked_model=options.mode == "model" and not isinstance(fault, EditRefused),
+    )
+
+
+def _candidates(case: Case) -> list[str]:
+    """Return the texts of the readings that a refusal shows as diffs; they come from the rules alone."""
+    source = codec.decode(case.original.encode())
+    try:
+        found = merge(source.text, parse(case.edit, case.format), language_of(case.path))
+    except EditSyntaxError:
+        return []
+    texts = [one.text for one in found.candidates] if isinstance(found, Unresolved) else []
+    return [codec.encode(text, source, undo_nfc=False).decode() for text in texts]
+
+
+def _described(case: AnyCase, result: ApplyResult) -> Row:
+    least = max(result.files, key=lambda file: ("certain", "scored", "model").index(file.certainty), default=None)
+    checks = {check.name: check.detail for file in result.files for check in file.checks if not check.ok}
+    asked = [file for file in result.files if file.certainty != "certain"]
+    return replace(
+        _blank(case),
+        certainty=least.certainty if least else "certain",
+        method=least.method if least else "deterministic",
+        rung=least.rung if least else "",
+        reason="rejected" if result.status == "rejected" else "",
+        detail="; ".join(checks.values()),
+        failed_checks=tuple(checks),
+        asked_model=bool(asked),
+        usage={name: getattr(result.usage, name) for name in ("prompt", "cached", "completion", "drafted", "accepted")}
+        | {"forwards": result.usage.forwards},
+        timings=result.timings,
+        scope=", ".join(file.scope.kind for file in asked if file.scope is not None),
+    )
+
+
+def _judged_file(row: Row, case: Case, result: ApplyResult) -> Row:
+    file = result.file
+    merged = file.merged if result.status == "merged" else None
+    claims_done = result.status == "noop"
+    outcome = judge(case, merged, claims_done=claims_done)
+    if result.status == "rejected" and case.expects == "text":
+        outcome = "refused"
+    language = language_of(case.path)
+    is_equal = merged is not None and (merged == case.expected or _is_same_tree(merged, case.expected, language))
+    return replace(
+        row,
+        outcome=outcome,
+        wrong_certain=outcome == "wrong" and file.certainty == "certain",
+        syntax_equal=is_equal or (claims_done and outcome == "exact"),
+        diff=_shown(case.expected, file.merged, case.path) if outcome != "exact" else "",
+    )
+
+
+def _judged_files(row: Row, case: PatchCase, result: ApplyResult) -> Row:
+    after, expected = _files_after(case, result), dict(case.expected)
+    if case.refused or result.status == "rejected":
+        outcome: Outcome = "refused" if result.status == "rejected" else "wrong"
+    else:
+        outcome = "exact" if after == expected else "wrong"
+    paths = sorted(path for path in after.keys() | expected.keys() if after.get(path) != expected.get(path))
+    certain = [file for file in result.files if file.certainty == "certain"]
+    is_equal = after.keys() == expected.keys() and all(
+        _is_same_tree(after[path], expected[path], language_of(path)) for path in paths
+    )
+    return replace(
+        row,
+        outcome=outcome,
+        wrong_certain=outcome == "wrong" and any(not {file.path, file.move_to}.isdisjoint(paths) for file in certain),
+        syntax_equal=is_equal and outcome != "refused",
+        diff="".join(_shown(expected.get(path, ""), after.get(path, ""), path) for path in paths),
+    )
+
+
+def _files_after(case: PatchCase, result: ApplyResult) -> dict[str, str]:
+    files = dict(case.files)
+    for file in result.files:
+        _put(files, file)
+    return files
+
+
+def _put(files: dict[str, str], file: FileResult) -> None:
+    if file.action in ("delete", "move"):
+        files.pop(file.path, None)
+    if file.action != "delete":
+        files[file.move_to or file.path] = file.merged
+
+
+def _is_same_tree(one: str, other: str, language: str | None) -> bool:
+    found = nodes(one, language)
+    return found is not None and found == nodes(other, language)
+
+
+def _shown(expected: str, merged: str, path: str) -> str:
+    return unified_diff(expected, merged, path, 2)[:_MAX_DIFF]
