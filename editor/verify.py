@@ -29,8 +29,8 @@ from editor.syntax import Survey, survey
 from editor.types import Check, ParsedEdit, Policy, Sketch, Substitutions
 from editor.wording import NOT_APPLICABLE, SHOWN, listed
 
-DAMAGE = frozenset({"marker_leak", "added_lines_present", "no_op", "truncated_tail"})
-"""The checks that reject a merge under the lenient policy, too."""
+DAMAGE = frozenset({"marker_leak", "added_lines_present", "no_op", "truncated_tail", "region_kept"})
+"""The checks that reject a merge under the lenient policy, too; `region_kept` is of `editor.scope`."""
 
 # A template or a dialect (front matter, macros) breaks the grammar everywhere; there new errors say nothing.
 MAX_ERRORS_BEFORE = 2

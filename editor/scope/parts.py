@@ -1,0 +1,209 @@
+"""The parts of an edit, and where in a file each may belong: by its own lines, and by the readings of the edit.
+
+A part is a SEARCH block, a hunk, a substitution, or a block of a lazy snippet. A part that stands in several places, or
+nearly does, may touch all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from editor.lazy.placing import Place, TellingLines, places_of
+from editor.lazy.readings import flat
+from editor.matching.ladder import LineIndex, find
+from editor.matching.nearest import nearest_places
+from editor.required import solid
+from editor.scope.types import Span
+from editor.snippets import survey_snippet
+from editor.syntax import survey
+from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitutions
+
+MIN_LIKENESS = 75.0
+"""In per cent: below, the nearest place of lines that do not stand in the file says nothing about where they belong."""
+LIKENESS_MARGIN = 10.0
+"""Places that are less alike than the best by no more than this may be meant as well."""
+TIED_SHARE = 0.9
+"""Of the best place's score: places of a block with this much may be meant as well."""
+
+SURE_SCORE = 1.0
+"""Of one line that says much and stands once: a piece of a snippet with less may stand there by chance."""
+
+MAX_FREE_LINES = 60
+"""Places of new lines that lie no further apart are all given."""
+
+_MAX_NEAR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one reading does at one place: lines of `span` become others; `new` holds those, as `Part.adds` does."""
+
+    reading: int
+    span: Span
+    new: frozenset[str]
+
+
+@dataclass(slots=True)
+class Part:
+    """One part of an edit: the lines it `adds` (stripped, blank ones left out), and the lines it may touch.
+
+    `places` are where its own lines belong, empty if nothing says so; `is_context` says that they stand there as they
+    are. `changes` are what the readings change because of it.
+    """
+
+    adds: frozenset[str]
+    places: tuple[Span, ...]
+    is_context: bool = False
+    changes: list[Change] = field(default_factory=list)
+
+    def touches(self, *, certain: bool) -> Span | None:
+        """Return the hull of all that it may touch (of a certain merge: what that changes), None if nothing is known.
+
+        New lines that nothing of the file holds in one place are as right in any: the best reading decides.
+        """
+        own = () if certain or self.is_context else self.places
+        all_over = hull((*own, *(change.span for change in self.changes)))
+        if all_over is None or not self._is_free or all_over[1] - all_over[0] <= MAX_FREE_LINES:
+            return all_over
+        best = min(change.reading for change in self.changes)
+        return hull([change.span for change in self.changes if change.reading == best])
+
+    @property
+    def _is_free(self) -> bool:
+        adding = (change.span[0] == change.span[1] and change.new <= self.adds for change in self.changes)
+        return not self.places and all(adding)
+
+    def reaches(self, change: Change) -> bool:
+        """Tell whether a change lies where the part's own lines belong, or borders on it."""
+        return any(change.span[0] <= end and first <= change.span[1] for first, end in self.places)
+
+    def brings(self, change: Change) -> bool:
+        """Tell whether the lines that a change writes are all the part's."""
+        return bool(change.new) and change.new <= self.adds
+
+
+def hull(spans: Sequence[Span]) -> Span | None:
+    """Return the smallest span that holds all of them, None if there are none."""
+    return (min(first for first, _ in spans), max(end for _, end in spans)) if spans else None
+
+
+def parts_of(lines: list[str], edit: ParsedEdit, language: str | None) -> list[Part]:
+    """Return the edit's parts in their order, each with the places of its own lines."""
+    changes = edit.changes
+    if isinstance(changes, Sketch):
+        return _blocks(lines, changes, language)
+    index = LineIndex(lines)
+    if isinstance(changes, Substitutions):
+        return [Part(_adds(item.new.split("\n")), _places_of_text(index, item)) for item in changes.items]
+    return [Part(_adds(change.after), _places_of_lines(index, change)) for change in changes]
+
+
+def _adds(lines: Sequence[str]) -> frozenset[str]:
+    return frozenset(solid(lines))
+
+
+def _places_of_lines(index: LineIndex, change: Replacement) -> tuple[Span, ...]:
+    hint = change.hint
+    num_lines = len(index.lines)
+    hinted = [] if hint.line is None else [(hint.line, hint.line + max(len(change.before), hint.num_unseen))]
+    hinted += [(num_lines, num_lines)] if hint.at_end else []
+    spans = tuple(span for span in hinted if span[1] <= num_lines)
+    for wanted in (change.before, change.after):
+        found = find(index, wanted) if any(map(str.strip, wanted)) else None
+        if found is not None:
+            return (*spans, *((start, start + len(wanted)) for start in found.starts))
+    if any(map(str.strip, change.before)):
+        near = nearest_places(index, change.before, _MAX_NEAR)
+        least = max(MIN_LIKENESS, near[0].likeness - LIKENESS_MARGIN) if near else 0.0
+        alike = tuple((place.start, place.end) for place in near if place.likeness >= least)
+        return (*spans, *alike) if alike else ()  # a line number alone may be out of date
+    return spans
+
+
+def _places_of_text(index: LineIndex, item: Substitution) -> tuple[Span, ...]:
+    text = "\n".join(index.lines)
+    for wanted in (item.old, item.new):
+        if wanted and wanted in text:
+            return tuple(_spans_of(text, wanted))
+    return _places_of_lines(index, Replacement(tuple(item.old.split("\n")), tuple(item.new.split("\n"))))
+
+
+def _spans_of(text: str, wanted: str) -> Iterator[Span]:
+    row = behind = 0
+    at = text.find(wanted)
+    while at >= 0:
+        row += text.count("\n", behind, at)
+        yield row, row + wanted.count("\n") + 1
+        behind = at
+        at = text.find(wanted, at + len(wanted))
+
+
+def _blocks(lines: list[str], sketch: Sketch, language: str | None) -> list[Part]:
+    telling, index = TellingLines(lines), LineIndex(lines)
+    named = _named(lines, sketch, language)
+    if (
+        not sketch.elides
+    ):  # models also send pieces of a file one below the other, with nothing but a blank line between
+        named[0] += [place for piece in _pieces(sketch.blocks[0]) for place in _sure_places(telling, piece)]
+    return [_block(telling, index, block, named[number]) for number, block in enumerate(sketch.blocks)]
+
+
+def _pieces(block: Sequence[str]) -> Iterator[Sequence[str]]:
+    for is_solid, piece in groupby(block, key=lambda line: bool(line.strip())):
+        if is_solid:
+            yield tuple(piece)
+
+
+def _sure_places(telling: TellingLines, piece: Sequence[str]) -> list[Span]:
+    return [(place.start, place.end) for place in _tied(places_of(telling, piece)) if place.score >= SURE_SCORE]
+
+
+def _tied(found: Sequence[Place]) -> list[Place]:
+    return [place for place in found if place.score >= TIED_SHARE * found[0].score]
+
+
+def _block(telling: TellingLines, index: LineIndex, block: Sequence[str], named: Sequence[Span]) -> Part:
+    wanted = [line for line in block if line.strip()]
+    stands = find(index, _without_blank_ends(block)) if wanted else None
+    if stands is not None:
+        places = tuple((start, start + len(_without_blank_ends(block))) for start in stands.starts)
+        return Part(_adds(block), places, is_context=True)
+    tied = ((place.start, place.end) for place in _tied(places_of(telling, block)))
+    return Part(_adds(block), (*tied, *named))
+
+
+def _without_blank_ends(block: Sequence[str]) -> Sequence[str]:
+    solid_at = [at for at, line in enumerate(block) if line.strip()]
+    return block[solid_at[0] : solid_at[-1] + 1]
+
+
+def _named(lines: list[str], sketch: Sketch, language: str | None) -> list[list[Span]]:
+    """Return for each block where the definitions that it holds have their names in the file.
+
+    A name that the file has under the same qualified name means that one; else all that are called so may be meant.
+    """
+    named: list[list[Span]] = [[] for _ in sketch.blocks]
+    snippet, markers = flat(sketch)
+    seen = survey("\n".join(lines), language)
+    sent = survey_snippet(["" if at in markers else line for at, line in enumerate(snippet)], language)
+    if seen is None or sent is None:
+        return named
+    blocks = _block_at(snippet, markers)
+    for symbol in sent.symbols:
+        same = [one for one in seen.symbols if one.simple_name == symbol.simple_name]
+        exact = [one for one in same if one.name == symbol.name]
+        if symbol.name_line in blocks:
+            named[blocks[symbol.name_line]] += [(one.name_line, one.name_line + 1) for one in exact or same]
+    return named
+
+
+def _block_at(snippet: Sequence[str], markers: frozenset[int]) -> dict[int, int]:
+    """Return to which block each line of a flat snippet belongs; blocks have a marker between them."""
+    number, at_block = -1, {}
+    for at in range(len(snippet)):
+        if at not in markers:
+            number += at == 0 or at - 1 in markers
+            at_block[at] = number
+    return at_block
