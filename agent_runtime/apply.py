@@ -14,7 +14,6 @@ from agent_runtime.timings import Timings
 from agent_runtime.types import (
     ApplyRequest,
     ApplyResult,
-    Certainty,
     FileResult,
     Merger,
     ModelChoice,
@@ -116,13 +115,13 @@ class Applier:
             raise
         timings.add(made.timings)
         num_candidates = 1 if isinstance(by_rule, AlreadyApplied) else by_rule.num_candidates
-        certainty: Certainty = "model"
         if isinstance(made, ModelChoice):
             assert isinstance(by_rule, Unresolved)
-            text, truncated, certainty = by_rule.candidates[made.number].text, False, "scored"
-        else:
-            text, truncated = made.text, made.truncated
-        return Outcome(text, "model", "model", num_candidates, certainty, made.usage, truncated, made.scope)
+            text = by_rule.candidates[made.number].text
+            return Outcome(text, "model", "model", num_candidates, "scored", made.usage, scope=made.scope)
+        return Outcome(
+            made.text, "model", "model", num_candidates, "model", made.usage, made.truncated, made.scope, made.checks
+        )
 
 
 def _decided(model: Merger, task: ModelTask, watcher: Watcher) -> ModelMerge | ModelChoice:
@@ -172,6 +171,7 @@ def _by_rule(text: str, edit: ParsedEdit, path: str) -> MergeOutcome:
 
 def _changed(request: ApplyRequest, source: codec.SourceText, edit: ParsedEdit, outcome: Outcome) -> FileResult:
     checks = verify(source.text, outcome.text, edit, language_of(request.path), truncated=outcome.truncated)
+    checks += outcome.checks
     status = status_of(checks, request.policy)
     before = original_version(request.original, source)
     after = merged_version(outcome.text, source, by_model=outcome.method == "model")

@@ -1,44 +1,54 @@
-"""Merges an edit by asking the model for the whole file, drafting the answer from the file and the edit."""
+"""Merges an edit by asking the model for the regions that it can touch; all else stays as it is, byte for byte."""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-from agent_runtime.errors import (
-    BadFile,
-    BadRequest,
-    Busy,
-    Cancelled,
-    DeadlinePassed,
-    HunkError,
-    ModelFailed,
-    ModelUnavailable,
-    TooLarge,
-    Unsupported,
-)
+from agent_runtime.drafting import draft_of
+from agent_runtime.errors import BadFile, BadRequest, TooLarge, Unsupported
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.prompt import ApplyPrompt, build_prompt
-from agent_runtime.types import ApplyRequest, ModelChoice, ModelMerge, ModelTask, Usage, Watcher
+from agent_runtime.running import Run, fault_of, run_together, usage_of
+from agent_runtime.scoping import Question, given, questions, scope_of, whole_file
+from agent_runtime.types import ApplyRequest, ModelChoice, ModelMerge, ModelTask, Watcher, total_usage
+from editor.scope import Scope, region_kept, splice
+from editor.types import Check
 from engine import errors as engine_errors
-from engine.speculation import CopyDraft
-from engine.streams import Stream
-from engine.types import GenerationRequest, GenerationResult, GenerationUsage
+from engine.types import GenerationRequest
 from repo_cache.errors import TokenizerError
 
 SPARE_TOKENS = 256
 """What an answer may be longer than file and edit together before it is cut: a model that runs away is stopped."""
 
+MAX_LINES_AGAIN = 500
+"""Files up to so many lines are asked for whole where the regions turn out to be too small; a longer one is rejected:
+it would cost far more than the regions did."""
 
-FAULTS: dict[type[engine_errors.EngineError], tuple[type[HunkError], str]] = {
-    engine_errors.DoesNotFit: (TooLarge, "start with a larger --kv-gib, or send less"),
-    engine_errors.RequestError: (BadRequest, "change the request"),
-    engine_errors.QueueFull: (Busy, "try again in a moment"),
-    engine_errors.DeadlineExceeded: (DeadlinePassed, "send less, or start with a larger --deadline"),
-    engine_errors.Cancelled: (Cancelled, "send it again if it is still wanted"),
-    engine_errors.EngineClosed: (ModelUnavailable, "the service is ending, or has to be started anew"),
-    engine_errors.EngineError: (ModelFailed, "try again; if it fails again, report it"),
-}
-"""What becomes of the engine's errors, and what to do; the first class that fits counts."""
+
+@dataclass(slots=True)
+class _Clock:
+    """Milliseconds by phase; asking again adds to them."""
+
+    by_phase: dict[str, float] = field(default_factory=dict)
+
+    def add(self, **seconds: float) -> None:
+        for name, value in seconds.items():
+            self.by_phase[f"{name}_ms"] = self.by_phase.get(f"{name}_ms", 0.0) + value * 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What the model made of a scope: the whole file, and whether it can be that."""
+
+    text: str
+    truncated: bool
+    kept: Check
+
+    @property
+    def is_sound(self) -> bool:
+        return self.kept.ok and not self.truncated
 
 
 class ModelMerger:
@@ -61,39 +71,69 @@ class ModelMerger:
         self._loaded.engine.close()
 
     def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
-        """Have the model write the task's file with its edit applied; raises what `Merger.merge` names."""
+        """Have the model write what the edit can touch; raises what `Merger.merge` names.
+
+        Where an answer shows that its region was too small (it was cut, or does not keep the lines at the region's
+        ends), a file that is not much longer is asked for whole; usage and timings count both.
+        """
+        clock, run = _Clock(), Run()
         started = time.perf_counter()
-        text, request = task.text, task.request
-        final_newline = text.endswith("\n")
-        prompt = self._prompt(text, request)
-        generation = self._generation(prompt, request)
-        prompted = time.perf_counter()
-        result, first_step = self._run(generation, prompt, request, watcher)
-        finished = time.perf_counter()
-        answer = result.text.decode("utf-8", errors="replace").removesuffix("\n")
+        scope = scope_of(task)
+        clock.add(scope=time.perf_counter() - started)
+        written = self._write(task, scope, watcher, run, clock)
+        if not written.is_sound and not scope.whole and scope.num_lines <= MAX_LINES_AGAIN:
+            with suppress(TooLarge):  # then the answer that there is says what is wrong with it
+                whole = whole_file(task)
+                written, scope = self._write(task, whole, watcher, run, clock), whole
         return ModelMerge(
-            text=answer + "\n" if final_newline else answer,
-            truncated=result.finish_reason == "length",
-            usage=usage_of(result.usage),
-            timings={
-                "prompt_ms": (prompted - started) * 1e3,
-                "prefill_ms": (first_step - prompted) * 1e3,
-                "decode_ms": (finished - first_step) * 1e3,
-            },
+            text=written.text,
+            truncated=written.truncated,
+            usage=total_usage([usage_of(result.usage) for result in run.results]),
+            timings=clock.by_phase,
+            scope=given(scope),
+            checks=() if scope.whole else (written.kept,),
         )
 
     def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice:
         """Have the model choose among the task's candidates; raises Unsupported: it comes with `deciding`."""
         raise Unsupported("this version does not support the value 'score' for the field 'decide'", field="decide")
 
-    def _prompt(self, text: str, request: ApplyRequest) -> ApplyPrompt:
+    def _write(self, task: ModelTask, scope: Scope, watcher: Watcher, run: Run, clock: _Clock) -> _Written:
+        """Ask for all regions at once, and put the answers into the file."""
+        started = time.perf_counter()
+        asked = questions(task, scope)
+        prompts = [self._prompt(question, scope.outline, task.request) for question in asked]
+        requests = [self._generation(prompt, task.request) for prompt in prompts]
+        drafts = [
+            draft_of(question, prompt, self._loaded.text.tokenizer.encode) if task.request.draft == "copy" else None
+            for question, prompt in zip(asked, prompts, strict=True)
+        ]
+        prompted, run.first_step, num_before = time.perf_counter(), 0.0, len(run.results)
+        try:
+            run_together(self._loaded.engine, list(zip(requests, drafts, strict=True)), watcher, run)
+        except engine_errors.EngineError as error:
+            raise fault_of(error, self.name) from error
+        finished = time.perf_counter()
+        first_step = run.first_step or finished
+        clock.add(prompt=prompted - started, prefill=first_step - prompted, decode=finished - first_step)
+        results = run.results[num_before:]
+        answers = [_lines(result.text) for result in results]
+        return _Written(
+            text=splice(task.text, scope.regions, answers),
+            truncated=any(result.finish_reason == "length" for result in results),
+            kept=region_kept(scope.regions, answers),
+        )
+
+    def _prompt(self, question: Question, outline: str, request: ApplyRequest) -> ApplyPrompt:
         try:
             return build_prompt(
                 self._loaded.text.template,
                 self._loaded.text.tokenizer,
-                file_text=text.removesuffix("\n"),
-                edit_text=request.edit.strip("\n"),
+                file_text=question.file_text,
+                edit_text=question.edit_text,
                 instruction=request.instruction,
+                outline=outline,
+                form=self._loaded.text.form,
             )
         except TokenizerError as error:  # SmolLM2 has no token for some control characters
             raise BadFile(f"model {self.name} cannot read this file or edit: {error}") from error
@@ -120,43 +160,8 @@ class ModelMerger:
         except engine_errors.RequestError as error:
             raise BadRequest(str(error)) from error
 
-    def _run(
-        self, generation: GenerationRequest, prompt: ApplyPrompt, request: ApplyRequest, watcher: Watcher
-    ) -> tuple[GenerationResult, float]:
-        """The result, and when the first pass behind the prefill ended."""
-        draft = CopyDraft([prompt.file_ids, prompt.edit_ids]) if request.draft == "copy" else None
-        try:
-            return _watched(self._loaded.engine.generate(generation, draft), watcher)
-        except engine_errors.EngineError as error:
-            fault, advice = next(what for kind, what in FAULTS.items() if isinstance(error, kind))
-            raise fault(f"model {self.name}: {error}; {advice}") from error
 
-
-def _watched(steps: Stream, watcher: Watcher) -> tuple[GenerationResult, float]:
-    num_written, first_step = 0, 0.0
-    try:
-        watcher.began(steps.cancel)
-        while True:
-            num_written += len(next(steps).token_ids)
-            if num_written and not first_step:
-                first_step = time.perf_counter()
-            watcher.wrote(num_written)
-    except StopIteration as end:
-        return end.value, first_step
-    finally:
-        steps.close()
-
-
-def usage_of(counted: GenerationUsage) -> Usage:
-    """The engine's counts in the shape of the answer."""
-    return Usage(
-        prompt=counted.prompt,
-        cached=counted.cached,
-        recomputed=counted.prompt - counted.cached,
-        completion=counted.completion,
-        drafted=counted.drafted,
-        accepted=counted.accepted,
-        rejected=counted.drafted - counted.accepted,
-        forwards=counted.forwards,
-        prefix_hit_rate=counted.cached / counted.prompt,
-    )
+def _lines(answer: bytes) -> str:
+    r"""An answer as lines that each end with "\n"."""
+    text = answer.decode("utf-8", errors="replace")
+    return text if text.endswith("\n") or not text else text + "\n"

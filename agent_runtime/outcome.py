@@ -27,6 +27,7 @@ class Outcome:
     usage: Usage = field(default_factory=Usage)
     truncated: bool = False
     scope: GivenScope | None = None
+    checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,8 +218,11 @@ def _checks(step: _Step, before: str | None, path: str) -> tuple[Check, ...]:
     text = step.text
     if text is None or _done(step):
         return ()
-    truncated = step.by_model is not None and step.by_model.truncated
-    return verify(before or "", text, step.edit, language_of(path), truncated=truncated)
+    language = language_of(path)
+    if step.by_model is None:
+        return verify(before or "", text, step.edit, language)
+    made = step.by_model
+    return verify(before or "", text, step.edit, language, truncated=made.truncated) + made.checks
 
 
 def _done(step: _Step) -> bool:

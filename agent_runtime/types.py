@@ -176,7 +176,7 @@ class FileResult:
 class ApplyResult:
     """The answer to one apply. A result that a check rejects still carries everything.
 
-    `timings` holds milliseconds by phase (`parse_ms`, `merge_ms`, `prompt_ms`, `prefill_ms`, `decode_ms`,
+    `timings` holds milliseconds by phase (`parse_ms`, `merge_ms`, `scope_ms`, `prompt_ms`, `prefill_ms`, `decode_ms`,
     `verify_ms`) and `total_ms`; a phase that did not happen is absent.
     """
 
@@ -215,7 +215,8 @@ class ModelMerge:
     r"""The model's whole file, with "\n" lines. `truncated` says that the token limit cut it.
 
     `timings`: `prompt_ms` to build the prompt, `prefill_ms` to the end of the pass that confirms the first tokens,
-    `decode_ms` for the rest. `scope` is what the model was given of the file.
+    `decode_ms` for the rest; `scope_ms` to find the regions. `scope` is what the model was given of the file, `checks`
+    are those that only whoever gave it can make.
     """
 
     text: str
@@ -223,6 +224,7 @@ class ModelMerge:
     usage: Usage
     timings: dict[str, float]
     scope: GivenScope | None = None
+    checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,99 @@
+"""Runs the questions of one edit through the engine together, and turns the engine's errors into ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from agent_runtime.errors import (
+    BadRequest,
+    Busy,
+    Cancelled,
+    DeadlinePassed,
+    HunkError,
+    ModelFailed,
+    ModelUnavailable,
+    TooLarge,
+)
+from agent_runtime.types import Usage, Watcher
+from engine import errors as engine_errors
+from engine.engine import Engine
+from engine.streams import Stream
+from engine.types import GenerationRequest, GenerationResult, GenerationUsage, Proposer
+
+FAULTS: dict[type[engine_errors.EngineError], tuple[type[HunkError], str]] = {
+    engine_errors.DoesNotFit: (TooLarge, "start with a larger --kv-gib, or send less"),
+    engine_errors.RequestError: (BadRequest, "change the request"),
+    engine_errors.QueueFull: (Busy, "try again in a moment"),
+    engine_errors.DeadlineExceeded: (DeadlinePassed, "send less, or start with a larger --deadline"),
+    engine_errors.Cancelled: (Cancelled, "send it again if it is still wanted"),
+    engine_errors.EngineClosed: (ModelUnavailable, "the service is ending, or has to be started anew"),
+    engine_errors.EngineError: (ModelFailed, "try again; if it fails again, report it"),
+}
+"""What becomes of the engine's errors, and what to do; the first class that fits counts."""
+
+
+def fault_of(error: engine_errors.EngineError, model: str) -> HunkError:
+    """An error of the engine as one of ours, with what to do about it."""
+    fault, advice = next(what for kind, what in FAULTS.items() if isinstance(error, kind))
+    return fault(f"model {model}: {error}; {advice}")
+
+
+@dataclass(slots=True)
+class Run:
+    """What the engine made of some requests. `first_step` is when the first tokens of any were confirmed."""
+
+    results: list[GenerationResult] = field(default_factory=list)
+    first_step: float = 0.0
+    num_written: int = 0
+
+
+def run_together(
+    engine: Engine, requests: Sequence[tuple[GenerationRequest, Proposer | None]], watcher: Watcher, run: Run
+) -> None:
+    """Run all to their ends and add them to `run`; if one fails or is taken back, so are all.
+
+    Raises what the engine raises.
+    """
+    with ExitStack() as taken_back:
+        streams: list[Stream] = []
+        for request, proposer in requests:
+            streams.append(engine.generate(request, proposer))
+            taken_back.callback(streams[-1].close)
+
+        def stop() -> None:
+            for stream in streams:
+                stream.cancel()
+
+        watcher.began(stop)
+        run.results += [_drained(stream, watcher, run) for stream in streams]
+
+
+def _drained(stream: Stream, watcher: Watcher, run: Run) -> GenerationResult:
+    while True:
+        try:
+            num_tokens = len(next(stream).token_ids)
+        except StopIteration as end:
+            result: GenerationResult = end.value
+            return result
+        run.num_written += num_tokens
+        if num_tokens and not run.first_step:
+            run.first_step = time.perf_counter()
+        watcher.wrote(run.num_written)
+
+
+def usage_of(counted: GenerationUsage) -> Usage:
+    """The engine's counts in the shape of the answer."""
+    return Usage(
+        prompt=counted.prompt,
+        cached=counted.cached,
+        recomputed=counted.prompt - counted.cached,
+        completion=counted.completion,
+        drafted=counted.drafted,
+        accepted=counted.accepted,
+        rejected=counted.drafted - counted.accepted,
+        forwards=counted.forwards,
+        prefix_hit_rate=counted.cached / counted.prompt,
+    )
