@@ -24,7 +24,11 @@ from engine.paging import KVPages, page_runs, root_key
 from engine.projections import AdapterSet
 from engine.scheduling import Scheduler
 from engine.scheduling import Sequence as ScheduledSequence
-from engine.types import GenerationRequest, GenerationStep, Output, Proposer
+from engine.scheduling.budget import shares
+from engine.speculation.drafting import Drafting
+from engine.speculation.lengths import chosen_lengths
+from engine.speculation.pass_times import PassTimes
+from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
 from engine.verification import Verification, verify
 
 _Chosen = tuple[int, int, Verification | EngineFault | None]
@@ -55,6 +59,9 @@ class EngineCore:
         num_pages = config.num_pages(model.config, weights.dtype)
         self._pool = KVPool(model.config, num_pages, config.page_size, weights.device, weights.dtype)
         self._adapters = AdapterSet(model.config, weights.dtype, weights.device)
+        self.times = PassTimes()
+        self.num_passes = 0
+        self.drafted: dict[str, SourceUsage] = {}
         self._num_added = 0
         self.reset()
 
@@ -66,7 +73,7 @@ class EngineCore:
             window=self.model.config.sliding_window,
             clock=self._clock,
         )
-        self.scheduler = Scheduler(self.config.scheduler, self.pages, self._clock)
+        self.scheduler = Scheduler(self.config.scheduler, self.pages, self._clock, self._lengths)
         self._live: dict[int, tuple[ScheduledSequence, Generation]] = {}
 
     def load_adapter(self, name: str, folder: Path) -> None:
@@ -80,7 +87,7 @@ class EngineCore:
         """Take a request and return its id; raises RequestError, DoesNotFit or QueueFull."""
         self._check(request)
         adapter = None if request.adapter is None else self._adapters.get(request.adapter)
-        generation = Generation(request, self._token_bytes, proposer, adapter)
+        generation = Generation(request, self._token_bytes, Drafting(proposer, self.times, self._clock), adapter)
         arrival = self._clock()
         sequence = ScheduledSequence(
             id=self._num_added,
@@ -114,7 +121,7 @@ class EngineCore:
         outputs += self._draft()
         schedule = self.scheduler.schedule()
         self._pool.copy(self.pages.take_copies())
-        outputs += [self._advance(*each) for each in self._run(schedule)] if schedule else []
+        outputs += self._outputs(schedule) if schedule else []
         if self.config.check_integrity:
             self.check_integrity()
         return outputs
@@ -143,12 +150,44 @@ class EngineCore:
     def _draft(self) -> list[Output]:
         """Have every sequence that has none drafted; a drafter that raises fails its own request."""
         outputs = []
+        most = max(self.config.scheduler.max_drafted, self.config.scheduler.max_batched_tokens)
         for sequence, generation in list(self._live.values()):
             if not sequence.draft:
                 try:
-                    sequence.draft = generation.draft()
+                    sequence.draft = generation.draft(most)
                 except Exception as error:  # noqa: BLE001 -- a caller's code; the others go on
                     outputs.append(self._fail(sequence.id, _fault(error)))
+        return outputs
+
+    def _lengths(self, sequences: list[ScheduledSequence], num_scheduled: int, num_left: int) -> list[int]:
+        """How far to follow each one's draft; what is forced is no guess, and goes first."""
+        forced = [self._live[each.id][1].is_forced for each in sequences]
+        lengths = shares([each.num_draftable * is_so for each, is_so in zip(sequences, forced, strict=True)], num_left)
+        num_forced, num_running = sum(lengths), self.scheduler.stats().num_running
+        guessed = [place for place, is_so in enumerate(forced) if not is_so]
+        guesses = [
+            self._live[sequences[place].id][1].drafting.guess(sequences[place].num_draftable, num_running)
+            for place in guessed
+        ]
+        chosen = chosen_lengths(guesses, num_scheduled + num_forced, num_running, num_left - num_forced, self.times)
+        for place, length in zip(guessed, chosen, strict=True):
+            lengths[place] = length
+        return lengths
+
+    def _outputs(self, schedule: dict[int, int]) -> list[Output]:
+        """Run what is scheduled and book what it gave."""
+        plain = {id_: min(num_tokens, self._live[id_][0].num_pending) for id_, num_tokens in schedule.items()}
+        outputs = []
+        for request_id, num_tokens, chosen in self._run(schedule):
+            generation = self._live[request_id][1]
+            output = self._advance(request_id, num_tokens, chosen)
+            num_given = len(output.step.token_ids) if output.step else 0
+            num_drafted = num_tokens - plain[request_id]
+            generation.drafting.balance.book(
+                spent_s=self.times(sum(plain.values()) + num_drafted),
+                plain_s=self.times(sum(plain.values())) + max(0, num_given - 1) * self.times(len(schedule)),
+            )
+            outputs.append(output)
         return outputs
 
     def _run(self, schedule: dict[int, int]) -> list[_Chosen]:
@@ -164,6 +203,7 @@ class EngineCore:
         return [result for request_id, num_tokens in schedule.items() for result in self._run({request_id: num_tokens})]
 
     def _pass(self, schedule: dict[int, int]) -> list[_Chosen]:
+        self.num_passes += 1
         chunks = {id_: self._chunk(id_, num_tokens) for id_, num_tokens in schedule.items()}
         live = [self._live[request_id] for request_id in chunks]
         batch = Batch.of(
@@ -209,6 +249,7 @@ class EngineCore:
         """Book what the pass gave one sequence."""
         sequence, generation = self._live[request_id]
         generation.usage.forwards += 1
+        generation.usage.prefill_forwards += sequence.num_computed < sequence.prompt_len
         generation.usage.cached = sequence.num_cached_prompt
         generation.usage.preempted = sequence.num_preempted
         if chosen is None:
@@ -245,8 +286,12 @@ class EngineCore:
         return Output(request_id, error=error)
 
     def _remove(self, request_id: int) -> None:
-        del self._live[request_id]
+        _, generation = self._live.pop(request_id)
         self.scheduler.remove(request_id)
+        for source, usage in generation.usage.by_source.items():
+            total = self.drafted.setdefault(source, SourceUsage())
+            total.drafted += usage.drafted
+            total.accepted += usage.accepted
 
 
 def _fault(error: Exception) -> EngineFault:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from engine.projections import Adapter
 from engine.sampling import Choice, Sampler
-from engine.speculation.window import DraftWindow
+from engine.speculation.drafting import Drafting
 from engine.stopping import StopFinder
 from engine.types import (
     GenerationRequest,
     GenerationResult,
     GenerationStep,
     GenerationUsage,
-    Proposer,
     RowObserver,
     TokenLogprob,
 )
@@ -26,18 +25,16 @@ class Generation:
         self,
         request: GenerationRequest,
         token_bytes: Sequence[bytes],
-        proposer: Proposer | None = None,
+        drafting: Drafting,
         adapter: Adapter | None = None,
     ) -> None:
         self.request = request
         self.adapter = adapter
         self.sampler = Sampler(request)
-        self.usage = GenerationUsage(prompt=len(request.prompt_ids))
+        self.drafting = drafting
+        self.usage = GenerationUsage(prompt=len(request.prompt_ids), by_source=drafting.by_source)
         self.output_ids: list[int] = []
-        self._proposer = proposer
         self._drafts = True
-        self._silent_at: int | None = None  # the length of the output behind which the proposer knew nothing
-        self._window = DraftWindow()
         self._stops = StopFinder(token_bytes, request.stop_ids, request.stop)
         self._logprobs: list[TokenLogprob] = []
 
@@ -46,40 +43,37 @@ class Generation:
         """Whether the output has ended."""
         return self._stops.stopped or len(self.output_ids) == self.request.max_new_tokens
 
-    def draft(self) -> list[int]:
-        """What may come next; one place is left for the token that every pass gives for free.
+    def draft(self, most: int) -> list[int]:
+        """What may come next, up to `most` tokens; one place is left for the token that every pass gives for free.
 
         Forced ids ride as a draft does, as many as there are: all of it will be accepted.
         """
-        if self._drafts and self._is_forced:
-            return list(self.request.forced_ids[len(self.output_ids) : self.request.max_new_tokens - 1])
-        room = min(self._window.size, self.request.max_new_tokens - len(self.output_ids) - 1)
-        if self._proposer is None or room <= 0 or self._silent_at == len(self.output_ids):
+        if not self._drafts:
             return []
-        draft = list(self._proposer.propose(self.output_ids, room).token_ids[:room])
-        self._silent_at = None if draft else len(self.output_ids)
-        return draft
+        if self.is_forced:
+            return list(self.request.forced_ids[len(self.output_ids) : self.request.max_new_tokens - 1])
+        room = min(most, self.request.max_new_tokens - len(self.output_ids) - 1)
+        return list(self.drafting.propose(self.output_ids, room))
 
     def stop_drafting(self) -> None:
         """From now on a token a pass."""
-        self._proposer = None
         self._drafts = False
 
     @property
     def observer(self) -> RowObserver | None:
         """The drafter, where it wants to be shown what the model would have written along its drafts."""
-        proposer: object = self._proposer
+        proposer: object = self.drafting.proposer
         return proposer if isinstance(proposer, RowObserver) else None
 
     def take(self, choice: Choice, draft: Sequence[int]) -> GenerationStep:
         """Append what the model chose along a draft, up to the token that ends the output."""
         num_accepted = len(choice.token_ids) - 1
-        was_forced = self._is_forced
+        was_forced = self.is_forced
         taken = self._append(choice.token_ids)
         logprobs = choice.logprobs[: len(taken)]
         self._logprobs += logprobs
         if not was_forced:  # then it was no guess
-            self._window.observe(len(draft), num_accepted)
+            self.drafting.observe(taken, len(draft), len(self.output_ids))
             self.usage.drafted += len(draft)
             self.usage.accepted += min(num_accepted, len(taken))
         self.usage.completion = len(self.output_ids)
@@ -96,7 +90,8 @@ class Generation:
         )
 
     @property
-    def _is_forced(self) -> bool:
+    def is_forced(self) -> bool:
+        """Whether the next token is given, and so the draft no guess."""
         return len(self.output_ids) < len(self.request.forced_ids)
 
     def _append(self, token_ids: list[int]) -> list[int]:

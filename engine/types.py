@@ -52,6 +52,17 @@ class Draft:
         """A guess from one source, with the same hazard everywhere."""
         return cls(token_ids, (DraftRun(source, len(token_ids), hazard),) if token_ids else ())
 
+    def first(self, num_tokens: int) -> Draft:
+        """The guess at the first `num_tokens` of them."""
+        if num_tokens >= len(self.token_ids):
+            return self
+        runs, left = [], num_tokens
+        for run in self.runs:
+            if left > 0:
+                runs.append(DraftRun(run.source, min(run.num_tokens, left), run.hazard))
+                left -= run.num_tokens
+        return Draft(self.token_ids[:num_tokens], tuple(runs))
+
 
 class Proposer(Protocol):
     """Guesses what the model will write next; a wrong guess costs time and never changes the output."""
@@ -149,11 +160,26 @@ class GenerationRequest:
 
 
 @dataclass(slots=True)
+class SourceUsage:
+    """Draft tokens of one source that were put before the model, and those of them that it wrote, too."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def rejected(self) -> int:
+        """Those that it did not write, or that stood behind such a one."""
+        return self.drafted - self.accepted
+
+
+@dataclass(slots=True)
 class GenerationUsage:
     """Tokens of one request by reason, counted as it runs; `accepted <= drafted`, the rest was rejected.
 
     `cached` counts the prompt's tokens that were not run because their KV was there; `preempted`, how often the
-    sequence lost its pages to another and was run again.
+    sequence lost its pages to another and was run again. `prefill_forwards` are those of the `forwards` that ran tokens
+    of the prompt, the one with its last ones among them, which gives output, too. `by_source` splits `drafted` and
+    `accepted` by the names that the drafter gave its runs.
     """
 
     prompt: int = 0
@@ -162,7 +188,9 @@ class GenerationUsage:
     drafted: int = 0
     accepted: int = 0
     forwards: int = 0
+    prefill_forwards: int = 0
     preempted: int = 0
+    by_source: dict[str, SourceUsage] = field(default_factory=dict)
 
     @property
     def prefix_hit_rate(self) -> float:

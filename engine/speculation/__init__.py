@@ -1,6 +1,5 @@
 """Drafts: guesses at the output that the model confirms many at a time."""
 
 from engine.speculation.copy_draft import CopyDraft
-from engine.speculation.window import DraftWindow
 
-__all__ = ["CopyDraft", "DraftWindow"]
+__all__ = ["CopyDraft"]

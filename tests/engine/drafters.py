@@ -14,9 +14,10 @@ class Oracle:
     """Proposes what the model is known to write."""
 
     target: Sequence[int]
+    hazard: float = 0.01
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        return Draft.of(self.target[len(output_ids) : len(output_ids) + max_tokens])
+        return Draft.of(self.target[len(output_ids) : len(output_ids) + max_tokens], hazard=self.hazard)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -131,7 +131,7 @@ def test_a_draft_changes_the_passes_and_never_the_answer(drafter: str, temperatu
     result, _ = run_checked(tiny_engine(), request, DRAFTERS[drafter](target))
     assert result == expected
     if drafter == "oracle":
-        assert result.usage.forwards == 2  # drafts of 32 and of 36 (64, cut at the limit), and a free token each
+        assert result.usage.forwards == 1  # all of it beside the prompt, and a free token
         assert result.usage.accepted == result.usage.drafted == 70 - result.usage.forwards
     if drafter in ("always wrong", "silent"):
         assert (result.usage.forwards, result.usage.accepted) == (70, 0)
@@ -146,16 +146,14 @@ def test_a_long_draft_is_verified_block_by_block_up_to_its_first_miss(
     request = GenerationRequest(prompt=PROMPT, max_new_tokens=400, temperature=temperature)
     target = tiny_engine(512).run(request).token_ids
     wrong = [(token_id + 1) % VOCAB_SIZE for token_id in target]
-    monkeypatch.setattr("engine.speculation.window.FIRST", 256)
     core, blocks = EngineCore(tiny_decoder(), TOKEN_BYTES, tiny_limits(512)), []
-    logits = core.model.logits
 
-    def counted(hidden: Tensor) -> Tensor:
-        blocks.append(len(hidden))
-        return logits(hidden)
+    def counted(head: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+        return lambda hidden: blocks.append(len(hidden)) or head(hidden)
 
-    monkeypatch.setattr(core.model, "logits", counted)
-    core.add(request, Oracle([*target[:num_right], *wrong[num_right:]]))
+    monkeypatch.setattr(core.model, "logits", counted(core.model.logits))
+    monkeypatch.setattr(core.model, "likeliest", counted(core.model.likeliest))
+    core.add(request, Oracle([*target[:num_right], *wrong[num_right:]], hazard=1e-6))
     (output,) = core.step()
     assert output.step is not None
     assert output.step.token_ids == target[: num_right + 1]

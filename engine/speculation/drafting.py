@@ -1,0 +1,90 @@
+"""One request's drafts: when its drafter is asked, what may be tried of a draft, and what became of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from engine.speculation.balance import Balance
+from engine.speculation.hazard import DraftHazards
+from engine.speculation.lengths import Guess
+from engine.speculation.pass_times import PassTimes
+from engine.types import Draft, Proposer, SourceUsage
+
+ASKING_SHARE = 0.01
+"""While drafts are not worth a row, the drafter is asked so seldom that it takes that share of the passes' time."""
+
+NO_DRAFT = Draft((), ())
+
+
+class Drafting:
+    """A request's drafter between the passes.
+
+    The whole of a draft is kept, however much of it goes into a pass: what the model writes by itself is compared with
+    the rest. So it shows at no cost but the asking when drafts begin to be right again.
+    """
+
+    def __init__(
+        self, proposer: Proposer | None, times: PassTimes, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.proposer = proposer
+        self.by_source: dict[str, SourceUsage] = {}
+        self.balance = Balance()
+        self._times = times
+        self._clock = clock
+        self._hazards = DraftHazards()
+        self._draft = NO_DRAFT
+        self._asked_at: int | None = None  # the length of the output for which `_draft` is
+        self._ask_again_at = 0
+        self._asking_s = 0.0
+
+    def propose(self, output_ids: Sequence[int], room: int) -> Sequence[int]:
+        """Up to `room` tokens that may follow the output; the drafter is asked once for each output."""
+        num_output = len(output_ids)
+        if self._asked_at == num_output:
+            return self._draft.token_ids
+        self._draft = NO_DRAFT
+        if self.proposer is not None and room > 0 and num_output >= self._ask_again_at:
+            started = self._clock()
+            self._draft = _checked(self.proposer.propose(output_ids, room)).first(room)
+            self._asking_s = self._clock() - started
+            self._asked_at = num_output
+            self.balance.book(self._asking_s, 0.0)
+        return self._draft.token_ids
+
+    def guess(self, most: int, num_sequences: int) -> Guess:
+        """The draft, of which `most` tokens are of use in a pass with `num_sequences`, for the choice of its length."""
+        ahead_s = len(self._draft.token_ids) * self._times(num_sequences)
+        return Guess(tuple(self._hazards.runs(self._draft)), most, self.balance.left(ahead_s))
+
+    def observe(self, written_ids: Sequence[int], num_drafted: int, num_output: int) -> None:
+        """The model wrote these tokens in a pass that held the first `num_drafted` of the draft.
+
+        `num_output` is the length of the output with them.
+        """
+        draft, asked = self._draft, self._asked_at is not None
+        self._draft, self._asked_at = NO_DRAFT, None
+        if not draft.token_ids:
+            if asked:
+                self._hazards.observe_silence()
+            return
+        compared = list(zip(written_ids, draft.token_ids, strict=False))
+        num_right = next((at for at, (wrote, guessed) in enumerate(compared) if wrote != guessed), len(compared))
+        self._hazards.observe(draft, num_right, missed=num_right < len(compared))
+        self._count(draft, num_drafted, min(num_right, num_drafted))
+        if not num_drafted:
+            self._ask_again_at = num_output + int(self._asking_s / (ASKING_SHARE * self._times(1)))
+
+    def _count(self, draft: Draft, num_drafted: int, num_accepted: int) -> None:
+        for run in draft.first(num_drafted).runs:
+            counted = self.by_source.setdefault(run.source, SourceUsage())
+            counted.drafted += run.num_tokens
+            counted.accepted += min(run.num_tokens, num_accepted)
+            num_accepted -= min(run.num_tokens, num_accepted)
+
+
+def _checked(draft: Draft) -> Draft:
+    num_told = sum(run.num_tokens for run in draft.runs)
+    if num_told != len(draft.token_ids) or any(run.num_tokens < 0 for run in draft.runs):
+        raise ValueError(f"the draft's runs tell of {num_told} tokens and it has {len(draft.token_ids)}")
+    return draft
