@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from editor.scope.types import Span
 from editor.syntax import Survey, Symbol
 
-MAX_LINES = 24
+MAX_LINES = 16
 MAX_LINE_CHARS = 120
 
 _WORD = re.compile(r"\w+")

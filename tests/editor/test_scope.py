@@ -59,9 +59,10 @@ def test_a_change_in_a_function_gives_the_function_with_margins_and_the_rest_as_
     (region,) = scope.regions
     assert not scope.whole
     assert function("step_30") in region.text
-    assert region.num_lines < 20
+    assert region.text.startswith(function("step_29")), "a margin is a whole definition, if it is a short one"
+    assert region.text.endswith(function("step_31"))
     assert region.num_above > 0 < region.num_below
-    assert "def step_29(value):" in scope.outline
+    assert "def step_28(value):" in scope.outline
     assert "def step_30(value):" not in scope.outline
     assert len(scope.outline.split("\n")) <= MAX_LINES
     assert region.edit is None, "it is given the edit as it was sent"
@@ -151,10 +152,11 @@ def test_a_block_that_stands_nowhere_makes_it_whole() -> None:
 
 
 def test_a_block_with_a_typo_is_looked_for_where_it_nearly_stands() -> None:
-    edit = search("        total += count_of_step_33(valu)\n    return totl\n", "    return 0\n")
-    scope = scope_of(FUNCTIONS, edit)
+    text = FUNCTIONS.replace("count_of_step_33(value)", "sum(map(abs, [value, limit]))")
+    edit = search("        total += sum(map(abs, [valu, limit]))\n    return totl\n", "    return 0\n")
+    scope = scope_of(text, edit)
     assert not scope.whole
-    assert function("step_33") in scope.regions[0].text
+    assert "sum(map(abs" in scope.regions[0].text
 
 
 def test_a_new_definition_is_given_the_place_that_the_best_reading_has_for_it() -> None:
@@ -346,3 +348,11 @@ def test_at_the_ends_of_the_file_nothing_has_to_be_kept() -> None:
     region = Region(0, 4, "a\nb\nc\nd\n", num_above=0, num_below=1)
     assert region_kept([region], ["X\nd\n"]).ok
     assert not region_kept([region, replace(region, first_line=9)], ["X\nd\n", "X\n"]).ok
+
+
+def test_a_region_ends_where_a_long_definition_begins_or_ends() -> None:
+    long = "".join(f"    line_{number} = {number}\n" for number in range(80))
+    text = "".join(f"def {name}():\n{long.replace('line', name)}\n\n" for name in "abcd").removesuffix("\n\n")
+    (region,) = scope_of(text, search("    b_40 = 40\n", "    b_40 = 0\n")).regions
+    assert region.text == f"def b():\n{long.replace('line', 'b')}"
+    assert (region.num_above, region.num_below) == (0, 0)
