@@ -267,6 +267,7 @@ class EngineCore:
             return self._fail(request_id, _fault(error))
         step = generation.take(chosen.choice, chosen.draft)
         new_ids = list(step.token_ids)
+        generation.usage.near_ties += sum(chosen.near_ties[: len(new_ids)])
         self.scheduler.advance(request_id, sequence.num_pending + len(new_ids) - 1, new_ids)
         if not generation.finished:
             return Output(request_id, step=step)

@@ -13,6 +13,7 @@ from engine.kv_cache import CacheView, KVCache
 from engine.projections import AdapterRows, DecoderWeights, LayerWeights, Projection, ProjectionKind, Quantization
 from engine.weights.fingerprint import fingerprint
 from engine.weights.parameters import Parameters
+from kernels.accept import Likeliest, likeliest
 from kernels.attention import Scratch, causal_attention, single_queries
 from kernels.rms_norm import rms_norm
 from kernels.rope import apply_rope, rope_table
@@ -100,6 +101,11 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of the next token, [num_tokens, vocab_size], for the given hidden states."""
         return self.weights.lm_head(hidden)
+
+    @torch.inference_mode()
+    def likeliest(self, hidden: Tensor) -> Likeliest:
+        """The likeliest next token for each of the given hidden states, whose logits are not kept."""
+        return likeliest(hidden, self.weights.lm_head_tiles)
 
     def _attend(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: _Pass) -> Tensor:
         config, num_tokens = self.config, hidden.shape[0]

@@ -179,7 +179,8 @@ class GenerationUsage:
     `cached` counts the prompt's tokens that were not run because their KV was there; `preempted`, how often the
     sequence lost its pages to another and was run again. `prefill_forwards` are those of the `forwards` that ran tokens
     of the prompt, the one with its last ones among them, which gives output, too. `by_source` splits `drafted` and
-    `accepted` by the names that the drafter gave its runs.
+    `accepted` by the names that the drafter gave its runs. `near_ties` are greedy choices that were so
+    near a tie that the last bits, which depend on what runs beside a row, may have decided them.
     """
 
     prompt: int = 0
@@ -190,6 +191,7 @@ class GenerationUsage:
     forwards: int = 0
     prefill_forwards: int = 0
     preempted: int = 0
+    near_ties: int = 0
     by_source: dict[str, SourceUsage] = field(default_factory=dict)
 
     @property

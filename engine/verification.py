@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine.errors import NumericFault
 from engine.model import LM_HEAD_ROWS, Decoder
-from engine.sampling import Choice, Sampler, greedy
+from engine.sampling import Choice, Sampler, check_largest, is_near_tie
 from engine.types import RowObserver, TokenLogprob
+from kernels.accept import Likeliest, likeliest_of, num_accepted
 
 
 @dataclass(slots=True)
@@ -19,7 +22,7 @@ class Verification:
     """One sequence's rows of a pass: row i of `hidden` follows `output_ids + draft[:i]`.
 
     `chosen` are the tokens that the draft's accepted part and the model's departure from it come to, filled by
-    `verify`; with a `fault` there are none.
+    `verify`; a `fault` ends them. `near_ties` says of each whether it was a greedy choice that noise may turn.
     """
 
     hidden: Tensor  # [len(draft) + 1, hidden_size]
@@ -29,6 +32,7 @@ class Verification:
     observer: RowObserver | None = None
     chosen: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    near_ties: list[bool] = field(default_factory=list)
     likeliest: list[int] = field(default_factory=list)
     fault: NumericFault | None = None
 
@@ -37,6 +41,7 @@ class Verification:
             self.observer = None
         self.chosen += self.sampler.settled(len(self.output_ids), len(self.hidden))
         self.likeliest += self.chosen
+        self.near_ties += [False] * len(self.chosen)
 
     @property
     def choice(self) -> Choice:
@@ -45,85 +50,107 @@ class Verification:
 
     @property
     def next_rows(self) -> Tensor:
-        """The next block of rows whose logits are wanted; empty when the draft is confirmed or departed from, and as
-        many rows behind the departure were seen as the observer wants.
+        """The next block of rows that are wanted; empty when the draft is confirmed or departed from, and as many rows
+        behind the departure were seen as the observer wants.
         """
         start = end = 0
         if self.fault is None and self._on_track:
             start, end = len(self.chosen), len(self.hidden)
         elif self.fault is None and self.observer is not None:
-            rows_behind = self.observer.rows_behind(len(self.chosen) - 1, len(self.draft))
-            start, end = len(self.likeliest), len(self.chosen) + rows_behind
+            start = len(self.likeliest)
+            end = len(self.chosen) + self.observer.rows_behind(len(self.chosen) - 1, len(self.draft))
         return self.hidden[start : max(start, min(end, start + LM_HEAD_ROWS))]
 
-    def take(self, logits: Tensor) -> None:
+    @property
+    def wants_logits(self) -> bool:
+        """Whether the likeliest tokens of the next rows are not enough."""
+        return self._on_track and not self.sampler.is_plain_greedy
+
+    def take_logits(self, logits: Tensor) -> None:
         """Choose from the logits of `next_rows`."""
-        if self.observer is not None:
-            self._observe(logits)
+        if self.wants_logits:
+            self._sample(logits)
+        else:
+            self.take(likeliest_of(logits))
+
+    def take(self, found: Likeliest) -> None:
+        """Choose the likeliest tokens of `next_rows`, as far as they follow the draft and one further."""
         if self._on_track:
-            self._choose(logits)
+            self._choose(found)
+        self._keep(found)
 
     def show(self) -> None:
         """Let the observer see what the draft's rows came to."""
-        if self.observer is not None and self.fault is None:
+        if self.observer is not None:
             self.observer.observe(len(self.output_ids), self.draft, self.likeliest)
 
     @property
     def _on_track(self) -> bool:
         return self.chosen == self.draft[: len(self.chosen)]
 
-    def _observe(self, logits: Tensor) -> None:
-        try:
-            self.likeliest += greedy(logits)
-        except NumericFault:  # a row that is needed fails the request; behind it nothing is shown
-            self.observer = None
-
-    def _choose(self, logits: Tensor) -> None:
+    def _choose(self, found: Likeliest) -> None:
         start = len(self.chosen)
-        expected = self.draft[start:]
+        count = min(num_accepted(found.token_ids, self.draft[start:]) + 1, len(found.token_ids))
         try:
-            if self.sampler.is_plain_greedy:
-                self.chosen += _greedy_along(logits, expected)
-                return
-            choice = self.sampler.choose(logits, [*self.output_ids, *self.draft[:start]], expected)
+            for row, largest in enumerate(found.largest[:count].tolist()):
+                check_largest(largest, row, f"output token {len(self.output_ids) + start + row}")
         except NumericFault as fault:
             self.fault = fault
+            return
+        self.chosen += found.token_ids[:count].tolist()
+        self.near_ties += is_near_tie(found.rows(0, count), self.hidden.dtype).tolist()
+
+    def _sample(self, logits: Tensor) -> None:
+        start = len(self.chosen)
+        try:
+            choice = self.sampler.choose(logits, [*self.output_ids, *self.draft[:start]], self.draft[start:])
+        except NumericFault as fault:
+            self.fault = fault
+            return
+        self.chosen += choice.token_ids
+        self.near_ties += [False] * len(choice.token_ids)
+        self.logprobs += choice.logprobs
+        if self.observer is not None:
+            self._keep(likeliest_of(logits))
+
+    def _keep(self, found: Likeliest) -> None:
+        """For the observer; behind what is no number nothing is shown."""
+        if self.observer is None:
+            return
+        if np.isfinite(found.largest).all():
+            self.likeliest += found.token_ids.tolist()
         else:
-            self.chosen += choice.token_ids
-            self.logprobs += choice.logprobs
+            self.observer = None
 
 
 def verify(model: Decoder, verifications: Sequence[Verification]) -> None:
-    """Choose for all of them, with few passes of the LM head, and none over rows behind a departure.
+    """Choose for all of them, with few passes of the LM head, and none over rows behind a departure that nobody wants.
 
-    The LM head's weights are read once for up to LM_HEAD_ROWS rows, whomever they belong to; the logits of more are
-    never in memory at once.
+    The LM head's weights are read once for up to LM_HEAD_ROWS rows, whomever they belong to. Where the likeliest
+    tokens are all that is asked for, their logits are in memory for a part of the vocabulary at a time; else those of
+    LM_HEAD_ROWS rows are.
     """
-    while active := [each for each in verifications if len(each.next_rows)]:
+    while active := [(each, rows) for each in verifications if len(rows := each.next_rows)]:
         for piece in _pieces(active):
-            blocks = [each.next_rows for each in piece]
-            logits = model.logits(blocks[0] if len(blocks) == 1 else torch.cat(blocks))
-            for each, part in zip(piece, torch.split(logits, [len(block) for block in blocks]), strict=True):
-                each.take(part)
+            sizes = [len(rows) for _, rows in piece]
+            hidden = piece[0][1] if len(piece) == 1 else torch.cat([rows for _, rows in piece])
+            if any(each.wants_logits for each, _ in piece):
+                for (each, _), logits in zip(piece, torch.split(model.logits(hidden), sizes), strict=True):
+                    each.take_logits(logits)
+            else:
+                found = model.likeliest(hidden)
+                for (each, _), (first, last) in zip(piece, pairwise(accumulate(sizes, initial=0)), strict=True):
+                    each.take(found.rows(first, last))
 
 
-def _pieces(active: Sequence[Verification]) -> Iterator[list[Verification]]:
+def _pieces(active: Sequence[tuple[Verification, Tensor]]) -> Iterator[list[tuple[Verification, Tensor]]]:
     """Groups whose next rows are LM_HEAD_ROWS or fewer together."""
-    piece: list[Verification] = []
+    piece: list[tuple[Verification, Tensor]] = []
     num_rows = 0
-    for each in active:
-        if piece and num_rows + len(each.next_rows) > LM_HEAD_ROWS:
+    for each, rows in active:
+        if piece and num_rows + len(rows) > LM_HEAD_ROWS:
             yield piece
             piece, num_rows = [], 0
-        piece.append(each)
-        num_rows += len(each.next_rows)
+        piece.append((each, rows))
+        num_rows += len(rows)
     yield piece
-
-
-def _greedy_along(logits: Tensor, draft: Sequence[int]) -> list[int]:
-    """The likeliest tokens as far as they follow the draft, and the first that departs from it."""
-    chosen = greedy(logits)
-    for count, token_id in enumerate(chosen, start=1):
-        if list(draft[count - 1 : count]) != [token_id]:
-            return chosen[:count]
-    return chosen

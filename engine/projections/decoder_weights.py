@@ -10,9 +10,11 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.errors import WeightsError
 from engine.projections.choice import Store, fastest, quantised
+from engine.projections.tiled import Tiled, in_tiles
 from engine.projections.types import Projection, Quantization
 from engine.projections.unpacking import UnpackingBuffer
 from engine.weights.parameters import LayerParameters, Parameters
+from kernels.accept import TILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,13 @@ class DecoderWeights:
             embedding=parameters.embedding,
             layers=tuple(LayerWeights.from_parameters(layer, store) for layer in parameters.take_layers()),
             final_norm=parameters.final_norm,
-            lm_head=store_head(parameters.lm_head, None),
+            lm_head=in_tiles(parameters.lm_head, store_head, TILE),
         )
+
+    @property
+    def lm_head_tiles(self) -> tuple[Projection, ...]:
+        """The LM head a part of the vocabulary at a time, in the order of the token ids."""
+        return self.lm_head.tiles if isinstance(self.lm_head, Tiled) else (self.lm_head,)
 
     @property
     def device(self) -> torch.device:

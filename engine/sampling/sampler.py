@@ -52,7 +52,7 @@ class Sampler:
 
     @property
     def is_plain_greedy(self) -> bool:
-        """The largest logit is all that is asked for, behind what is settled: `greedy` over rows gives the same."""
+        """The largest logit is all that is asked for, behind what is settled: the likeliest tokens are its choice."""
         request = self._request
         return request.temperature == 0.0 and request.logprobs is None and not (self._bias or self._penalty)
 

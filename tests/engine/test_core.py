@@ -17,6 +17,7 @@ from engine.kv_pool import PoolView
 from engine.model import LM_HEAD_ROWS, Decoder
 from engine.types import GenerationRequest, Proposer
 from engine.weights import LoraAdapter, load, save_folder
+from kernels.accept import Likeliest
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model
 from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
 from tests.engine.test_lora import write_adapter
@@ -208,13 +209,13 @@ def test_a_draft_is_verified_through_several_blocks_of_the_lm_head(monkeypatch: 
     request = GenerationRequest(prompt=PROMPT, max_new_tokens=170)
     target = alone(core.model, request)
     rows: list[int] = []
-    real = core.model.logits
+    real = core.model.likeliest
 
-    def counted(hidden: Tensor) -> Tensor:
+    def counted(hidden: Tensor) -> Likeliest:
         rows.append(len(hidden))
         return real(hidden)
 
-    monkeypatch.setattr(core.model, "logits", counted)
+    monkeypatch.setattr(core.model, "likeliest", counted)
     result = run_one(core, request, Oracle(target.token_ids))
     assert same(result, target)
     assert max(rows) == LM_HEAD_ROWS
@@ -223,8 +224,8 @@ def test_a_draft_is_verified_through_several_blocks_of_the_lm_head(monkeypatch: 
 
 def test_the_drafts_of_many_share_the_lm_head_within_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     core, rows = make_core(), []
-    real = core.model.logits
-    monkeypatch.setattr(core.model, "logits", lambda hidden: rows.append(len(hidden)) or real(hidden))
+    real = core.model.likeliest
+    monkeypatch.setattr(core.model, "likeliest", lambda hidden: rows.append(len(hidden)) or real(hidden))
     for number in range(4):
         request = GenerationRequest(prompt=[number, 2], max_new_tokens=30)
         core.add(request, Oracle(alone(tiny_model(), request).token_ids))
@@ -235,8 +236,8 @@ def test_the_drafts_of_many_share_the_lm_head_within_its_rows(monkeypatch: pytes
 
 def test_decodes_share_one_pass_of_the_lm_head(monkeypatch: pytest.MonkeyPatch) -> None:
     core, calls = make_core(), []
-    real = core.model.logits
-    monkeypatch.setattr(core.model, "logits", lambda hidden: calls.append(len(hidden)) or real(hidden))
+    real = core.model.likeliest
+    monkeypatch.setattr(core.model, "likeliest", lambda hidden: calls.append(len(hidden)) or real(hidden))
     for number in range(5):
         core.add(GenerationRequest(prompt=[number, 2], max_new_tokens=4))
     drain(core)

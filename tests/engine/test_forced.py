@@ -109,8 +109,8 @@ def test_the_model_goes_on_behind_them() -> None:
 
 def test_without_log_probabilities_they_cost_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     core, rows = make_core(), []
-    real = core.model.logits
-    monkeypatch.setattr(core.model, "logits", lambda hidden: rows.append(len(hidden)) or real(hidden))
+    real = core.model.likeliest
+    monkeypatch.setattr(core.model, "likeliest", lambda hidden: rows.append(len(hidden)) or real(hidden))
     run_one(core, forcing(SOME_IDS, logprobs=None))
     assert rows == []
     result = run_one(core, forcing(SOME_IDS[:20], logprobs=None, max_new_tokens=23))
@@ -181,7 +181,7 @@ def test_a_real_models_scores_are_those_of_one_plain_pass(
 def test_hidden_rows_are_those_of_the_forced_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits are made of the rows before each scored id, and of no other."""
     core, rows = make_core(), []
-    real = core.model.logits
+    real = core.model.likeliest
 
     def counted(hidden: Tensor) -> Tensor:
         rows.append(len(hidden))

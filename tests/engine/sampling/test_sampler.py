@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.errors import NumericFault
-from engine.sampling import Choice, Sampler, greedy
+from engine.sampling import Choice, Sampler
 from engine.sampling.stream import uniform
 from engine.types import GenerationRequest
 from tests.engine.sampling import slow
@@ -176,7 +176,7 @@ def test_logits_are_not_written_to() -> None:
 @pytest.mark.parametrize("temperature", [1e-4, 1e-30, 5e-324])
 def test_a_tiny_temperature_is_as_good_as_greedy(temperature: float) -> None:
     logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(0)) * 20
-    draft = greedy(logits)
+    draft = logits.argmax(dim=-1).tolist()
     assert Sampler(slow.request(temperature=temperature)).choose(logits, [], draft).token_ids == draft
 
 
@@ -193,7 +193,7 @@ def test_a_bias_is_added_before_the_penalty_is_taken() -> None:
     assert Sampler(request).choose(logits, [], []).token_ids == [1]
 
 
-def test_plain_greedy_is_what_greedy_does() -> None:
+def test_plain_greedy_asks_for_nothing_but_the_likeliest() -> None:
     assert Sampler(slow.request(top_p=0.5, top_k=3, min_p=0.1, seed=4)).is_plain_greedy
     others = [{"temperature": 0.1}, {"logprobs": 0}, {"logit_bias": {1: 0.5}}, {"repetition_penalty": 0.9}]
     assert not any(Sampler(slow.request(**changes)).is_plain_greedy for changes in others)

@@ -1,0 +1,109 @@
+"""The likeliest tokens and what they confirm of a draft: as the written-out way says, however they are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernels.accept import Likeliest, likeliest, likeliest_of, num_accepted, reference
+from kernels.accept.rows import _on_device
+
+WAYS = [likeliest_of, _on_device]
+"""Of the CPU and of a device; each works on both."""
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def check_same(actual: Likeliest, expected: Likeliest) -> None:
+    assert np.array_equal(actual.largest, expected.largest, equal_nan=True)
+    numbers = ~np.isnan(expected.largest)
+    assert np.array_equal(actual.token_ids[numbers], expected.token_ids[numbers])
+    assert np.array_equal(actual.second[numbers], expected.second[numbers])
+    assert actual.largest.dtype == actual.second.dtype == np.float32
+
+
+values = st.one_of(
+    st.integers(-3, 3).map(float), st.sampled_from([0.0, -0.0, float("-inf"), float("inf"), 1e-30]), st.floats(-60, 60)
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(st.data(), st.integers(1, 4), st.sampled_from([1, 2, 7, 15, 16, 32, 48, 64]), st.sampled_from(DTYPES))
+def test_the_first_of_the_likeliest_and_the_next_one(
+    way: Callable[[Tensor], Likeliest], data: st.DataObject, num_rows: int, vocab_size: int, dtype: torch.dtype
+) -> None:
+    """Small numbers of few kinds, so that ties are everywhere, zeros with either sign among them."""
+    rows = [data.draw(st.lists(values, min_size=vocab_size, max_size=vocab_size)) for _ in range(num_rows)]
+    logits = torch.tensor(rows).to(dtype)
+    check_same(way(logits), reference.likeliest(logits))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shift", [0.0, 30.0, -30.0])
+def test_rows_of_a_real_size(way: Callable[[Tensor], Likeliest], dtype: torch.dtype, shift: float) -> None:
+    logits = (torch.randn(5, 5008, generator=torch.Generator().manual_seed(0)) * 4 + shift).to(dtype)
+    check_same(way(logits), reference.likeliest(logits))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("place", [0, 500, 999])
+@pytest.mark.parametrize("bits", ["quiet", "negative"])
+def test_a_row_with_a_nan_says_so(
+    way: Callable[[Tensor], Likeliest], dtype: torch.dtype, place: int, bits: str
+) -> None:
+    """A NaN with its sign set is what x86 makes of 0 * inf; its bits are those of a small integer."""
+    logits = torch.randn(4, 1008, generator=torch.Generator().manual_seed(0)).to(dtype)
+    nan = torch.tensor(float("nan"), dtype=dtype)
+    logits[2, place] = nan if bits == "quiet" else torch.copysign(nan, torch.tensor(-1.0, dtype=dtype))
+    found = way(logits)
+    assert np.isnan(found.largest).tolist() == [False, False, True, False]
+    check_same(found, reference.likeliest(logits))
+
+
+def test_rows_of_a_wider_tensor_are_read_where_they_lie() -> None:
+    for dtype in DTYPES:
+        logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0)).to(dtype)
+        check_same(likeliest_of(logits[::2, 5:40]), reference.likeliest(logits[::2, 5:40]))
+        assert torch.equal(logits, torch.randn(6, 50, generator=torch.Generator().manual_seed(0)).to(dtype))
+
+
+@given(st.data(), st.sampled_from(DTYPES), st.lists(st.integers(1, 20), min_size=1, max_size=5))
+def test_a_vocabulary_in_tiles_gives_what_all_of_it_gives(
+    data: st.DataObject, dtype: torch.dtype, sizes: list[int]
+) -> None:
+    """Each tile's logits are handed out in the same memory, as an allocator may: none may be kept."""
+    rows = [data.draw(st.lists(values, min_size=sum(sizes), max_size=sum(sizes))) for _ in range(3)]
+    if data.draw(st.booleans()):
+        rows[1][data.draw(st.integers(0, sum(sizes) - 1))] = float("nan")
+    logits = torch.tensor(rows).to(dtype)
+    memory = torch.empty(3 * max(sizes), dtype=dtype)
+    calls: list[int] = []
+
+    def tile(part: Tensor) -> Callable[[Tensor], Tensor]:
+        def give(hidden: Tensor) -> Tensor:
+            calls.append(len(hidden))
+            memory.fill_(99.0)
+            return memory[: part.numel()].view(part.shape).copy_(part)
+
+        return give
+
+    found = likeliest(torch.zeros(3, 4), [tile(part) for part in logits.split(sizes, dim=1)])
+    check_same(found, reference.likeliest(logits))
+    assert calls == [3] * len(sizes)
+
+
+@given(st.lists(st.integers(0, 2), max_size=9), st.lists(st.integers(0, 2), max_size=9))
+def test_a_draft_is_accepted_up_to_the_first_other_token(chosen: list[int], draft: list[int]) -> None:
+    assert num_accepted(np.array(chosen, dtype=np.intp), draft) == reference.num_accepted(chosen, draft)
+
+
+def test_gaps_say_how_near_a_tie_a_choice_was() -> None:
+    assert likeliest_of(torch.tensor([[1.0, 3.0, 2.5], [2.0, 2.0, 0.0]])).gaps.tolist() == [0.5, 0.0]
+    assert likeliest_of(torch.tensor([[1.0]])).gaps.tolist() == [float("inf")]
