@@ -42,7 +42,7 @@ def main() -> None:
     """Measure every model, print the tables and write the JSON."""
     options = _options()
     cache_dir = ModelSettings.from_env(os.environ).cache_dir
-    peers = [name for name in options.peers.split(",") if name and _is_there(name, cache_dir)]
+    peers = [name for name in options.peers.split(",") if name and is_there(name, cache_dir)]
     print(describe(), flush=True)
     load = os.getloadavg()[0]
     if load > BUSY:
@@ -81,7 +81,8 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _is_there(name: str, cache_dir: Path) -> bool:
+def is_there(name: str, cache_dir: Path) -> bool:
+    """Tell whether a peer can take part; one that cannot is named."""
     if name not in PEERS:
         sys.exit(f"there is no peer {name!r}; there are {', '.join(PEERS)}")
     there = PEERS[name].python(cache_dir) is not None

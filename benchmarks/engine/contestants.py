@@ -12,11 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from agent_runtime.models.converted import copy_path
-from agent_runtime.models.resolve import resolve
+from agent_runtime.models.resolve import ModelFiles, resolve
 from agent_runtime.models.store import Store
 from agent_runtime.process import settings, spin_settings
-from benchmarks.peers.contestant import Contestant
-from benchmarks.peers.environments import PEERS
+from benchmarks.peers.contestant import Contestant, ContestantFailed
+from benchmarks.peers.environments import PEERS, Peer
 from engine.config import ModelConfig
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -40,11 +40,23 @@ class Entrants:
 
 
 @contextmanager
-def entrants(model: str, context: int, peers: Sequence[str], cache_dir: Path) -> Iterator[Entrants]:
-    """Load `model` in all of them, one after the other; raises ContestantFailed. They end with the context."""
+def entrants(
+    model: str,
+    context: int,
+    peers: Sequence[str],
+    cache_dir: Path,
+    *,
+    module: str = "benchmarks.engine.ours",
+    speculation: bool = False,
+) -> Iterator[Entrants]:
+    """Load `model` in all of them, one after the other. They end with the context.
+
+    `module` serves our engine. With `speculation`, the peers are started so that jobs may say how to draft. A peer that
+    cannot be started is named and left out; raises ContestantFailed where ours cannot.
+    """
     with ExitStack() as stack:
         environ = settings(os.environ)
-        command = [sys.executable, "-m", "benchmarks.engine.ours", "--model", model, "--context", str(context)]
+        command = [sys.executable, "-m", module, "--model", model, "--context", str(context)]
         ours = stack.enter_context(Contestant(OURS, command, CHECKOUT, environ))
         files = resolve(model, Store(cache_dir))
         folder = files.path if files.kind == "safetensors" else copy_path(files, cache_dir)  # which ours has made
@@ -54,13 +66,28 @@ def entrants(model: str, context: int, peers: Sequence[str], cache_dir: Path) ->
         machine = stack.enter_context(Contestant("machine", command, CHECKOUT, environ))
         outside = Path(stack.enter_context(TemporaryDirectory(prefix="hunk-peers-")))
         (outside / "benchmarks").symlink_to(CHECKOUT / "benchmarks")  # and nothing else of the checkout
-        context = min(context, config.max_positions)
         started = []
         for name in peers:
-            python = PEERS[name].python(cache_dir)
-            assert python is not None, f"{name} has no environment"
-            command = [str(python), "-P", "-m", PEERS[name].module]
-            command += ["--model", str(folder), "--context", str(context)]
-            its_environ = spin_settings(os.environ) | PEERS[name].environ(cache_dir) | {"PYTHONPATH": str(outside)}
-            started.append(stack.enter_context(Contestant(name, command, outside, its_environ)))
+            options = [
+                "--context",
+                str(min(context, config.max_positions)),
+                *(["--speculation"] if speculation else []),
+            ]
+            try:
+                started.append(stack.enter_context(_start(PEERS[name], files, folder, options, cache_dir, outside)))
+            except ContestantFailed as error:
+                print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
         yield Entrants(folder, config, machine, ours, tuple(started))
+
+
+def _start(
+    peer: Peer, files: ModelFiles, folder: Path, options: Sequence[str], cache_dir: Path, outside: Path
+) -> Contestant:
+    python = peer.python(cache_dir)
+    assert python is not None, f"{peer.name} has no environment"
+    if peer.reads_gguf and files.kind != "gguf":
+        raise ContestantFailed(f"it reads GGUF files only, and {files.name} is none")
+    model = files.path if peer.reads_gguf else folder
+    command = [str(python), "-P", "-m", peer.module, "--model", str(model), *options]
+    environ = spin_settings(os.environ) | peer.environ(cache_dir) | {"PYTHONPATH": str(outside)}
+    return Contestant(peer.name, command, outside, environ)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,11 +19,11 @@ from benchmarks.peers.jobs import Job, Recorder
 from benchmarks.peers.serving import peak_bytes, serve, take_stdout
 from engine.core import EngineCore
 from engine.engine_config import EngineConfig
-from engine.speculation import window
 from engine.types import Draft, GenerationRequest, Output, Proposer
 
 KV_BYTES = 2 << 30
 MOST_LOGPROBS = 100
+SURE = 1e-9
 FAR = 1e9
 """Stands for a token that is not among the likeliest ones."""
 
@@ -36,8 +35,8 @@ class FixedDraft:
         self._token_ids = list(token_ids)
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        """The draft."""
-        return Draft.of(self._token_ids[:max_tokens])
+        """The draft, said to be right: so all of it is put into the pass, whatever a row costs."""
+        return Draft.of(self._token_ids[:max_tokens], hazard=SURE)
 
 
 class Ours:
@@ -50,11 +49,15 @@ class Ours:
     def run(self, raw: dict[str, Any]) -> list[dict[str, Any]]:
         """Run a job."""
         job = Job.from_json(raw)
+        return self._run(job, [None] * len(job.arrivals))
+
+    def _run(self, job: Job, proposers: Sequence[Proposer | None]) -> list[dict[str, Any]]:
+        """Run a job; `proposers` draft for its requests."""
         recorder = Recorder(job, time.perf_counter())
         numbers: dict[int, int] = {}
         while (due := recorder.due(time.perf_counter())) or self._core.has_pending_work():
             for number, arrival in due:
-                numbers[self._add(arrival.prompt_ids, arrival.num_new, job.salt)] = number
+                numbers[self._add(arrival.prompt_ids, arrival.num_new, job.salt, proposers[number])] = number
             for output in self._step():
                 if output.step is not None:
                     recorder.tokens(numbers[output.id], output.step.token_ids, time.perf_counter())
@@ -63,18 +66,18 @@ class Ours:
     def verify(self, asked: dict[str, Any]) -> list[tuple[int, list[float]]]:
         """Seconds of one step of the engine over k tokens, the prompt's last one and k - 1 drafted, for each k.
 
-        All of the prompt but its last token is cached. The draft is what the engine wrote before, so it is confirmed,
-        but where rounding tips a near-tie.
+        All of the prompt but its last token is cached. The draft is what the engine wrote before (`reference`, where
+        that is known), so it is confirmed, but where rounding tips a near-tie.
         """
         prompt, sizes, repeats = asked["prompt_ids"], asked["sizes"], range(asked["repeats"])
         self._num_verified += 1
         salt = f"verify:{self._num_verified}"
-        reference = self._output(self._add(prompt, max(sizes), salt))
-        with _drafts_of(max(sizes)):
-            return [
-                (size, [self._seconds_of_pass(prompt, size, FixedDraft(reference[: size - 1]), salt) for _ in repeats])
-                for size in sizes
-            ]
+        reference = asked.get("reference") or self._output(self._add(prompt, max(sizes), salt))
+        self._output(self._add(prompt, 1, salt))
+        return [
+            (size, [self._seconds_of_pass(prompt, size, FixedDraft(reference[: size - 1]), salt) for _ in repeats])
+            for size in sizes
+        ]
 
     def margin(self, asked: dict[str, Any]) -> float:
         """By how much the model finds `first` likelier than `second` behind `context`, natural logarithm."""
@@ -113,17 +116,6 @@ class Ours:
         seconds = time.perf_counter() - began
         self._core.cancel(request_id)  # where a near-tie left it unfinished
         return seconds
-
-
-@contextmanager
-def _drafts_of(num_tokens: int) -> Iterator[None]:
-    """Have drafts be as long as is asked for, not as has paid before."""
-    before = window.FIRST, window.LARGEST
-    window.FIRST = window.LARGEST = num_tokens
-    try:
-        yield
-    finally:
-        window.FIRST, window.LARGEST = before
 
 
 def _open_core(model: str, context: int) -> EngineCore:

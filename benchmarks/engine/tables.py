@@ -30,12 +30,12 @@ def _figure_table(outcome: Outcome) -> str:
     heads = ["", OURS, *(head for peer in peers for head in (peer, "ours ahead"))]
     lines = []
     for row in figure_rows(outcome):
-        cells = [TITLES[row["figure"]], _number(row["median"][OURS])]
+        cells = [TITLES[row["figure"]], number(row["median"][OURS])]
         for peer in peers:
             ahead = row["ours_ahead"].get(peer)
-            cells += [_number(row["median"].get(peer)), "-" if ahead is None else f"{ahead:.2f} x"]
+            cells += [number(row["median"].get(peer)), "-" if ahead is None else f"{ahead:.2f} x"]
         lines.append(cells)
-    return _table(heads, lines)
+    return table(heads, lines)
 
 
 def _pass_table(rows: Iterable[Row]) -> str:
@@ -51,7 +51,7 @@ def _pass_table(rows: Iterable[Row]) -> str:
         ]
         for row in rows
     ]
-    return _table(heads, lines)
+    return table(heads, lines)
 
 
 def _agreement_line(peer: str, by_measure: Mapping[str, Agreement]) -> str:
@@ -65,13 +65,13 @@ def _agreement_line(peer: str, by_measure: Mapping[str, Agreement]) -> str:
     )
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Markdown, the columns padded."""
     widths = [max(len(line[column]) for line in (heads, *lines)) for column in range(len(heads))]
     padded = [

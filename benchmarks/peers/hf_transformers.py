@@ -1,4 +1,7 @@
-"""transformers' `generate` as a contestant, bf16, greedy, one padded batch at a time; run outside the checkout."""
+"""transformers' `generate` as a contestant, bf16, greedy, one padded batch at a time; run outside the checkout.
+
+Its own speculation is prompt lookup; `num_tokens` is how many it drafts, for a single request.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,15 @@ class Transformers:
         rows = [[PAD_ID] * (prompt_len - len(one.prompt_ids)) + list(one.prompt_ids) for one in arrivals]
         masks = [[0] * (prompt_len - len(one.prompt_ids)) + [1] * len(one.prompt_ids) for one in arrivals]
 
+        num_seen = prompt_len
+
         def note(input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
-            """Called as a stopping criterion behind every token: int64 [batch, tokens so far]."""
+            """Called as a stopping criterion behind every pass: int64 [batch, tokens so far]."""
+            nonlocal num_seen
             now = time.perf_counter()
-            for number, token_id in enumerate(input_ids[:, -1].tolist()):
-                recorder.tokens(number, [token_id], now)
+            for number, token_ids in enumerate(input_ids[:, num_seen:].tolist()):
+                recorder.tokens(number, token_ids[: prompt_len + arrivals[0].num_new - num_seen], now)
+            num_seen = input_ids.shape[1]
             return torch.zeros(len(input_ids), dtype=torch.bool)
 
         self._model.generate(
@@ -50,6 +57,7 @@ class Transformers:
             do_sample=False,
             pad_token_id=PAD_ID,
             stopping_criteria=[note],
+            prompt_lookup_num_tokens=job.speculation.get("num_tokens"),
         )
         return [asdict(answer) for answer in recorder.answers()]
 
@@ -59,6 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="a folder with config.json and model.safetensors")
     parser.add_argument("--context", type=int, required=True, help="not needed here")
+    parser.add_argument("--speculation", action="store_true", help="jobs say how to draft; they always may")
     options = parser.parse_args()
     channel = take_stdout()
     from transformers import __version__

