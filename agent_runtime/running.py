@@ -17,7 +17,7 @@ from agent_runtime.errors import (
     ModelUnavailable,
     TooLarge,
 )
-from agent_runtime.types import Usage, Watcher
+from agent_runtime.types import SourceUsage, Usage, Watcher
 from engine import errors as engine_errors
 from engine.engine import Engine
 from engine.streams import Stream
@@ -95,5 +95,10 @@ def usage_of(counted: GenerationUsage) -> Usage:
         accepted=counted.accepted,
         rejected=counted.drafted - counted.accepted,
         forwards=counted.forwards,
+        prefill_forwards=counted.prefill_forwards,
+        by_source={
+            source: SourceUsage(each.drafted, each.accepted, each.rejected)
+            for source, each in counted.by_source.items()
+        },
         prefix_hit_rate=counted.cached / counted.prompt,
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale
-from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage
+from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, SourceUsage, Usage
 from editor.types import Check
 
 PROBLEM_TYPE = "urn:hunk:problem:"
@@ -30,7 +30,14 @@ def result_to_json(result: ApplyResult) -> dict[str, Any]:
 def result_from_json(answer: Mapping[str, Any]) -> ApplyResult:
     """The answer of a service; fields of a later version are passed over. Raises KeyError or TypeError."""
     files = tuple(_file_from_json(file) for file in answer["files"])
-    return ApplyResult(files, Usage(**_known(Usage, answer["usage"])), dict(answer["timings"]))
+    return ApplyResult(files, _usage_from_json(answer["usage"]), dict(answer["timings"]))
+
+
+def _usage_from_json(usage: Mapping[str, Any]) -> Usage:
+    by_source = {
+        source: SourceUsage(**_known(SourceUsage, each)) for source, each in usage.get("by_source", {}).items()
+    }
+    return Usage(**_known(Usage, usage) | {"by_source": by_source})
 
 
 def _file_from_json(file: Mapping[str, Any]) -> FileResult:

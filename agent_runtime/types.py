@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
@@ -100,11 +100,25 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceUsage:
+    """Draft tokens of one source, such as `merge`: `drafted` = `accepted` + `rejected`."""
+
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+
+    def plus(self, other: SourceUsage) -> SourceUsage:
+        """The sum of both."""
+        return SourceUsage(self.drafted + other.drafted, self.accepted + other.accepted, self.rejected + other.rejected)
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens by reason. `prompt` splits into `cached` + `reused_approximate` + `recomputed`; `forwards` counts passes.
 
-    `drafted` = `accepted` + `rejected` counts draft tokens that were put before the model. `prefix_hit_rate` is
-    `cached / prompt` in [0, 1].
+    `drafted` = `accepted` + `rejected` counts draft tokens that were put before the model; `by_source` splits them by
+    where they were copied from. `prefill_forwards` are those of the `forwards` that ran the prompt's tokens.
+    `prefix_hit_rate` is `cached / prompt` in [0, 1].
     """
 
     prompt: int = 0
@@ -116,15 +130,21 @@ class Usage:
     accepted: int = 0
     rejected: int = 0
     forwards: int = 0
+    prefill_forwards: int = 0
     prefix_hit_rate: float = 0.0
+    by_source: Mapping[str, SourceUsage] = field(default_factory=dict)
 
 
 def total_usage(parts: Iterable[Usage]) -> Usage:
     """The sum of what several applies used."""
     parts = list(parts)
-    counts = {count.name: sum(getattr(part, count.name) for part in parts) for count in fields(Usage)}
+    names = [count.name for count in fields(Usage) if count.name not in ("prefix_hit_rate", "by_source")]
+    counts = {name: sum(getattr(part, name) for part in parts) for name in names}
+    by_source: dict[str, SourceUsage] = {}
+    for source, usage in (each for part in parts for each in part.by_source.items()):
+        by_source[source] = by_source.get(source, SourceUsage()).plus(usage)
     rate = counts["cached"] / counts["prompt"] if counts["prompt"] else 0.0
-    return Usage(**counts | {"prefix_hit_rate": rate})
+    return Usage(**counts, prefix_hit_rate=rate, by_source=by_source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale, Unsupported
 from agent_runtime.shapes import fault_of, problem_of, result_from_json, result_to_json
-from agent_runtime.types import ApplyResult, FileResult, Reading, Reason, Usage
+from agent_runtime.types import ApplyResult, FileResult, Reading, Reason, SourceUsage, Usage, total_usage
 from editor.types import Check
 
 FILE = FileResult(
@@ -17,7 +17,19 @@ FILE = FileResult(
 )
 RESULT = ApplyResult(
     (FILE,),
-    Usage(prompt=8, cached=4, recomputed=4, completion=3, drafted=2, accepted=1, rejected=1, forwards=2),
+    Usage(
+        prompt=8,
+        cached=4,
+        recomputed=4,
+        completion=3,
+        drafted=2,
+        accepted=1,
+        rejected=1,
+        forwards=2,
+        prefill_forwards=1,
+        prefix_hit_rate=0.5,
+        by_source={"merge": SourceUsage(2, 1, 1)},
+    ),
     {"parse_ms": 1.0, "total_ms": 2.5},
 )
 
@@ -43,7 +55,23 @@ def test_the_response_has_every_field_of_the_interface() -> None:
     assert {name: answer[name] for name in answer["files"][0]} == answer["files"][0]
     assert answer["sha256"] == answer["sha256_after"]
     usage_fields = "prompt cached reused_approximate recomputed completion drafted accepted rejected forwards"
-    assert answer["usage"].keys() >= set(usage_fields.split())
+    assert answer["usage"].keys() >= {*usage_fields.split(), "prefill_forwards"}
+    assert answer["usage"]["by_source"] == {"merge": {"drafted": 2, "accepted": 1, "rejected": 1}}
+
+
+def test_usages_add_up_source_by_source() -> None:
+    second = Usage(
+        prompt=2,
+        recomputed=2,
+        forwards=3,
+        prefill_forwards=2,
+        by_source={"output": SourceUsage(3, 3), "merge": SourceUsage(4, 0, 4)},
+    )
+    total = total_usage([RESULT.usage, second, Usage()])
+    assert (total.prompt, total.cached, total.forwards, total.prefill_forwards) == (10, 4, 5, 3)
+    assert total.prefix_hit_rate == 0.4
+    assert total.by_source == {"merge": SourceUsage(6, 1, 5), "output": SourceUsage(3, 3)}
+    assert total_usage([]) == Usage()
 
 
 def test_several_files_stand_only_in_the_list_and_have_one_status_together() -> None:
