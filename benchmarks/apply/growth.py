@@ -34,7 +34,9 @@ _COLUMNS = {
 }
 
 
-def grow(found: Sequence[Pair], applier: Applier, options: Options, num_edits: int) -> list[dict[str, Any]]:
+def grow(
+    found: Sequence[Pair], applier: Applier, options: Options, num_edits: int, lengths: Sequence[int] = LENGTHS
+) -> list[dict[str, Any]]:
     """Apply the same edits, written with markers, by the model in files of each length; return a block for each.
 
     One edit goes through all lengths before the next one does, so that a machine whose speed drifts is fair to all; the
@@ -42,12 +44,12 @@ def grow(found: Sequence[Pair], applier: Applier, options: Options, num_edits: i
     that it takes in the shortest file.
     """
     options = replace(options, mode="model")
-    edits = list(islice(_edits(found), num_edits))
+    edits = list(islice(_edits(found, lengths), num_edits))
     if not edits:
         raise SystemExit("the cases hold no edit of about ten lines in a definition: name others with --cases")
     measure(edits[0][0], applier, options)
     rows = [[_measured(case, applier, options) for case in edit] for edit in edits]
-    return [_block(length, [row[at] for row in rows], [row[0] for row in rows]) for at, length in enumerate(LENGTHS)]
+    return [_block(length, [row[at] for row in rows], [row[0] for row in rows]) for at, length in enumerate(lengths)]
 
 
 def growth_table(blocks: Sequence[dict[str, Any]]) -> str:
@@ -55,12 +57,12 @@ def growth_table(blocks: Sequence[dict[str, Any]]) -> str:
     return table([("", block) for block in blocks], _COLUMNS)
 
 
-def _edits(found: Sequence[Pair]) -> Iterator[list[Case]]:
+def _edits(found: Sequence[Pair], lengths: Sequence[int]) -> Iterator[list[Case]]:
     """Yield the same edit in files of all lengths, for one seed after the other."""
     for seed in islice(count(), _MAX_SEEDS):
-        made = [_case(merges(found, length, 1, seed)) for length in LENGTHS]
+        made = [_case(merges(found, length, 1, seed)) for length in lengths]
         cases = [case for case in made if case is not None]
-        if len(cases) == len(LENGTHS):
+        if len(cases) == len(lengths):
             yield cases
 
 

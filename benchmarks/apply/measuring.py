@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -186,7 +186,7 @@ def _judged_files(row: Row, case: PatchCase, result: ApplyResult) -> Row:
     return replace(
         row,
         outcome=outcome,
-        wrong_certain=outcome == "wrong" and any(not {file.path, file.move_to}.isdisjoint(paths) for file in certain),
+        wrong_certain=outcome == "wrong" and any(case.refused or _touches(file, paths) for file in certain),
         syntax_equal=is_equal and outcome != "refused",
         diff="".join(_shown(expected.get(path, ""), after.get(path, ""), path) for path in paths),
     )
@@ -204,6 +204,10 @@ def _put(files: dict[str, str], file: FileResult) -> None:
         files.pop(file.path, None)
     if file.action != "delete":
         files[file.move_to or file.path] = file.merged
+
+
+def _touches(file: FileResult, paths: Sequence[str]) -> bool:
+    return file.path in paths or file.move_to in paths
 
 
 def _is_same_tree(one: str, other: str, language: str | None) -> bool:
