@@ -18,6 +18,7 @@ from agent_runtime.models.progress import Progress, Silent
 from agent_runtime.models.resolve import ModelFiles, resolve
 from agent_runtime.models.settings import LoadOptions, ModelSettings
 from agent_runtime.models.store import Store
+from agent_runtime.warming import warm
 from agent_runtime.workspace import Workspace
 from engine.engine_config import EngineConfig
 from engine.scheduling import SchedulerConfig
@@ -44,9 +45,15 @@ def model_slot(
     progress: Progress,
     deadline_s: float | None = None,
 ) -> ModelSlot:
-    """A place for the model, which is looked for now (raising UnknownModel, ...) and loaded later."""
+    """A place for the model, which is looked for now (raising UnknownModel, ...), and loaded and warmed later."""
     files = resolve(name_or_path, Store(settings.cache_dir), progress)
-    return ModelSlot(files.name, lambda: ModelMerger(_load(files, settings, options, progress), deadline_s))
+
+    def load() -> ModelMerger:
+        loaded = _load(files, settings, options, progress)
+        warm(loaded)
+        return ModelMerger(loaded, deadline_s)
+
+    return ModelSlot(files.name, load)
 
 
 def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, progress: Progress) -> LoadedModel:

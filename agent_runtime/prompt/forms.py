@@ -95,6 +95,10 @@ _ALL = (
     PromptForm("instruction-first", _TAGS, (STORE,), order=("part", "instruction", "code", "update")),
     PromptForm("new-lines", _TAGS, (STORE,), order=("part", "code", "update", "new", "instruction")),
     PromptForm("closing", _TAGS, (STORE,), closing=_CLOSING),
+    PromptForm("usual", _TAGS, (STORE,), order=("part", "code", "usual", "instruction")),
+    PromptForm("two-usual", _TAGS, (CART, STORE), order=("part", "code", "usual", "instruction")),
+    PromptForm("edit-first-usual", _EDIT_FIRST, (STORE,), order=("part", "instruction", "usual", "code")),
+    PromptForm("usual-new", _TAGS, (STORE,), order=("part", "code", "usual", "new", "instruction")),
     PromptForm("lead", _TAGS, (STORE,), lead="Here is the whole code with the edit applied:\n"),
 )
 FORMS: Mapping[str, PromptForm] = {form.name: form for form in _ALL}

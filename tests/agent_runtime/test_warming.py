@@ -1,0 +1,75 @@
+"""What all prompts begin with is run once: SmolLM2, float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from agent_runtime.models.load import LoadedModel
+from agent_runtime.models.text_side import TextSide, from_gguf
+from agent_runtime.prompt import build_prompt
+from agent_runtime.warming import warm
+from engine.engine import Engine
+from engine.engine_config import EngineConfig
+from engine.kv_pool import page_bytes
+from engine.model import Decoder
+from engine.types import GenerationRequest, GenerationUsage
+from tests.models import RealModel
+
+NUM_PAGES, PAGE_SIZE = 28, 32
+
+
+@pytest.fixture(scope="module")
+def text(smollm2: RealModel) -> TextSide:
+    tokenizer, metadata = from_gguf(smollm2.gguf)
+    return metadata.with_tokenizer(tokenizer)
+
+
+@pytest.fixture
+def loaded(smollm2: RealModel, smollm2_decoder: Decoder, text: TextSide) -> Iterator[LoadedModel]:
+    """With memory for the shared part and a little more."""
+    kv_bytes = NUM_PAGES * page_bytes(smollm2_decoder.config, PAGE_SIZE, torch.float32)
+    config = EngineConfig(NUM_PAGES * PAGE_SIZE, kv_bytes, PAGE_SIZE, check_integrity=True)
+    with Engine(smollm2_decoder, text.tokenizer.token_bytes(), config) as engine:
+        yield LoadedModel(smollm2.name, engine, text, 0.0, 0)
+
+
+def asked(loaded: LoadedModel, file_text: str, edit_text: str) -> tuple[GenerationUsage, int]:
+    """What one token of an answer to this edit took, and how many tokens of its prompt are all edits'."""
+    text = loaded.text
+    prompt = build_prompt(
+        text.template, text.tokenizer, file_text=file_text, edit_text=edit_text, instruction="", form=text.form
+    )
+    return loaded.engine.run(GenerationRequest(prompt=prompt.token_ids, max_new_tokens=1)).usage, prompt.num_shared
+
+
+def test_the_first_edit_finds_all_of_the_shared_part(loaded: LoadedModel) -> None:
+    assert loaded.engine.stats().kv.num_cached == 0
+    num_tokens = warm(loaded)
+    usage, num_shared = asked(loaded, "a = 1", "a = 2")
+    assert num_tokens == num_shared > 100
+    assert num_shared <= usage.cached < num_shared + 8, "the file differs from whatever was run before"
+
+
+def test_the_second_edit_finds_it_where_nothing_was_done_before(loaded: LoadedModel) -> None:
+    first, _ = asked(loaded, "a = 1", "a = 2")
+    second, num_shared = asked(loaded, "import os\n\nprint(os.name)", "print(os.sep)")
+    assert first.cached == 0
+    assert second.cached >= num_shared
+
+
+def test_it_outlives_what_fills_the_memory(loaded: LoadedModel) -> None:
+    warm(loaded)
+    for number in range(4):
+        loaded.engine.run(GenerationRequest(prompt=range(100 * number, 100 * number + 100), max_new_tokens=1))
+    assert loaded.engine.stats().kv.num_free == 0, "the memory is full, and the shared part was used the longest ago"
+    usage, num_shared = asked(loaded, "a = 1", "a = 2")
+    assert usage.cached >= num_shared
+
+
+def test_a_context_that_it_does_not_fit_is_no_fault(loaded: LoadedModel) -> None:
+    with Engine(loaded.engine.model, loaded.text.tokenizer.token_bytes(), 32) as small:
+        assert warm(replace(loaded, engine=small)) == 0
