@@ -44,6 +44,18 @@ class Judged(Protocol):
         ...
 
 
+COLUMNS = {
+    "cases": "cases",
+    "exact": "exact",
+    "first_candidate": "1st cand",
+    "any_candidate": "any cand",
+    "refused": "refused",
+    "wrong": "wrong",
+    "wrong_certain": "w.certain",
+    "certain_share": "certain",
+}
+"""The keys of the counts that every table has, and their headings."""
+
 R = TypeVar("R", bound=Judged)
 J = TypeVar("J", bound=Judged, contravariant=True)
 Counts = dict[str, Any]

@@ -12,17 +12,9 @@ from benchmarks.apply.executing import Execution
 from benchmarks.apply.measuring import Row
 from benchmarks.counting import Counts, by, count, goals, percentile
 
-_COLUMNS = {
-    "cases": "cases",
-    "exact": "exact",
-    "first_candidate": "1st cand",
-    "any_candidate": "any cand",
-    "refused": "refused",
-    "wrong": "wrong",
-    "wrong_syntax_equal": "of it layout",
-    "wrong_certain": "w.certain",
-    "exact_share": "exact %",
-    "certain_share": "certain",
+_COLUMNS = counting.COLUMNS | {
+    "wrong_syntax_equal": "w.layout",
+    "exact_share": "right",
     "asked_model": "asked",
     "seconds_p50": "p50 s",
     "seconds_p99": "p99 s",

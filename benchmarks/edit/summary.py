@@ -10,15 +10,7 @@ from benchmarks.counting import by, count, goals, percentile
 from benchmarks.edit.measuring import Row
 
 _SIZES = ((0, 200), (200, 500), (500, 1500), (1500, 10**9))
-_COLUMNS = {
-    "cases": "cases",
-    "exact": "exact",
-    "first_candidate": "1st cand",
-    "any_candidate": "any cand",
-    "refused": "refused",
-    "wrong": "wrong",
-    "wrong_certain": "w.certain",
-    "certain_share": "certain",
+_COLUMNS = counting.COLUMNS | {
     "p50_ms": "p50 ms",
     "p99_ms": "p99 ms",
     "p50_merge_ms": "p50 unverified",

@@ -20,8 +20,8 @@ from benchmarks.apply.measuring import Row, measure
 from benchmarks.apply.summary import summarise
 from benchmarks.cases import Case, PatchCase, load
 from benchmarks.judging import OUTCOMES
-from benchmarks.rendering import search_replace_blocks
 from tests.agent_runtime.scripted import ScriptedMerger
+from tests.benchmarks.answers import ANSWERS, case
 from tests.benchmarks.test_cases import SAMPLES, write
 from tests.benchmarks.test_snippets import stock_pairs
 
@@ -33,11 +33,6 @@ def no_model() -> Merger:
     raise ModelUnavailable("there is none")
 
 
-def case(search: str, replace: str, original: str, expected: str, path: str = "x.txt", **more: Any) -> Case:
-    edit = search_replace_blocks([(search, replace)])
-    return Case("x", "aider", "search_replace", path, original, edit, expected, **more)
-
-
 def by_rule(one: Case) -> Row:
     return measure(one, Applier(no_model), Options(mode="deterministic"))
 
@@ -46,21 +41,7 @@ def by_model(one: Case, answer: str, **more: Any) -> Row:
     return measure(one, Applier(lambda: ScriptedMerger(answer, **more)), Options(mode="model"))
 
 
-@pytest.mark.parametrize(
-    ("one", "outcome", "wrong_certain"),
-    [
-        (case("b\n", "c\n", "a\nb\n", "a\nc\n"), "exact", False),
-        (case("b\n", "c\n", "a\nb\n", "a\nd\n"), "wrong", True),
-        (case("b\n", "c\n", "a\nb\n", "a\nc", inexact=True), "exact", False),
-        (case("first line\n", "c\n", "first line\nfirst line\n", "c\nfirst line\n"), "first_candidate", False),
-        (case("first line\n", "c\n", "first line\nfirst line\n", "first line\nc\n"), "any_candidate", False),
-        (case("zzz\n", "c\n", "a\nb\n", "a\nc\n"), "refused", False),
-        (case("zzz\n", "c\n", "a\nb\n", "a\nb\n", expects="refusal"), "refused", False),
-        (case("b\n", "c\n", "a\nb\n", "a\nb\n", expects="refusal"), "wrong", True),
-        (case("b\n", "b\n", "a\nb\n", "a\nb\n", expects="nothing_to_do"), "refused", False),
-        (case("b\n", "c\n", "a\r\nb\r\n", "a\r\nc\r\n"), "exact", False),
-    ],
-)
+@pytest.mark.parametrize(("one", "outcome", "wrong_certain"), ANSWERS)
 def test_an_answer_of_rules_falls_into_one_count(one: Case, outcome: str, wrong_certain: bool) -> None:
     row = by_rule(one)
     assert (row.outcome, row.wrong_certain) == (outcome, wrong_certain)

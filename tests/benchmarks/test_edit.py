@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,31 +15,13 @@ from benchmarks.edit.measuring import measure
 from benchmarks.edit.peers import compare
 from benchmarks.edit.summary import summarise
 from benchmarks.judging import OUTCOMES
-from benchmarks.rendering import search_replace_blocks
+from tests.benchmarks.answers import ANSWERS, case
 from tests.benchmarks.test_cases import SAMPLES, write
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def case(search: str, replace: str, original: str, expected: str, **more: Any) -> Case:
-    edit = search_replace_blocks([(search, replace)])
-    return Case("x", "aider", "search_replace", "x.txt", original, edit, expected, **more)
-
-
-@pytest.mark.parametrize(
-    ("one", "outcome", "wrong_certain"),
-    [
-        (case("b\n", "c\n", "a\nb\n", "a\nc\n"), "exact", False),
-        (case("b\n", "c\n", "a\nb\n", "a\nd\n"), "wrong", True),
-        (case("b\n", "c\n", "a\nb\n", "a\nc", inexact=True), "exact", False),
-        (case("first line\n", "c\n", "first line\nfirst line\n", "c\nfirst line\n"), "first_candidate", False),
-        (case("first line\n", "c\n", "first line\nfirst line\n", "first line\nc\n"), "any_candidate", False),
-        (case("zzz\n", "c\n", "a\nb\n", "a\nc\n"), "refused", False),
-        (case("zzz\n", "c\n", "a\nb\n", "a\nb\n", expects="refusal"), "refused", False),
-        (case("b\n", "c\n", "a\nb\n", "a\nb\n", expects="refusal"), "wrong", True),
-        (case("b\n", "b\n", "a\nb\n", "a\nb\n", expects="nothing_to_do"), "refused", False),
-    ],
-)
+@pytest.mark.parametrize(("one", "outcome", "wrong_certain"), ANSWERS)
 def test_an_answer_falls_into_one_count(one: Case, outcome: str, wrong_certain: bool) -> None:
     row = measure(one, repeats=0)
     assert (row.outcome, row.wrong_certain) == (outcome, wrong_certain)
