@@ -6,7 +6,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 from agent_runtime.apply import Applier
@@ -58,20 +58,28 @@ def growth_table(blocks: Sequence[dict[str, Any]]) -> str:
 
 
 def _edits(found: Sequence[Pair], lengths: Sequence[int]) -> Iterator[list[Case]]:
-    """Yield the same edit in files of all lengths, for one seed after the other."""
-    for seed in islice(count(), _MAX_SEEDS):
-        made = [_case(merges(found, length, 1, seed)) for length in lengths]
-        cases = [case for case in made if case is not None]
-        if len(cases) == len(lengths):
+    """Yield the same edit in files of all lengths, for one seed after the other; no edit twice."""
+    known: set[str] = set()
+    for seed in range(_MAX_SEEDS):
+        made = [merges(found, length, 1, seed) for length in lengths]
+        cases = [case for pair in made if (case := _case(pair)) is not None]
+        edit = _added(made[0])
+        if len(cases) == len(lengths) and edit not in known:
+            known.add(edit)
             yield cases
 
 
 def _case(pair: Pair) -> Case | None:
-    spans = changes(pair.before.split("\n"), pair.after.split("\n"))
-    if sum(span.b_end - span.b_start for span in spans) not in EDIT_LINES:
+    if _added(pair).count("\n") not in EDIT_LINES:
         return None
     edit = make_snippet(pair.before, pair.after, pair.path, _STYLE, 0)
     return None if edit is None else Case(pair.id, "growth", "lazy", pair.path, pair.before, edit, pair.after)
+
+
+def _added(pair: Pair) -> str:
+    after = pair.after.split("\n")
+    spans = changes(pair.before.split("\n"), after)
+    return "".join(line + "\n" for span in spans for line in after[span.b_start : span.b_end])
 
 
 def _measured(case: Case, applier: Applier, options: Options) -> Row:
