@@ -153,9 +153,10 @@ def test_a_model_that_answers_as_expected_makes_every_repository_exact() -> None
 
 
 def test_growth_applies_the_same_edit_at_every_length() -> None:
-    long = "        if number < 0:\n" + "            name = name.strip()\n" * 7
+    long = "        if number < {0}:\n" + "            name = name.strip()\n" * 7
     pairs = [
-        replace(pair, after=pair.before.replace("        known =", long + "        known =")) for pair in stock_pairs()
+        replace(pair, after=pair.before.replace("        known =", long.format(number) + "        known ="))
+        for number, pair in enumerate(stock_pairs())
     ]
     blocks = grow(pairs, Applier(lambda: ScriptedMerger("")), Options(), 2, (200, 600))
     assert [block["lines"] for block in blocks] == [200, 600]
