@@ -15,6 +15,7 @@ import pytest
 from agent_runtime.apply import Applier
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.types import Merger, ModelMerge, ModelTask, Options, Watcher
+from benchmarks.apply.executing import run
 from benchmarks.apply.growth import grow
 from benchmarks.apply.measuring import Row, measure
 from benchmarks.apply.summary import summarise
@@ -131,6 +132,9 @@ def test_the_small_repositories_are_cases_whose_results_pass_their_tests() -> No
     assert sum(row.outcome == "refused" for row in rows) >= 2
     assert all(row.reason == "not_found" for row in rows if row.outcome == "refused")
     assert {row.execution for row in rows} <= {"", "passed", "unavailable"}
+    tested = [one for one in cases if isinstance(one, PatchCase) and one.test_command]
+    assert len(tested) == 4
+    assert {run(one, one.files).outcome for one in tested} <= {"failed", "unavailable"}
 
 
 class Knows(ScriptedMerger):
