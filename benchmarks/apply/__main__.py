@@ -15,7 +15,8 @@ syntax tree is that of the expected text differs in layout alone: `wrong_syntax_
 
 With `--styles`, the cases are lazy snippets made from the texts before and after of all recorded edits (see
 `benchmarks.snippets`) instead of the edits themselves. With `--exec`, a merge is also run through its case's own tests
-in a sandbox. With `--growth`, what an edit costs by the length of its file is measured instead of cases.
+in a sandbox. With `--growth`, what an edit costs by the length of its file is measured instead of cases, on `--limit`
+edits (4).
 """
 
 from __future__ import annotations

@@ -159,8 +159,6 @@ def _judged_file(row: Row, case: Case, result: ApplyResult) -> Row:
     merged = file.merged if result.status == "merged" else None
     claims_done = result.status == "noop"
     outcome = judge(case, merged, claims_done=claims_done)
-    if result.status == "rejected" and case.expects == "text":
-        outcome = "refused"
     language = language_of(case.path)
     is_equal = merged is not None and (merged == case.expected or _is_same_tree(merged, case.expected, language))
     return replace(
