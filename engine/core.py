@@ -27,7 +27,7 @@ from engine.scheduling import Sequence as ScheduledSequence
 from engine.scheduling.budget import shares
 from engine.speculation.drafting import Drafting
 from engine.speculation.lengths import chosen_lengths
-from engine.speculation.pass_times import PassTimes
+from engine.timed_passes import TimedPasses
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
 from engine.verification import Verification, verify
 
@@ -59,7 +59,8 @@ class EngineCore:
         num_pages = config.num_pages(model.config, weights.dtype)
         self._pool = KVPool(model.config, num_pages, config.page_size, weights.device, weights.dtype)
         self._adapters = AdapterSet(model.config, weights.dtype, weights.device)
-        self.times = PassTimes()
+        self._timed = TimedPasses(model, self._pool, config.pass_times_dir, clock)
+        self.times = self._timed.times
         self.num_passes = 0
         self.drafted: dict[str, SourceUsage] = {}
         self._num_added = 0
@@ -203,6 +204,7 @@ class EngineCore:
         return [result for request_id, num_tokens in schedule.items() for result in self._run({request_id: num_tokens})]
 
     def _pass(self, schedule: dict[int, int]) -> list[_Chosen]:
+        started = self._clock()
         self.num_passes += 1
         chunks = {id_: self._chunk(id_, num_tokens) for id_, num_tokens in schedule.items()}
         live = [self._live[request_id] for request_id in chunks]
@@ -216,7 +218,11 @@ class EngineCore:
             (id_, num_tokens, self._verification(id_, num_tokens, hidden[first:last]))
             for (id_, num_tokens), (first, last) in zip(schedule.items(), batch.ranges, strict=True)
         ]
-        verify(self.model, [verification for _, _, verification in results if verification is not None])
+        verifications = [verification for _, _, verification in results if verification is not None]
+        verify(self.model, verifications)
+        if not any(generation.is_forced for _, generation in live):  # what is given needs no scores
+            num_given = sum(len(verification.chosen) for verification in verifications)
+            self._timed.observe(sum(schedule.values()), num_given, self._clock() - started)
         return [*results]
 
     def _chunk(self, request_id: int, num_tokens: int) -> list[int]:
@@ -290,9 +296,7 @@ class EngineCore:
         _, generation = self._live.pop(request_id)
         self.scheduler.remove(request_id)
         for source, usage in generation.usage.by_source.items():
-            total = self.drafted.setdefault(source, SourceUsage())
-            total.drafted += usage.drafted
-            total.accepted += usage.accepted
+            self.drafted.setdefault(source, SourceUsage()).add(usage)
 
 
 def _fault(error: Exception) -> EngineFault:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,16 +14,22 @@ from engine.model import Decoder
 from engine.paging import PoolStats
 from engine.scheduling import SchedulerStats
 from engine.streams import AsyncStream, Stream
-from engine.types import GenerationRequest, GenerationResult, Proposer
+from engine.types import GenerationRequest, GenerationResult, Proposer, SourceUsage
 from engine.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """One look at an engine: `scheduler` counts requests, `kv` pages and cached tokens."""
+    """One look at an engine: `scheduler` counts requests, `kv` pages and cached tokens.
+
+    `num_passes` are those since the start, whoever took part. `by_source` counts the draft tokens of requests that are
+    over, by where they were copied from.
+    """
 
     scheduler: SchedulerStats
     kv: PoolStats
+    num_passes: int
+    by_source: Mapping[str, SourceUsage]
 
 
 class Engine:
@@ -81,7 +87,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Requests and memory between two steps, every cancellation before this included; raises EngineClosed."""
-        return self._worker.call(lambda core: EngineStats(core.scheduler.stats(), core.pages.stats())).result()
+        return self._worker.call(_stats).result()
 
     def forget_cached(self) -> None:
         """Drop all KV that is only kept for later requests; raises EngineClosed."""
@@ -100,3 +106,8 @@ class Engine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _stats(core: EngineCore) -> EngineStats:
+    by_source = {source: replace(usage) for source, usage in core.drafted.items()}
+    return EngineStats(core.scheduler.stats(), core.pages.stats(), core.num_passes, by_source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -20,13 +21,16 @@ class EngineConfig:
 
     max_seq_len: the most tokens of prompt and output together. kv_bytes: memory for keys and values, taken at once
     (None: for two sequences of `max_seq_len`, or the only one). page_size: tokens of a page; sharing is to the token
-    whatever it is. check_integrity: have every step end with a check of the books, for tests.
+    whatever it is. pass_times_dir: a folder for the times of passes, which tell how far to draft, a file a model and
+    machine; where it has none, they are measured at the start, in a second. None: default times that nothing corrects,
+    so that equal requests take equal passes. check_integrity: have every step end with a check of the books, for tests.
     """
 
     max_seq_len: int = 16384
     kv_bytes: int | None = None
     page_size: int = 32
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    pass_times_dir: Path | None = None
     check_integrity: bool = False
 
     def __post_init__(self) -> None:

@@ -171,6 +171,11 @@ class SourceUsage:
         """Those that it did not write, or that stood behind such a one."""
         return self.drafted - self.accepted
 
+    def add(self, other: SourceUsage) -> None:
+        """Count what another one counts, too."""
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+
 
 @dataclass(slots=True)
 class GenerationUsage:

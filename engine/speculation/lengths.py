@@ -38,11 +38,12 @@ def chosen_lengths(
     process: a pass is a cycle, what it confirms its reward). Where they vary, tokens behind an unlikely one are not
     drafted because they are cheap then, but left to the pass that begins with them.
 
-    Example: T(k) = 18 + k ms and a hazard of 0.01 for all tokens: 0.99 ** n * 1.6 ms = 1 ms at n = 48, and no other n
+    Example: T(k) = 18 + k ms and a hazard of 0.01 for all tokens: 0.99 ** n * 1.72 ms = 1 ms at n = 54, and no other n
     gives more tokens per second.
     """
-    worths = [_worths(guess, num_sequences, times) for guess in guesses]
-    room = [_affordable(guess, num_rows, times) for guess in guesses]
+    room = [min(num_left, _affordable(guess, num_rows, times)) for guess in guesses]
+    share = num_left // max(1, len(guesses))
+    worths = [_worths(guess, num_sequences, min(share, most), times) for guess, most in zip(guesses, room, strict=True)]
     heap = [(-first, place) for place, each in enumerate(worths) if room[place] and (first := next(each, 0.0))]
     heap.sort()
     prices = times.prices(num_rows)
@@ -67,26 +68,27 @@ def chosen_lengths(
     return counts
 
 
-def seconds_each(hazard: float, num_sequences: int, times: PassTimes) -> float:
+def seconds_each(hazard: float, num_sequences: int, most: int, times: PassTimes) -> float:
     """Seconds of a pass that an output token costs at best where all drafts have this hazard at every token.
 
-    With n drafted, a pass gives 1 + q + ... + q ** n tokens for each sequence, q = 1 - hazard.
+    With n drafted, `most` of them at most, a pass gives 1 + q + ... + q ** n tokens for each sequence, q = 1 - hazard.
     """
     survival = 1.0 - hazard
+    lengths = [*TRIED[: bisect_right(TRIED, most)], most]
     return (
-        min(times(num_sequences * (1 + length)) * hazard / (1.0 - survival ** (1 + length)) for length in TRIED)
+        min(times(num_sequences * (1 + length)) * hazard / (1.0 - survival ** (1 + length)) for length in lengths)
         / num_sequences
     )
 
 
-def _worths(guess: Guess, num_sequences: int, times: PassTimes) -> Iterator[float]:
+def _worths(guess: Guess, num_sequences: int, most: int, times: PassTimes) -> Iterator[float]:
     """What each token in turn is worth, in seconds; ends where none can be worth its row."""
     survival, num_behind = 1.0, sum(num_tokens for num_tokens, _ in guess.runs)
     least = times.least_slope / (times(num_sequences) / num_sequences)
     for num_tokens, hazard in guess.runs:
         # What is left of the draft may end the output: then no pass behind it shares the fixed cost.
         at_once = times(num_sequences * num_behind) / (num_sequences * num_behind)
-        each = max(seconds_each(hazard, num_sequences, times), at_once)
+        each = max(seconds_each(hazard, num_sequences, most, times), at_once)
         for _ in range(num_tokens):
             survival *= 1.0 - hazard
             if survival < least:

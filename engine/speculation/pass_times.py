@@ -26,6 +26,13 @@ SHAPE_RATE = 0.05
 context, shows in passes of all sizes, and the level takes it up before the shape has changed much: only the shape
 tells how long a draft pays. So times that a loaded machine gave wear away, and load that comes and goes does little."""
 
+REACH = 6.0
+"""One pass also moves the times for other numbers of rows, the farther the less, and none at 2 ** 6 times as many: they
+may never be run, and are likely to be wrong by the same."""
+
+LEAST_SLOPE = 1 / 4096
+"""Of a single pass's time, what each row costs at least behind all that was measured."""
+
 LARGEST_ERROR = 1.0
 """One pass counts as at most e times too slow or too fast."""
 
@@ -38,7 +45,12 @@ class PassTimes:
     """
 
     def __init__(self, seconds: Mapping[int, float] = DEFAULT_SECONDS) -> None:
-        """`seconds` by rows, for one row at least; the other knots lie on the line through the nearest two."""
+        """`seconds` by rows, for one row at least; the other knots lie on the line through the nearest two.
+
+        If there are no two, the times grow as the default ones do.
+        """
+        if len(seconds) == 1:
+            seconds = {rows: each * seconds[1] / DEFAULT_SECONDS[1] for rows, each in DEFAULT_SECONDS.items()}
         known = _growing(sorted(seconds.items()))
         assert known[0][0] == 1, "the time of a single row is what all others are compared with"
         assert known[0][1] > 0.0, f"a pass takes {known[0][1]} s"
@@ -74,8 +86,9 @@ class PassTimes:
         error = math.log(seconds / self(num_rows))
         error = max(-LARGEST_ERROR, min(LARGEST_ERROR, error))
         self._level += LEVEL_RATE * error
-        for place, weight in _nearest(num_rows):
-            self._shape[place] += SHAPE_RATE * error * weight
+        for place, rows in enumerate(KNOTS):
+            nearness = max(0.0, 1.0 - abs(math.log2(rows / num_rows)) / REACH)
+            self._shape[place] += SHAPE_RATE * error * nearness
         self._settle()
 
     def differs(self, seconds: Mapping[int, float], share: float) -> bool:
@@ -92,27 +105,32 @@ class PassTimes:
         self._table = [0.0, *np.interp(_TABLED, (*KNOTS, NUM_TABLED), (*times, tail)).tolist()]
 
 
-def measured(run: Callable[[int], object], clock: Callable[[], float], budget_s: float = 1.0) -> PassTimes:
-    """Times of `run(num_rows)`, each the smallest of some: whatever else the machine does can only add to it.
+MEASURED = (1, 64, 16, 256)
+"""Rows of the passes that are measured at the start, the most telling first."""
 
-    The first pass of a size is left out, for it makes kernels and touches memory; where one pass alone is over the
-    budget, it has to do. Sizes that no time is left for are extrapolated, and corrected once such passes run.
+
+def measured(
+    run: Callable[[int], object], clock: Callable[[], float], most: int = max(MEASURED), budget_s: float = 1.0
+) -> PassTimes:
+    """Times of `run(num_rows)` for up to `most` rows, each the smallest of some: what else runs can only add to it.
+
+    The first pass of a size does not count if there is time for a second, for it makes kernels and touches memory. A
+    size that would take too long is left out, and all are run again while that is within the budget. Where the clock
+    stands still, the default holds.
     """
-    end = clock() + budget_s
+    start, times = clock(), PassTimes()
     seconds: dict[int, float] = {}
     for num_rows in MEASURED:
-        first = _timed(run, num_rows, clock)
-        if clock() + first > end and seconds:
-            break
-        again = [_timed(run, num_rows, clock)]
-        while len(again) < REPEATS and clock() + again[-1] <= end:
-            again.append(_timed(run, num_rows, clock))
-        seconds[num_rows] = min(again)
-    return PassTimes(seconds) if seconds[1] > 0.0 else PassTimes()
-
-
-MEASURED = (1, 8, 64, 256)
-REPEATS = 4
+        if num_rows <= most and clock() - start + 2.0 * times(num_rows) * bool(seconds) <= 1.5 * budget_s:
+            first = _timed(run, num_rows, clock)
+            in_time = clock() - start + first <= 1.5 * budget_s
+            seconds[num_rows] = _timed(run, num_rows, clock) if in_time else first
+            if seconds[num_rows] <= 0.0:
+                return PassTimes()
+            times = PassTimes(seconds)
+    while clock() - start + sum(seconds.values()) <= budget_s:
+        seconds = {num_rows: min(least, _timed(run, num_rows, clock)) for num_rows, least in seconds.items()}
+    return PassTimes(seconds)
 
 
 def _timed(run: Callable[[int], object], num_rows: int, clock: Callable[[], float]) -> float:
@@ -124,26 +142,14 @@ def _timed(run: Callable[[int], object], num_rows: int, clock: Callable[[], floa
 def _growing(known: list[tuple[int, float]]) -> list[tuple[int, float]]:
     """With each time at least that for fewer rows, and not flat at the end, where noise would make all rows free."""
     times = list(accumulate((time for _, time in known), max))
-    if len(known) > 1:
-        (fewer, _), (more, _) = known[-2:]
-        mean = (times[-1] - times[0]) / (more - known[0][0])
-        times[-1] = max(times[-1], times[-2] + 0.5 * mean * (more - fewer))
+    (fewer, _), (more, _) = known[-2:]
+    mean = (times[-1] - times[0]) / (more - known[0][0])
+    times[-1] = max(times[-1], times[-2] + max(0.5 * mean, LEAST_SLOPE * times[0]) * (more - fewer))
     return [(rows, time) for (rows, _), time in zip(known, times, strict=True)]
 
 
 def _on_line(knots: list[tuple[int, float]], num_rows: int) -> float:
-    """Linear between the knots, and on through the last two; proportional to the rows where there is but one."""
-    if len(knots) == 1:
-        return knots[0][1] * num_rows
+    """Linear between the knots, and on through the last two."""
     place = min(max(bisect_right(knots, num_rows, key=lambda knot: knot[0]), 1), len(knots) - 1)
     (fewer, early), (more, late) = knots[place - 1], knots[place]
     return early + (late - early) / (more - fewer) * (num_rows - fewer)
-
-
-def _nearest(num_rows: int) -> list[tuple[int, float]]:
-    """The knots beside `num_rows`, by place, with weights that sum to one."""
-    if num_rows >= KNOTS[-1]:
-        return [(len(KNOTS) - 1, 1.0)]
-    place = bisect_right(KNOTS, num_rows)
-    share = (num_rows - KNOTS[place - 1]) / (KNOTS[place] - KNOTS[place - 1])
-    return [(place - 1, 1.0 - share), (place, share)]

@@ -17,8 +17,8 @@ from engine.speculation.pass_times import KNOTS, PassTimes
 FORMAT = 1
 """Of the file; one of another format is not read."""
 
-CHANGED = 0.1
-"""The file is written anew when a time has moved by that share, against that of a single row."""
+CHANGED = 0.25
+"""The file is written anew when a time has moved by that share of it, against that of a single row."""
 
 
 @dataclass(slots=True)

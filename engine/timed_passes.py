@@ -1,0 +1,85 @@
+"""The pass times of one engine: read or measured when it starts, corrected by the passes that it runs."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from engine.batch import Batch
+from engine.kv_pool import KVPool
+from engine.model import Decoder
+from engine.sampling import Sampler
+from engine.speculation.pass_times import PassTimes, measured
+from engine.speculation.pass_times_file import PassTimesFile
+from engine.types import GenerationRequest
+from engine.verification import Verification, verify
+
+CONTEXT = 512
+"""Tokens that the rows of a measured pass look back on, as most of an edit's do."""
+
+TOLD = 0.75
+"""A pass tells something where at least that share of its rows gave a token: the LM head is not run behind a departure
+and within prompts, so other passes are quicker than the times say."""
+
+
+class TimedPasses:
+    """Keeps `times` right if there is a folder to keep them in; else they are the default ones, whatever runs.
+
+    So without a folder equal requests take equal passes.
+    """
+
+    def __init__(self, model: Decoder, pool: KVPool, folder: Path | None, clock: Callable[[], float]) -> None:
+        """Takes a second where the folder has no times of this model on this machine; `pool` must hold nothing yet."""
+        self.times = PassTimes()
+        self._file = None if folder is None else PassTimesFile(folder, model.fingerprint.hex(), machine(pool.device))
+        if self._file is not None:
+            self.times = self._file.read() or _measured(model, pool, clock)
+            self._file.update(self.times)
+
+    def observe(self, num_rows: int, num_given: int, seconds: float) -> None:
+        """Learn from a pass that gave so many tokens."""
+        if self._file is not None and num_given >= TOLD * num_rows:
+            self.times.observe(num_rows, seconds)
+            self._file.update(self.times)
+
+
+def machine(device: torch.device) -> str:
+    """What the time of a pass depends on, but for the model."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+    name = platform.processor() or platform.machine()
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    kind = torch.backends.cpu.get_cpu_capability()
+    return f"{name}, {kind}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+class _AllRows:
+    """Wants to see every row."""
+
+    def rows_behind(self, num_accepted: int, num_drafted: int) -> int:
+        return num_drafted
+
+    def observe(self, num_output: int, draft_ids: Sequence[int], likeliest_ids: Sequence[int]) -> None:
+        pass
+
+
+def _measured(model: Decoder, pool: KVPool, clock: Callable[[], float]) -> PassTimes:
+    """By passes over a draft, all rows of which are looked at, behind tokens whose KV is whatever lies in the pool."""
+    sampler = Sampler(GenerationRequest([0], 1))
+    most = min(len(pool.keys[0]), model.config.max_positions)
+
+    def run(num_rows: int) -> None:
+        start = min(CONTEXT, most - num_rows)
+        first_key = 0 if model.config.sliding_window is None else max(0, start + 1 - model.config.sliding_window)
+        batch = Batch.of([(start, [0] * num_rows)], pool.device)
+        view = pool.view([[(first_key, start + num_rows)]], [[(start, start + num_rows)]])
+        hidden = model.forward_batch(batch, view)
+        verify(model, [Verification(hidden, sampler, [], [0] * (num_rows - 1), _AllRows())])
+
+    return measured(run, clock, most)
