@@ -64,7 +64,7 @@ def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, prog
         files,
         settings.cache_dir,
         dtype=getattr(torch, options.dtype),
-        limits=_limits(options),
+        limits=_limits(options, settings.cache_dir / "pass-times"),
         adapter=options.adapter,
         quantize=options.quantize,
     )
@@ -74,13 +74,14 @@ def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, prog
     return loaded
 
 
-def _limits(options: LoadOptions) -> EngineConfig:
+def _limits(options: LoadOptions, pass_times_dir: Path) -> EngineConfig:
     """Raises BadRequest where the sizes make no sense."""
     try:
         return EngineConfig(
             options.context,
             None if options.kv_gib is None else int(options.kv_gib * (1 << 30)),
             scheduler=SchedulerConfig(max_num_seqs=options.max_num_seqs),
+            pass_times_dir=pass_times_dir,
         )
     except ValueError as error:
         raise BadRequest(str(error)) from error
