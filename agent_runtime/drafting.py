@@ -16,5 +16,5 @@ MAX_MERGES = 3
 def draft_of(question: Question, prompt: ApplyPrompt, encode: Callable[[str], list[int]]) -> Proposer:
     """A draft for the answer to a question, which ends with the prompt's closing tag."""
     guesses = [*question.merges[:MAX_MERGES], *([] if question.prediction is None else [question.prediction])]
-    texts = dict.fromkeys(guesses)
-    return CopyDraft([*(encode(text + prompt.stop) for text in texts), prompt.file_ids, prompt.edit_ids])
+    merges = [encode(guess + prompt.stop) for guess in dict.fromkeys(guesses)]
+    return CopyDraft([*merges, prompt.file_ids, prompt.edit_ids])
