@@ -1,0 +1,100 @@
+"""A draft that writes the deterministic merge, and finds its way in the sources where the model departs from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine.speculation.expectation import Expectation
+from engine.speculation.indentation import Reindent
+from engine.speculation.plan import TAIL_LEN, Plan, Trust
+from engine.speculation.ranking import TELLING, Course, Ranking
+from engine.speculation.sources import Sources
+from engine.types import Draft
+
+FEWEST_TRUSTED = 4
+"""So many planned tokens must be written before the place that they lead to is taken for where the output is."""
+
+
+class MergeDraft:
+    """Drafts an edited file: all of the editor's best merge, and behind a departure what is likeliest to follow.
+
+    merges: the editor's merges as token ids, best first, each with what ends the answer (line end and closing tag).
+    original, update: the file as it was, ended likewise, and the edit as it was sent. prediction: the answer as a
+    caller foresees it, another whole file. token_bytes: what each id stands for; with it, blocks are found again and
+    drafted that stand at another indentation, and the update's "... existing code ..." is not drafted.
+
+    The draft follows the best merge M. Where the model writes something else, the places are ranked that have the
+    output's tail before them: the original O at the other side of a hunk of M, the update U, another merge, a place
+    ahead or behind, what the model wrote before. From O copying goes on in M behind the hunk, from U, where a block of
+    it ends, in M or O. Nothing found: one token is taken to be substituted. Example, a hunk of M at the wrong place:
+    the model writes O's lines there, and M is drafted again behind the hunk; where it then writes U's first new line,
+    U's block is drafted, and M behind that (section 6 of the design notes).
+    """
+
+    def __init__(
+        self,
+        *,
+        merges: Sequence[Sequence[int]],
+        original: Sequence[int],
+        update: Sequence[int] = (),
+        prediction: Sequence[int] | None = None,
+        token_bytes: Sequence[bytes] | None = None,
+    ) -> None:
+        self._sources = Sources(merges, prediction, original, update, token_bytes)
+        self._ranking = Ranking(self._sources)
+        self._expectation = Expectation(self._sources)
+        self._num_seen = 0
+        first = self._sources.texts.starts[0]
+        self._plan = Plan(self._sources, self._ranking, Course(0, first), [])
+        self._plan.begin(first, Trust.FIRST, Reindent(), None)
+        self._plan_start = 0  # how long the output was when the plan began
+        self._behind_change: int | None = None
+
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
+        """The likeliest next tokens; none where the sources end."""
+        self._follow(output_ids)
+        at = self._num_seen - self._plan_start
+        self._plan.extend(at + max_tokens)
+        token_ids = self._plan.token_ids[at : at + max_tokens]
+        return Draft(token_ids, self._expectation.runs(self._plan, at, at + len(token_ids)))
+
+    def _follow(self, output_ids: Sequence[int]) -> None:
+        """Compare what was written with what was planned, and make a new plan behind each token that differs."""
+        while self._num_seen < len(output_ids):
+            at = self._num_seen - self._plan_start
+            new = list(output_ids[self._num_seen :])
+            self._plan.extend(at + len(new))
+            num_right = _common_len(self._plan.token_ids[at : at + len(new)], new)
+            self._sources.texts.grow(new[: num_right + 1])
+            self._num_seen += min(num_right + 1, len(new))
+            if num_right < len(new):
+                self._depart(at + num_right)
+
+    def _depart(self, num_right: int) -> None:
+        """Plan anew behind the last token of the output: `num_right` of the plan were written, and not the next one."""
+        expected = self._plan.expected(num_right)
+        texts, tail = self._sources.texts, self._sources.texts.output[-TAIL_LEN:]
+        course, reindent = self._plan.course, self._plan.reindent
+        if expected is not None and texts.text_of(expected) <= self._sources.original:
+            self._behind_change = self._sources.line_boundary(expected)
+            if num_right >= FEWEST_TRUSTED or not self._plan_start:
+                course = replace(course, anchor=expected)
+        match = self._ranking.after_departure(tail, expected, course)
+        self._plan = Plan(self._sources, self._ranking, course, tail)
+        self._plan_start = self._num_seen
+        if match is not None:
+            seen = self._sources.indents_before(match.place, tail)
+            if expected is not None and texts.text_of(match.place) == texts.text_of(expected):
+                seen = reindent.pairs | seen
+            trust = Trust.MATCHED if match.length >= TELLING else Trust.WEAK
+            self._plan.begin(match.place, trust, Reindent(seen), self._behind_change)
+        elif expected is not None and expected < texts.end_of(expected):
+            self._plan.begin(expected + 1, Trust.GUESSED, reindent, self._behind_change)
+
+
+def _common_len(planned: Sequence[int], written: Sequence[int]) -> int:
+    if planned == written:
+        return len(written)
+    pairs = zip(planned, written, strict=False)
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(planned), len(written)))

@@ -1,0 +1,217 @@
+"""The merge draft follows the merge, finds its way behind departures, and is never harmed by what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.speculation import MergeDraft
+from engine.types import Draft
+from tests.engine.speculation.toy_tokens import TOKEN_BYTES, decode, encode
+
+FILE = list(range(100, 300))
+NEW = [1, 2, 3, 4, 5, 6]
+MERGE = [*FILE[:30], *NEW, *FILE[30:]]
+
+
+def proposal(draft: MergeDraft, output: Sequence[int], max_tokens: int = 8) -> list[int]:
+    return list(draft.propose(output, max_tokens).token_ids)
+
+
+def draft_of(*merges: list[int], update: Sequence[int] = (), prediction: list[int] | None = None) -> MergeDraft:
+    return MergeDraft(merges=merges, original=FILE, update=update, prediction=prediction)
+
+
+def test_the_best_merge_is_drafted_to_its_end() -> None:
+    assert proposal(draft_of(MERGE, FILE), [], 1000) == MERGE
+    assert proposal(draft_of(MERGE), MERGE[:31], 1000) == MERGE[31:]
+    assert proposal(draft_of(MERGE), MERGE) == []
+
+
+def test_without_a_merge_the_prediction_is_drafted_and_without_that_the_original() -> None:
+    assert proposal(draft_of(prediction=MERGE), [], 1000) == MERGE
+    assert proposal(draft_of(), [], 1000) == FILE
+
+
+def test_a_hunk_that_the_model_leaves_is_left_and_the_next_one_drafted() -> None:
+    merge = [*FILE[:30], *NEW, *FILE[34:150], 7, 7, *FILE[150:]]
+    assert proposal(draft_of(merge), FILE[:31], 1000) == [*FILE[31:150], 7, 7, *FILE[150:]]
+
+
+def test_hunks_close_by_are_left_together() -> None:
+    merge = [*FILE[:30], *NEW, *FILE[34:50], 7, *FILE[50:]]
+    assert proposal(draft_of(merge), FILE[:31], 1000) == FILE[31:]
+
+
+def test_a_hunk_at_another_place_is_drafted_from_the_update_and_the_file_behind_it() -> None:
+    update = [*FILE[9:12], *NEW, *FILE[12:15]]
+    assert proposal(draft_of(MERGE, update=update), [*FILE[:12], NEW[0]], 12) == [*NEW[1:], *FILE[12:19]]
+
+
+def test_another_merge_is_taken_where_the_model_writes_it() -> None:
+    other = [*FILE[:30], 8, 9, 10, *FILE[30:]]
+    assert proposal(draft_of(MERGE, other), [*FILE[:30], 8], 4) == [9, 10, *FILE[30:32]]
+
+
+def test_behind_a_deletion_and_behind_an_insertion_the_copy_is_found_again() -> None:
+    assert proposal(draft_of(), [*FILE[:10], *FILE[20:22]], 3) == FILE[22:25]
+    assert proposal(draft_of(), [*FILE[:10], 1, 2, *FILE[10:12]], 3) == FILE[12:15]
+
+
+def test_the_copy_jumps_back_to_what_is_written_again() -> None:
+    assert proposal(draft_of(), [*FILE[:30], *FILE[5:8]], 3) == FILE[8:11]
+
+
+def test_what_the_model_wrote_itself_is_a_source() -> None:
+    written = [*FILE[:10], 1, 2, 3, 4, 5, 6, *FILE[10:20], 1, 2, 3, 4]
+    assert proposal(draft_of(), written, 2) == [5, 6]
+
+
+def test_a_token_that_stands_nowhere_is_taken_to_be_substituted() -> None:
+    assert proposal(draft_of(), [*FILE[:10], 7], 3) == FILE[11:14]
+
+
+BEFORE = """\
+def a(x)
+    if x
+        b
+    c
+
+def zz(y)
+    1
+    2
+def c(c)
+    3
+</end>"""
+
+
+def texts(*merges: str, update: str) -> MergeDraft:
+    return MergeDraft(
+        merges=[encode(merge) for merge in merges],
+        original=encode(BEFORE),
+        update=encode(update),
+        token_bytes=TOKEN_BYTES,
+    )
+
+
+def gone_on(draft: MergeDraft, written: str, max_tokens: int = 1000) -> str:
+    return decode(proposal(draft, encode(written), max_tokens))
+
+
+def test_a_line_that_stands_for_code_left_out_is_not_drafted() -> None:
+    draft = texts(update="# ... rest ...\ndef zz(y)\n    1\n    y y\n# ... rest ...\n")
+    written = BEFORE[: BEFORE.index("    2")] + "    y"
+    assert gone_on(draft, written) == " y" + BEFORE[BEFORE.index("\ndef c(c)") :]
+
+
+def test_a_merge_at_the_wrong_depth_is_drafted_at_the_depth_that_the_model_writes() -> None:
+    merge = BEFORE.replace("    1\n    2\n", "  if y\n      1\n  zz\n  2\n")
+    right = BEFORE.replace("    1\n    2\n", "    if y\n        1\n    zz\n    2\n")
+    at = right.index("    if y")
+    assert gone_on(texts(merge, update=""), right[: at + 3]) == right[at + 3 :]
+
+
+def test_tabs_are_drafted_where_the_model_writes_tabs() -> None:
+    merge = BEFORE.replace("    1\n    2\n", "    if y\n        1\n    zz\n    2\n")
+    right = BEFORE.replace("    1\n    2\n", "\tif y\n\t\t1\n\tzz\n\t2\n")
+    at = right.index("if y")
+    assert gone_on(texts(merge, update=""), right[:at], 10).startswith(right[at : right.index("\t2")])
+
+
+few_ids = st.lists(st.integers(0, len(TOKEN_BYTES) - 1), max_size=25)
+steps = st.lists(st.integers(1, 7), min_size=1, max_size=8)
+code = st.lists(
+    st.sampled_from(["def a(x)\n", "    if x\n", "        b\n", "    c\n\n", "# ... rest ...\n", "\tzz\n", "y"])
+)
+texts_of_code = st.one_of(few_ids, code.map(lambda lines: encode("".join(lines))))
+
+
+@given(
+    merges=st.lists(texts_of_code, max_size=2),
+    original=texts_of_code,
+    update=texts_of_code,
+    prediction=st.none() | texts_of_code,
+    output=texts_of_code,
+    strides=steps,
+    max_tokens=st.integers(0, 9),
+    knows_bytes=st.booleans(),
+)
+def test_whatever_is_written_the_draft_is_made_of_the_sources_and_not_of_how_the_output_came(
+    merges: list[list[int]],
+    original: list[int],
+    update: list[int],
+    prediction: list[int] | None,
+    output: list[int],
+    strides: list[int],
+    max_tokens: int,
+    knows_bytes: bool,
+) -> None:
+    def make() -> MergeDraft:
+        return MergeDraft(
+            merges=merges,
+            original=original,
+            update=update,
+            prediction=prediction,
+            token_bytes=TOKEN_BYTES if knows_bytes else None,
+        )
+
+    in_steps, seen = make(), 0
+    for stride in strides:
+        seen = min(len(output), seen + stride)
+        check(in_steps.propose(output[:seen], max_tokens), max_tokens)
+    in_steps.propose(output, 1)
+    proposed = in_steps.propose(output, max_tokens)
+    assert proposed == make().propose(output, max_tokens)
+    known = {token_id for text in (*merges, original, update, prediction or [], output) for token_id in text}
+    words = {TOKEN_BYTES[token_id].strip(b" \t") for token_id in known} | {b""}
+    if not knows_bytes:
+        assert known.issuperset(proposed.token_ids)
+    assert all(TOKEN_BYTES[token_id].strip(b" \t") in words for token_id in proposed.token_ids)
+
+
+def check(draft: Draft, max_tokens: int) -> None:
+    assert len(draft.token_ids) <= max_tokens
+    assert sum(run.num_tokens for run in draft.runs) == len(draft.token_ids)
+    assert all(run.num_tokens > 0 and 0 < run.hazard < 1 for run in draft.runs)
+    assert {run.source for run in draft.runs} <= {"merge", "prediction", "original", "update", "output"}
+
+
+def test_runs_tell_the_sources_and_where_a_departure_is_likely() -> None:
+    runs = draft_of(MERGE).propose([], 1000).runs
+    assert [run.source for run in runs] == ["merge"] * len(runs)
+    assert [run.num_tokens for run in runs] == [30, 1, 5, 1, len(MERGE) - 37]
+    assert runs[1].hazard > 10 * runs[0].hazard
+    several = draft_of(MERGE, FILE).propose([], 1000).runs
+    assert several[0].hazard > runs[0].hazard
+    assert [run.source for run in draft_of(prediction=MERGE).propose([], 9).runs] == ["prediction"]
+    assert [run.source for run in draft_of().propose([], 9).runs] == ["original"]
+
+
+def num_passes(target: list[int], draft: MergeDraft, cap: int) -> int:
+    """Passes that write `target`, if the model wants exactly that: each confirms a prefix and gives one token."""
+    written, passes = 0, 0
+    while written < len(target):
+        proposed = proposal(draft, target[:written], cap)
+        accepted = 0
+        while accepted < len(proposed) and target[written : written + accepted + 1] == proposed[: accepted + 1]:
+            accepted += 1
+        written += accepted + 1
+        passes += 1
+    return passes
+
+
+def test_a_right_merge_takes_one_pass_and_a_departure_one_more() -> None:
+    assert num_passes(MERGE, draft_of(MERGE), 1000) == 1
+    assert num_passes(FILE, draft_of(MERGE), 1000) == 2
+    assert num_passes([*MERGE[:50], 99, *MERGE[51:]], draft_of(MERGE), 1000) == 2
+    assert num_passes(list(range(500, 540)), draft_of(MERGE), 1000) == 40
+
+
+@pytest.mark.parametrize("token_bytes", [None, TOKEN_BYTES])
+def test_ids_beyond_the_vocabulary_do_no_harm(token_bytes: list[bytes] | None) -> None:
+    draft = MergeDraft(merges=[[10**6, 5, 10**6]], original=[], update=[], token_bytes=token_bytes)
+    assert proposal(draft, [10**6]) == [5, 10**6]
+    assert proposal(draft, [10**6, 10**7]) in ([], [10**6])
