@@ -43,7 +43,7 @@ def test_a_line_at_another_depth_is_tokenized_as_if_written_there(old: int, new:
     assert moved == encode(" " * new + words + "\n")
 
 
-@given(depths, depths, words)
+@given(depths, depths, words.filter(lambda words: words != "1"))  # " 1" and "  1" both begin with the token " "
 def test_a_line_whose_blanks_are_written_is_gone_on_with(old: int, new: int, words: str) -> None:
     line, written = encode(" " * old + words + "\n"), encode(" " * new + words + "\n")
     if not LINES.kind(written[0]).is_blank:
