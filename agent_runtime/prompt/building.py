@@ -8,6 +8,7 @@ from typing import Protocol
 from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.errors import CorruptModel
 from agent_runtime.prompt.forms import DEFAULT, TAG, PromptForm
+from agent_runtime.prompt.indenting import in_unit_of
 from agent_runtime.prompt.texts import Texts
 
 QUESTION_SLOT = "\ue0f0question\ue0f1"
@@ -61,6 +62,7 @@ def build_prompt(
     The texts are encoded as plain text: nothing in them can end a turn. Every text and every piece of ours between two
     is encoded apart, so that no token reaches across a border, and the shared part is the same whatever follows.
     """
+    edit_text = in_unit_of(file_text, edit_text)
     tag = _free_tag(file_text + edit_text)
     head, tail = _frame(template, form, tag)
     token_ids = encoder.encode_template(head)

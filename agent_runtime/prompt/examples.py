@@ -118,11 +118,21 @@ export class Cart {
   }
 }""",
         """\
-let sum = 0;
-for (const item of this.items) {
-  sum += item.price * item.count;
-}
-return sum;""",
+export class Cart {
+    // ...
+
+    // The price of all items, without tax.
+    total(): number {
+        let sum = 0;
+        for (const item of this.items) {
+            // several of a kind
+            sum += item.price * item.count;
+        }
+        return sum;
+    }
+
+    // ... rest of the class ...
+}""",
     ),
     """\
 import { Item } from "./item";
@@ -135,9 +145,11 @@ export class Cart {
     this.items.push(item);
   }
 
+  // The price of all items, without tax.
   total(): number {
     let sum = 0;
     for (const item of this.items) {
+      // several of a kind
       sum += item.price * item.count;
     }
     return sum;
@@ -148,7 +160,7 @@ export class Cart {
   }
 }""",
 )
-"""Some lines without a marker or their indentation."""
+"""New comments, markers in other words, and indentation in another unit than the file's."""
 
 SAVE = Example(
     Texts(
@@ -197,6 +209,82 @@ def keys(path):
     return sorted(load(path))""",
 )
 """The shortest file that shows markers around and inside a function."""
+
+LIMITS = Example(
+    Texts(
+        """\
+export const limits = {
+  files: 100,
+  // the largest file that is read
+  bytes: 1_000_000,
+  paths: ["src", "test"],
+  depth: 8,
+};
+
+export function fits(size: number): boolean {
+  return size <= limits.bytes;
+}""",
+        """\
+export const limits = {
+  // ...
+  depth: 12,
+  seconds: 30,
+};
+
+// ... rest of the file ...""",
+    ),
+    """\
+export const limits = {
+  files: 100,
+  // the largest file that is read
+  bytes: 1_000_000,
+  paths: ["src", "test"],
+  depth: 12,
+  seconds: 30,
+};
+
+export function fits(size: number): boolean {
+  return size <= limits.bytes;
+}""",
+)
+"""Markers in other words, inside an object and for the rest of the file."""
+
+FIRST = Example(
+    Texts(
+        """\
+def first(items, wanted):
+    low, high = 0, len(items) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if items[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low""",
+        """\
+def first(items, wanted):
+    if not items:
+        return None
+    # ... existing code ...
+    while low < high:
+        # ... same ...
+            high = middle
+    return low if items[low] == wanted else None""",
+    ),
+    """\
+def first(items, wanted):
+    if not items:
+        return None
+    low, high = 0, len(items) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if items[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low if items[low] == wanted else None""",
+)
+"""Markers that stand for some lines of a function."""
 
 METHOD = Example(
     Texts(

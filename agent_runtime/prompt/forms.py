@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent_runtime.prompt.examples import CART, METHOD, SAVE, STORE, Example
+from agent_runtime.prompt.examples import CART, FIRST, LIMITS, METHOD, SAVE, STORE, Example
 from agent_runtime.prompt.texts import REQUIRED, SECTIONS, Texts
 
 TAG = "updated-code"
@@ -62,6 +62,14 @@ _TAGS = (
     "You merge edits into code. You are given a file in <code> and an edit of it in <update>. "
     "Write the whole file with the edit applied, between <updated-code> and </updated-code>. " + _RULES
 )
+_TAUGHT = (
+    "You merge edits into code. You are given a file in <code> and an edit of it in <update>. "
+    "Write the whole file with the edit applied, between <updated-code> and </updated-code>. "
+    "Every new or changed line of the edit goes into the file, new comments too, indented as the file is. "
+    "Every other line of the file is copied exactly as it is, with its comments and blank lines. "
+    "A line such as '... existing code ...' in the edit stands for lines of the file that are left out there: "
+    "never write it, write those lines."
+)
 _EDIT_FIRST = (
     "You merge edits into code. You are given an edit in <update> and the file that it changes in <code>. "
     "Write the whole file with the edit applied, between <updated-code> and </updated-code>. " + _RULES
@@ -80,6 +88,12 @@ _CLOSING = "Write the whole code with the edit applied, between <updated-code> a
 DEFAULT = PromptForm("tags", _TAGS, (STORE,))
 """The form of a model that the catalogue does not know."""
 
+_BLOCKS = (
+    "You merge edits into code. You are given a file in <code> and an edit of it in one or several <update>. "
+    "Each <update> shows some lines of the changed file; lines that none of them shows stay as they are. "
+    "Write the whole file with the edit applied, between <updated-code> and </updated-code>. "
+    "Copy every line that the edit does not change exactly as it is, comments, blank lines and indentation included."
+)
 _UPDATE_FIRST = ("part", "instruction", "update", "code")
 _ALL = (
     DEFAULT,
@@ -95,6 +109,13 @@ _ALL = (
     PromptForm("instruction-first", _TAGS, (STORE,), order=("part", "instruction", "code", "update")),
     PromptForm("new-lines", _TAGS, (STORE,), order=("part", "code", "update", "new", "instruction")),
     PromptForm("closing", _TAGS, (STORE,), closing=_CLOSING),
+    PromptForm("taught-one", _TAUGHT, (STORE,)),
+    PromptForm("taught-two", _TAUGHT, (CART, STORE)),
+    PromptForm("taught", _TAUGHT, (FIRST, LIMITS, CART, STORE)),
+    PromptForm("taught-new", _TAUGHT, (CART, STORE), order=("part", "code", "update", "new", "instruction")),
+    PromptForm("many", _TAGS, (CART, FIRST, LIMITS, STORE)),
+    PromptForm("marked", _TAGS, (FIRST, LIMITS, STORE)),
+    PromptForm("blocks", _BLOCKS, (LIMITS, STORE), order=("part", "code", "blocks", "instruction")),
     PromptForm("usual", _TAGS, (STORE,), order=("part", "code", "usual", "instruction")),
     PromptForm("two-usual", _TAGS, (CART, STORE), order=("part", "code", "usual", "instruction")),
     PromptForm("edit-first-usual", _EDIT_FIRST, (STORE,), order=("part", "instruction", "usual", "code")),

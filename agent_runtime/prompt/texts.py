@@ -31,6 +31,15 @@ class Texts:
         return "\n".join(line for line in lines if line.strip() and not holds_placeholder(line))
 
     @property
+    def blocks(self) -> str:
+        """The edit without its placeholders, parted where they stood."""
+        lines = self.edit.split("\n")
+        marks = placeholder_lines(lines)
+        text = "\n".join("\0" if at in marks else line for at, line in enumerate(lines))
+        parts = [part.strip("\n") for part in re.split(r"\n*\0\n*", text)]
+        return "\n</update>\n<update>\n".join(part for part in parts if part.strip())
+
+    @property
     def usual_edit(self) -> str:
         """The edit with its placeholders worded as the examples word them, in the same comment syntax."""
         lines = self.edit.split("\n")
@@ -53,6 +62,7 @@ class Section:
 SECTIONS: Mapping[str, Section] = {
     "code": Section("<code>\n", lambda texts: texts.file, "\n</code>\n"),
     "update": Section("<update>\n", lambda texts: texts.edit, "\n</update>\n"),
+    "blocks": Section("<update>\n", lambda texts: texts.blocks, "\n</update>\n"),
     "usual": Section("<update>\n", lambda texts: texts.usual_edit, "\n</update>\n"),
     "instruction": Section("<instruction>", lambda texts: texts.instruction, "</instruction>\n"),
     "outline": Section("<outline>\n", lambda texts: texts.outline, "\n</outline>\n"),
@@ -65,4 +75,4 @@ SECTIONS: Mapping[str, Section] = {
 }
 """The sections that forms can ask for, by name. One whose text is empty is left out, but for the file and the edit."""
 
-REQUIRED = frozenset({"code", "update", "usual"})
+REQUIRED = frozenset({"code", "update", "usual", "blocks"})
