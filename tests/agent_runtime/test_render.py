@@ -9,7 +9,7 @@ from rich.console import Console
 
 from agent_runtime.cli.render import print_refusal, print_result
 from agent_runtime.errors import EditRefused, ModelUnavailable
-from agent_runtime.types import ApplyResult, FileResult, Reading, Reason, Usage
+from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage
 from editor.types import Check
 
 LONG = "value = compute(" + ", ".join(f"argument_{number}" for number in range(20)) + ")"
@@ -85,3 +85,23 @@ def test_the_result_of_several_files_has_a_line_for_each() -> None:
     assert "a: merged by rule (exact), certain; written" in lines
     assert "  parse_errors: 1 syntax error" in lines
     assert "b to c: merged by the model, checked; written" in lines
+
+
+@pytest.mark.parametrize(
+    ("scope", "line"),
+    [
+        (GivenScope("file", ((1, 9),), 9, 9), "  the model was given the whole file, 9 lines"),
+        (
+            GivenScope("regions", ((1, 4), (700, 731)), 36, 10_000),
+            "  the model was given lines 1-4, lines 700-731 of 10000, and an outline of the rest",
+        ),
+    ],
+)
+def test_what_the_model_was_given_and_what_it_did_with_it_are_shown(scope: GivenScope, line: str) -> None:
+    made = FileResult("a", "merged", "x\n", "", "model", "model", 2, "scored", (), "", "", scope=scope)
+    file = io.StringIO()
+    print_result(ApplyResult((made,), Usage(), {"total_ms": 1.0}), Console(file=file, width=80), written=False)
+    headline, given, cost = file.getvalue().splitlines()
+    assert headline == "merged by the model, chosen and checked; not written; --write does"
+    assert given == line
+    assert "0 forward passes" in cost
