@@ -93,7 +93,7 @@ class Contestant:
         self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().rstrip()
-        words = "\n".join(
-            said[said.rfind("Traceback") :].splitlines()[:LINES_SHOWN] or said.splitlines()[-LINES_SHOWN:]
-        )
+        lines = said.splitlines()
+        trace = said[said.rfind("Traceback") :].splitlines() if "Traceback" in said else []
+        words = "\n".join(trace[:LINES_SHOWN] or lines[-LINES_SHOWN:])
         raise ContestantFailed(f"{self.name} ended with status {self._process.returncode}:\n{words}")

@@ -1,0 +1,109 @@
+"""How fast a file is copied with an edit: `python -m benchmarks.copy --model qwen2.5-coder-0.5b --peers vllm`.
+
+Whole-file merges of 100 to 3,000 lines with 1 to 10 hunks, made from real edits by a seeded maker of lazy snippets. The
+prompt and the draft are those of an apply of scope `file`; what is written is our own greedy output, right or wrong. It
+is timed with drafts and plainly, in our engine and in each peer with the best setting of its own speculation, in turns.
+`tok_s`: output tokens by the seconds from the request, with the prompt cached. `cold_seconds`: prompt and all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from agent_runtime.errors import ModelUnavailable
+from agent_runtime.models import text_side
+from agent_runtime.models.settings import ModelSettings
+from benchmarks.cases import DEFAULT_CASES
+from benchmarks.copy.cases import GOAL, HUNKS, LINES, CopyCase, cases, cells
+from benchmarks.copy.contest import Contest, Limits, Outcome
+from benchmarks.copy.rows import rows, summary
+from benchmarks.copy.tables import tables
+from benchmarks.engine.__main__ import BUSY, is_there
+from benchmarks.engine.contestants import entrants
+from benchmarks.machine import describe
+from benchmarks.peers.contestant import ContestantFailed
+from benchmarks.peers.environments import PEERS
+from benchmarks.snippets import pairs
+
+CONTEXT = 32768
+"""Tokens of the longest prompt and its answer."""
+
+EXTRAS = ("scope", "fresh", "passes")
+
+
+def main() -> None:
+    """Measure, print the tables, write the JSON and the plots."""
+    options = _options()
+    cache_dir = ModelSettings.from_env(os.environ).cache_dir
+    peers = [name for name in options.peers.split(",") if name and is_there(name, cache_dir)]
+    print(describe(), flush=True)
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        print(f"the machine is busy (load {load:.1f}): these figures are not to be kept", file=sys.stderr)
+    try:
+        chosen = cases(pairs(options.cases), cells(options.cells)[: options.limit], options.seed)
+        outcome = _measure(chosen, peers, options, cache_dir)
+    except (ContestantFailed, ModelUnavailable, ValueError) as error:
+        sys.exit(str(error))
+    print(f"\n{options.model}: " + ", ".join(outcome.versions.values()) + f"\n\n{tables(outcome)}", flush=True)
+    if options.json:
+        facts = {"machine": describe(), "load_at_start": load, "seed": options.seed}
+        written = {"summary": summary(options.model, outcome) | facts, "rows": rows(outcome)}
+        options.json.write_text(json.dumps(written, indent=1), encoding="utf-8")
+    if options.plots:
+        from benchmarks.copy.plots import write_plots
+
+        for file in write_plots(outcome, options.plots, options.model):
+            print(f"wrote {file}", file=sys.stderr)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="qwen2.5-coder-0.5b", help="a name of the catalogue, a file or a folder")
+    parser.add_argument("--peers", default="", help=f"some of {','.join(PEERS)} (`make peers` installs them)")
+    parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="real edits that the merges are made from")
+    parser.add_argument("--limit", type=int, help="only so many cases; the goal's is the first")
+    parser.add_argument("--seed", type=int, default=1, help="which edits are drawn")
+    parser.add_argument("--rounds", type=int, default=2, help="how often everything is measured")
+    names = f"{{{','.join(map(str, LINES))}}}x{{{','.join(map(str, HUNKS))}}}"
+    parser.add_argument("--only", default="", help=f"only these, by commas: cases {names}; {', '.join(EXTRAS)}")
+    parser.add_argument("--plain-tokens", type=int, default=96, help="of an output that are written plainly; 0: all")
+    parser.add_argument("--peer-tokens", type=int, default=768, help="of an output that a peer drafts for")
+    parser.add_argument("--minutes", type=float, default=15, help="no round begins later than this")
+    parser.add_argument("--json", type=Path, help="write summary and rows there, too")
+    parser.add_argument(
+        "--plots", type=Path, nargs="?", const=Path("build"), help="write plots into this folder (build/), too"
+    )
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    only = [name for name in options.only.split(",") if name]
+    all_cells = [f"{lines}x{hunks}" for lines, hunks in cells()]
+    if unknown := set(only) - {*all_cells, *EXTRAS}:
+        parser.error(f"--only: there is no {', '.join(sorted(unknown))}; there are {names} and {', '.join(EXTRAS)}")
+    options.cells = [name for name in only if name in all_cells] or ([GOAL] if only else [])
+    options.extras = frozenset(name for name in only if name in EXTRAS) if only else frozenset(EXTRAS)
+    return options
+
+
+def _measure(
+    chosen: Iterable[Iterable[CopyCase]], peers: Sequence[str], options: argparse.Namespace, cache_dir: Path
+) -> Outcome:
+    print(f"{options.model}: loading in {', '.join(['hunk', *peers])}", file=sys.stderr, flush=True)
+    with entrants(options.model, CONTEXT, peers, cache_dir, module="benchmarks.copy.ours", speculation=True) as found:
+        limits = Limits(options.plain_tokens, options.peer_tokens, options.rounds, options.minutes, options.extras)
+        return Contest(found, limits, _text_of(found.folder)).hold(chosen)
+
+
+def _text_of(folder: Path) -> Callable[[Sequence[int]], str]:
+    token_bytes = text_side.from_folder(folder)[0].token_bytes()
+    return lambda ids: b"".join(token_bytes[token] for token in ids).decode("utf-8", errors="replace")
+
+
+if __name__ == "__main__":
+    main()

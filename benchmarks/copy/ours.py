@@ -1,0 +1,176 @@
+"""Our engine as a contestant that drafts as an apply does, and the whole apply beside it.
+
+An apply is run as far as the engine's door: what it would have asked there, and who would have drafted, is what is
+measured. So prompt and draft are those of `hunk apply`, whatever they are made of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from dataclasses import replace
+from typing import Any, NoReturn, cast
+
+from agent_runtime.apply import Applier
+from agent_runtime.errors import TooLarge
+from agent_runtime.model_merge import ModelMerger
+from agent_runtime.models.load import LoadedModel
+from agent_runtime.models.settings import LoadOptions, ModelSettings
+from agent_runtime.types import ApplyRequest, ScopeName
+from agent_runtime.wiring import open_model
+from benchmarks.copy.cases import CopyCase
+from benchmarks.copy.passes import traced
+from benchmarks.engine.ours import Ours
+from benchmarks.peers.jobs import Job, Speculation
+from benchmarks.peers.serving import peak_bytes, serve, take_stdout
+from engine.core import EngineCore
+from engine.engine import Engine
+from engine.engine_config import EngineConfig
+from engine.scheduling import SchedulerConfig
+from engine.types import GenerationRequest, Proposer
+
+APPLY_KV_GIB = 0.5
+"""For an apply of scope `auto`, whose prompts are short."""
+
+
+class AtTheDoor(Exception):
+    """What an apply asks of the engine, which is not asked."""
+
+    def __init__(self, request: GenerationRequest, proposer: Proposer | None) -> None:
+        super().__init__()
+        self.request = request
+        self.proposer = proposer
+
+
+class Door:
+    """Stands where the engine does for a `ModelMerger`, and runs nothing."""
+
+    def __init__(self, max_seq_len: int) -> None:
+        self.max_seq_len = max_seq_len
+
+    def generate(self, request: GenerationRequest, proposer: Proposer | None = None) -> NoReturn:
+        """Raises AtTheDoor."""
+        raise AtTheDoor(request, proposer)
+
+
+class CopyOurs(Ours):
+    """One engine that copies, and another on the same weights that applies."""
+
+    def __init__(self, core: EngineCore, loaded: LoadedModel) -> None:
+        super().__init__(core)
+        self._loaded = loaded
+        self._merger = ModelMerger(loaded)
+        self._at_door = ModelMerger(replace(loaded, engine=cast(Engine, Door(core.max_seq_len))))
+        self._cases: dict[str, CopyCase] = {}
+
+    def prepare(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Take a case: what its apply would ask, with the time that it took to find out.
+
+        Where prompt and answer do not fit the context, why.
+        """
+        case = CopyCase(**raw)
+        self._cases[case.name] = case
+        began = time.perf_counter()
+        try:
+            request = self._asked(case).request
+        except TooLarge as error:
+            return {"too_large": str(error)}
+        seconds = time.perf_counter() - began
+        expected = self._loaded.text.tokenizer.encode(case.after)
+        return {"prompt_ids": list(request.prompt_ids), "expected_tokens": len(expected), "prepare_seconds": seconds}
+
+    def chat(self, asked: str) -> dict[str, Any]:
+        """The prompt of a message that has nothing to do with any file."""
+        text = self._loaded.text
+        rendered = text.template.render([{"role": "user", "content": asked}])
+        return {"prompt_ids": text.tokenizer.encode_template(rendered)}
+
+    def reference(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """What an apply of the case would get: ids up to where the answer ends, and its text.
+
+        At most `most_tokens`; one that takes more than `most_passes` is no copy, and is given up.
+        """
+        door = self._asked(self._cases[asked["case"]])
+        most = min(door.request.max_new_tokens, asked["most_tokens"])
+        request_id = self._core.add(replace(door.request, salt=asked["salt"], max_new_tokens=most), door.proposer)
+        num_passes = 0
+        while num_passes < asked["most_passes"]:
+            for output in self._step():
+                num_passes += output.step is not None and bool(output.step.token_ids)
+                if (result := output.result) is not None:
+                    text = result.text.decode("utf-8", errors="replace")
+                    return {"token_ids": list(result.token_ids), "text": text, "finish_reason": result.finish_reason}
+        self._core.cancel(request_id)
+        return {"gave_up": True}
+
+    def proposer(self, speculation: Speculation) -> Proposer | None:
+        """Who drafts for the case that is named."""
+        return self._asked(self._cases[speculation["case"]]).proposer if speculation else None
+
+    def run(self, raw: dict[str, Any]) -> list[dict[str, Any]]:
+        """Run a job; who drafts for its requests is ready when it begins."""
+        job = Job.from_json(raw)
+        ready = [self.proposer(job.speculation) for _ in job.arrivals]
+        return self._run(job, ready)
+
+    def trace(self, raw: dict[str, Any]) -> list[dict[str, Any]]:
+        """Run a job's only request, and tell of each pass what was drafted from where, and what was accepted."""
+        job = Job.from_json(raw)
+        proposer = self.proposer(job.speculation)
+        assert proposer is not None
+        noting = traced(proposer)
+        (answer,) = self._run(job, [noting])
+        return noting.passes(answer["times"])
+
+    def apply(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """One whole apply by the model, with nothing cached but what all prompts begin with."""
+        case = self._cases[asked["case"]]
+        scope: ScopeName = asked["scope"]
+        request = ApplyRequest(case.before.encode(), case.edit, path=case.path, mode="model", scope=scope)
+        applier = Applier(lambda: self._merger)
+        self._loaded.engine.forget_cached()
+        applier.apply(
+            replace(request, original=b"a = 1\nb = 2\n", edit="a = 2\nb = 2\n", path="small.py", format="whole")
+        )
+        began = time.perf_counter()
+        result = applier.apply(request)
+        seconds = time.perf_counter() - began
+        return {
+            "seconds": seconds,
+            "status": result.status,
+            "exact": result.file.merged == case.after,
+            "forwards": result.usage.forwards,
+            "prompt": result.usage.prompt,
+            "completion": result.usage.completion,
+        }
+
+    def _asked(self, case: CopyCase) -> AtTheDoor:
+        request = ApplyRequest(case.before.encode(), case.edit, path=case.path, mode="model", scope="file")
+        try:
+            Applier(lambda: self._at_door).apply(request)
+        except AtTheDoor as door:
+            return door
+        raise AssertionError("the model was not asked")
+
+
+def main() -> None:
+    """Load the model and serve."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True, help="a name of the catalogue, a file or a folder")
+    parser.add_argument("--context", type=int, required=True, help="tokens of prompt and answer")
+    options = parser.parse_args()
+    channel = take_stdout()
+    loaded = open_model(options.model, ModelSettings.from_env(os.environ), LoadOptions(kv_gib=APPLY_KV_GIB))
+    one_at_a_time = EngineConfig(max_seq_len=options.context, scheduler=SchedulerConfig(max_num_seqs=1))
+    core = EngineCore(loaded.engine.model, loaded.text.tokenizer.token_bytes(), one_at_a_time)
+    contestant = CopyOurs(core, loaded)
+    operations = {
+        name: getattr(contestant, name)
+        for name in ("run", "prepare", "chat", "reference", "trace", "apply", "verify", "margin")
+    }
+    serve(channel, operations | {"peak_bytes": peak_bytes}, {"version": "Hunk", "abilities": ["arrivals", "prefix"]})
+
+
+if __name__ == "__main__":
+    main()
