@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from agent_runtime.models.text_side import TextSide
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.scoping import Question
-from engine.speculation import CopyDraft
+from engine.speculation import MergeDraft
 from engine.types import Proposer
 
 MAX_MERGES = 3
 """Readings that a draft is made from; the others are rarely what the model writes."""
 
 
-def draft_of(question: Question, prompt: ApplyPrompt, encode: Callable[[str], list[int]]) -> Proposer:
+def draft_of(question: Question, prompt: ApplyPrompt, text: TextSide) -> Proposer:
     """A draft for the answer to a question, which ends with the prompt's closing tag."""
-    guesses = [*question.merges[:MAX_MERGES], *([] if question.prediction is None else [question.prediction])]
-    merges = [encode(guess + prompt.stop) for guess in dict.fromkeys(guesses)]
-    return CopyDraft([*merges, prompt.file_ids, prompt.edit_ids])
+    encode = text.tokenizer.encode
+    expected = question.prediction
+    return MergeDraft(
+        merges=[encode(merge + prompt.stop) for merge in question.merges[:MAX_MERGES]],
+        original=prompt.file_ids,
+        update=prompt.edit_ids,
+        prediction=None if expected is None or expected in question.merges else encode(expected + prompt.stop),
+        token_bytes=text.tokenizer.token_bytes(),
+    )

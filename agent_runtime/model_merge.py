@@ -105,7 +105,7 @@ class ModelMerger:
         prompts = [self._prompt(question, scope.outline, task.request) for question in asked]
         requests = [self._generation(prompt, task.request) for prompt in prompts]
         drafts = [
-            draft_of(question, prompt, self._loaded.text.tokenizer.encode) if task.request.draft == "copy" else None
+            draft_of(question, prompt, self._loaded.text) if task.request.draft == "copy" else None
             for question, prompt in zip(asked, prompts, strict=True)
         ]
         prompted, run.first_step, num_before = time.perf_counter(), 0.0, len(run.results)

@@ -256,7 +256,7 @@ def draft_text(task: ModelTask, text_side: TextSide) -> str:
         instruction="",
     )
     table = text_side.tokenizer.token_bytes()
-    ids = first_ids(draft_of(question, prompt, text_side.tokenizer.encode))
+    ids = first_ids(draft_of(question, prompt, text_side))
     return b"".join(table[token] for token in ids).decode()
 
 
