@@ -51,7 +51,6 @@ def build_prompt(
     edit_text: str,
     instruction: str,
     outline: str = "",
-    begun: str = "",
     form: PromptForm = DEFAULT,
 ) -> ApplyPrompt:
     """Lay out an apply in `form`: what all applies have in common first, so that its KV is there for the second one.
@@ -70,7 +69,7 @@ def build_prompt(
     texts = Texts(file=file_text, edit=edit_text, instruction=instruction, outline=outline)
     for piece, is_users in form.question(texts, tag):
         token_ids += encoder.encode(piece) if is_users else encoder.encode_template(piece)
-    token_ids += encoder.encode_template(tail) + encoder.encode(begun)
+    token_ids += encoder.encode_template(tail)
     stop = f"</{tag}>"
     return ApplyPrompt(
         token_ids=tuple(token_ids),
