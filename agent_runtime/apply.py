@@ -118,16 +118,27 @@ class Applier:
         if isinstance(made, ModelChoice):
             assert isinstance(by_rule, Unresolved)
             text = by_rule.candidates[made.number].text
-            return Outcome(text, "model", "model", num_candidates, "scored", made.usage, scope=made.scope)
+            return Outcome(
+                text, "model", "model", num_candidates, "scored", made.usage, scope=made.scope, readings=made.readings
+            )
         return Outcome(
-            made.text, "model", "model", num_candidates, "model", made.usage, made.truncated, made.scope, made.checks
+            made.text,
+            "model",
+            "model",
+            num_candidates,
+            "model",
+            made.usage,
+            made.truncated,
+            made.scope,
+            made.checks,
+            made.readings,
         )
 
 
 def _decided(model: Merger, task: ModelTask, watcher: Watcher) -> ModelMerge | ModelChoice:
-    """What the model makes of an edit: it writes, or where that was asked for, chooses one of several readings."""
+    """What the model makes of an edit: it writes, or where that was asked for, chooses among the rules' readings."""
     by_rule = task.by_rule
-    if task.request.decide == "score" and isinstance(by_rule, Unresolved) and len(by_rule.candidates) > 1:
+    if task.request.decide == "score" and isinstance(by_rule, Unresolved) and by_rule.candidates:
         return model.choose(task, watcher)
     return model.merge(task, watcher)
 

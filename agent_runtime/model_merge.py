@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from agent_runtime.deciding import best_of, score_answers, sound, weigh
 from agent_runtime.drafting import draft_of
-from agent_runtime.errors import BadFile, BadRequest, TooLarge, Unsupported
+from agent_runtime.errors import BadFile, BadRequest, TooLarge
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.prompt import ApplyPrompt, build_prompt
 from agent_runtime.running import Run, fault_of, run_together, usage_of
 from agent_runtime.scoping import Question, given, questions, scope_of, whole_file
-from agent_runtime.types import ApplyRequest, ModelChoice, ModelMerge, ModelTask, Watcher, total_usage
-from editor.scope import Scope, region_kept, splice
-from editor.types import Check
+from agent_runtime.types import (
+    ApplyRequest,
+    ModelChoice,
+    ModelMerge,
+    ModelTask,
+    ScoredReading,
+    Watcher,
+    total_usage,
+)
+from editor.scope import Scope, cut, region_kept, splice
+from editor.types import Candidate, Check, Unresolved
 from engine import errors as engine_errors
 from engine.types import GenerationRequest
 from repo_cache.errors import TokenizerError
@@ -94,9 +104,54 @@ class ModelMerger:
             checks=() if scope.whole else (written.kept,),
         )
 
-    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice:
-        """Have the model choose among the task's candidates; raises Unsupported: it comes with `deciding`."""
-        raise Unsupported("this version does not support the value 'score' for the field 'decide'", field="decide")
+    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
+        """Have the model say which of the task's candidates it would write; raises what `merge` raises.
+
+        Where it would write none of them, or two are nearly as likely, it writes the merge instead; usage and timings
+        count both.
+        """
+        numbers = sound(task)
+        if not numbers:
+            return self.merge(task, watcher)
+        assert isinstance(task.by_rule, Unresolved)
+        candidates = task.by_rule.candidates
+        clock, run = _Clock(), Run()
+        started = time.perf_counter()
+        scope = scope_of(task)
+        clock.add(scope=time.perf_counter() - started)
+        readings = self._weighed(task, scope, [candidates[at] for at in numbers], watcher, run, clock)
+        usage = total_usage([usage_of(result.usage) for result in run.results])
+        best = best_of(readings)
+        if best is not None:
+            return ModelChoice(numbers[best], readings, usage, clock.by_phase, given(scope))
+        made = self.merge(task, watcher)
+        for name, milliseconds in made.timings.items():
+            clock.by_phase[name] = clock.by_phase.get(name, 0.0) + milliseconds
+        return replace(made, usage=total_usage([usage, made.usage]), timings=clock.by_phase, readings=readings)
+
+    def _weighed(
+        self,
+        task: ModelTask,
+        scope: Scope,
+        candidates: Sequence[Candidate],
+        watcher: Watcher,
+        run: Run,
+        clock: _Clock,
+    ) -> tuple[ScoredReading, ...]:
+        """Ask about all regions at once how likely each candidate's text is there."""
+        started = time.perf_counter()
+        prompts = [self._prompt(question, scope.outline, task.request) for question in questions(task, scope)]
+        texts = [cut(task.text, candidate.text, scope.regions) for candidate in candidates]
+        answers = [
+            [self._answer(regions[number], prompt) for regions in texts] for number, prompt in enumerate(prompts)
+        ]
+        prompted = time.perf_counter()
+        try:
+            logprobs = score_answers(self._loaded.engine, prompts, answers, watcher, run, self._deadline_s)
+        except engine_errors.EngineError as error:
+            raise fault_of(error, self.name) from error
+        clock.add(prompt=prompted - started, score=time.perf_counter() - prompted)
+        return weigh(candidates, logprobs)
 
     def _write(self, task: ModelTask, scope: Scope, watcher: Watcher, run: Run, clock: _Clock) -> _Written:
         """Ask for all regions at once, and put the answers into the file."""
@@ -137,6 +192,12 @@ class ModelMerger:
             )
         except TokenizerError as error:  # SmolLM2 has no token for some control characters
             raise BadFile(f"model {self.name} cannot read this file or edit: {error}") from error
+
+    def _answer(self, text: str, prompt: ApplyPrompt) -> list[int]:
+        try:
+            return self._loaded.text.tokenizer.encode(text + prompt.stop)
+        except TokenizerError as error:
+            raise BadFile(f"model {self.name} cannot read a reading of this edit: {error}") from error
 
     def _generation(self, prompt: ApplyPrompt, request: ApplyRequest) -> GenerationRequest:
         limit = request.max_tokens or len(prompt.file_ids) + len(prompt.edit_ids) + SPARE_TOKENS

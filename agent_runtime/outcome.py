@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from agent_runtime.errors import BadFile
 from agent_runtime.file_diff import file_diff
-from agent_runtime.types import Action, Certainty, FileResult, GivenScope, Method, Status, Usage
+from agent_runtime.types import Action, Certainty, FileResult, GivenScope, Method, ScoredReading, Status, Usage
 from editor import codec
 from editor.errors import CodecError
 from editor.types import Check, Policy
@@ -28,6 +28,7 @@ class Outcome:
     truncated: bool = False
     scope: GivenScope | None = None
     checks: tuple[Check, ...] = ()
+    readings: tuple[ScoredReading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +103,5 @@ def file_result(
         action=action,
         move_to=move_to,
         scope=outcome.scope,
+        readings=tuple(sorted(outcome.readings, key=lambda reading: -reading.score)),
     )

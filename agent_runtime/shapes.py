@@ -7,7 +7,16 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale
-from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, SourceUsage, Usage
+from agent_runtime.types import (
+    ApplyResult,
+    FileResult,
+    GivenScope,
+    Reading,
+    Reason,
+    ScoredReading,
+    SourceUsage,
+    Usage,
+)
 from editor.types import Check
 
 PROBLEM_TYPE = "urn:hunk:problem:"
@@ -43,7 +52,8 @@ def _usage_from_json(usage: Mapping[str, Any]) -> Usage:
 def _file_from_json(file: Mapping[str, Any]) -> FileResult:
     checks = tuple(Check(**_known(Check, check)) for check in file["checks"])
     scope = _scope_from_json(file["scope"]) if file.get("scope") else None
-    return FileResult(**_known(FileResult, file) | {"checks": checks, "scope": scope})
+    readings = tuple(ScoredReading(**_known(ScoredReading, one)) for one in file.get("readings", ()))
+    return FileResult(**_known(FileResult, file) | {"checks": checks, "scope": scope, "readings": readings})
 
 
 def _scope_from_json(scope: Mapping[str, Any]) -> GivenScope:

@@ -162,12 +162,27 @@ class GivenScope:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredReading:
+    """What a model holds of one reading of an edit; `why` says what was assumed.
+
+    `score` in [0, 1] weighs it against the others that were scored, they sum to 1. `logprob` is the mean
+    log-probability of the tokens that tell it from the others and from the file, `least_logprob` that of the least
+    likely one.
+    """
+
+    why: str
+    score: float
+    logprob: float
+    least_logprob: float
+
+
+@dataclass(frozen=True, slots=True)
 class FileResult:
     """What became of one file.
 
     `merged` is its whole text after the edit, a leading BOM included, "" where it was deleted; in `encoding` (a codec
     of Python) it gives the file's bytes. A hash is "" where there is no file: before `create`, after `delete`.
-    `scope` is None where no model was asked.
+    `scope` is None where no model was asked. `readings` are those that a model scored, best first.
     """
 
     path: str
@@ -185,6 +200,7 @@ class FileResult:
     action: Action = "update"
     move_to: str = ""
     scope: GivenScope | None = None
+    readings: tuple[ScoredReading, ...] = ()
 
     @property
     def data(self) -> bytes:
@@ -196,8 +212,8 @@ class FileResult:
 class ApplyResult:
     """The answer to one apply. A result that a check rejects still carries everything.
 
-    `timings` holds milliseconds by phase (`parse_ms`, `merge_ms`, `scope_ms`, `prompt_ms`, `prefill_ms`, `decode_ms`,
-    `verify_ms`) and `total_ms`; a phase that did not happen is absent.
+    `timings` holds milliseconds by phase (`parse_ms`, `merge_ms`, `scope_ms`, `prompt_ms`, `score_ms`, `prefill_ms`,
+    `decode_ms`, `verify_ms`) and `total_ms`; a phase that did not happen is absent.
     """
 
     files: tuple[FileResult, ...]
@@ -235,8 +251,9 @@ class ModelMerge:
     r"""The model's whole file, with "\n" lines. `truncated` says that the token limit cut it.
 
     `timings`: `prompt_ms` to build the prompt, `prefill_ms` to the end of the pass that confirms the first tokens,
-    `decode_ms` for the rest; `scope_ms` to find the regions. `scope` is what the model was given of the file, `checks`
-    are those that only whoever gave it can make.
+    `decode_ms` for the rest; `scope_ms` to find the regions, `score_ms` to score readings that were all in doubt, which
+    `readings` are. `scope` is what the model was given of the file, `checks` are those that only whoever gave it can
+    make.
     """
 
     text: str
@@ -245,18 +262,19 @@ class ModelMerge:
     timings: dict[str, float]
     scope: GivenScope | None = None
     checks: tuple[Check, ...] = ()
+    readings: tuple[ScoredReading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
     """Which of a task's candidates a model holds for the likeliest.
 
-    `number` is its index in `by_rule.candidates`, `scores` are those of all of them (mean log-probabilities).
-    `timings` and `scope` as in `ModelMerge`.
+    `number` is its index in `by_rule.candidates`; `readings` are those of them that were scored, in their order: all
+    that the checks let pass. `timings` and `scope` as in `ModelMerge`.
     """
 
     number: int
-    scores: tuple[float, ...]
+    readings: tuple[ScoredReading, ...]
     usage: Usage
     timings: dict[str, float]
     scope: GivenScope | None = None
@@ -292,8 +310,11 @@ class Merger(Protocol):
         """
         ...
 
-    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice:
-        """Have the model choose among the task's candidates, two at least; raises what `merge` raises."""
+    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
+        """Have the model choose among the task's candidates, one at least, and write the merge itself if in doubt.
+
+        Raises what `merge` raises.
+        """
         ...
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 
 from agent_runtime.errors import Cancelled
-from agent_runtime.types import ApplyRequest, ModelChoice, ModelMerge, ModelTask, Usage, Watcher
+from agent_runtime.types import ApplyRequest, ModelChoice, ModelMerge, ModelTask, ScoredReading, Usage, Watcher
 
 
 @dataclass
@@ -36,7 +36,8 @@ class ScriptedMerger:
     def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice:
         """The second candidate."""
         self.seen.append(task.request)
-        return ModelChoice(1, (-2.0, -1.0), Usage(prompt=10, recomputed=10, forwards=1), {})
+        readings = (ScoredReading("first", 0.3, -2.0, -3.0), ScoredReading("second", 0.7, -1.0, -1.5))
+        return ModelChoice(1, readings, Usage(prompt=10, recomputed=10, forwards=1), {})
 
     def close(self) -> None:
         """Remember it."""

@@ -1,0 +1,193 @@
+"""A real model chooses among the readings of an edit: SmolLM2, float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from threading import Event
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agent_runtime.apply import Applier
+from agent_runtime.deciding import score_answers, sound, weighing
+from agent_runtime.deciding.siblings import NUM_BEHIND, siblings
+from agent_runtime.errors import Cancelled, ModelUnavailable, TooLarge
+from agent_runtime.model_merge import ModelMerger
+from agent_runtime.models.load import LoadedModel
+from agent_runtime.models.text_side import from_gguf
+from agent_runtime.prompt import ApplyPrompt
+from agent_runtime.running import Run
+from agent_runtime.shapes import result_from_json, result_to_json
+from agent_runtime.types import ApplyRequest, ApplyResult, ModelChoice, ModelTask, Watcher
+from editor.formats import parse
+from editor.types import Candidate, Unresolved
+from engine.engine import Engine
+from engine.model import Decoder
+from repo_cache.tokenizer import BPETokenizer
+from tests.models import RealModel
+
+FILE = (
+    "def area(r):\n    return 3.14 * r * r\n\n\ndef length(r):\n    return 6.28 * r\n\n\n"
+    'def name():\n    return "circle"\n'
+)
+PART = "def area(r):\n    return 3.14159 * r * r\n"
+PART_MERGED = FILE.replace("3.14 ", "3.14159 ")
+
+
+@pytest.fixture(scope="module")
+def loaded(smollm2: RealModel, smollm2_decoder: Decoder) -> Iterator[LoadedModel]:
+    tokenizer, metadata = from_gguf(smollm2.gguf)
+    with Engine(smollm2_decoder, tokenizer.token_bytes(), 2048) as engine:
+        yield LoadedModel(smollm2.name, engine, metadata.with_tokenizer(tokenizer), 0.0, 0)
+        assert engine.stats().scheduler.num_running == 0
+
+
+@pytest.fixture(scope="module")
+def merger(loaded: LoadedModel) -> ModelMerger:
+    return ModelMerger(loaded)
+
+
+def prompt_of(token_ids: Sequence[int], file_ids: Sequence[int]) -> ApplyPrompt:
+    return ApplyPrompt(tuple(token_ids), tuple(file_ids), (), stop="", num_shared=0)
+
+
+def applied(merger: ModelMerger, edit: str, watcher: Watcher | None = None) -> ApplyResult:
+    request = ApplyRequest(original=FILE.encode(), edit=edit, path="circle.py", decide="score")
+    return Applier(lambda: merger).apply(request, watcher or Watcher())
+
+
+def task_of(*candidates: Candidate) -> ModelTask:
+    """An edit that adds a function, and what it is said to mean."""
+    edit = "def colour():\n    return 'red'\n"
+    request = ApplyRequest(original=FILE.encode(), edit=edit, path="circle.py", decide="score")
+    by_rule = Unresolved("open_intent", "unclear", len(candidates), candidates=candidates)
+    return ModelTask(FILE, request, parse(edit, "lazy"), by_rule)
+
+
+@torch.inference_mode()
+def scored_slowly(model: Decoder, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
+    ids = torch.tensor([*prompt, *answer])
+    rows = model.logits(model.forward(ids, model.new_caches(1, len(ids)))[len(prompt) - 1 : -1])
+    scores = torch.log_softmax(rows.double(), dim=-1)
+    return scores[torch.arange(len(answer)), torch.tensor(answer)].tolist()
+
+
+def test_answers_are_scored_as_one_by_one_and_their_trunk_is_run_once(loaded: LoadedModel) -> None:
+    tokenizer: BPETokenizer = loaded.text.tokenizer
+    prompt = prompt_of(tokenizer.encode(f"{FILE}\nAgain:\n"), tokenizer.encode(FILE))
+    texts = [FILE.replace("6.28", "6.283"), FILE.replace("def length(r):\n    return 6.28 * r\n\n\n", ""), FILE, FILE]
+    answers = [tokenizer.encode(text) for text in texts]
+    loaded.engine.forget_cached()
+    run = Run()
+    (scores,) = score_answers(loaded.engine, [prompt], [answers], Watcher(), run)
+    found = siblings(answers[:3], prompt.file_ids)
+    assert found is not None
+    assert len(found.trunk) > 5
+    for answer, score in zip(answers, scores, strict=True):
+        slow = scored_slowly(loaded.engine.model, prompt.token_ids, answer)[len(found.trunk) :]
+        assert list(score) == pytest.approx(slow[: len(score)], abs=2e-3)
+        assert len(score) >= NUM_BEHIND
+    assert scores[2] == scores[3]
+    assert len(run.results) == 3, "equal answers are run once"
+    num_prompt = len(prompt.token_ids) + len(found.trunk)
+    assert [result.usage.prompt - result.usage.cached for result in run.results] == [num_prompt, 1, 1]
+
+
+def test_questions_without_a_difference_cost_nothing(loaded: LoadedModel) -> None:
+    prompt = prompt_of((1, 2, 3), (5, 6))
+    run = Run()
+    assert score_answers(loaded.engine, [prompt], [[[5, 6], [5, 6]]], Watcher(), run) == [[(), ()]]
+    assert run.results == []
+
+
+def test_the_reading_that_the_model_would_write_is_taken_byte_for_byte(merger: ModelMerger) -> None:
+    result = applied(merger, PART)
+    file = result.file
+    assert file.merged == PART_MERGED
+    assert (result.status, file.method, file.certainty) == ("merged", "model", "scored")
+    assert [reading.why for reading in file.readings] == ["the snippet is a part of the file"]
+    assert -1.0 < file.readings[0].logprob < 0.0
+    assert file.scope is not None
+    assert result.usage.drafted == 0 < result.usage.completion
+    assert result.timings["score_ms"] > 0
+    assert "decode_ms" not in result.timings
+    assert result_from_json(result_to_json(result)).files == result.files
+
+
+def test_the_model_overrules_the_rules_where_they_are_not_sure(merger: ModelMerger) -> None:
+    right = FILE + "\n\ndef colour():\n    return 'red'\n"
+    strange = FILE.replace(
+        "def length", "zebra = ~0xbeef, 'qwx', -9\n\n\ndef colour():\n    return 'red'\n\n\ndef length"
+    )
+    choice = merger.choose(task_of(Candidate(strange, 0.6, "strange"), Candidate(right, 0.4, "right")), Watcher())
+    assert isinstance(choice, ModelChoice)
+    assert choice.number == 1
+    assert [reading.why for reading in choice.readings] == ["strange", "right"]
+    assert choice.usage.cached >= choice.usage.prompt // 2 - 20, "the second found the first one's prompt"
+
+
+def test_what_a_check_rejects_is_not_offered(merger: ModelMerger) -> None:
+    right = FILE + "\n\ndef colour():\n    return 'red'\n"
+    without = FILE.replace("6.28", "6.3")  # the edit's lines are not in it
+    task = task_of(Candidate(without, 0.9, "without"), Candidate(right, 0.1, "right"))
+    assert sound(task) == [1]
+    choice = merger.choose(task, Watcher())
+    assert isinstance(choice, ModelChoice)
+    assert choice.number == 1
+    assert len(choice.readings) == 1
+
+
+def test_in_doubt_the_model_writes_the_merge_and_all_is_counted(
+    merger: ModelMerger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weighing, "LEAST_LOGPROB", 0.0)
+    result = applied(merger, PART)
+    assert result.file.certainty == "model"
+    assert "3.14159" in result.file.merged
+    assert [reading.score for reading in result.file.readings] == [1.0], "which it was in doubt about"
+    assert {"score_ms", "decode_ms"} <= result.timings.keys()
+    assert result.usage.drafted > 0
+    assert result.usage.completion > result.usage.drafted - result.usage.rejected
+
+
+def test_without_a_reading_the_model_writes_the_merge(merger: ModelMerger) -> None:
+    marked = FILE + "\n# ... existing code ...\ndef colour():\n    return 'red'\n"
+    made = merger.choose(
+        replace(
+            task_of(Candidate(marked, 1.0, "a marker is left")),
+        ),
+        Watcher(),
+    )
+    assert not isinstance(made, ModelChoice)
+    assert made.readings == ()
+
+
+def test_a_choice_can_be_taken_back(loaded: LoadedModel, merger: ModelMerger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the first chunk of its prompt, whoever asked leaves."""
+    loaded.engine.forget_cached()
+    left, forward = Event(), loaded.engine.model.forward_batch
+
+    def wait_and_forward(*arguments: Any) -> Tensor:
+        assert left.wait(60)
+        return forward(*arguments)
+
+    class Leaving(Watcher):
+        def began(self, stop: Callable[[], None]) -> None:
+            stop()
+            left.set()
+
+    monkeypatch.setattr(loaded.engine.model, "forward_batch", wait_and_forward)
+    with pytest.raises(Cancelled):
+        applied(merger, PART, Leaving())
+
+
+def test_what_goes_wrong_has_the_names_that_a_merge_gives_it(loaded: LoadedModel) -> None:
+    with Engine(loaded.engine.model, loaded.text.tokenizer.token_bytes(), 64) as engine:
+        small = ModelMerger(replace(loaded, engine=engine))
+        with pytest.raises(TooLarge):
+            applied(small, PART)
+    with pytest.raises(ModelUnavailable):
+        applied(small, PART)
