@@ -25,7 +25,7 @@ _CHUNK_BYTES = 1 << 16
 _READS_PER_BYTE = 50
 _READ_ALLOWANCE = 8_000_000
 _MAX_YAML_BLOCKS = 200
-_KEPT_CHARS = 400_000
+_KEPT_CHARS = 1_000_000
 _YAML_INDICATOR = re.compile(rb"[-?:](?=\s|$)")
 _OPENERS = b"{[(|>"
 _BODIES = frozenset({"block", "keyframe_block_list", "column_definitions", "create_query", "function_body"})
@@ -99,12 +99,13 @@ def survey(text: str, language: str | None) -> Survey | None:
     """Parse a text once; None for a language without a grammar here, and for a text that is too large or too broken."""
     if language not in GRAMMARS:
         return None
+    # Some grammars want a newline at the end of the last statement; its absence is no error of an edit.
+    text = text if text.endswith("\n") else text + "\n"
     return _survey_again(text, language) if len(text) <= _KEPT_CHARS else _survey(text, language)
 
 
 def _survey(text: str, language: str) -> Survey | None:
-    # Some grammars want a newline at the end of the last statement; its absence is no error of an edit.
-    data = (text if text.endswith("\n") else text + "\n").encode("utf-8", "replace")
+    data = text.encode("utf-8", "replace")
     if len(data) > MAX_BYTES:
         return None
     if language == "yaml" and _is_too_deep_for_yaml(data):
