@@ -60,8 +60,8 @@ class Change:
         """Return the new lines to show for a span: it, and `num_lines` or more of those above and below.
 
         There are as many as it takes until there are words above and below, and one of the two stands once in the old
-        text, or each of them where the span only takes lines away. None where a dozen are not enough, or where a
-        deletion's surroundings read the same without it.
+        text, or each of them where the span takes lines away: at an end of the file that would look like an omission.
+        None where a dozen are not enough.
         """
         enough = all if self.is_deletion(span) else any
         for size in range(num_lines, _MAX_CONTEXT + 1):
@@ -71,10 +71,8 @@ class Change:
                 continue
             if not (_says_something(below) or span.a_end + size >= len(self.a)):
                 continue
-            if enough(self._stands_once(side) for side in (above, below) if side):
-                shown = range(max(0, span.b_start - size), min(len(self.b), span.b_end + size))
-                if span.b_start < span.b_end or not self._stands(self.b[shown.start : shown.stop]):
-                    return shown
+            if enough(self._stands_once(side) for side in (above, below)):
+                return range(max(0, span.b_start - size), min(len(self.b), span.b_end + size))
         return None
 
     def around(self, span: Span) -> list[Symbol]:
@@ -83,14 +81,9 @@ class Change:
         return [one for one in (found.symbols if found else ()) if _holds(one, span)]
 
     def _stands_once(self, part: Sequence[str]) -> bool:
-        return any(part) and self._count(part) == 1
-
-    def _stands(self, part: Sequence[str]) -> bool:
-        return self._count([line.strip() for line in part]) > 0
-
-    def _count(self, part: Sequence[str]) -> int:
         lines = self._bare_a
-        return sum(line == part[0] and lines[at : at + len(part)] == part for at, line in enumerate(lines))
+        starts = (at for at, line in enumerate(lines) if part and line == part[0])
+        return any(part) and sum(lines[at : at + len(part)] == part for at in starts) == 1
 
 
 def header(symbol: Symbol) -> range:

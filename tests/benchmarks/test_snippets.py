@@ -175,6 +175,12 @@ def test_signatures_show_what_is_around_a_change() -> None:
         assert "  push(item: string) {" not in lines
 
 
+def test_a_bracket_inside_a_body_closes_no_definition() -> None:
+    after = PYTHON[1].replace("        self.write()\n", "        self.write(\n            name,\n        )\n")
+    before = after.replace("        if number < 0:\n            raise ValueError(name)\n", "")
+    assert "        )" not in shown(made((before, after), "stock.py", "signatures", 0))
+
+
 def test_a_whole_definition_is_shown_to_its_end_and_with_its_class_where_its_name_is_not_enough() -> None:
     lines = shown(made(TYPESCRIPT, "queue.ts", "whole_definition", 0))
     assert lines[0] == "  pop(): string | undefined {"
@@ -211,26 +217,30 @@ def test_without_markers_a_deletion_could_be_an_omission(seed: int) -> None:
     assert any(map(is_marker, lines[1:-2]))
 
 
+LINES = "".join(f"line {number}\n" for number in range(40))
+CHANGED = LINES.replace("line 20\n", "line twenty\n")
+
+
+@pytest.mark.parametrize("style", ["bare_hunks", "markers", "missing_markers"])
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("a\nb\nc\n", "a\nb\nc"),
-        ("a\nb\nc\n", "a\nb  \nc\n"),
-        ("a\nb\nc\n", "\na\nb\nc\n"),
-        ("a\nb\nc\n", "a\nb\nc\n"),
-        ("one\r\ntwo\nthree\n", "one\r\nTWO\nthree\n"),
+        (LINES, CHANGED.removesuffix("\n")),
+        (LINES, LINES.replace("line 20\n", "line 20  \n")),
+        (LINES, "\n" + LINES),
+        (LINES, LINES + "\n"),
+        (LINES, LINES),
+        (LINES.replace("line 3\n", "line 3\r\n"), CHANGED),
+        (LINES, LINES.replace("line 20\n", "# ... existing code ...\n")),
         ("same\nx\n" * 40, "same\nx\n" * 20 + "new\n" + "same\nx\n" * 20),
-        ("a\nb\nc\nd\ne\nf\ng\nh\n", "a\n# ... existing code ...\nb\nc\nd\ne\nf\ng\nh\n"),
+        ("up\ndown\n" + LINES + "up\nmiddle\ndown\n", "up\ndown\n" + LINES + "up\ndown\n"),
+        (LINES, LINES.replace("line 0\n", "")),
+        (LINES, LINES.replace("line 39\n", "")),
     ],
 )
-@pytest.mark.parametrize("style", STYLES)
 def test_what_cannot_be_told_is_not_said(style: str, before: str, after: str) -> None:
+    assert made((LINES, CHANGED), "x.py", style, 0)
     assert make_snippet(before, after, "x.py", style, 0) is None
-
-
-def test_a_deletion_whose_neighbours_stand_together_already_is_not_said() -> None:
-    before = "".join(f"line {number}\n" for number in range(30)) + "up\ndown\nup\nmiddle\ndown\n"
-    assert make_snippet(before, before.replace("middle\n", ""), "x.txt", "markers", 0) is None
 
 
 def test_line_endings_of_the_file_are_not_said() -> None:
@@ -292,6 +302,15 @@ def test_a_merge_has_about_the_lines_and_the_hunks_that_were_asked_for(num_lines
 def test_the_edits_are_the_same_whatever_the_length() -> None:
     short, long = (merges(stock_pairs(), num_lines, 3, seed=1) for num_lines in (200, 2000))
     assert sorted(added(short.before, short.after)) == sorted(added(long.before, long.after))
+
+
+def test_what_is_edited_comes_once_however_often_others_come_again() -> None:
+    long = merges(stock_pairs(), 3000, 3, seed=1).after
+    classes = {text.partition(":")[0]: text for text in long.split("\nclass ")[1:]}
+    edited = [name for name, text in classes.items() if "if number < 0" in text]
+    assert len(edited) == 3
+    assert any(f"{name}2" in classes for name in classes)
+    assert not any(f"{name}2" in classes for name in edited)
 
 
 def test_no_merge_without_enough_edits() -> None:
