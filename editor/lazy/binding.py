@@ -28,8 +28,10 @@ def bound_lines(lines: list[str], sketch: Sketch, language: str | None) -> list[
     sent = survey_snippet(["" if at in markers else line for at, line in enumerate(snippet)], language)
     if seen is None or sent is None or seen.error_lines or sent.error_lines:
         return None
-    file = Siblings(lines, units_of(lines, seen))
     shown = Siblings(snippet, units_of(snippet, sent, markers))
+    if not all(unit.is_marker or _is_whole(shown, s) for s, unit in enumerate(shown.units)):
+        return None  # before the units of a long file are told
+    file = Siblings(lines, units_of(lines, seen))
     places = _places(file, shown, seen)
     if places is None:
         return None
@@ -43,6 +45,11 @@ def bound_lines(lines: list[str], sketch: Sketch, language: str | None) -> list[
     return merged
 
 
+def _is_whole(shown: Siblings, number: int) -> bool:
+    """Tell whether a unit of the snippet is a definition that leaves nothing out."""
+    return shown.definition(number) is not None and not shown.units[number].elides
+
+
 def _places(file: Siblings, shown: Siblings, seen: Survey) -> dict[int, int] | None:
     """Return for every definition of the snippet which of the file it is; None if one is open, or out of order."""
     defined = Counter(symbol.simple_name for symbol in seen.symbols)
@@ -52,7 +59,7 @@ def _places(file: Siblings, shown: Siblings, seen: Survey) -> dict[int, int] | N
         if unit.is_marker:
             continue
         wanted = shown.definition(s)
-        if wanted is None or unit.elides or wanted not in in_file or defined[unit.name] != 1:
+        if wanted not in in_file or defined[unit.name] != 1:
             return None
         if unit.width != file.units[in_file[wanted]].width:
             return None
