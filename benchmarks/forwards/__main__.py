@@ -1,0 +1,99 @@
+"""Forward passes an edited file, by way of drafting: `python -m benchmarks.forwards`.
+
+No model runs: the target is the text after a real edit, and a draft is accepted as far as it equals it. A case is a
+pair of texts of at least 80 lines, before and after, turned into a lazy snippet by the seeded maker, in each style
+that can say it. M, the merge that is drafted, is the editor's merge or its first candidate, even when it is wrong;
+where the editor has none, the original is drafted first.
+
+Counted are the passes behind the prefill, which gives the first token itself. The merge draft's first window, all of M,
+is fused with the prefill; behind that a pass drafts 1,024 tokens at most. The first row below it has this cap in the
+fused pass, too; its other rows have nothing fused, as the general servers, whose windows are their own. Recreated from:
+
+    pointer             one pointer over the original and the update that re-synchronises on the longest match, 256
+    longest suffix      what followed the last place with the longest match of the output's tail, up to 64 tokens, 128
+    n-gram              vLLM's ngram method: what followed the first place of the longest match of 2 to 5 tokens, 64
+    suffix decoding     vLLM's suffix method (Arctic): the commonest continuation, as long as the match; in its tree of
+                        depth 24 that is 12 tokens at most
+    prompt lookup       transformers: what followed the first place of the last 2 tokens (1 where there is none), 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent_runtime.errors import HunkError
+from agent_runtime.models.resolve import resolve
+from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.store import Store
+from agent_runtime.models.text_side import from_folder, from_gguf
+from benchmarks.cases import DEFAULT_CASES
+from benchmarks.forwards.cases import ForwardsCase, made_cases
+from benchmarks.forwards.counting import forwards
+from benchmarks.forwards.drafters import DRAFTERS, MERGE_DRAFT
+from benchmarks.forwards.summary import Count, case_row, rows_of, summary_of, table
+from engine.weights.gguf import GGUFModel
+from repo_cache.tokenizer import BPETokenizer
+
+TOKENIZER = "qwen2.5-coder-0.5b"
+
+
+def main(arguments: Sequence[str] | None = None, tokenizer: BPETokenizer | None = None) -> None:
+    """Count, print the table and write the JSON."""
+    options = _options(arguments)
+    tokenizer = tokenizer or _tokenizer()
+    cases = made_cases(options.cases, tokenizer.encode, limit=options.limit, seed=options.seed)
+    if not cases:
+        sys.exit(f"{options.cases} holds no pair of 80 lines that a snippet can be made of")
+    counts = count(cases, tokenizer.token_bytes())
+    rows, summary = rows_of(counts), summary_of(counts, MERGE_DRAFT)
+    print("\n".join(table(rows, summary)))
+    if options.json:
+        found = {"summary": summary, "rows": rows, "cases": [case_row(one) for one in counts]}
+        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def count(cases: Sequence[ForwardsCase], token_bytes: Sequence[bytes]) -> list[Count]:
+    """Run every case with every way of drafting."""
+    counts = []
+    for number, case in enumerate(cases, start=1):
+        print(f"\r{number}/{len(cases)} counted", end="", file=sys.stderr, flush=True)
+        found = {
+            name: forwards(drafter.make(case, token_bytes), case.target, drafter.windows)
+            for name, drafter in DRAFTERS.items()
+        }
+        counts.append(Count(case, found))
+    print(file=sys.stderr)
+    return counts
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.forwards",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="a .jsonl or .jsonl.gz file, or a folder")
+    parser.add_argument("--limit", type=int, help="a sample of this many cases")
+    parser.add_argument("--seed", type=int, default=0, help="for the snippets and the sample")
+    parser.add_argument("--json", type=Path, help="write summary and rows there")
+    options = parser.parse_args(arguments)
+    if not options.cases.exists():
+        sys.exit(f"{options.cases}: no such file or folder; name one with --cases")
+    return options
+
+
+def _tokenizer() -> BPETokenizer:
+    try:
+        files = resolve(TOKENIZER, Store(ModelSettings.from_env(os.environ).cache_dir))
+    except HunkError as error:
+        sys.exit(f"the tokenizer is that of {TOKENIZER}: {error}")
+    return (from_gguf(GGUFModel(files.path)) if files.kind == "gguf" else from_folder(files.path))[0]
+
+
+if __name__ == "__main__":
+    main()

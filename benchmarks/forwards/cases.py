@@ -1,0 +1,99 @@
+"""Lazy edits of real files as token ids, with what the editor makes of them by rule."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.rendering import changes
+from benchmarks.snippets import STYLES, Pair, make_snippet, pairs
+from editor.errors import EditSyntaxError
+from editor.formats import parse
+from editor.languages import language_of
+from editor.merge import merge
+from editor.types import AlreadyApplied, Merged
+
+MIN_LINES = 80
+ANSWER_END = "\n</updated-code>"
+"""What the answer to the service's prompt ends with, the last thing that is drafted."""
+
+Group = Literal["merge right", "merge wrong", "no merge"]
+Encode = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardsCase:
+    """One edit: the texts as token ids; `target` is what a model writes that makes no mistake.
+
+    `merges` are the editor's, best first, none where it has none; `group` tells whether the first one is the target.
+    """
+
+    id: str
+    style: str
+    group: Group
+    num_hunks: int
+    before: str
+    merges: tuple[tuple[int, ...], ...]
+    original: tuple[int, ...]
+    update: tuple[int, ...]
+    target: tuple[int, ...]
+
+
+def made_cases(path: Path, encode: Encode, *, limit: int | None, seed: int) -> list[ForwardsCase]:
+    """Every real pair of at least MIN_LINES lines in every style that can say it; a sample of them with `limit`."""
+    drawn = [(pair, style) for pair in pairs(path, MIN_LINES) for style in STYLES]
+    if limit is not None:
+        random.Random(seed).shuffle(drawn)
+    answer = cache(lambda text: tuple(encode(text.removesuffix("\n") + ANSWER_END)))
+    found: list[ForwardsCase] = []
+    for pair, style in drawn:
+        if limit is not None and len(found) == limit:
+            break
+        snippet = make_snippet(pair.before, pair.after, pair.path, style, seed)
+        if snippet is not None:
+            found.append(_case(pair, style, snippet, encode, answer))
+            print(f"\r{len(found)} cases", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return found
+
+
+def _case(
+    pair: Pair, style: str, snippet: str, encode: Encode, answer: Callable[[str], tuple[int, ...]]
+) -> ForwardsCase:
+    merged = list(_merges(pair, snippet))
+    right = bool(merged) and merged[0] == pair.after
+    return ForwardsCase(
+        id=pair.id,
+        style=style,
+        group="merge right" if right else "merge wrong" if merged else "no merge",
+        num_hunks=len(changes(pair.before.split("\n"), pair.after.split("\n"))),
+        before=pair.before,
+        merges=tuple(answer(text) for text in merged),
+        original=answer(pair.before),
+        update=tuple(encode(snippet.strip("\n"))),
+        target=answer(pair.after),
+    )
+
+
+def _merges(pair: Pair, snippet: str) -> Iterator[str]:
+    """What the editor's rules make of a snippet: one merge, its candidates, or nothing."""
+    try:
+        outcome = merge(pair.before, parse(snippet, "lazy"), language_of(pair.path))
+    except EditSyntaxError:
+        return
+    if isinstance(outcome, Merged):
+        yield outcome.text
+    elif isinstance(outcome, AlreadyApplied):
+        yield pair.before
+    else:
+        yield from (candidate.text for candidate in outcome.candidates)
+
+
+def num_files(cases: Sequence[ForwardsCase]) -> int:
+    """How many different texts the cases are edits of; recorded sessions edit the same file again and again."""
+    return len({case.before for case in cases})
