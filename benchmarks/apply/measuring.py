@@ -30,7 +30,8 @@ class Row:
     """What one case came to.
 
     `certainty` is what the answer claimed, "" for a refusal; of several files the least of theirs. `syntax_equal` says
-    that the merged text has the tree of the expected one: it differs at most in white space that means nothing.
+    that the merged text has the tree of the expected one: it differs at most in white space that means nothing. `scope`
+    is what the model was given of the files, `scope_lines` how many lines.
     `reason` says why nothing was merged, `diff` how a wrong text differs from the expected one.
     """
 
@@ -56,6 +57,7 @@ class Row:
     usage: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
     scope: str = ""
+    scope_lines: int = 0
     execution: Execution = ""
     test_output: str = ""
     diff: str = ""
@@ -151,6 +153,7 @@ def _described(case: AnyCase, result: ApplyResult) -> Row:
         | {"forwards": result.usage.forwards},
         timings=result.timings,
         scope=", ".join(file.scope.kind for file in asked if file.scope is not None),
+        scope_lines=sum(file.scope.lines for file in asked if file.scope is not None),
     )
 
 

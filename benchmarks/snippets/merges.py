@@ -1,10 +1,11 @@
 """Larger merges put together from real edits: a file of about so many lines with so many hunks.
 
 A file is made of definitions at top level, each from a real file of one language. The edited ones come first: real
-edits of them, drawn until the hunks add up; members of a class that its edit leaves alone are taken out. Then other
-definitions, unchanged, are drawn until the file is long enough, and all are put into a random order. Names do not
-repeat; where there are not enough definitions, they come again with a number behind their names. Imports are left out:
-the file is valid syntax, and is not run. The edits of a seed and a number of hunks are the same for every length.
+edits of them, drawn until the hunks add up; members of a class that its edit leaves alone are taken out. Where there
+is room, a short unchanged definition stands above and below each. The edits of a seed and a number of hunks are the
+same for every length, and so are these neighbours. Then other definitions are drawn until the file is long enough, and
+all are put into a random order. Names do not repeat; where there are not enough definitions, they come again with a
+number behind their names. Imports are left out: the file is valid syntax, and is not run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from editor.syntax import Survey, Symbol, survey
 
 _MAX_EDITED_LINES = 60
 _MAX_FILLER_LINES = 300
+_MAX_NEIGHBOUR_LINES = 12
+_LINES_WITH_NEIGHBOURS = 90
 _SLACK = 0.04
 _KINDS = frozenset({"function", "class", "interface", "type", "enum", "struct"})
 
@@ -54,8 +57,14 @@ def merges(cases: Sequence[Pair], num_lines: int, num_hunks: int, seed: int) -> 
         found = tuple(pair for pair in cases if pair.path.endswith(suffix))
         edited = _drawn(_edited_parts(found), num_hunks, rng)
         if edited:
-            parts = edited + _fillers(found, num_lines, edited, Random(f"fill\0{num_lines}\0{num_hunks}\0{seed}"))
-            Random(f"order\0{num_lines}\0{num_hunks}\0{seed}").shuffle(parts)
+            groups = [[part] for part in edited]
+            if num_lines >= _LINES_WITH_NEIGHBOURS * num_hunks:
+                groups = _with_neighbours(edited, _pool(found), rng)
+            fixed = [part for group in groups for part in group]
+            filling = Random(f"fill\0{num_lines}\0{num_hunks}\0{seed}")
+            groups += [[part] for part in _fillers(_pool(found), num_lines, fixed, filling)]
+            filling.shuffle(groups)
+            parts = [part for group in groups for part in group]
             return _joined(parts, f"merge-{num_lines}-{num_hunks}-{seed}", f"merged{suffix}", suffix)
     raise ValueError(f"the cases hold no {num_hunks} hunks in definitions of one language")
 
@@ -108,11 +117,19 @@ def _edited_part(name: str, pair: Pair, old: Survey, new: Survey) -> _Part | Non
     return _Part(name, cut[0], cut[1], len(changes(cut[0].split("\n"), cut[1].split("\n"))))
 
 
-def _fillers(cases: tuple[Pair, ...], num_lines: int, edited: Sequence[_Part], rng: Random) -> list[_Part]:
-    """Draw unchanged definitions until the file has `num_lines` lines, a little less or more."""
+def _with_neighbours(edited: Sequence[_Part], parts: Sequence[_Part], rng: Random) -> list[list[_Part]]:
+    """Put a short unchanged definition above and below each edited one, as far as there are any."""
     names = {part.name for part in edited}
-    pool = [part for part in _pool(cases) if part.name not in names]
-    left = num_lines - sum(part.num_lines + 2 for part in edited)
+    short = [part for part in parts if part.num_lines <= _MAX_NEIGHBOUR_LINES and part.name not in names]
+    rng.shuffle(short)
+    return [[*short[2 * at : 2 * at + 1], part, *short[2 * at + 1 : 2 * at + 2]] for at, part in enumerate(edited)]
+
+
+def _fillers(parts: Sequence[_Part], num_lines: int, fixed: Sequence[_Part], rng: Random) -> list[_Part]:
+    """Draw unchanged definitions until the file has `num_lines` lines, a little less or more."""
+    names = {part.name for part in fixed}
+    pool = [part for part in parts if part.name not in names]
+    left = num_lines - sum(part.num_lines + 2 for part in fixed)
     slack = _SLACK * num_lines
     drawn: list[_Part] = []
     number = 1

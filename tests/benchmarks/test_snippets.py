@@ -299,9 +299,14 @@ def test_a_merge_has_about_the_lines_and_the_hunks_that_were_asked_for(num_lines
     assert merge != merges(stock_pairs(), num_lines, num_hunks, seed=2)
 
 
-def test_the_edits_are_the_same_whatever_the_length() -> None:
-    short, long = (merges(stock_pairs(), num_lines, 3, seed=1) for num_lines in (200, 2000))
-    assert sorted(added(short.before, short.after)) == sorted(added(long.before, long.after))
+def test_the_edits_and_their_neighbours_are_the_same_whatever_the_length() -> None:
+    found = []
+    for num_lines in (300, 2000):
+        parts = merges(stock_pairs(), num_lines, 3, seed=1).after.strip("\n").split("\n\n\n")
+        edited = [at for at, part in enumerate(parts) if "if number < 0" in part or '"total"' in part]
+        found.append(sorted(tuple(parts[at - 1 : at + 2]) for at in edited))
+    assert len(found[0]) == 3
+    assert found[0] == found[1]
 
 
 def test_what_is_edited_comes_once_however_often_others_come_again() -> None:
