@@ -67,7 +67,7 @@ def build_prompt(
     token_ids = encoder.encode_template(head)
     num_shared = len(token_ids)
     texts = Texts(file=file_text, edit=edit_text, instruction=instruction, outline=outline)
-    for piece, is_users in form.question(texts, tag):
+    for piece, is_users in form.question(texts):
         token_ids += encoder.encode(piece) if is_users else encoder.encode_template(piece)
     token_ids += encoder.encode_template(tail)
     stop = f"</{tag}>"
@@ -91,7 +91,7 @@ def _frame(template: ChatTemplate, form: PromptForm, tag: str) -> tuple[str, str
     head, *tails = template.render(messages).split(QUESTION_SLOT)
     if len(tails) != 1:
         raise CorruptModel(f"the model's chat template shows a message {len(tails)} times; it has to show it once")
-    return head, tails[0] + form.opening(tag)
+    return head, f"{tails[0]}<{tag}>\n"
 
 
 def _free_tag(text: str) -> str:

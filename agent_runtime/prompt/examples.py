@@ -162,54 +162,6 @@ export class Cart {
 )
 """New comments, markers in other words, and indentation in another unit than the file's."""
 
-SAVE = Example(
-    Texts(
-        """\
-import json
-
-
-def load(path):
-    with open(path) as file:
-        return json.load(file)
-
-
-def save(path, data):
-    # overwrite
-    with open(path, "w") as file:
-        json.dump(data, file)
-
-
-def keys(path):
-    return sorted(load(path))""",
-        """\
-# ... existing code ...
-
-def save(path, data, indent=2):
-    # ... existing code ...
-        json.dump(data, file, indent=indent)
-
-# ... existing code ...""",
-    ),
-    """\
-import json
-
-
-def load(path):
-    with open(path) as file:
-        return json.load(file)
-
-
-def save(path, data, indent=2):
-    # overwrite
-    with open(path, "w") as file:
-        json.dump(data, file, indent=indent)
-
-
-def keys(path):
-    return sorted(load(path))""",
-)
-"""The shortest file that shows markers around and inside a function."""
-
 LIMITS = Example(
     Texts(
         """\

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from editor.formats.placeholders import holds_placeholder, placeholder_lines
-
-_COMMENT = re.compile(r"(?P<before>\s*(?:\{\s*/\*+|/\*+|<!--|//+|#+|--+|;+|%+)).*?(?P<after>\s*(?:\*+/\s*\}?|-->)?\s*)")
+from editor.formats.placeholders import holds_placeholder
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +27,6 @@ class Texts:
         lines = (line for line in self.edit.split("\n") if line.strip() not in known)
         return "\n".join(line for line in lines if line.strip() and not holds_placeholder(line))
 
-    @property
-    def blocks(self) -> str:
-        """The edit without its placeholders, parted where they stood."""
-        lines = self.edit.split("\n")
-        marks = placeholder_lines(lines)
-        text = "\n".join("\0" if at in marks else line for at, line in enumerate(lines))
-        parts = [part.strip("\n") for part in re.split(r"\n*\0\n*", text)]
-        return "\n</update>\n<update>\n".join(part for part in parts if part.strip())
-
-    @property
-    def usual_edit(self) -> str:
-        """The edit with its placeholders worded as the examples word them, in the same comment syntax."""
-        lines = self.edit.split("\n")
-        for at in placeholder_lines(lines):
-            comment = _COMMENT.fullmatch(lines[at])
-            if comment is not None:
-                lines[at] = f"{comment['before']} ... existing code ...{comment['after']}"
-        return "\n".join(lines)
-
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -62,10 +40,7 @@ class Section:
 SECTIONS: Mapping[str, Section] = {
     "code": Section("<code>\n", lambda texts: texts.file, "\n</code>\n"),
     "update": Section("<update>\n", lambda texts: texts.edit, "\n</update>\n"),
-    "blocks": Section("<update>\n", lambda texts: texts.blocks, "\n</update>\n"),
-    "usual": Section("<update>\n", lambda texts: texts.usual_edit, "\n</update>\n"),
     "instruction": Section("<instruction>", lambda texts: texts.instruction, "</instruction>\n"),
-    "outline": Section("<outline>\n", lambda texts: texts.outline, "\n</outline>\n"),
     "part": Section(
         "The code is only a part of a file. Write this part, and nothing of the rest, which is:\n<outline>\n",
         lambda texts: texts.outline,
@@ -75,4 +50,4 @@ SECTIONS: Mapping[str, Section] = {
 }
 """The sections that forms can ask for, by name. One whose text is empty is left out, but for the file and the edit."""
 
-REQUIRED = frozenset({"code", "update", "usual", "blocks"})
+REQUIRED = frozenset({"code", "update"})

@@ -91,9 +91,9 @@ def test_every_answer_that_is_shown_ends_with_the_tag_at_which_an_answer_stops(
     prompt = built(qwen05, form=form, file_text="<updated-code>")
     text = qwen05.tokenizer.decode(prompt.token_ids)
     assert prompt.stop == "</updated-code-2>"
-    assert text.endswith(f"{form.lead}<updated-code-2>\n")
+    assert text.endswith("<updated-code-2>\n")
     for example in form.examples:
-        assert f"{form.lead}<updated-code-2>\n{example.result}\n{prompt.stop}<|im_end|>" in text
+        assert f"<updated-code-2>\n{example.result}\n{prompt.stop}<|im_end|>" in text
     assert "<updated-code>" not in text.replace("<code>\n<updated-code>\n</code>", "")
 
 
@@ -120,16 +120,6 @@ def test_the_examples_pass_the_checks_that_an_answer_has_to_pass(example: Exampl
     assert all(check.ok for check in verify(example.texts.file, example.result, edit, language))
     by_rule = merge(example.texts.file, edit, language)
     assert isinstance(by_rule, Unresolved), "a model is asked where the rules leave something open"
-
-
-def test_placeholders_are_worded_as_the_examples_word_them() -> None:
-    edit_text = (
-        "/* same */\n  {/* ... rest ... */}\n\t// ...\n# ... (unchanged) ...\n<!-- ... -->\nx = 1  # wait ...\n..."
-    )
-    assert Texts("", edit_text).usual_edit == (
-        "/* same */\n  {/* ... existing code ... */}\n\t// ... existing code ...\n# ... existing code ...\n"
-        "<!-- ... existing code ... -->\nx = 1  # wait ...\n..."
-    )
 
 
 def test_new_lines_are_those_that_the_file_does_not_have() -> None:

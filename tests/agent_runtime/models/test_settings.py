@@ -28,6 +28,14 @@ def test_bad_sources_stop(value: str) -> None:
     assert caught.value.field == "HUNK_MODEL_SOURCES"
 
 
+def test_a_prompt_form_is_one_that_there_is() -> None:
+    assert ModelSettings.from_env({}).prompt_form is None, "the catalogue decides"
+    assert ModelSettings.from_env({"HUNK_PROMPT_FORM": "tags"}).prompt_form == "tags"
+    with pytest.raises(BadRequest, match=r"HUNK_PROMPT_FORM is 'tag': give one of tags, ") as caught:
+        ModelSettings.from_env({"HUNK_PROMPT_FORM": "tag"})
+    assert caught.value.field == "HUNK_PROMPT_FORM"
+
+
 def test_cache_that_is_no_folder_stops(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()

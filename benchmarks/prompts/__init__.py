@@ -1,0 +1,1 @@
+"""Which form of prompt a model follows best."""
