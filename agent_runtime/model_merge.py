@@ -23,7 +23,7 @@ from agent_runtime.types import (
     Watcher,
     total_usage,
 )
-from editor.scope import Scope, cut, region_kept, splice
+from editor.scope import Scope, cut, holds, region_kept, splice
 from editor.types import Candidate, Check, Unresolved
 from engine import errors as engine_errors
 from engine.types import GenerationRequest
@@ -110,15 +110,15 @@ class ModelMerger:
         Where it would write none of them, or two are nearly as likely, it writes the merge instead; usage and timings
         count both.
         """
-        numbers = sound(task)
-        if not numbers:
-            return self.merge(task, watcher)
         assert isinstance(task.by_rule, Unresolved)
         candidates = task.by_rule.candidates
         clock, run = _Clock(), Run()
         started = time.perf_counter()
         scope = scope_of(task)
         clock.add(scope=time.perf_counter() - started)
+        numbers = [at for at in sound(task) if holds(task.text, candidates[at].text, scope.regions)]
+        if not numbers:
+            return self.merge(task, watcher)
         readings = self._weighed(task, scope, [candidates[at] for at in numbers], watcher, run, clock)
         usage = total_usage([usage_of(result.usage) for result in run.results])
         best = best_of(readings)

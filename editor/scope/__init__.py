@@ -2,7 +2,7 @@
 
 from editor.scope.finding import regions, whole_file
 from editor.scope.keeping import region_kept
-from editor.scope.splicing import cut, splice
+from editor.scope.splicing import cut, holds, splice
 from editor.scope.types import Region, Scope
 
-__all__ = ["Region", "Scope", "cut", "region_kept", "regions", "splice", "whole_file"]
+__all__ = ["Region", "Scope", "cut", "holds", "region_kept", "regions", "splice", "whole_file"]

@@ -20,7 +20,7 @@ from editor.scope.dividing import divided
 from editor.scope.growing import grown
 from editor.scope.outline import outline
 from editor.scope.parts import Part, parts_of
-from editor.scope.splicing import cut, joined, lines_of, splice
+from editor.scope.splicing import cut, holds, joined, lines_of
 from editor.scope.touching import Touched, touched
 from editor.scope.types import Region, Scope, Span
 from editor.syntax import Survey, survey
@@ -128,11 +128,10 @@ def _regions(
     if not groups or sum(end - first for first, end in (group.span for group in groups)) > MAX_SHARE * len(lines):
         return None
     bare = tuple(_region(lines, group, part) for group, part in zip(groups, edits, strict=True))
-    cuts = [(reading, cut(text, reading, bare)) for reading in readings]
-    held = [texts for reading, texts in cuts if lines_of(splice(text, bare, texts)) == lines_of(reading)]
-    if cuts and (not held or held[0] is not cuts[0][1]):
+    if readings and not holds(text, readings[0], bare):
         return None
-    by_region = list(zip(*held, strict=True)) if held else [()] * len(bare)
+    cuts = [cut(text, reading, bare) for reading in readings if holds(text, reading, bare)]
+    by_region = list(zip(*cuts, strict=True)) if cuts else [()] * len(bare)
     return tuple(
         replace(region, candidates=tuple(dict.fromkeys(texts))) for region, texts in zip(bare, by_region, strict=True)
     )

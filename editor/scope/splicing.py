@@ -47,6 +47,11 @@ def cut(text: str, other: str, regions: Sequence[Region]) -> tuple[str, ...]:
     return tuple(joined(lines[first:end]) for first, end in spans)
 
 
+def holds(text: str, other: str, regions: Sequence[Region]) -> bool:
+    """Tell whether a text can be made of another by changing nothing but its regions; the final newline aside."""
+    return lines_of(splice(text, regions, cut(text, other, regions))) == lines_of(other)
+
+
 def _above(ops: Sequence[LineOp], border: int) -> int:
     """Return where in the other text a region begins; lines that go in just there are the region's."""
     op = next((op for op in ops if op.a_start < border <= op.a_end), None)
