@@ -80,19 +80,19 @@ def pieces(num_tokens: int, budget: int) -> list[tuple[int, int]]:
 def write(contestant: Contestant, task: Task, salt: str, speculation: Speculation, budget: int) -> Run:
     """Have it write the task's output, or pieces of it.
 
-    The time of a piece is counted from its request with its prompt cached. One that caches no prompts is timed from the
-    first pass on, which is left out with its tokens.
+    A whole output is timed from its request, with the prompt cached. A piece is timed from the end of its first pass
+    on, which is left out with its tokens: caches end at borders of blocks, and what is behind them is run again. So is
+    the output of a contestant that caches no prompts.
     """
+    parts = pieces(task.num_new, budget)
+    is_cached = len(parts) == 1 and "prefix" in contestant.abilities
+    if is_cached:
+        contestant.run(Job(salt, (Arrival(task.prompt_ids, 1),)))
     arrivals, answers, speed = [], [], Speed()
-    for start, stop in pieces(task.num_new, budget):
+    for start, stop in parts:
         wanted = task.arrival(start, stop)
-        if "prefix" in contestant.abilities:
-            contestant.run(Job(salt, (Arrival(wanted.prompt_ids, 1),)))
-            (answer,) = contestant.run(Job(salt, (wanted,), speculation))
-            speed += behind_cached(answer)
-        else:
-            (answer,) = contestant.run(Job(salt, (wanted,), speculation))
-            speed += behind_first(answer)
+        (answer,) = contestant.run(Job(salt, (wanted,), speculation))
+        speed += behind_cached(answer) if is_cached else behind_first(answer)
         arrivals.append(wanted)
         answers.append(answer)
     return Run(tuple(arrivals), tuple(answers), speed)
@@ -110,8 +110,10 @@ def behind_cached(answer: Answer) -> Speed:
 
 
 def behind_first(answer: Answer) -> Speed:
-    """From the end of the first pass on."""
+    """From the end of the first pass on; all of it where there is no other."""
     first = answer.times[0]
+    if answer.times[-1] == first:
+        return behind_cached(answer)
     later = [at for at in answer.times if at > first]
     return Speed(len(later), answer.times[-1] - first, len(set(later)))
 

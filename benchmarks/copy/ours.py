@@ -18,6 +18,7 @@ from agent_runtime.model_merge import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.settings import LoadOptions, ModelSettings
 from agent_runtime.types import ApplyRequest, ScopeName
+from agent_runtime.warming import warm
 from agent_runtime.wiring import open_model
 from benchmarks.copy.cases import CopyCase
 from benchmarks.copy.passes import traced
@@ -130,9 +131,7 @@ class CopyOurs(Ours):
         request = ApplyRequest(case.before.encode(), case.edit, path=case.path, mode="model", scope=scope)
         applier = Applier(lambda: self._merger)
         self._loaded.engine.forget_cached()
-        applier.apply(
-            replace(request, original=b"a = 1\nb = 2\n", edit="a = 2\nb = 2\n", path="small.py", format="whole")
-        )
+        warm(self._loaded)
         began = time.perf_counter()
         result = applier.apply(request)
         seconds = time.perf_counter() - began

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +23,7 @@ from benchmarks.copy.tables import tables
 from benchmarks.engine.contestants import CHECKOUT, Entrants
 from benchmarks.peers.contestant import Contestant
 from benchmarks.peers.environments import PEERS, Peer
-from benchmarks.peers.jobs import Answer, Arrival, Job
+from benchmarks.peers.jobs import Answer, Job
 from benchmarks.snippets import STYLES, Pair
 from engine.types import Draft, DraftRun, RowObserver
 from tests.engine.tiny import tiny_config
@@ -236,34 +236,47 @@ def test_long_outputs_are_written_in_three_pieces(
     assert pieces(num_tokens, budget) == expected
 
 
-def test_each_piece_is_asked_for_behind_what_stands_before_it() -> None:
-    task = Task("x", (1, 2), tuple(range(10, 19)))
-    asked: list[Arrival] = []
+@dataclass
+class Noting:
+    """Writes two tokens a pass, the first pass in 2 s and the others in 1 s; knows what it was asked."""
 
-    @dataclass
-    class Noting:
-        abilities: frozenset[str] = frozenset({"prefix"})
+    abilities: frozenset[str]
+    asked: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
 
-        def run(self, job: Job) -> list[Answer]:
-            asked.extend(job.arrivals)
-            return [Answer(1.0, one.prompt_ids[:1] * one.num_new, (3.0,) * one.num_new) for one in job.arrivals]
+    def run(self, job: Job) -> list[Answer]:
+        (wanted,) = job.arrivals
+        self.asked.append((wanted.prompt_ids, wanted.num_new))
+        times = tuple(3.0 + at // 2 for at in range(wanted.num_new))
+        return [Answer(1.0, wanted.prompt_ids[:1] * wanted.num_new, times)]
 
-    found = write(Noting(), task, "s", {}, 6)  # type: ignore[arg-type]  # all of a contestant that is needed
-    assert [(one.prompt_ids, one.num_new) for one in asked] == [
-        ((1, 2), 1),
-        ((1, 2), 2),
-        ((1, 2, 10, 11, 12), 1),
-        ((1, 2, 10, 11, 12), 2),
-        ((1, 2, 10, 11, 12, 13, 14, 15, 16), 1),
-        ((1, 2, 10, 11, 12, 13, 14, 15, 16), 2),
+
+def test_each_piece_is_asked_for_behind_what_stands_before_it_and_timed_from_its_first_pass_on() -> None:
+    noting = Noting(frozenset({"prefix"}))
+    found = write(noting, Task("x", (1, 2), tuple(range(10, 25))), "s", {}, 12)  # type: ignore[arg-type]
+    assert noting.asked == [
+        ((1, 2), 4),
+        ((1, 2, *range(10, 15)), 4),
+        ((1, 2, *range(10, 21)), 4),
     ]
-    assert found.speed == Speed(6, 6.0, 3)
+    assert found.speed == Speed(6, 3.0, 3)
+
+
+def test_a_whole_output_is_timed_from_its_request_with_the_prompt_cached() -> None:
+    noting = Noting(frozenset({"prefix"}))
+    found = write(noting, Task("x", (1, 2), (10, 11, 12)), "s", {}, 12)  # type: ignore[arg-type]
+    assert noting.asked == [((1, 2), 1), ((1, 2), 3)]
+    assert found.speed == Speed(3, 3.0, 2)
+    without = Noting(frozenset())
+    found = write(without, Task("x", (1, 2), (10, 11, 12)), "s", {}, 12)  # type: ignore[arg-type]
+    assert without.asked == [((1, 2), 3)]
+    assert found.speed == Speed(1, 1.0, 1)
 
 
 def test_one_that_caches_no_prompts_is_timed_from_its_first_pass_on() -> None:
     answer = Answer(1.0, (1, 2, 3, 4, 5), (4.0, 4.0, 5.0, 6.0, 6.0))
     assert behind_cached(answer) == Speed(5, 5.0, 3)
     assert behind_first(answer) == Speed(3, 2.0, 2)
+    assert behind_first(Answer(1.0, (1, 2), (4.0, 4.0))) == Speed(2, 3.0, 1)
 
 
 def test_equal_lines_are_those_in_common_in_order() -> None:
