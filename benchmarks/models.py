@@ -1,9 +1,10 @@
 """Speed, load time and memory of the catalogue's models: `python -m benchmarks.models`.
 
 The task is an apply of about 900 prompt tokens: the model copies `examples/shopping_cart.ts` with one method
-changed. Prefill is the whole prompt with an empty cache; plain decoding and decoding with the copy draft both start
-behind the cached prompt. Every model runs in a process of its own, so that its peak memory is its own. The first load
-dequantises the GGUF file and keeps a bf16 copy, which the later ones read.
+changed. Prefill is the whole prompt with an empty cache; plain decoding and decoding with the merge draft, which has no
+merge here but the file and the edit alone, both start behind the cached prompt. Every model runs in a process of its
+own, so that its peak memory is its own. The first load dequantises the GGUF file and keeps a bf16 copy, which the later
+ones read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from agent_runtime.process import settings
 from agent_runtime.prompt import ApplyPrompt, build_prompt
 from agent_runtime.wiring import open_model
 from benchmarks.machine import describe
-from engine.speculation import CopyDraft
+from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer
 
 REPEATS = 3
@@ -72,9 +73,14 @@ class Task:
             proposer,
         )
 
-    def draft(self) -> CopyDraft:
+    def draft(self) -> MergeDraft:
         """The draft that an apply uses."""
-        return CopyDraft([self.prompt.file_ids, self.prompt.edit_ids])
+        return MergeDraft(
+            merges=[],
+            original=self.prompt.file_ids,
+            update=self.prompt.edit_ids,
+            token_bytes=self.loaded.text.tokenizer.token_bytes(),
+        )
 
 
 def measure(name: str) -> dict[str, Any]:

@@ -77,9 +77,8 @@ def measure(loaded: Any, form: PromptForm, task: Task) -> Row:
         stop_ids=loaded.text.stop_ids,
         stop=(prompt.stop.encode(),),
     )
-    result = loaded.engine.run(
-        request, MergeDraft(merges=[right_ids], original=prompt.file_ids, update=prompt.edit_ids)
-    )
+    draft = MergeDraft(merges=[right_ids], original=prompt.file_ids, update=prompt.edit_ids)
+    result = loaded.engine.run(request, draft)
     answer = result.text.decode("utf-8", errors="replace").removesuffix("\n") + "\n"
     merged = splice(task.file, [task.region], [answer]) if task.region is not None else answer
     truncated = result.finish_reason == "length"

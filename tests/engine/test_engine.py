@@ -18,7 +18,7 @@ from engine.core import EngineCore
 from engine.engine import Engine
 from engine.errors import EngineFault, RequestError
 from engine.model import LM_HEAD_ROWS, Decoder
-from engine.speculation import CopyDraft
+from engine.speculation import MergeDraft
 from engine.types import Draft, GenerationRequest, GenerationResult, GenerationStep, Output, Proposer
 from tests.engine.asked import PROMPT, requests
 from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
@@ -113,12 +113,12 @@ def test_the_answer_is_cached_too_for_the_turn_after_it() -> None:
 
 
 DRAFTERS = {
-    "copy of the answer": lambda target: CopyDraft([target]),
-    "copy of the prompt": lambda target: CopyDraft([PROMPT, target[5:20]]),
+    "copy of the answer": lambda target: MergeDraft(merges=[], original=target),
+    "copy of the prompt": lambda target: MergeDraft(merges=[], original=PROMPT, update=target[5:20]),
     "oracle": Oracle,
     "always wrong": lambda target: AlwaysWrong(target, VOCAB_SIZE),
     "random": lambda target: RandomDraft(target, VOCAB_SIZE, seed=5),
-    "silent": lambda target: CopyDraft([]),
+    "silent": lambda target: Oracle([]),
 }
 
 
@@ -288,7 +288,7 @@ def test_a_fault_in_the_middle_of_a_pass_leaves_the_engine_right(
     with monkeypatch.context() as patch:
         patch.setattr(Decoder, "_feed_forward", faulty)
         with pytest.raises(EngineFault, match="Broken") as caught:
-            engine.run(request, CopyDraft([PROMPT]))
+            engine.run(request, MergeDraft(merges=[], original=PROMPT))
     assert isinstance(caught.value.__cause__, Broken)
     engine.check_integrity()
     assert run_checked(engine, request)[0] == tiny_engine().run(request)
@@ -313,7 +313,7 @@ def run_in_threads(engine: Engine, queue: list[GenerationRequest]) -> dict[int, 
     results: dict[int, GenerationResult] = {}
 
     def work(number: int) -> None:
-        results[number] = engine.run(queue[number], CopyDraft([PROMPT]))
+        results[number] = engine.run(queue[number], MergeDraft(merges=[], original=PROMPT))
 
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(len(queue))]
     for thread in threads:
@@ -374,26 +374,3 @@ def test_every_pass_over_the_model_is_counted(monkeypatch: pytest.MonkeyPatch) -
     # Each pass runs its draft and the token before it; the first one runs the end of the prompt instead.
     num_decoding = usage.completion - usage.accepted
     assert sum(rows) == len(PROMPT) + usage.drafted + num_decoding - 1
-
-
-def test_sampled_pairs_of_tokens_follow_the_model_with_a_draft_at_work() -> None:
-    """The joint distribution of two tokens against softmax, with drafts that are sometimes accepted."""
-    num_seeds, vocab_size = 1500, 6
-    engine = tiny_engine(64, seed=3, vocab_size=vocab_size)
-    expected = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-    for first in range(vocab_size):
-        hidden = engine.model.forward(torch.tensor([1, 2, first]), engine.model.new_caches(1, 3))
-        odds = (engine.model.logits(hidden).double() / 4.0).softmax(dim=-1)
-        expected[first] = odds[1, first] * odds[2]
-    assert float(expected.sum()) == pytest.approx(1.0)
-    observed, accepted = torch.zeros_like(expected), 0
-    for seed in range(num_seeds):
-        request = GenerationRequest(prompt=[1, 2], max_new_tokens=2, temperature=4.0, seed=seed)
-        result = engine.run(request, Oracle([seed % vocab_size]))
-        observed[result.token_ids] += 1
-        accepted += result.usage.accepted
-    assert num_seeds / 12 < accepted < num_seeds / 3
-    likely = expected * num_seeds >= 5
-    counts = torch.cat((observed[likely], observed[~likely].sum()[None]))
-    wanted = torch.cat((expected[likely], expected[~likely].sum()[None])) * num_seeds
-    assert float(((counts - wanted).square() / wanted.clamp(min=1)).sum()) < 67.0  # 99.9 % at 36 degrees of freedom

@@ -9,7 +9,7 @@ import pytest
 from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.prompt import ApplyPrompt, build_prompt
 from engine.engine import Engine
-from engine.speculation import CopyDraft
+from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult
 from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
 from tests.models import RealModel
@@ -59,8 +59,12 @@ def case(request: pytest.FixtureRequest, smollm2: RealModel, smollm2_engine: Eng
     return Case(prompt, asked, plain)
 
 
-def test_a_copy_draft_gives_the_plain_text_in_fewer_passes(smollm2_engine: Engine, case: Case) -> None:
-    result = smollm2_engine.run(case.request, CopyDraft([case.prompt.file_ids, case.prompt.edit_ids]))
+def copy_of(case: Case) -> MergeDraft:
+    return MergeDraft(merges=[], original=case.prompt.file_ids, update=case.prompt.edit_ids)
+
+
+def test_a_merge_draft_gives_the_plain_text_in_fewer_passes(smollm2_engine: Engine, case: Case) -> None:
+    result = smollm2_engine.run(case.request, copy_of(case))
     smollm2_engine.check_integrity()
     assert result == case.plain
     assert result.usage.accepted > 0
@@ -97,6 +101,6 @@ def test_a_seeded_sample_is_the_same_with_a_draft(smollm2_engine: Engine, case: 
         prompt=case.request.prompt, max_new_tokens=24, temperature=0.8, top_p=0.9, seed=3, stop=case.request.stop
     )
     plain = smollm2_engine.run(request)
-    drafted = smollm2_engine.run(request, CopyDraft([case.prompt.file_ids, case.prompt.edit_ids]))
+    drafted = smollm2_engine.run(request, copy_of(case))
     assert drafted == plain
     assert plain.token_ids != case.plain.token_ids[:24]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from engine.engine import Engine
 from engine.errors import Cancelled, DeadlineExceeded, EngineError, EngineFault, QueueFull, RequestError
-from engine.speculation import CopyDraft
+from engine.speculation import MergeDraft
 from engine.types import Draft, GenerationResult, GenerationStep, Proposer
 from tests.engine.drafters import RandomDraft
 from tests.soak.ledger import Ledger
@@ -82,7 +82,7 @@ async def _read(engine: Engine, call: Call, steps: list[GenerationStep]) -> tupl
 
 def _proposer(engine: Engine, call: Call) -> Proposer | None:
     if call.drafter == "copy":
-        return CopyDraft([call.request.prompt_ids])
+        return MergeDraft(merges=[], original=call.request.prompt_ids)
     if call.drafter == "random":
         return RandomDraft([], engine.model.config.vocab_size, call.seed)
     return BrokenDrafter() if call.drafter == "raising" else None
