@@ -12,15 +12,16 @@ _SHARE = 0.9
 def in_unit_of(file_text: str, edit_text: str) -> str:
     """The edit with its levels indented as the file indents them; as it is where that cannot be told, or is so already.
 
-    What tells it are the lines that stand in both, the file's once: each must be as many levels deep in the edit as in
-    the file, and there must be two at least. An edit that moves lines, or is written from column 0, stays as it is.
+    What tells it are the lines that stand in both, the file's once: two at least, and of the indented ones half must be
+    as many levels deep in the edit as in the file. An edit that is written from column 0 stays as it is.
     """
     file_lines, edit_lines = file_text.split("\n"), edit_text.split("\n")
     unit, wanted = _unit(edit_lines), _unit(file_lines)
     if unit is None or wanted is None or unit == wanted:
         return edit_text
     pairs = list(_shared(edit_lines, file_lines))
-    if len(pairs) < 2 or any(_levels(own, unit) != _levels(other, wanted) for own, other in pairs):
+    agree = [_levels(own, unit) == _levels(other, wanted) for own, other in pairs if own or other]
+    if len(pairs) < 2 or not agree or sum(agree) < len(agree) / 2:
         return edit_text
     return "\n".join(_rewritten(line, unit, wanted) for line in edit_lines)
 

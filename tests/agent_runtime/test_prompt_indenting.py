@@ -17,6 +17,13 @@ def test_another_unit_becomes_the_files(unit: str) -> None:
     assert in_unit_of(FILE, edit) == "def f(x):\n    if x:\n        log(x)\n\n        return 1\n# ... existing code ..."
 
 
+def test_lines_that_the_edit_moves_may_be_half_of_them() -> None:
+    edit = "def f(x):\n\tif x:\n\t\treturn 1\n\n\ndef g():\n\t\tpass\n\t\treturn 2"
+    shown = "def f(x):\n    if x:\n        return 1\n\n\ndef g():\n        pass\n        return 2"
+    assert in_unit_of(FILE, edit) == shown
+    assert in_unit_of(FILE, edit.replace("\treturn 1", "return 1")) == edit.replace("\treturn 1", "return 1")
+
+
 def test_what_is_left_of_an_indentation_stays() -> None:
     names = [f"step{number}()" for number in range(10)]
     file_text = "\n".join(["def f(x):", *(f"    {name}" for name in names)])
@@ -32,7 +39,7 @@ def test_what_is_left_of_an_indentation_stays() -> None:
         "def f(x):\n    while x:\n        if x:\n            return 1\n        return 2",  # moved deeper
         "def f(x):\n        return 3",  # one line in common: too little
         "def h():\n  return 4\n\n\ndef i():\n  return 5",  # nothing in common
-        "def f(x):\n  if x:\n    return 1\n      return 2",  # two units, or none
+        "def f(x):\n  if x:\n     return 1\n   return 2",  # no unit
         "def f(x):\n \tif x:\n\t\treturn 1",  # a mixture
         "",
     ],
