@@ -26,6 +26,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
@@ -71,12 +72,11 @@ def _run(options: argparse.Namespace, applier: Applier, wanted: Options) -> tupl
     loaded = load_cases(options)
     cases: Sequence[AnyCase] = _snippets(options) if options.styles else loaded.cases
     cases = chosen(cases, options.format, options.limit, options.seed)
-    rows = []
-    for number, case in enumerate(cases, 1):
-        row = measure(case, applier, wanted, run_tests=options.execute)
-        rows.append(row)
-        said = f"{row.outcome}{' (model)' if row.asked_model else ''} {row.execution}"
-        print(f"{number}/{len(cases)} {said:<32}{row.seconds:7.2f} s  {row.id}", file=sys.stderr, flush=True)
+    rows: list[Row] = []
+    with suppress(KeyboardInterrupt):  # what was measured until then is worth its summary
+        for case in cases:
+            rows.append(measure(case, applier, wanted, run_tests=options.execute))
+            _say(rows, len(cases))
     summary = summarise(rows)
     summary |= {"skipped_files": list(loaded.skipped_files), "unusable": list(loaded.unusable)}
     print(describe())
@@ -87,6 +87,12 @@ def _run(options: argparse.Namespace, applier: Applier, wanted: Options) -> tupl
     _print_rows(rows)
     print_left_out(loaded)
     return rows, summary
+
+
+def _say(rows: Sequence[Row], num_cases: int) -> None:
+    row = rows[-1]
+    said = f"{row.outcome}{' (model)' if row.asked_model else ''} {row.execution}"
+    print(f"{len(rows)}/{num_cases} {said:<32}{row.seconds:7.2f} s  {row.id}", file=sys.stderr, flush=True)
 
 
 def _options() -> argparse.Namespace:

@@ -14,6 +14,7 @@ def case(search: str, replace: str, original: str, expected: str, path: str = "x
     return Case("x", "aider", "search_replace", path, original, edit, expected, **more)
 
 
+_DONE = "a\nnew line here\nb\n"
 ANSWERS = [
     (case("b\n", "c\n", "a\nb\n", "a\nc\n"), "exact", False),
     (case("b\n", "c\n", "a\nb\n", "a\nd\n"), "wrong", True),
@@ -25,5 +26,9 @@ ANSWERS = [
     (case("b\n", "c\n", "a\nb\n", "a\nb\n", expects="refusal"), "wrong", True),
     (case("b\n", "b\n", "a\nb\n", "a\nb\n", expects="nothing_to_do"), "refused", False),
     (case("b\n", "c\n", "a\r\nb\r\n", "a\r\nc\r\n"), "exact", False),
+    (case("old line here\n", "new line here\n", _DONE, _DONE), "exact", False),
+    (case("old line here\n", "new line here\n", _DONE, "a\nb\n"), "wrong", True),
+    (case("old line here\n", "new line here\n", _DONE, _DONE, expects="refusal"), "wrong", True),
+    (case("old line here\n", "new line here\n", _DONE, _DONE, expects="nothing_to_do"), "refused", False),
 ]
 """(case, outcome, whether it is wrong and claimed certain)"""
