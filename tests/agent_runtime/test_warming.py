@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from agent_runtime import wiring
 from agent_runtime.models.load import LoadedModel
+from agent_runtime.models.progress import Silent
+from agent_runtime.models.resolve import ModelFiles
+from agent_runtime.models.settings import LoadOptions, ModelSettings
 from agent_runtime.models.text_side import TextSide, from_gguf
 from agent_runtime.prompt import build_prompt
 from agent_runtime.warming import warm
@@ -73,3 +78,22 @@ def test_it_outlives_what_fills_the_memory(loaded: LoadedModel) -> None:
 def test_a_context_that_it_does_not_fit_is_no_fault(loaded: LoadedModel) -> None:
     with Engine(loaded.engine.model, loaded.text.tokenizer.token_bytes(), 32) as small:
         assert warm(replace(loaded, engine=small)) == 0
+
+
+def test_a_service_s_model_is_loaded_with_it(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wiring, "resolve", lambda *_: ModelFiles("gguf", Path("x"), "x"))
+    monkeypatch.setattr(wiring, "load_model", lambda *_, **__: loaded)
+    slot = wiring.model_slot("x", ModelSettings(Path("x")), LoadOptions(), Silent())
+    assert loaded.engine.stats().kv.num_cached == 0, "looking for it runs nothing"
+    slot.load()
+    usage, num_shared = asked(loaded, "a = 1", "a = 2")
+    assert usage.cached >= num_shared
+
+
+def test_the_environment_s_form_wins_over_the_model_s(monkeypatch: pytest.MonkeyPatch, loaded: LoadedModel) -> None:
+    forms: list[str] = []
+    monkeypatch.setattr(wiring, "resolve", lambda *_: ModelFiles("gguf", Path("x"), "x", prompt_form="of the model"))
+    monkeypatch.setattr(wiring, "load_model", lambda files, *_, **__: forms.append(files.prompt_form) or loaded)
+    for own in (None, "tags"):
+        wiring.open_model("x", ModelSettings(Path("x"), prompt_form=own), LoadOptions())
+    assert forms == ["of the model", "tags"]
