@@ -82,6 +82,7 @@ def _limits(options: LoadOptions, pass_times_dir: Path) -> EngineConfig:
             None if options.kv_gib is None else int(options.kv_gib * (1 << 30)),
             scheduler=SchedulerConfig(max_num_seqs=options.max_num_seqs),
             pass_times_dir=pass_times_dir,
+            batch_invariant=options.batch_invariant,
         )
     except ValueError as error:
         raise BadRequest(str(error)) from error

@@ -18,6 +18,7 @@ from engine.errors import (
     RequestError,
 )
 from engine.generation import Generation
+from engine.invariant import InvariantDecoder
 from engine.kv_pool import KVPool, PoolView
 from engine.model import Decoder
 from engine.paging import KVPages, page_runs, root_key
@@ -49,7 +50,7 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises EngineError where there is no memory for the pool, ValueError where it would hold nothing."""
-        self.model = model
+        self.model = model = InvariantDecoder(model) if config.batch_invariant else model
         self.config = config
         self.max_seq_len = min(config.max_seq_len, model.config.max_positions)
         nameless = model.config.vocab_size - len(token_bytes)  # vocabularies are padded to round sizes

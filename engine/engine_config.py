@@ -23,7 +23,9 @@ class EngineConfig:
     (None: for two sequences of `max_seq_len`, or the only one). page_size: tokens of a page; sharing is to the token
     whatever it is. pass_times_dir: a folder for the times of passes, which tell how far to draft, a file a model and
     machine; where it has none, they are measured at the start, in a second. None: default times that nothing corrects,
-    so that equal requests take equal passes. check_integrity: have every step end with a check of the books, for tests.
+    so that equal requests take equal passes. batch_invariant: what a token gets has the same bits whatever runs beside
+    it and however it is drafted, and takes longer (`InvariantDecoder`). check_integrity: have every step end with a
+    check of the books, for tests.
     """
 
     max_seq_len: int = 16384
@@ -31,6 +33,7 @@ class EngineConfig:
     page_size: int = 32
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     pass_times_dir: Path | None = None
+    batch_invariant: bool = False
     check_integrity: bool = False
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ LM_HEAD_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class Pass:
     """What every layer needs to know of one forward pass."""
 
     ranges: tuple[tuple[int, int], ...]
@@ -90,7 +90,7 @@ class Decoder:
 
         Returns the hidden states behind the last norm, [num_tokens, hidden_size].
         """
-        pass_ = _Pass(batch.ranges, self._cos[batch.positions], self._sin[batch.positions], kv, batch.adapters)
+        pass_ = Pass(batch.ranges, self._cos[batch.positions], self._sin[batch.positions], kv, batch.adapters)
         hidden = F.embedding(batch.token_ids, self.weights.embedding)
         for index, layer in enumerate(self.weights.layers):
             hidden += self._attend(index, layer, hidden, pass_)
@@ -107,7 +107,14 @@ class Decoder:
         """The likeliest next token for each of the given hidden states, whose logits are not kept."""
         return likeliest(hidden, self.weights.lm_head_tiles)
 
-    def _attend(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: _Pass) -> Tensor:
+    def _attend(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: Pass) -> Tensor:
+        query, keys, values = self._heads(index, layer, hidden, pass_)
+        pass_.kv.write(index, keys, values)
+        attended = self._look_back(index, query, pass_)
+        return pass_.project("attention_out", index, layer.attention_out, attended.view(hidden.shape[0], -1))
+
+    def _heads(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: Pass) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, rotated to their positions, and values: [num_tokens, heads, head_dim]."""
         config, num_tokens = self.config, hidden.shape[0]
         num_heads, num_rotated = config.num_heads, config.num_heads + config.num_kv_heads
         normed = rms_norm(hidden, layer.attention_norm, config.rms_norm_eps)
@@ -118,12 +125,9 @@ class Decoder:
             keys = heads[:, num_heads:num_rotated]
             heads[:, num_heads:num_rotated] = rms_norm(keys, layer.key_norm, config.rms_norm_eps)
         rotated = apply_rope(heads[:, :num_rotated], pass_.cos, pass_.sin)
-        query = rotated[:, :num_heads]
-        pass_.kv.write(index, rotated[:, num_heads:], heads[:, num_rotated:])
-        attended = self._look_back(index, query, pass_)
-        return pass_.project("attention_out", index, layer.attention_out, attended.view(num_tokens, -1))
+        return rotated[:, :num_heads], rotated[:, num_heads:], heads[:, num_rotated:]
 
-    def _look_back(self, index: int, query: Tensor, pass_: _Pass) -> Tensor:
+    def _look_back(self, index: int, query: Tensor, pass_: Pass) -> Tensor:
         """What each token [num_heads, head_dim] finds in its own sequence."""
         kv, window = pass_.kv, self.config.sliding_window
         if len(pass_.ranges) == 1:
@@ -137,7 +141,7 @@ class Decoder:
                 out[first:last] = causal_attention(query[first:last], kv.runs(index, at), self._scratch, window)
         return out
 
-    def _feed_forward(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: _Pass) -> Tensor:
+    def _feed_forward(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: Pass) -> Tensor:
         normed = rms_norm(hidden, layer.ffn_norm, self.config.rms_norm_eps)
         activated = swiglu(pass_.project("gate_up", index, layer.gate_up, normed))
         return pass_.project("down", index, layer.down, activated)

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from agent_runtime.apply import Applier
-from agent_runtime.cli.model_options import ADAPTER, DTYPE, QUANTIZE
+from agent_runtime.cli.model_options import ADAPTER, BATCH_INVARIANT, DTYPE, QUANTIZE
 from agent_runtime.cli.render import print_refusal, print_result
 from agent_runtime.client import Client
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable
@@ -88,7 +88,7 @@ def apply_command(
         ScopeName, typer.Option("--scope", help="What the model is given: what the edit can touch, or the whole file.")
     ] = "auto",
     decide: Annotated[
-        Decide, typer.Option("--decide", help="Of several readings, the model writes what is meant, or chooses one.")
+        Decide, typer.Option("--decide", help="The model chooses a reading if it is sure of one, or writes always.")
     ] = DECIDE,
     prediction: Annotated[
         Path | None, typer.Option("--prediction", metavar="TEXT", help="A file with what FILE is expected to become.")
@@ -97,6 +97,7 @@ def apply_command(
     dtype: DTYPE = "bfloat16",
     quantize: QUANTIZE = None,
     adapter: ADAPTER = None,
+    batch_invariant: BATCH_INVARIANT = False,
 ) -> None:
     """Merge an edit into a file, or into the files that it names, and show the difference.
 
@@ -115,7 +116,7 @@ def apply_command(
         scope=scope,
         decide=decide,
     )
-    load_options = LoadOptions(dtype, adapter=adapter, quantize=quantize)
+    load_options = LoadOptions(dtype, adapter=adapter, quantize=quantize, batch_invariant=batch_invariant)
     with _faults_for(as_json), _pipeline(url, model, load_options) as pipeline:
         text = _read_edit(edit)
         if file is None:
@@ -163,8 +164,8 @@ def _pipeline(url: str | None, model: str | None, options: LoadOptions) -> Itera
     if url:
         if options != LoadOptions():
             raise BadRequest(
-                "--dtype, --quantize and --adapter are for a model in this process; give them to the service of --url "
-                "when it is started",
+                "--dtype, --quantize, --adapter and --batch-invariant are for a model in this process; give them to "
+                "the service of --url when it is started",
                 field="url",
             )
         with Client(url) as client:

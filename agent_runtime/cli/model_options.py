@@ -16,3 +16,6 @@ QUANTIZE = Annotated[
 ADAPTER = Annotated[
     Path | None, typer.Option("--adapter", metavar="DIR", help="A LoRA adapter (PEFT) to merge into the model.")
 ]
+BATCH_INVARIANT = Annotated[
+    bool, typer.Option("--batch-invariant", help="The same bits whatever runs beside an edit; takes longer.")
+]

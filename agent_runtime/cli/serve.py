@@ -14,7 +14,7 @@ import typer
 import uvicorn
 from rich.console import Console
 
-from agent_runtime.cli.model_options import ADAPTER, DTYPE, QUANTIZE
+from agent_runtime.cli.model_options import ADAPTER, BATCH_INVARIANT, DTYPE, QUANTIZE
 from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.http.app import build_app
@@ -54,6 +54,7 @@ def serve_command(
     kv_gib: Annotated[
         float | None, typer.Option("--kv-gib", min=0.0, help="Memory for keys and values. [two full contexts]")
     ] = None,
+    batch_invariant: BATCH_INVARIANT = False,
     deadline: Annotated[
         float | None, typer.Option("--deadline", min=0.1, metavar="SECONDS", help="What the model may take an edit.")
     ] = None,
@@ -62,7 +63,7 @@ def serve_command(
     from agent_runtime.wiring import model_slot, service  # torch takes a second to import; `hunk --help` needs none
 
     console = Console(stderr=True, highlight=False)
-    options = LoadOptions(dtype, context, adapter, quantize, max_num_seqs, kv_gib)
+    options = LoadOptions(dtype, context, adapter, quantize, max_num_seqs, kv_gib, batch_invariant)
     slot = model_slot(model, ModelSettings.from_env(os.environ), options, for_console(console), deadline)
     parts = service(slot, root)
     faults: list[HunkError] = []

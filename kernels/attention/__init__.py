@@ -2,6 +2,7 @@
 
 from kernels.attention.blocked import Run, Scratch
 from kernels.attention.dispatch import causal_attention
+from kernels.attention.invariant import invariant_attention
 from kernels.attention.singles import single_queries
 
-__all__ = ["Run", "Scratch", "causal_attention", "single_queries"]
+__all__ = ["Run", "Scratch", "causal_attention", "invariant_attention", "single_queries"]

@@ -1,0 +1,225 @@
+"""A draft changes how many passes an output takes, and nothing else: greedy, sampled, with any option, in any company.
+
+Elsewhere: real models (test_speculation_real), a load of requests side by side (test_core), bit-equality in bfloat16
+(test_invariant), what an observer is shown (test_row_observer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from torch import Tensor
+
+from engine.core import EngineCore
+from engine.model import Decoder
+from engine.sampling import Choice, Sampler
+from engine.sampling.distribution import distribution
+from engine.sampling.rows import read_row
+from engine.sampling.stream import uniform
+from engine.speculation import MergeDraft
+from engine.types import GenerationRequest, GenerationResult, Proposer
+from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model
+from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
+from tests.engine.tiny import VOCAB_SIZE, tiny_config, tiny_parameters
+
+
+def merged(target: Sequence[int], seed: int) -> MergeDraft:
+    """An honest draft: a merge that departs from the target in a few places, between original and update."""
+    places = np.random.default_rng(seed)
+    merge = [token_id if places.random() > 0.1 else (token_id + 1) % VOCAB_SIZE for token_id in target]
+    cut = int(places.integers(0, len(target) + 1))
+    return MergeDraft(merges=[merge], original=[*target[:cut], *target[cut + 3 :]], update=target[cut : cut + 6])
+
+
+DRAFTERS: dict[str, Callable[[Sequence[int], int], Proposer]] = {
+    "oracle": lambda target, _: Oracle(target),
+    "always wrong": lambda target, _: AlwaysWrong(target, VOCAB_SIZE),
+    "random": lambda target, seed: RandomDraft(target, VOCAB_SIZE, seed),
+    "merge": merged,
+}
+
+requests = st.builds(
+    GenerationRequest,
+    prompt=st.integers(1, 30).map(lambda size: (PROMPT * 2)[:size]),
+    max_new_tokens=st.integers(1, 40),
+    temperature=st.sampled_from([0.0, 0.0, 0.7, 2.0]),
+    top_p=st.sampled_from([1.0, 0.8]),
+    top_k=st.sampled_from([0, 4]),
+    min_p=st.sampled_from([0.0, 0.1]),
+    repetition_penalty=st.sampled_from([1.0, 1.4, 0.8]),
+    logit_bias=st.sampled_from([{}, {7: 3.0, 11: -2.0}]),
+    logprobs=st.sampled_from([None, 0, 3]),
+    seed=st.integers(0, 5),
+    stop_ids=st.sampled_from([frozenset(), frozenset({11, 40})]),
+    stop=st.sampled_from([(), (b"</x>",), (b"a", b"</")]),
+)
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@settings(max_examples=15)
+@given(request_=requests, seed=st.integers(0, 99), rows=st.sampled_from([3, 64]))
+def test_a_draft_changes_no_token_no_text_and_no_log_probability(
+    drafter: str, request_: GenerationRequest, seed: int, rows: int
+) -> None:
+    """float32; the LM head in blocks that drafts fill several times, and in one."""
+    model = tiny_model()
+    free = alone(model, replace(request_, stop_ids=frozenset(), stop=()))
+    core = make_core(model=model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.verification.LM_HEAD_ROWS", rows)
+        result = run_one(core, request_, DRAFTERS[drafter](free.token_ids, seed))
+    assert same(result, alone(model, request_))
+    usage = result.usage
+    assert usage.accepted <= usage.drafted
+    if result.finish_reason == "length":  # the prompt is one pass, and each pass gives a token that was not drafted
+        assert usage.completion == usage.forwards + usage.accepted
+    if drafter == "always wrong":
+        assert usage.accepted == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_oracle_needs_few_passes_and_a_wrong_draft_as_many_as_none(temperature: float) -> None:
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=70, temperature=temperature, seed=4)
+    target = alone(tiny_model(), request)
+    passes = {
+        name: run_one(make_core(), request, drafter(target.token_ids, 1)).usage for name, drafter in DRAFTERS.items()
+    }
+    assert passes["oracle"].forwards == 1
+    assert passes["merge"].forwards < 30
+    assert passes["always wrong"].forwards == 70
+    assert passes["always wrong"].drafted > 0
+
+
+NUM_SEEDS, FEW_TOKENS = 2400, 6
+
+
+def pairs(core: EngineCore) -> Tensor:
+    """How often each pair of tokens is drawn, [FEW_TOKENS, FEW_TOKENS], with one of two first tokens as the draft.
+
+    With each of them as the draft equally often, a rule that favours what is drafted would favour all alike.
+    """
+    counts = torch.zeros(FEW_TOKENS, FEW_TOKENS, dtype=torch.float64)
+    for first_seed in range(0, NUM_SEEDS, 60):
+        for seed in range(first_seed, first_seed + 60):
+            request = GenerationRequest(prompt=[1, 2], max_new_tokens=2, temperature=4.0, seed=seed)
+            core.add(request, Oracle([seed % 2]))
+        for result in drain(core).results.values():
+            counts[result.token_ids] += 1
+    return counts
+
+
+def probabilities(model: Decoder) -> Tensor:
+    """Of each pair, by softmax over full passes."""
+    expected = torch.zeros(FEW_TOKENS, FEW_TOKENS, dtype=torch.float64)
+    for first in range(FEW_TOKENS):
+        logits = model.logits(model.forward(torch.tensor([1, 2, first]), model.new_caches(1, 3)))
+        odds = (logits.double() / 4.0).softmax(dim=-1)
+        expected[first] = odds[1, first] * odds[2]
+    return expected
+
+
+def deviation(counts: Tensor, expected: Tensor) -> float:
+    """The G statistic of counts against probabilities, what is expected fewer than five times taken together."""
+    wanted = expected * counts.sum()
+    likely = wanted >= 5
+    counts = torch.cat((counts[likely], counts[~likely].sum()[None]))
+    wanted = torch.cat((wanted[likely], wanted[~likely].sum()[None])).clamp(min=1e-9)
+    return float(2 * torch.special.xlogy(counts, counts / wanted).sum())
+
+
+MOST_DEVIATION = 68.0
+"""99.9 % of a chi square with 36 degrees of freedom."""
+
+
+def few_token_core() -> EngineCore:
+    model = Decoder(tiny_parameters(tiny_config(vocab_size=FEW_TOKENS), seed=3))
+    return make_core(num_pages=200, model=model, max_num_seqs=60)
+
+
+def test_sampled_pairs_of_tokens_follow_the_model_with_a_draft_at_work() -> None:
+    core = few_token_core()
+    counts, expected = pairs(core), probabilities(core.model)
+    assert float(expected.sum()) == pytest.approx(1.0)
+    assert deviation(counts, expected) < MOST_DEVIATION
+    accepted = core.drafted["draft"].accepted
+    assert NUM_SEEDS / 6 < accepted < NUM_SEEDS / 3
+
+
+def test_a_rule_that_accepts_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The classic mistake: accept a draft token with its probability, and else draw from all tokens, it among them."""
+    choose = Sampler.choose
+
+    def generous(self: Sampler, logits: Tensor, output_ids: Sequence[int], draft: Sequence[int]) -> Choice:
+        if draft:
+            ids, weights = distribution(read_row(logits, 0), self._request)
+            assert ids is None
+            if uniform(self._request.seed + 10_000, len(output_ids)) < weights[draft[0]] / weights.sum():
+                rest = choose(self, logits[1:], [*output_ids, draft[0]], draft[1:])
+                return Choice([draft[0], *rest.token_ids])
+        return choose(self, logits, output_ids, draft)
+
+    monkeypatch.setattr(Sampler, "choose", generous)
+    core = few_token_core()
+    assert deviation(pairs(core), probabilities(core.model)) > 2 * MOST_DEVIATION
+
+
+class DraftedLives(RuleBasedStateMachine):
+    """Requests come, are drafted for in any way, are cancelled and lose their pages; what ends is what each gets alone.
+
+    Prompts go on from outputs that have ended, so KV that a rejected draft left behind would be read. Every step ends
+    with a check of the books.
+    """
+
+    @initialize(num_pages=st.sampled_from([18, 24, 40]), max_batched_tokens=st.sampled_from([5, 40, 512]))
+    def start(self, num_pages: int, max_batched_tokens: int) -> None:
+        self.core = make_core(num_pages=num_pages, max_num_seqs=4, max_batched_tokens=max_batched_tokens)
+        self.collected = Collected()
+        self.expected: dict[int, GenerationResult] = {}
+        self.ended: list[list[int]] = [PROMPT]
+
+    @rule(request_=requests, drafter=st.sampled_from([None, *DRAFTERS]), seed=st.integers(0, 99), data=st.data())
+    def add(self, request_: GenerationRequest, drafter: str | None, seed: int, data: st.DataObject) -> None:
+        prompt = data.draw(st.sampled_from(self.ended))[: data.draw(st.integers(1, 30))]
+        request = replace(request_, prompt=prompt, max_new_tokens=min(request_.max_new_tokens, 25))
+        target = alone(self.core.model, request)
+        proposer = None if drafter is None else DRAFTERS[drafter](target.token_ids, seed)
+        self.expected[self.core.add(request, proposer)] = target
+
+    @rule(num_steps=st.integers(1, 5))
+    def step(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            outputs = self.core.step()
+            self.collected.take(outputs)
+            for output in outputs:
+                if output.result is not None:
+                    assert same(output.result, self.expected.pop(output.id))
+                    self.ended.append([*PROMPT[:4], *output.result.token_ids])
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        if self.expected:
+            request_id = data.draw(st.sampled_from(sorted(self.expected)))
+            self.core.cancel(request_id)
+            del self.expected[request_id]
+
+    @invariant()
+    def nothing_has_failed(self) -> None:
+        if hasattr(self, "collected"):
+            assert not self.collected.errors
+
+    def teardown(self) -> None:
+        if hasattr(self, "core"):
+            drain(self.core, self.collected)
+            for request_id, target in self.expected.items():
+                assert same(self.collected.results[request_id], target)
+
+
+TestDraftedLives = DraftedLives.TestCase
+TestDraftedLives.settings = settings(max_examples=10, stateful_step_count=15)
