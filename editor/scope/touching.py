@@ -19,7 +19,7 @@ def touched(lines: Sequence[str], parts: Sequence[Part], readings: Sequence[str]
 
     `certain` says that the one reading is the result, be it the file as it is.
     """
-    told = [_assign(change, parts) for change in _changes(lines, readings)]
+    told = [assign(change, parts) for change in _changes(lines, readings)]
     spans = [part.touches(certain=certain) for part in parts]
     if not certain and any(span is None and not part.is_context for span, part in zip(spans, parts, strict=True)):
         return []
@@ -41,7 +41,7 @@ def _changes(lines: Sequence[str], readings: Sequence[str]) -> Iterator[Change]:
                 yield Change(number, (op.a_start, op.a_end), frozenset(solid(new[op.b_start : op.b_end])))
 
 
-def _assign(change: Change, parts: Sequence[Part]) -> bool:
+def assign(change: Change, parts: Sequence[Part]) -> bool:
     """Count a change to the parts that it may be of; False where these are not told by its place and lines alike."""
     if len(parts) == 1:
         parts[0].changes.append(change)

@@ -15,7 +15,9 @@ from editor.merge import merge
 from editor.scope import Region, Scope, cut, region_kept, regions, splice, whole_file
 from editor.scope.finding import MAX_REGIONS, SMALL_FILE
 from editor.scope.outline import MAX_LINES
+from editor.scope.parts import Change, Part
 from editor.scope.splicing import joined, lines_of
+from editor.scope.touching import assign
 from editor.types import FormatName, Unresolved
 
 NAMES = [f"step_{number}" for number in range(60)]
@@ -356,3 +358,51 @@ def test_a_region_ends_where_a_long_definition_begins_or_ends() -> None:
     (region,) = scope_of(text, search("    b_40 = 40\n", "    b_40 = 0\n")).regions
     assert region.text == f"def b():\n{long.replace('line', 'b')}"
     assert (region.num_above, region.num_below) == (0, 0)
+
+
+def test_a_block_that_stands_nowhere_beside_one_that_stands_makes_it_whole() -> None:
+    lost = search("completely other text 123\nand more of it 456\n", "x = 1\n")
+    assert scope_of(FUNCTIONS, CHANGE + lost).whole
+
+
+def test_quoted_line_ranges_far_apart_are_not_divided_either() -> None:
+    lines = lines_of(FUNCTIONS)
+    edit = [
+        {"path": "a.py", "start_line": at + 1, "end_line": at + 1, "old": lines[at], "new": "    total = 0"}
+        for at in (lines.index("    total = value * 6"), len(lines) - 4)
+    ]
+    assert scope_of(FUNCTIONS, json.dumps(edit)).whole
+    assert not scope_of(FUNCTIONS, json.dumps(edit[:1])).whole
+
+
+def test_a_piece_of_a_snippet_that_no_reading_places_is_in_all_the_same() -> None:
+    head = "import os\nimport re\nimport sys\n\n\n"
+    piece = "        total += count_of_step_40(value)\n        total -= 1\n    return total\n\n\ndef step_41(value):\n"
+    scope = scope_of(FUNCTIONS, head + piece)
+    right = FUNCTIONS.replace("import sys", "import re\nimport sys")
+    right = right.replace("count_of_step_40(value)\n", "count_of_step_40(value)\n        total -= 1\n")
+    assert holds(scope, FUNCTIONS, right)
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "owners"),
+    [
+        (Change(0, (10, 11), frozenset({"a"})), True, [0]),
+        (Change(0, (10, 11), frozenset()), True, [0]),
+        (Change(0, (10, 11), frozenset({"b"})), False, [0]),
+        (Change(0, (50, 50), frozenset({"b"})), True, [1]),
+        (Change(0, (50, 50), frozenset({"c"})), False, [1, 2]),
+        (Change(0, (50, 52), frozenset()), False, [0, 1, 2]),
+        (Change(0, (50, 52), frozenset({"d"})), False, [0, 1, 2]),
+    ],
+)
+def test_a_change_is_of_the_part_that_it_stands_at_and_that_brings_its_lines(
+    change: Change, told: bool, owners: list[int]
+) -> None:
+    parts = [
+        Part(frozenset("a"), ((10, 12),)),
+        Part(frozenset("bc"), ((30, 32),)),
+        Part(frozenset("c"), ()),
+    ]
+    assert assign(change, parts) is told
+    assert [number for number, part in enumerate(parts) if part.changes] == owners
