@@ -15,6 +15,9 @@ fused pass, too; its other rows have nothing fused, as the general servers, whos
     suffix decoding     vLLM's suffix method (Arctic): the commonest continuation, as long as the match; in its tree of
                         depth 24 that is 12 tokens at most
     prompt lookup       transformers: what followed the first place of the last 2 tokens (1 where there is none), 10
+
+With `--model`, a model writes the same cases through the engine, which decides how far it drafts; `right` counts those
+in which it wrote the text after the edit.
 """
 
 from __future__ import annotations
@@ -25,17 +28,19 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from agent_runtime.errors import HunkError
 from agent_runtime.models.resolve import resolve
 from agent_runtime.models.settings import ModelSettings
 from agent_runtime.models.store import Store
 from agent_runtime.models.text_side import from_folder, from_gguf
+from agent_runtime.process import settle
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.forwards.cases import ForwardsCase, made_cases
 from benchmarks.forwards.counting import forwards
 from benchmarks.forwards.drafters import DRAFTERS, MERGE_DRAFT
-from benchmarks.forwards.summary import Count, case_row, rows_of, summary_of, table
+from benchmarks.forwards.summary import Count, case_row, model_summary, rows_of, summary_of, table
 from engine.weights.gguf import GGUFModel
 from repo_cache.tokenizer import BPETokenizer
 
@@ -52,8 +57,15 @@ def main(arguments: Sequence[str] | None = None, tokenizer: BPETokenizer | None 
     counts = count(cases, tokenizer.token_bytes())
     rows, summary = rows_of(counts), summary_of(counts, MERGE_DRAFT)
     print("\n".join(table(rows, summary)))
+    by_model: list[dict[str, Any]] = []
+    if options.model:
+        from benchmarks.forwards.model_runs import run_with  # loads torch
+
+        by_model = run_with(options.model, cases)
+        summary["model"] = model_summary(options.model, by_model)
+        print(json.dumps(summary["model"], indent=1))
     if options.json:
-        found = {"summary": summary, "rows": rows, "cases": [case_row(one) for one in counts]}
+        found = {"summary": summary, "rows": rows, "cases": [case_row(one) for one in counts], "by_model": by_model}
         options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
@@ -80,6 +92,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="a .jsonl or .jsonl.gz file, or a folder")
     parser.add_argument("--limit", type=int, help="a sample of this many cases")
     parser.add_argument("--seed", type=int, default=0, help="for the snippets and the sample")
+    parser.add_argument("--model", help="also have this model write them, which takes a minute or so each")
     parser.add_argument("--json", type=Path, help="write summary and rows there")
     options = parser.parse_args(arguments)
     if not options.cases.exists():
@@ -96,4 +109,5 @@ def _tokenizer() -> BPETokenizer:
 
 
 if __name__ == "__main__":
+    settle()
     main()

@@ -30,7 +30,8 @@ Encode = Callable[[str], list[int]]
 class ForwardsCase:
     """One edit: the texts as token ids; `target` is what a model writes that makes no mistake.
 
-    `merges` are the editor's, best first, none where it has none; `group` tells whether the first one is the target.
+    `merged` are the editor's merges, best first, none where it has none, and `merges` their ids; `group` tells whether
+    the first one is the target.
     """
 
     id: str
@@ -38,6 +39,9 @@ class ForwardsCase:
     group: Group
     num_hunks: int
     before: str
+    after: str
+    snippet: str
+    merged: tuple[str, ...]
     merges: tuple[tuple[int, ...], ...]
     original: tuple[int, ...]
     update: tuple[int, ...]
@@ -73,6 +77,9 @@ def _case(
         group="merge right" if right else "merge wrong" if merged else "no merge",
         num_hunks=len(changes(pair.before.split("\n"), pair.after.split("\n"))),
         before=pair.before,
+        after=pair.after,
+        snippet=snippet,
+        merged=tuple(merged),
         merges=tuple(answer(text) for text in merged),
         original=answer(pair.before),
         update=tuple(encode(snippet.strip("\n"))),

@@ -53,6 +53,18 @@ def case_row(one: Count) -> dict[str, Any]:
     return what | {"hunks": case.num_hunks, "forwards": one.forwards}
 
 
+def model_summary(model: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What a real model took for the cases."""
+    return {
+        "model": model,
+        "cases": len(rows),
+        **_figures([row["forwards"] for row in rows]),
+        "mean_completion": round(statistics.fmean(row["completion"] for row in rows)),
+        "right": sum(row["right"] for row in rows),
+        "cut": sum(row["finish_reason"] == "length" for row in rows),
+    }
+
+
 def table(rows: Sequence[dict[str, Any]], summary: dict[str, Any]) -> Iterator[str]:
     """The lines that are printed."""
     yield (
