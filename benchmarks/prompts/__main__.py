@@ -28,7 +28,7 @@ from benchmarks.machine import describe
 from benchmarks.prompts.tasks import KINDS, Task, tasks
 from editor.formats import parse
 from editor.languages import language_of
-from editor.scope import cut, splice
+from editor.scope import cut, region_kept, splice
 from editor.verify import passed, verify
 
 OUTCOMES = ("exact", "exact_rejected", "refused", "wrong")
@@ -59,12 +59,14 @@ def measure(loaded: Any, form: PromptForm, task: Task) -> Row:
     from engine.speculation import MergeDraft
     from engine.types import GenerationRequest
 
-    given = task.region.text if task.region is not None else task.file
-    wanted = cut(task.file, task.right, [task.region])[0] if task.region is not None else task.right
+    given = [] if task.region is None else [task.region]
+    file_text, wanted = task.file, task.right
+    if task.region is not None:
+        file_text, (wanted,) = task.region.text, cut(task.file, task.right, given)
     prompt = build_prompt(
         loaded.text.template,
         loaded.text.tokenizer,
-        file_text=given.removesuffix("\n"),
+        file_text=file_text.removesuffix("\n"),
         edit_text=task.edit.strip("\n"),
         instruction="",
         outline=task.outline,
@@ -80,9 +82,10 @@ def measure(loaded: Any, form: PromptForm, task: Task) -> Row:
     draft = MergeDraft(merges=[right_ids], original=prompt.file_ids, update=prompt.edit_ids)
     result = loaded.engine.run(request, draft)
     answer = result.text.decode("utf-8", errors="replace").removesuffix("\n") + "\n"
-    merged = splice(task.file, [task.region], [answer]) if task.region is not None else answer
+    merged = splice(task.file, given, [answer]) if given else answer
     truncated = result.finish_reason == "length"
     checks = verify(task.file, merged, parse(task.edit, "lazy"), language_of(task.path), truncated=truncated)
+    checks += (region_kept(given, [answer]),) if given else ()
     same = _compared(merged, task) == _compared(task.right, task)
     outcome = {(True, True): "exact", (False, True): "exact_rejected", (True, False): "wrong"}.get(
         (passed(checks), same), "refused"
