@@ -137,8 +137,9 @@ class Applier:
 
 def _decided(model: Merger, task: ModelTask, watcher: Watcher) -> ModelMerge | ModelChoice:
     """What the model makes of an edit: it writes, or where that was asked for, chooses among the rules' readings."""
-    by_rule = task.by_rule
-    if task.request.decide == "score" and isinstance(by_rule, Unresolved) and by_rule.candidates:
+    by_rule, request = task.by_rule, task.request
+    scores = request.decide == "score" or (request.decide == "auto" and request.mode == "auto")
+    if scores and isinstance(by_rule, Unresolved) and by_rule.candidates:
         return model.choose(task, watcher)
     return model.merge(task, watcher)
 

@@ -16,10 +16,14 @@ Draft = Literal["copy", "none"]
 ScopeName = Literal["auto", "file"]
 """How much of a file the model is given: the regions that the edit can touch, or all of it."""
 
-Decide = Literal["generate", "score"]
-"""What the model does where several readings of an edit exist: `generate` writes, `score` chooses one of them."""
+Decide = Literal["auto", "generate", "score"]
+"""What the model does with the rules' readings of an edit that no rule decides.
 
-DECIDE: Decide = "generate"
+`score` takes the one that it would write, and writes the merge where it is in doubt; `generate` writes in any case;
+`auto` is `score`, but `generate` where the mode asks for the model only.
+"""
+
+DECIDE: Decide = "auto"
 """What happens where a request does not say."""
 
 Status = Literal["merged", "rejected", "noop"]

@@ -11,12 +11,16 @@ from agent_runtime.types import ApplyRequest, ModelChoice, ModelMerge, ModelTask
 
 @dataclass
 class ScriptedMerger:
-    """Answers every edit with `text`; with `hold`, writes a token every 10 ms until it is set."""
+    """Answers every edit with `text`; with `hold`, writes a token every 10 ms until it is set.
+
+    `choice` is the reading that it takes; None: it is in doubt about all, and writes.
+    """
 
     text: str = ""
     truncated: bool = False
     name: str = "scripted"
     hold: threading.Event | None = None
+    choice: int | None = None
     seen: list[ApplyRequest] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
     closed: threading.Event = field(default_factory=threading.Event)
@@ -33,11 +37,13 @@ class ScriptedMerger:
             watcher.wrote(num_tokens)
         return ModelMerge(self.text, self.truncated, Usage(prompt=10, recomputed=10, completion=5, forwards=2), {})
 
-    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice:
-        """The second candidate."""
+    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
+        """The scripted choice."""
+        if self.choice is None:
+            return self.merge(task, watcher)
         self.seen.append(task.request)
         readings = (ScoredReading("first", 0.3, -2.0, -3.0), ScoredReading("second", 0.7, -1.0, -1.5))
-        return ModelChoice(1, readings, Usage(prompt=10, recomputed=10, forwards=1), {})
+        return ModelChoice(self.choice, readings, Usage(prompt=10, recomputed=10, forwards=1), {})
 
     def close(self) -> None:
         """Remember it."""

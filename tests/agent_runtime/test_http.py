@@ -156,10 +156,14 @@ def test_scope_and_decide_reach_the_model() -> None:
     assert (request.scope, request.decide, request.prediction) == ("file", "score", MERGED)
 
 
-def test_where_several_readings_exist_the_model_may_be_asked_to_choose_one() -> None:
-    with serving(ScriptedMerger()) as url:
-        answer = post(url, {"original": FILE + FILE, "edit": BLOCK, "decide": "score"}).json()
+@pytest.mark.parametrize("asks_to_write", [{"decide": "generate"}, {"mode": "model"}])
+def test_where_readings_exist_the_model_chooses_one_unless_it_is_asked_to_write(asks_to_write: dict[str, str]) -> None:
+    with serving(ScriptedMerger("written", choice=1)) as url:
+        answer = post(url, {"original": FILE + FILE, "edit": BLOCK}).json()
+        written = post(url, {"original": FILE + FILE, "edit": BLOCK, **asks_to_write}).json()
     assert (answer["merged"], answer["certainty"], answer["candidates"]) == (FILE + MERGED, "scored", 2)
+    assert [(reading["why"], reading["score"]) for reading in answer["readings"]] == [("second", 0.7), ("first", 0.3)]
+    assert (written["certainty"], written["readings"]) == ("model", [])
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"", b"\xff", b'{"edit": "x"} {}'])
