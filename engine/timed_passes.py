@@ -13,7 +13,7 @@ from engine.batch import Batch
 from engine.kv_pool import KVPool
 from engine.model import Decoder
 from engine.sampling import Sampler
-from engine.speculation.pass_times import PassTimes, measured
+from engine.speculation.pass_times import PassTimes, least_seconds, measured
 from engine.speculation.pass_times_file import PassTimesFile
 from engine.types import GenerationRequest
 from engine.verification import Verification, verify
@@ -24,6 +24,9 @@ CONTEXT = 512
 TOLD = 0.75
 """A pass tells something where at least that share of its rows gave a token: the LM head is not run behind a departure
 and within prompts, so other passes are quicker than the times say."""
+
+OUTDATED = 1.5
+"""If single passes are quicker than those kept by that factor, the kept ones ran beside something else."""
 
 
 class TimedPasses:
@@ -37,8 +40,12 @@ class TimedPasses:
         self.times = PassTimes()
         self._file = None if folder is None else PassTimesFile(folder, model.fingerprint.hex(), machine(pool.device))
         if self._file is not None:
-            self.times = self._file.read() or _measured(model, pool, clock)
-            self._file.update(self.times)
+            passes = _Passes(model, pool)
+            kept = self._file.read()
+            if kept is None or OUTDATED * least_seconds(passes.run, 1, clock) < kept(1):
+                kept = measured(passes.run, clock, passes.most)
+                self._file.write(kept)
+            self.times = kept
 
     def observe(self, num_rows: int, num_given: int, seconds: float) -> None:
         """Learn from a pass that gave so many tokens."""
@@ -69,17 +76,19 @@ class _AllRows:
         pass
 
 
-def _measured(model: Decoder, pool: KVPool, clock: Callable[[], float]) -> PassTimes:
-    """By passes over a draft, all rows of which are looked at, behind tokens whose KV is whatever lies in the pool."""
-    sampler = Sampler(GenerationRequest([0], 1))
-    most = min(len(pool.keys[0]), model.config.max_positions)
+class _Passes:
+    """Passes over drafts, all rows of which are scored, behind tokens whose KV is whatever lies in the pool."""
 
-    def run(num_rows: int) -> None:
-        start = min(CONTEXT, most - num_rows)
-        first_key = 0 if model.config.sliding_window is None else max(0, start + 1 - model.config.sliding_window)
-        batch = Batch.of([(start, [0] * num_rows)], pool.device)
-        view = pool.view([[(first_key, start + num_rows)]], [[(start, start + num_rows)]])
-        hidden = model.forward_batch(batch, view)
-        verify(model, [Verification(hidden, sampler, [], [0] * (num_rows - 1), _AllRows())])
+    def __init__(self, model: Decoder, pool: KVPool) -> None:
+        self.most = min(len(pool.keys[0]), model.config.max_positions)
+        self._model = model
+        self._pool = pool
+        self._sampler = Sampler(GenerationRequest([0], 1))
 
-    return measured(run, clock, most)
+    def run(self, num_rows: int) -> None:
+        start, window = min(CONTEXT, self.most - num_rows), self._model.config.sliding_window
+        first_key = 0 if window is None else max(0, start + 1 - window)
+        batch = Batch.of([(start, [0] * num_rows)], self._pool.device)
+        view = self._pool.view([[(first_key, start + num_rows)]], [[(start, start + num_rows)]])
+        hidden = self._model.forward_batch(batch, view)
+        verify(self._model, [Verification(hidden, self._sampler, [], [0] * (num_rows - 1), _AllRows())])

@@ -10,30 +10,42 @@ from engine.types import Draft
 LEAST, MOST = 1e-5, 0.98
 """No draft is certain, and none without any hope."""
 
-LOST = 0.25
-"""Before anything is known, the hazard of the first token behind a miss, if the drafter expects no larger one."""
+LOST = 0.15
+"""The least hazard of the first token behind a miss before anything is known: what it is where an oracle edits files
+(`benchmarks.forwards`)."""
 
-LOST_WEIGHT = 2.0
-"""How many misses and hits behind a miss that expectation counts for."""
+WEIGHT = 0.25, 0.5
+"""How many misses the drafter's expectation counts for, of tokens behind hits and of those behind misses. Of the values
+tried, those that took the least time on real edits, with and without slips of the model."""
 
-LOST_MEMORY = 64.0
-"""Tokens behind misses that are remembered, the last ones most."""
+MEMORY = 512.0, 64.0
+"""How many tokens behind hits and behind misses are remembered, the last ones most."""
 
-STEADY_WEIGHT = 0.25
-"""How many misses, and expected misses, the drafter's own hazards count for."""
 
-STEADY_MEMORY = 512.0
-"""Tokens behind hits that are remembered, the last ones most."""
+@dataclass(slots=True)
+class _Misses:
+    """Misses that were seen, and misses that were expected, of tokens of one kind; both fade."""
+
+    weight: float
+    memory: float
+    seen: float = 0.0
+    expected: float = 0.0
+
+    def learn(self, num_tokens: int, hazard: float, *, missed: bool) -> None:
+        fading = (1.0 - 1.0 / self.memory) ** num_tokens
+        self.seen = self.seen * fading + missed
+        self.expected = self.expected * fading + num_tokens * hazard
+
+    def corrected(self, hazard: float) -> float:
+        return _clipped(hazard * (self.weight + self.seen) / (self.weight + self.expected))
 
 
 @dataclass(slots=True)
 class _Evidence:
-    """Of one source: misses behind hits, seen and expected; misses and tokens behind misses. All fade."""
+    """Of one source."""
 
-    misses: float = 0.0
-    expected: float = 0.0
-    lost_misses: float = 0.0
-    lost_tokens: float = 0.0
+    behind_hits: _Misses = field(default_factory=lambda: _Misses(WEIGHT[0], MEMORY[0]))
+    behind_misses: _Misses = field(default_factory=lambda: _Misses(WEIGHT[1], MEMORY[1]))
 
 
 @dataclass(slots=True)
@@ -42,12 +54,12 @@ class DraftHazards:
 
     A model that edits either copies, and then it departs now and then, or it writes something new, and then a draft is
     wrong whatever it says. Which of both it does shows in the last token: had the draft foretold it, or not. So two
-    things are learned of every source. Behind a token that was foretold, what the drafter expects is scaled by misses
-    seen over misses expected (the mean of a Gamma posterior of that ratio). Behind one that was not, the hazard of the
-    next token is the mean of a Beta posterior, whatever the drafter expects, which is its prior.
+    things are learned of every source: how often it is wrong behind a token that was foretold, and behind one that was
+    not. Each scales what the drafter expects by misses seen over misses expected, the mean of that ratio's Gamma
+    posterior.
 
-    Example: three drafts of a source with hazard 0.01 miss at their first token: 0.01, then (0.5 + 1) / (2 + 1) = 0.5,
-    then 0.62, ...; had the first 100 tokens of one been right, 0.01 * 0.25 / (0.25 + 1) = 0.002 would be next.
+    Example: drafts with hazard 0.01 that miss at their first token: 0.01 at first, then 0.15 * (0.5 + 1) / (0.5 + 0.15)
+    = 0.35, then 0.47, ...; had the first 100 tokens of one been right, 0.01 * 0.25 / (0.25 + 1) = 0.002 would be next.
     """
 
     _on_track: bool | None = None  # None: nothing was foretold yet, so nothing is known but what the drafter says
@@ -55,14 +67,14 @@ class DraftHazards:
 
     def runs(self, draft: Draft) -> Iterator[tuple[int, float]]:
         """(tokens, hazard of each) along a draft."""
-        for place, run in enumerate(draft.runs):
-            evidence = self._sources.get(run.source, _NOTHING)
-            num_tokens = run.num_tokens
-            if place == 0 and self._on_track is False and num_tokens:
-                yield 1, _lost(evidence, run.hazard)
-                num_tokens -= 1
+        is_lost = self._on_track is False
+        for run in draft.runs:
+            evidence, num_tokens = self._sources.get(run.source, _NOTHING), run.num_tokens
+            if is_lost and num_tokens:
+                yield 1, evidence.behind_misses.corrected(_behind_miss(run.hazard))
+                num_tokens, is_lost = num_tokens - 1, False
             if num_tokens:
-                yield num_tokens, _steady(evidence, run.hazard)
+                yield num_tokens, evidence.behind_hits.corrected(_clipped(run.hazard))
 
     def observe(self, draft: Draft, num_right: int, *, missed: bool) -> None:
         """So many tokens of a draft were what the model wrote, and the one behind them was not, if it `missed`.
@@ -84,28 +96,18 @@ class DraftHazards:
     def _learn(self, evidence: _Evidence, hazard: float, num_seen: int, *, missed: bool) -> None:
         misses_at_once = missed and num_seen == 1
         if self._on_track is False or (self._on_track is None and misses_at_once):
-            fading = 1.0 - 1.0 / LOST_MEMORY
-            evidence.lost_misses = evidence.lost_misses * fading + misses_at_once
-            evidence.lost_tokens = evidence.lost_tokens * fading + 1.0
+            evidence.behind_misses.learn(1, _behind_miss(hazard), missed=misses_at_once)
             num_seen -= 1
         if num_seen:
-            fading = (1.0 - 1.0 / STEADY_MEMORY) ** num_seen
-            evidence.misses = evidence.misses * fading + missed
-            evidence.expected = evidence.expected * fading + num_seen * _clipped(hazard)
+            evidence.behind_hits.learn(num_seen, _clipped(hazard), missed=missed)
         self._on_track = not missed
 
 
 _NOTHING = _Evidence()
 
 
-def _steady(evidence: _Evidence, hazard: float) -> float:
-    ratio = (STEADY_WEIGHT + evidence.misses) / (STEADY_WEIGHT + evidence.expected)
-    return _clipped(_clipped(hazard) * ratio)
-
-
-def _lost(evidence: _Evidence, hazard: float) -> float:
-    prior = max(LOST, hazard)
-    return _clipped((LOST_WEIGHT * prior + evidence.lost_misses) / (LOST_WEIGHT + evidence.lost_tokens))
+def _behind_miss(hazard: float) -> float:
+    return _clipped(max(LOST, hazard))
 
 
 def _clipped(hazard: float) -> float:

@@ -21,7 +21,7 @@ DEFAULT_SECONDS = {1: 0.065, 1024: 1.088}
 """A pass over 64 rows costs about two single ones: what is assumed where nothing was measured."""
 
 LEVEL_RATE = 0.2
-SHAPE_RATE = 0.05
+SHAPE_RATE = 0.1
 """How far one pass moves the level of all times, and those for about as many rows. A slower machine, or a longer
 context, shows in passes of all sizes, and the level takes it up before the shape has changed much: only the shape
 tells how long a draft pays. So times that a loaded machine gave wear away, and load that comes and goes does little."""
@@ -33,8 +33,8 @@ may never be run, and are likely to be wrong by the same."""
 LEAST_SLOPE = 1 / 4096
 """Of a single pass's time, what each row costs at least behind all that was measured."""
 
-LARGEST_ERROR = 1.0
-"""One pass counts as at most e times too slow or too fast."""
+LARGEST_ERROR = 0.7
+"""One pass counts as at most twice too slow or too fast."""
 
 
 class PassTimes:
@@ -108,6 +108,8 @@ class PassTimes:
 MEASURED = (1, 64, 16, 256)
 """Rows of the passes that are measured at the start, the most telling first."""
 
+REPEATS = 3
+
 
 def measured(
     run: Callable[[int], object], clock: Callable[[], float], most: int = max(MEASURED), budget_s: float = 1.0
@@ -131,6 +133,11 @@ def measured(
     while clock() - start + sum(seconds.values()) <= budget_s:
         seconds = {num_rows: min(least, _timed(run, num_rows, clock)) for num_rows, least in seconds.items()}
     return PassTimes(seconds)
+
+
+def least_seconds(run: Callable[[int], object], num_rows: int, clock: Callable[[], float]) -> float:
+    """The time of the quickest of some passes."""
+    return min(_timed(run, num_rows, clock) for _ in range(REPEATS))
 
 
 def _timed(run: Callable[[int], object], num_rows: int, clock: Callable[[], float]) -> float:

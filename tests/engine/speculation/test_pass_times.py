@@ -126,7 +126,7 @@ def test_one_pass_that_was_held_up_changes_little() -> None:
     times = PassTimes({rows: line(rows) for rows in KNOTS})
     before = relative(times)
     times.observe(64, 1000.0)
-    assert relative(times) == pytest.approx(before, rel=0.06)
+    assert relative(times) == pytest.approx(before, rel=0.1)
 
 
 @pytest.mark.parametrize(("rows", "seconds"), [(0, 1.0), (5, 0.0), (5, -1.0)])

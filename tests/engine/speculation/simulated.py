@@ -1,0 +1,71 @@
+"""Decoding by drafts without a model or a clock: what the model writes is known, and passes take what a table says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.speculation.drafting import Drafting
+from engine.speculation.lengths import chosen_lengths
+from engine.speculation.pass_times import PassTimes
+from engine.types import Proposer
+
+TWO_CORES = PassTimes({1: 0.026, 16: 0.050, 64: 0.125, 128: 0.204, 256: 0.375, 512: 0.722})
+"""Of a 0.5B model, in seconds."""
+
+CARD = PassTimes({1: 0.006, 64: 0.0061, 256: 0.0064, 512: 0.0081, 1024: 0.014})
+
+
+@dataclass
+class Run:
+    """One request, alone. `seconds` are all passes', `plain_s` those of decoding it a token a pass."""
+
+    seconds: float = 0.0
+    plain_s: float = 0.0
+    num_passes: int = 0
+    lengths: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+    drafting: Drafting | None = None
+
+    @property
+    def speed(self) -> float:
+        """Times plain decoding."""
+        return self.plain_s / self.seconds
+
+
+def simulate(
+    target: Sequence[int],
+    proposer: Proposer,
+    times: PassTimes = TWO_CORES,
+    *,
+    num_prompt: int = 0,
+    asking_s: float = 0.0,
+) -> Run:
+    """The request whose output is `target`, with its prompt in one pass; each question to the drafter takes a while."""
+    run, now, output = Run(), [0.0], list[int]()
+
+    class Asked:
+        def propose(self, output_ids, max_tokens):  # type: ignore[no-untyped-def]
+            now[0] += asking_s
+            run.seconds += asking_s
+            return proposer.propose(output_ids, max_tokens)
+
+    drafting = run.drafting = Drafting(Asked(), times, lambda: now[0])
+    while len(output) < len(target):
+        num_rows = max(1, num_prompt) if not output else 1
+        room = min(1024, len(target) - len(output) - 1)
+        guessed = list(drafting.propose(output, room))
+        (length,) = chosen_lengths([drafting.guess(len(guessed), 1)], num_rows, 1, 1024, times)
+        given = list(target[len(output) : len(output) + 1])
+        while len(given) <= length and given[-1] == guessed[len(given) - 1]:
+            given.append(target[len(output) + len(given)])
+        output += given
+        drafting.observe(given, length, len(output))
+        spent, plain = times(num_rows + length), times(num_rows) + (len(given) - 1) * times(1)
+        drafting.balance.book(spent, plain)
+        run.seconds, run.plain_s = run.seconds + spent, run.plain_s + plain
+        run.num_passes += 1
+        run.lengths.append(length)
+        run.written.append(len(given))
+    assert output == list(target)
+    return run

@@ -1,0 +1,104 @@
+"""By the times of passes no draft makes a request slower than 0.95 of plain decoding; one that is right pays soon."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from engine.speculation import CopyDraft
+from engine.speculation.pass_times import PassTimes
+from engine.types import Draft
+from tests.engine.drafters import AlwaysWrong
+from tests.engine.speculation.simulated import CARD, TWO_CORES, simulate
+
+TIMES = {"two cores": TWO_CORES, "a card": CARD, "nothing measured": PassTimes()}
+LEAST_SPEED = 0.95
+
+
+def code_like(num_tokens: int, seed: int) -> list[int]:
+    """Tokens that repeat as code does."""
+    rng = random.Random(seed)
+    lines = [[rng.randrange(200) for _ in range(rng.randrange(3, 12))] for _ in range(60)]
+    tokens: list[int] = []
+    while len(tokens) < num_tokens:
+        tokens += [*rng.choice(lines), rng.randrange(200, 5000)]
+    return tokens[:num_tokens]
+
+
+SOURCE = code_like(3000, seed=1)
+NEW = list(range(10_000, 13_000))
+
+
+@dataclass
+class NowAndThenRight:
+    """Each token is right with the same chance, which is far less than it claims."""
+
+    target: Sequence[int]
+    share: float
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
+        ahead = self.target[len(output_ids) : len(output_ids) + max_tokens]
+        return Draft.of([each if self.rng.random() < self.share else each + 1 for each in ahead], hazard=0.001)
+
+
+DRAFTERS = {
+    "copies what is not written": lambda target: CopyDraft([SOURCE]),
+    "always wrong": lambda target: AlwaysWrong(target, 99_999),
+    "right in 1 of 20": lambda target: NowAndThenRight(target, 0.05),
+    "right in 1 of 5": lambda target: NowAndThenRight(target, 0.2),
+    "right in 1 of 2": lambda target: NowAndThenRight(target, 0.5),
+}
+
+
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("num_tokens", [20, 100, 300, 1000])
+def test_output_that_copies_nothing_is_hardly_slower(drafter: str, times: PassTimes, num_tokens: int) -> None:
+    target = NEW[:num_tokens]
+    for num_prompt in (0, num_tokens + 300):
+        run = simulate(target, DRAFTERS[drafter](target), times, num_prompt=num_prompt)
+        assert run.speed >= LEAST_SPEED, f"{run.speed} with a prompt of {num_prompt}"
+
+
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
+def test_behind_many_misses_the_drafter_is_believed_no_more(times: PassTimes) -> None:
+    run = simulate(NEW, CopyDraft([SOURCE]), times)
+    late = run.lengths[-500:]
+    assert run.speed > 0.98
+    assert times(1 + max(late)) < 1.05 * times(1)
+    assert times is not TWO_CORES or max(late) == 0, "where a row costs a sixteenth of a pass, none is tried"
+
+
+@pytest.mark.parametrize("asking_s", [0.0001, 0.002, 0.05])
+def test_a_slow_drafter_is_asked_the_less_the_slower_it_is(asking_s: float) -> None:
+    run = simulate(NEW, CopyDraft([SOURCE]), asking_s=asking_s)
+    assert run.speed >= LEAST_SPEED
+
+
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
+def test_when_copying_begins_again_drafts_are_long_again_at_once(times: PassTimes) -> None:
+    target = SOURCE[:500] + NEW[:300] + SOURCE[500:]
+    run = simulate(target, CopyDraft([SOURCE]), times, num_prompt=3300)
+    assert run.num_passes < 300 + 45
+    assert run.speed > 5.0
+    written = [sum(run.written[:place]) for place in range(run.num_passes)]
+    again = next(place for place, count in enumerate(written) if count > 802)
+    assert max(run.written[again : again + 4]) > 50, "as soon as the drafter has found the place"
+
+
+def test_a_copy_takes_few_passes_and_little_more_than_its_rows() -> None:
+    run = simulate(SOURCE, CopyDraft([SOURCE]), num_prompt=3300)
+    assert run.num_passes <= 16
+    at_least = TWO_CORES(3300 + 3000)
+    assert run.seconds < 1.15 * at_least
+
+
+def test_one_miss_among_many_tokens_does_not_shorten_what_comes_behind_it_by_much() -> None:
+    target = [*SOURCE[:1500], 7777, *SOURCE[1501:]]
+    whole = simulate(SOURCE, CopyDraft([SOURCE]), num_prompt=3300)
+    run = simulate(target, CopyDraft([SOURCE]), num_prompt=3300)
+    assert run.num_passes <= whole.num_passes + 6
