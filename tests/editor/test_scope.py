@@ -18,7 +18,7 @@ from editor.scope.outline import MAX_LINES
 from editor.scope.parts import Change, Part
 from editor.scope.splicing import joined, lines_of
 from editor.scope.touching import assign
-from editor.types import FormatName, Unresolved
+from editor.types import Candidate, FormatName, Unresolved
 
 NAMES = [f"step_{number}" for number in range(60)]
 
@@ -376,11 +376,12 @@ def test_quoted_line_ranges_far_apart_are_not_divided_either() -> None:
 
 
 def test_a_piece_of_a_snippet_that_no_reading_places_is_in_all_the_same() -> None:
-    head = "import os\nimport re\nimport sys\n\n\n"
-    piece = "        total += count_of_step_40(value)\n        total -= 1\n    return total\n\n\ndef step_41(value):\n"
+    head = function("step_3", body="result").replace("result = value", "result = 2 * value")
+    piece = '\n\n    """What step_41 does."""\n    total = value * 70\n'
     scope = scope_of(FUNCTIONS, head + piece)
-    right = FUNCTIONS.replace("import sys", "import re\nimport sys")
-    right = right.replace("count_of_step_40(value)\n", "count_of_step_40(value)\n        total -= 1\n")
+    right = FUNCTIONS.replace(
+        '"""What step_41 does."""\n    total = value * 7\n', '"""What step_41 does."""\n    total = value * 70\n'
+    )
     assert holds(scope, FUNCTIONS, right)
 
 
@@ -406,3 +407,13 @@ def test_a_change_is_of_the_part_that_it_stands_at_and_that_brings_its_lines(
     ]
     assert assign(change, parts) is told
     assert [number for number, part in enumerate(parts) if part.changes] == owners
+
+
+@pytest.mark.parametrize(("score", "num_given"), [(0.0001, 1), (0.2, 2)])
+def test_a_reading_that_is_next_to_impossible_widens_nothing(score: float, num_given: int) -> None:
+    edit = "# ... existing code ...\n    fresh = 1\n# ... existing code ...\n"
+    texts = [FUNCTIONS.replace(function(name), function(name) + "    fresh = 1\n") for name in ("step_10", "step_50")]
+    found = Unresolved("open_intent", "", candidates=(Candidate(texts[0], 0.8, ""), Candidate(texts[1], score, "")))
+    scope = regions(FUNCTIONS, parse(edit, "lazy"), found, "python")
+    assert holds(scope, FUNCTIONS, texts[0])
+    assert sum(holds(scope, FUNCTIONS, text) for text in texts) == num_given
