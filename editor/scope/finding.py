@@ -33,6 +33,9 @@ MAX_SHARE = 0.6
 NEAR = 15
 """Lines. Regions that lie no further apart are one."""
 MAX_REGIONS = 8
+UNLIKELY = 0.01
+"""Of the best reading's score: one with less may stand anywhere, and would have half of a long file given for nothing.
+Measured on seven snippets with markers in 3,000 lines: three had 877 to 2,791 lines given, and 53 to 62 without it."""
 
 
 @dataclass(slots=True)
@@ -74,14 +77,16 @@ def whole_file(text: str, edit: ParsedEdit, by_rule: MergeOutcome) -> Scope:
 def _readings(by_rule: MergeOutcome, text: str, edit: ParsedEdit) -> list[str]:
     """Return the whole texts that may be the result, best first.
 
-    Without those that take a large file for the few lines of a snippet: no check lets them pass.
+    Without those that are next to impossible beside the best one, and those that take a large file for the few lines of
+    a snippet: no check lets them pass.
     """
     if isinstance(by_rule, Merged):
         return [by_rule.text]
     if isinstance(by_rule, AlreadyApplied):
         return [text]
     least = (1 - MAX_REMOVED_SHARE) * text.count("\n") if isinstance(edit.changes, Sketch) else 0
-    texts = [one.text for one in by_rule.candidates]
+    enough = UNLIKELY * max((one.score for one in by_rule.candidates), default=0.0)
+    texts = [one.text for one in by_rule.candidates if one.score >= enough]
     return [one for number, one in enumerate(texts) if not number or one.count("\n") >= least]
 
 

@@ -411,9 +411,10 @@ def test_a_change_is_of_the_part_that_it_stands_at_and_that_brings_its_lines(
 
 @pytest.mark.parametrize(("score", "num_given"), [(0.0001, 1), (0.2, 2)])
 def test_a_reading_that_is_next_to_impossible_widens_nothing(score: float, num_given: int) -> None:
-    edit = "# ... existing code ...\n    fresh = 1\n# ... existing code ...\n"
-    texts = [FUNCTIONS.replace(function(name), function(name) + "    fresh = 1\n") for name in ("step_10", "step_50")]
+    edit = "# ... existing code ...\n    if value:\n        total += 1\n    return total\n# ... existing code ...\n"
+    texts = [FUNCTIONS.replace(f"count_of_{name}(value)", "1") for name in ("step_10", "step_50")]
     found = Unresolved("open_intent", "", candidates=(Candidate(texts[0], 0.8, ""), Candidate(texts[1], score, "")))
     scope = regions(FUNCTIONS, parse(edit, "lazy"), found, "python")
     assert holds(scope, FUNCTIONS, texts[0])
     assert sum(holds(scope, FUNCTIONS, text) for text in texts) == num_given
+    assert (sum(region.end_line - region.first_line for region in scope.regions) < 60) == (num_given == 1)
