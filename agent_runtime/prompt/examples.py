@@ -237,30 +237,3 @@ def first(items, wanted):
     return low if items[low] == wanted else None""",
 )
 """Markers that stand for some lines of a function."""
-
-METHOD = Example(
-    Texts(
-        """\
-    def total(self, rate):
-        # prices are in cents
-        net = sum(item.price for item in self.items)
-        return net + net * rate""",
-        """\
-    def total(self, rate, discount=0):
-        # ... existing code ...
-        net -= discount
-        return net + net * rate""",
-        outline="""\
-class Cart:
-    def __init__(self):
-    def add(self, item):
-    def clear(self):""",
-    ),
-    """\
-    def total(self, rate, discount=0):
-        # prices are in cents
-        net = sum(item.price for item in self.items)
-        net -= discount
-        return net + net * rate""",
-)
-"""A part of a file, with the outline of the rest."""

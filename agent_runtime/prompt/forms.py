@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent_runtime.prompt.examples import CART, FIRST, LIMITS, METHOD, STORE, Example
+from agent_runtime.prompt.examples import CART, FIRST, LIMITS, STORE, Example
 from agent_runtime.prompt.texts import REQUIRED, SECTIONS, Texts
 
 TAG = "updated-code"
@@ -75,8 +75,6 @@ _ALL = (
     DEFAULT,
     PromptForm("examples", _TAUGHT, (CART, STORE)),
     PromptForm("many-examples", _TAUGHT, (FIRST, LIMITS, CART, STORE)),
-    PromptForm("new-lines", _TAUGHT, (CART, STORE), order=("part", "code", "update", "new", "instruction")),
-    PromptForm("parts", _TAGS, (METHOD, STORE)),
     PromptForm("edit-first", _EDIT_FIRST, (STORE,), order=("part", "instruction", "update", "code")),
 )
 FORMS: Mapping[str, PromptForm] = {form.name: form for form in _ALL}

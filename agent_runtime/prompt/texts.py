@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from editor.formats.placeholders import holds_placeholder
-
 
 @dataclass(frozen=True, slots=True)
 class Texts:
@@ -19,13 +17,6 @@ class Texts:
     edit: str
     instruction: str = ""
     outline: str = ""
-
-    @property
-    def new_lines(self) -> str:
-        """The lines of the edit that the file does not have, placeholders aside; indentation does not count."""
-        known = {line.strip() for line in self.file.split("\n")}
-        lines = (line for line in self.edit.split("\n") if line.strip() not in known)
-        return "\n".join(line for line in lines if line.strip() and not holds_placeholder(line))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +37,6 @@ SECTIONS: Mapping[str, Section] = {
         lambda texts: texts.outline,
         "\n</outline>\n",
     ),
-    "new": Section("Lines that are new in the update:\n<new>\n", lambda texts: texts.new_lines, "\n</new>\n"),
 }
 """The sections that forms can ask for, by name. One whose text is empty is left out, but for the file and the edit."""
 

@@ -13,7 +13,6 @@ from agent_runtime.errors import CorruptModel
 from agent_runtime.models.catalogue import CATALOGUE
 from agent_runtime.prompt import DEFAULT, FORMS, ApplyPrompt, PromptForm, build_prompt, form_called, shared_ids
 from agent_runtime.prompt.examples import Example
-from agent_runtime.prompt.texts import Texts
 from editor.formats import parse
 from editor.merge import merge
 from editor.types import Unresolved
@@ -120,12 +119,6 @@ def test_the_examples_pass_the_checks_that_an_answer_has_to_pass(example: Exampl
     assert all(check.ok for check in verify(example.texts.file, example.result, edit, language))
     by_rule = merge(example.texts.file, edit, language)
     assert isinstance(by_rule, Unresolved), "a model is asked where the rules leave something open"
-
-
-def test_new_lines_are_those_that_the_file_does_not_have() -> None:
-    file_text = "def f():\n    return 1\n\ndef g():\n    return 2"
-    edit_text = "# ... existing code ...\n\ndef g():\n        return 1\n    return 3\n\nx = 1"
-    assert Texts(file_text, edit_text).new_lines == "    return 3\nx = 1"
 
 
 def test_a_template_that_leaves_out_the_question_is_refused(qwen05: RealModel) -> None:
