@@ -69,7 +69,7 @@ fuzz: $(VENV)/.installed-fuzz
 soak: models-for-tests $(VENV)/.installed-test
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
-# The engines that `python -m benchmarks.engine --peers vllm,transformers` measures against, under the cache folder.
+# The engines that `benchmarks.engine` and `benchmarks.copy` measure against (`--peers`), under the cache folder.
 peers: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.peers
 

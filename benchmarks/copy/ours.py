@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 from agent_runtime.apply import Applier
-from agent_runtime.errors import TooLarge
+from agent_runtime.errors import HunkError, TooLarge
 from agent_runtime.model_merge import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.settings import LoadOptions, ModelSettings
@@ -128,12 +128,14 @@ class CopyOurs(Ours):
         """One whole apply by the model, with nothing cached but what all prompts begin with."""
         case = self._cases[asked["case"]]
         scope: ScopeName = asked["scope"]
-        request = ApplyRequest(case.before.encode(), case.edit, path=case.path, mode="model", scope=scope)
-        applier = Applier(lambda: self._merger)
         self._loaded.engine.forget_cached()
         warm(self._loaded)
         began = time.perf_counter()
-        result = applier.apply(request)
+        try:
+            result = Applier(lambda: self._merger).apply(_request(case, scope))
+        except HunkError as error:
+            failed = {"status": f"failed: {error}", "exact": False, "forwards": 0, "prompt": 0, "completion": 0}
+            return failed | {"seconds": time.perf_counter() - began}
         seconds = time.perf_counter() - began
         return {
             "seconds": seconds,
@@ -145,12 +147,17 @@ class CopyOurs(Ours):
         }
 
     def _asked(self, case: CopyCase) -> AtTheDoor:
-        request = ApplyRequest(case.before.encode(), case.edit, path=case.path, mode="model", scope="file")
         try:
-            Applier(lambda: self._at_door).apply(request)
+            Applier(lambda: self._at_door).apply(_request(case, "file"))
         except AtTheDoor as door:
             return door
         raise AssertionError("the model was not asked")
+
+
+def _request(case: CopyCase, scope: ScopeName) -> ApplyRequest:
+    return ApplyRequest(
+        case.before.encode(), case.edit, path=case.path, format="lazy", mode="model", scope=scope, decide="generate"
+    )
 
 
 def main() -> None:
