@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from kernels.accept import Likeliest
 
-NOISE = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9, torch.float32: 2.0**-16}
+NOISE = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9, torch.float32: 2.0**-18}
 """How far two logits of a row move against one another, relative to the largest, when it runs among other rows."""
 
 
