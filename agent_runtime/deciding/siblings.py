@@ -27,7 +27,7 @@ def siblings(answers: Sequence[Sequence[int]], unchanged: Sequence[int]) -> Sibl
     parts "b c d e" and "b d e".
     """
     everything = [*answers, unchanged]
-    num_before = common_start(everything)
+    num_before = min(common_start(everything), min(map(len, everything)) - 1)  # one may be another's beginning
     rests = [answer[num_before:] for answer in everything]
     num_behind = common_start([rest[::-1] for rest in rests])
     if all(len(rest) == num_behind for rest in rests):

@@ -9,7 +9,7 @@ from agent_runtime.deciding.scoring import Logprobs
 from agent_runtime.types import ScoredReading
 from editor.types import Candidate
 
-TRUST = 0.4
+TRUST = 0.25
 """What a model's log-probability counts beside the logarithm of the editor's score."""
 
 LEAST_WEIGHT = 0.8
