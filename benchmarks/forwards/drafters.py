@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from benchmarks.forwards.cases import ForwardsCase
 from benchmarks.forwards.counting import UNCAPPED, Windows
 from benchmarks.forwards.general import NgramDraft, NoDraft, SuffixDecodingDraft
-from benchmarks.forwards.pointer import PointerDraft
-from engine.speculation import MergeDraft
+from engine.speculation import CopyDraft, MergeDraft
 from engine.types import Proposer
 
 CAP = 1024
@@ -37,7 +36,7 @@ DRAFTERS: Mapping[str, Drafter] = {
     "merge draft, the fused pass capped too": Drafter(_merge_draft, Windows.fixed(CAP, first=CAP)),
     "merge draft, nothing fused, 64 to 1,024": Drafter(_merge_draft, Windows(0, 64, CAP)),
     "merge draft, nothing fused, 256": Drafter(_merge_draft, Windows.fixed(256)),
-    "pointer over original and update, 256": Drafter(lambda case, _: PointerDraft(_prompt(case)), Windows.fixed(256)),
+    "pointer over original and update, 256": Drafter(lambda case, _: CopyDraft(_prompt(case)), Windows.fixed(256)),
     "longest suffix, 128": Drafter(
         lambda case, _: NgramDraft(_prompt(case), 128, least=1, most=64, newest=True), Windows.fixed(128)
     ),
