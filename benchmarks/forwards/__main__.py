@@ -34,14 +34,12 @@ from agent_runtime.errors import HunkError
 from agent_runtime.models.resolve import resolve
 from agent_runtime.models.settings import ModelSettings
 from agent_runtime.models.store import Store
-from agent_runtime.models.text_side import from_folder, from_gguf
 from agent_runtime.process import settle
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.forwards.cases import ForwardsCase, made_cases
 from benchmarks.forwards.counting import forwards
 from benchmarks.forwards.drafters import DRAFTERS, MERGE_DRAFT
 from benchmarks.forwards.summary import Count, case_row, model_summary, rows_of, summary_of, table
-from engine.weights.gguf import GGUFModel
 from repo_cache.tokenizer import BPETokenizer
 
 TOKENIZER = "qwen2.5-coder-0.5b"
@@ -101,6 +99,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _tokenizer() -> BPETokenizer:
+    from agent_runtime.models.text_side import from_folder, from_gguf  # loads torch, which `settle` must come before
+    from engine.weights.gguf import GGUFModel
+
     try:
         files = resolve(TOKENIZER, Store(ModelSettings.from_env(os.environ).cache_dir))
     except HunkError as error:
