@@ -122,6 +122,7 @@ def test_a_file_outside_and_a_program_that_is_not_here() -> None:
     assert sandbox().run({}, []).outcome == "unavailable"
 
 
+@pytest.mark.long
 def test_without_any_help_of_the_machine_the_limits_hold() -> None:
     bare = Sandbox((), "limits")
     assert bare.run({"x.py": "while True: pass"}, ["python", "x.py"], QUICK).outcome == "timeout"
