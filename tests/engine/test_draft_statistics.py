@@ -18,36 +18,37 @@ REQUEST = GenerationRequest(prompt=PROMPT, max_new_tokens=60)
 
 @dataclass
 class Parted:
-    """Drafts what the model writes from "merge", but for its last `num_wrong` tokens, which are from "update"."""
+    """Drafts what the model writes, but for the last `num_wrong` tokens; the first `num_merge` are from "merge"."""
 
     target: Sequence[int]
     num_right: int
     num_wrong: int
+    num_merge: int
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
         if output_ids:
             return Draft((), ())
         ahead = self.target[: self.num_right + self.num_wrong]
         ids = [*ahead[: self.num_right], *((each + 1) % VOCAB_SIZE for each in ahead[self.num_right :])]
-        runs = DraftRun("merge", self.num_right, 1e-4), DraftRun("update", self.num_wrong, 1e-4)
+        runs = DraftRun("merge", self.num_merge, 1e-4), DraftRun("update", len(ids) - self.num_merge, 1e-4)
         return Draft(ids, runs)
 
 
 def test_each_source_has_what_was_drafted_and_accepted_of_it() -> None:
     target = alone(tiny_model(), REQUEST)
     core = make_core()
-    result = run_one(core, REQUEST, Parted(target.token_ids, 20, 7))
+    result = run_one(core, REQUEST, Parted(target.token_ids, 20, 7, num_merge=15))
     assert same(result, target)
-    assert result.usage.by_source == {"merge": SourceUsage(20, 20), "update": SourceUsage(7, 0)}
+    assert result.usage.by_source == {"merge": SourceUsage(15, 15), "update": SourceUsage(12, 5)}
     assert (result.usage.drafted, result.usage.accepted) == (27, 20)
-    run_one(core, REQUEST, Parted(target.token_ids, 5, 0))
-    assert core.drafted == {"merge": SourceUsage(25, 25), "update": SourceUsage(7, 0)}, "of all requests"
+    run_one(core, REQUEST, Parted(target.token_ids, 5, 3, num_merge=8))
+    assert core.drafted == {"merge": SourceUsage(23, 20), "update": SourceUsage(12, 5)}, "of all requests"
 
 
 def test_what_a_cut_draft_left_out_is_not_counted() -> None:
     target = alone(tiny_model(), REQUEST)
     core = make_core(max_batched_tokens=len(PROMPT) + 12, max_drafted=0, max_num_seqs=4)
-    result = run_one(core, REQUEST, Parted(target.token_ids, 10, 40))
+    result = run_one(core, REQUEST, Parted(target.token_ids, 10, 40, num_merge=10))
     assert same(result, target)
     assert result.usage.by_source == {"merge": SourceUsage(10, 10), "update": SourceUsage(2, 0)}
 
@@ -57,7 +58,7 @@ def test_tokens_behind_the_end_of_the_output_are_not_accepted(stop_at: int) -> N
     target = alone(tiny_model(), REQUEST).token_ids
     request = replace(REQUEST, stop_ids=frozenset({target[stop_at]}))
     num_written = target.index(target[stop_at]) + 1
-    usage = run_one(make_core(), request, Parted(target, 20, 5)).usage
+    usage = run_one(make_core(), request, Parted(target, 20, 5, num_merge=20)).usage
     assert usage.by_source["merge"] == SourceUsage(20, min(20, num_written))
     assert usage.accepted == min(20, num_written)
 
