@@ -178,10 +178,10 @@ def test_a_real_models_scores_are_those_of_one_plain_pass(
     assert result.usage.forwards == 1
 
 
-def test_hidden_rows_are_those_of_the_forced_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_probabilities_cost_the_logits_of_their_own_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits are made of the rows before each scored id, and of no other."""
     core, rows = make_core(), []
-    real = core.model.likeliest
+    real = core.model.logits
 
     def counted(hidden: Tensor) -> Tensor:
         rows.append(len(hidden))
