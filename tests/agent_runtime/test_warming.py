@@ -75,8 +75,9 @@ def test_it_outlives_what_fills_the_memory(loaded: LoadedModel) -> None:
     assert usage.cached >= num_shared
 
 
-def test_a_context_that_it_does_not_fit_is_no_fault(loaded: LoadedModel) -> None:
-    with Engine(loaded.engine.model, loaded.text.tokenizer.token_bytes(), 32) as small:
+@pytest.mark.parametrize("config", [EngineConfig(32), EngineConfig(2048, 1 << 21)], ids=["context", "memory"])
+def test_an_engine_that_it_does_not_fit_is_no_fault(loaded: LoadedModel, config: EngineConfig) -> None:
+    with Engine(loaded.engine.model, loaded.text.tokenizer.token_bytes(), config) as small:
         assert warm(replace(loaded, engine=small)) == 0
 
 
