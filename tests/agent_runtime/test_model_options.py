@@ -12,7 +12,7 @@ from agent_runtime.models.settings import LoadOptions
 from tests.agent_runtime.in_process import hunk_here
 
 EDIT = "a = 1\n# ... existing code ...\n"
-OPTIONS = ["--dtype", "float16", "--quantize", "int4", "--adapter", "my-adapter"]
+OPTIONS = ["--dtype", "float16", "--quantize", "int4", "--adapter", "my-adapter", "--batch-invariant"]
 
 
 class Stopped(Exception):
@@ -38,7 +38,7 @@ def test_apply_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
     assert isinstance(hunk_here(*arguments, *OPTIONS).exception, Stopped)
     assert asked == [
         LoadOptions(max_num_seqs=1),
-        LoadOptions("float16", adapter=Path("my-adapter"), quantize="int4", max_num_seqs=1),
+        LoadOptions("float16", adapter=Path("my-adapter"), quantize="int4", max_num_seqs=1, batch_invariant=True),
     ]
 
 
@@ -53,10 +53,13 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
     limits = ["--context", "300", "--max-num-seqs", "5", "--kv-gib", "0.5", "--deadline", "9"]
     assert isinstance(hunk_here("serve").exception, Stopped)
     assert isinstance(hunk_here("serve", *limits, *OPTIONS).exception, Stopped)
-    assert asked == [(LoadOptions(), None), (LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5), 9.0)]
+    assert asked == [
+        (LoadOptions(), None),
+        (LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5, True), 9.0),
+    ]
 
 
-@pytest.mark.parametrize("option", range(0, 6, 2))
+@pytest.mark.parametrize("option", range(0, 8, 2))
 def test_a_service_loads_its_model_itself(arguments: list[str | Path], option: int) -> None:
     done = hunk_here(*arguments, "--url", "http://127.0.0.1:9", *OPTIONS[option : option + 2])
     assert isinstance(done.exception, BadRequest)
