@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from engine.speculation.balance import Balance
@@ -13,6 +14,10 @@ from engine.types import Draft, Proposer, SourceUsage
 
 ASKING_SHARE = 0.01
 """While drafts are not worth a row, the drafter is asked so seldom that it takes that share of the passes' time."""
+
+NUM_TIMED = 4
+"""The quickest of so many questions counts, and at first none: a drafter that makes an index when it is first asked, or
+was held up once, is not slow."""
 
 NO_DRAFT = Draft((), ())
 
@@ -36,7 +41,7 @@ class Drafting:
         self._draft = NO_DRAFT
         self._asked_at: int | None = None  # the length of the output for which `_draft` is
         self._ask_again_at = 0
-        self._asking_s = 0.0
+        self._asking_s = deque([0.0], maxlen=NUM_TIMED)
 
     def propose(self, output_ids: Sequence[int], room: int) -> Sequence[int]:
         """Up to `room` tokens that may follow the output; the drafter is asked once for each output."""
@@ -47,9 +52,9 @@ class Drafting:
         if self.proposer is not None and room > 0 and num_output >= self._ask_again_at:
             started = self._clock()
             self._draft = _checked(self.proposer.propose(output_ids, room)).first(room)
-            self._asking_s = self._clock() - started
+            self._asking_s.append(self._clock() - started)
             self._asked_at = num_output
-            self.balance.book(self._asking_s, 0.0)
+            self.balance.book(min(self._asking_s), 0.0)
         return self._draft.token_ids
 
     def guess(self, most: int, num_sequences: int) -> Guess:
@@ -73,7 +78,7 @@ class Drafting:
         self._hazards.observe(draft, num_right, missed=num_right < len(compared))
         self._count(draft, num_drafted, min(num_right, num_drafted))
         if not num_drafted:
-            self._ask_again_at = num_output + int(self._asking_s / (ASKING_SHARE * self._times(1)))
+            self._ask_again_at = num_output + int(min(self._asking_s) / (ASKING_SHARE * self._times(1)))
 
     def _count(self, draft: Draft, num_drafted: int, num_accepted: int) -> None:
         for run in draft.first(num_drafted).runs:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from engine.speculation.drafting import Drafting
 from engine.speculation.lengths import chosen_lengths
@@ -40,14 +41,19 @@ def simulate(
     *,
     num_prompt: int = 0,
     asking_s: float = 0.0,
+    held_up: Mapping[int, float] | None = None,
 ) -> Run:
-    """The request whose output is `target`, with its prompt in one pass; each question to the drafter takes a while."""
-    run, now, output = Run(), [0.0], list[int]()
+    """The request whose output is `target`, with its prompt in one pass.
+
+    Each question to the drafter takes `asking_s`, and those whose number is in `held_up` so much more.
+    """
+    run, now, output, num_asked = Run(), [0.0], list[int](), count()
 
     class Asked:
         def propose(self, output_ids, max_tokens):  # type: ignore[no-untyped-def]
-            now[0] += asking_s
-            run.seconds += asking_s
+            took = asking_s + (held_up or {}).get(next(num_asked), 0.0)
+            now[0] += took
+            run.seconds += took
             return proposer.propose(output_ids, max_tokens)
 
     drafting = run.drafting = Drafting(Asked(), times, lambda: now[0])

@@ -79,6 +79,14 @@ def test_a_slow_drafter_is_asked_the_less_the_slower_it_is(asking_s: float) -> N
     assert run.speed >= LEAST_SPEED
 
 
+def test_a_question_that_took_long_once_changes_nothing() -> None:
+    """The first makes an index; any may be held up by something else."""
+    asked = simulate(SOURCE, CopyDraft([SOURCE]), num_prompt=3300)
+    for late in (0, 3):
+        run = simulate(SOURCE, CopyDraft([SOURCE]), num_prompt=3300, held_up={late: 60.0})
+        assert run.lengths == asked.lengths
+
+
 @pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
 def test_when_copying_begins_again_drafts_are_long_again_at_once(times: PassTimes) -> None:
     target = SOURCE[:500] + NEW[:300] + SOURCE[500:]
