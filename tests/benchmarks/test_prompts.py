@@ -19,7 +19,6 @@ LONG = "\n\n".join(FUNCTIONS)
 def cases(tmp_path: Path) -> Path:
     """One edit of a file of 340 lines, in twelve files of other names."""
     old, new = "    y7 = x + 70\n", "    y7 = x - 70\n"
-    edit = {"old_text": old, "new_text": new}
     rows = [
         {
             "path": f"p{number}.py",
