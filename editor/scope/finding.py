@@ -86,8 +86,7 @@ def _readings(by_rule: MergeOutcome, text: str, edit: ParsedEdit) -> list[str]:
         return [text]
     least = (1 - MAX_REMOVED_SHARE) * text.count("\n") if isinstance(edit.changes, Sketch) else 0
     enough = UNLIKELY * max((one.score for one in by_rule.candidates), default=0.0)
-    texts = [one.text for one in by_rule.candidates if one.score >= enough]
-    return [one for number, one in enumerate(texts) if not number or one.count("\n") >= least]
+    return [one.text for one in by_rule.candidates if one.score >= enough and one.text.count("\n") >= least]
 
 
 def _apart(touched: Sequence[Touched], lines: Sequence[str], seen: Survey | None) -> list[_Group]:

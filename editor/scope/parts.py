@@ -30,6 +30,9 @@ TIED_SHARE = 0.9
 SURE_SCORE = 1.0
 """Of one line that says much and stands once: a piece of a snippet with less may stand there by chance."""
 
+MIN_TRUST = 0.5
+"""Of a block's best place, for it to be believed without a reading: an end of the block at least stands there."""
+
 MAX_FREE_LINES = 60
 """Places of new lines that lie no further apart are all given."""
 
@@ -50,12 +53,13 @@ class Part:
     """One part of an edit: the lines it `adds` (stripped, blank ones left out), and the lines it may touch.
 
     `places` are where its own lines belong, empty if nothing says so; `is_context` says that they stand there as they
-    are. `changes` are what the readings change because of it.
+    are, `is_sure` that they tell the place without any reading. `changes` are what the readings change because of it.
     """
 
     adds: frozenset[str]
     places: tuple[Span, ...]
     is_context: bool = False
+    is_sure: bool = True
     changes: list[Change] = field(default_factory=list)
 
     def touches(self, *, certain: bool) -> Span | None:
@@ -170,8 +174,9 @@ def _block(telling: TellingLines, index: LineIndex, block: Sequence[str], named:
     if stands is not None:
         places = tuple((start, start + len(_without_blank_ends(block))) for start in stands.starts)
         return Part(_adds(block), places, is_context=True)
-    tied = ((place.start, place.end) for place in _tied(places_of(telling, block)))
-    return Part(_adds(block), (*tied, *named))
+    found = _tied(places_of(telling, block))
+    is_sure = bool(found) and found[0].trust >= MIN_TRUST
+    return Part(_adds(block), (*((place.start, place.end) for place in found), *named), is_sure=is_sure)
 
 
 def _without_blank_ends(block: Sequence[str]) -> Sequence[str]:

@@ -21,6 +21,8 @@ def touched(lines: Sequence[str], parts: Sequence[Part], readings: Sequence[str]
     """
     told = [assign(change, parts) for change in _changes(lines, readings)]
     spans = [part.touches(certain=certain) for part in parts]
+    if not readings and not all(part.is_sure for part in parts):
+        return []
     if not certain and any(span is None and not part.is_context for span, part in zip(spans, parts, strict=True)):
         return []
     known = [(span, frozenset([number])) for number, span in enumerate(spans) if span is not None]

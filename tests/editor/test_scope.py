@@ -17,7 +17,7 @@ from editor.scope.finding import MAX_REGIONS, SMALL_FILE
 from editor.scope.outline import MAX_LINES
 from editor.scope.parts import Change, Part
 from editor.scope.splicing import joined, lines_of
-from editor.scope.touching import assign
+from editor.scope.touching import assign, touched
 from editor.types import Candidate, FormatName, Unresolved
 
 NAMES = [f"step_{number}" for number in range(60)]
@@ -418,3 +418,9 @@ def test_a_reading_that_is_next_to_impossible_widens_nothing(score: float, num_g
     assert holds(scope, FUNCTIONS, texts[0])
     assert sum(holds(scope, FUNCTIONS, text) for text in texts) == num_given
     assert (sum(region.end_line - region.first_line for region in scope.regions) < 60) == (num_given == 1)
+
+
+@pytest.mark.parametrize(("is_sure", "num_found"), [(True, 1), (False, 0)])
+def test_without_a_reading_a_place_has_to_be_sure(is_sure: bool, num_found: int) -> None:
+    part = Part(frozenset("a"), ((3, 5),), is_sure=is_sure)
+    assert len(touched(["x"] * 9, [part], [], certain=False)) == num_found
