@@ -130,7 +130,7 @@ def test_the_command_reaches_the_service_and_writes_here(service: Served, tmp_pa
 
 
 def test_a_file_longer_than_the_context_is_refused_by_name_before_it_is_run(service: Served) -> None:
-    body = {"original": "x = 1\n" * 4000, "edit": "x = 2\n# ... existing code ...\n", "mode": "model"}
+    body = {"original": "x = 1\n" * 4000, "edit": "x = 2\n# ... existing code ...\n", "mode": "model", "scope": "file"}
     response = httpx.post(f"{service.url}/apply", json=body, timeout=60)
     assert response.status_code == 413
     assert "context" in response.json()["detail"]
