@@ -206,8 +206,13 @@ class Contest:
         )
 
     def _compare_with_plain(self, task: Task, drafted: Answer, plain: Run) -> None:
-        """What was drafted is our plain output, or no speed is told."""
-        found = _agreement(plain, drafted.token_ids, self._margin(), task)
+        """What was drafted is our plain output, or no speed is told.
+
+        Both are compared with the output that is to be written, whose beginning is what the plain pieces stand behind.
+        """
+        whole, wanted = (task.arrival(0, task.num_new),), Answer(0.0, task.output_ids, ())
+        found = _agreement(plain, task.output_ids, self._margin(), task)
+        found += compare(whole, [wanted], [drafted], self._margin())
         self.outcome.plain[task.name] = found
         if found.parted_far or found.first_tokens_wrong:
             self.outcome.parted[task.name] = (
