@@ -73,7 +73,7 @@ soak: models-for-tests $(VENV)/.installed-test
 peers: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.peers
 
-# The table of README.md: prefill, plain and copy tokens a second, load time and memory of every model.
+# Prefill, plain and copy tokens a second, load time and memory of every model.
 bench: models-for-tests $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.models
 
