@@ -168,7 +168,7 @@ STEPS: dict[str, Callable[[str], Any]] = {"measure": measure, "first-load": _fir
 
 
 def main() -> None:
-    """Measure every model that is asked for, and print the README's table."""
+    """Measure every model that is asked for, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(entry.name for entry in CATALOGUE), help="names, by commas")
     parser.add_argument("--json", type=Path, help="write the rows there, too")
