@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agent_runtime.errors import ModelUnavailable
 from agent_runtime.process import settle
 from agent_runtime.prompt import FORMS, PromptForm, build_prompt, form_called
 from benchmarks.cases import DEFAULT_CASES
@@ -167,4 +169,7 @@ def _summary(rows: list[Row]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ModelUnavailable as error:
+        sys.exit(str(error))
