@@ -32,6 +32,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
 from agent_runtime.apply import Applier
+from agent_runtime.errors import UnknownModel
 from agent_runtime.process import settle
 from agent_runtime.types import Decide, Mode, Options, ScopeName
 from benchmarks.apply.growth import grow, growth_table
@@ -148,4 +149,7 @@ def _print_rows(rows: Sequence[Row]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UnknownModel as error:
+        sys.exit(str(error))

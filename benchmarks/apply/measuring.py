@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent_runtime.apply import Applier
-from agent_runtime.errors import EditRefused, HunkError
+from agent_runtime.errors import EditRefused, HunkError, UnknownModel
 from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, Options, PatchRequest
 from benchmarks.apply.executing import Execution, execute, has_tests
 from benchmarks.cases import AnyCase, Case, PatchCase, lines_of
@@ -79,6 +79,8 @@ def measure(case: AnyCase, applier: Applier, options: Options, *, run_tests: boo
     started = time.perf_counter()
     try:
         result = _applied(case, applier, options)
+    except UnknownModel:  # a slip in the command, and no answer to the case
+        raise
     except HunkError as fault:
         row = replace(_refused(case, options, fault), seconds=time.perf_counter() - started)
     else:
