@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from torch import Tensor
-
-from engine.batch import Batch
+from engine.draft_rows import DraftRows
 from engine.engine_config import EngineConfig
 from engine.errors import (
     DeadlineExceeded,
@@ -19,21 +17,20 @@ from engine.errors import (
 )
 from engine.generation import Generation
 from engine.invariant import InvariantDecoder
-from engine.kv_pool import KVPool, PoolView
+from engine.kv_pool import KVPool
 from engine.model import Decoder
-from engine.paging import KVPages, page_runs, root_key
+from engine.paging import KVPages, root_key
+from engine.pass_rows import PassRows, batch_of, verifications
 from engine.projections import AdapterSet
 from engine.scheduling import Scheduler
 from engine.scheduling import Sequence as ScheduledSequence
-from engine.scheduling.budget import shares
 from engine.speculation.drafting import Drafting
-from engine.speculation.lengths import chosen_lengths
 from engine.timed_passes import TimedPasses
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
 from engine.verification import Verification, verify
 
-_Chosen = tuple[int, int, Verification | EngineFault | None]
-"""A sequence's id, its tokens in the pass, and what was chosen behind them; None: within its prompt."""
+_Chosen = tuple[PassRows, Verification | EngineFault | None]
+"""A sequence's rows of the pass, and what was chosen behind them; None: within its prompt."""
 
 
 class EngineCore:
@@ -75,8 +72,9 @@ class EngineCore:
             window=self.model.config.sliding_window,
             clock=self._clock,
         )
-        self.scheduler = Scheduler(self.config.scheduler, self.pages, self._clock, self._lengths)
         self._live: dict[int, tuple[ScheduledSequence, Generation]] = {}
+        rows = DraftRows(self._live, self.times, lambda: self.scheduler.stats().num_running)
+        self.scheduler = Scheduler(self.config.scheduler, self.pages, self._clock, rows.lengths, rows.branches)
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Let requests name a LoRA adapter, a PEFT folder, that stays beside the model; raises WeightsError.
@@ -157,113 +155,63 @@ class EngineCore:
             if not sequence.draft:
                 try:
                     sequence.draft = generation.draft(most)
+                    sequence.branch = generation.branch
                 except Exception as error:  # noqa: BLE001 -- a caller's code; the others go on
                     outputs.append(self._fail(sequence.id, _fault(error)))
         return outputs
 
-    def _lengths(self, sequences: list[ScheduledSequence], num_scheduled: int, num_left: int) -> list[int]:
-        """How far to follow each one's draft; what is forced is no guess, and goes first."""
-        forced = [self._live[each.id][1].is_forced for each in sequences]
-        lengths = shares([each.num_draftable * is_so for each, is_so in zip(sequences, forced, strict=True)], num_left)
-        num_forced, num_running = sum(lengths), self.scheduler.stats().num_running
-        guessed = [place for place, is_so in enumerate(forced) if not is_so]
-        guesses = [
-            self._live[sequences[place].id][1].drafting.guess(sequences[place].num_draftable, num_running)
-            for place in guessed
-        ]
-        chosen = chosen_lengths(guesses, num_scheduled + num_forced, num_running, num_left - num_forced, self.times)
-        for place, length in zip(guessed, chosen, strict=True):
-            lengths[place] = length
-        return lengths
-
     def _outputs(self, schedule: dict[int, int]) -> list[Output]:
         """Run what is scheduled and book what it gave."""
-        plain = {id_: min(num_tokens, self._live[id_][0].num_pending) for id_, num_tokens in schedule.items()}
         outputs = []
-        for request_id, num_tokens, chosen in self._run(schedule):
-            generation = self._live[request_id][1]
-            output = self._advance(request_id, num_tokens, chosen)
+        plain_s = self.times(len(schedule))
+        all_rows = [PassRows.of(*self._live[id_], num_tokens) for id_, num_tokens in schedule.items()]
+        num_plain = sum(each.num_pending for each in all_rows)
+        for rows, chosen in self._run(all_rows):
+            output = self._advance(rows, chosen)
             num_given = len(output.step.token_ids) if output.step else 0
-            num_drafted = num_tokens - plain[request_id]
-            generation.drafting.balance.book(
-                spent_s=self.times(sum(plain.values()) + num_drafted),
-                plain_s=self.times(sum(plain.values())) + max(0, num_given - 1) * self.times(len(schedule)),
+            rows.generation.drafting.balance.book(
+                spent_s=self.times(num_plain + rows.num_guessed),
+                plain_s=self.times(num_plain) + max(0, num_given - 1) * plain_s,
             )
             outputs.append(output)
         return outputs
 
-    def _run(self, schedule: dict[int, int]) -> list[_Chosen]:
+    def _run(self, all_rows: list[PassRows]) -> list[_Chosen]:
         """One pass. Where it raises, each sequence has one of its own, and those whose pass raises again have failed.
 
         A pass can be repeated: it writes where nothing is committed.
         """
         try:
-            return self._pass(schedule)
+            return self._pass(all_rows)
         except Exception as error:  # noqa: BLE001 -- out of memory, most likely; the engine outlives it
-            if len(schedule) == 1:
-                return [(request_id, num_tokens, _fault(error)) for request_id, num_tokens in schedule.items()]
-        return [result for request_id, num_tokens in schedule.items() for result in self._run({request_id: num_tokens})]
+            if len(all_rows) == 1:
+                return [(rows, _fault(error)) for rows in all_rows]
+        return [result for rows in all_rows for result in self._run([rows])]
 
-    def _pass(self, schedule: dict[int, int]) -> list[_Chosen]:
+    def _pass(self, all_rows: list[PassRows]) -> list[_Chosen]:
         started = self._clock()
         self.num_passes += 1
-        chunks = {id_: self._chunk(id_, num_tokens) for id_, num_tokens in schedule.items()}
-        live = [self._live[request_id] for request_id in chunks]
-        batch = Batch.of(
-            [(sequence.num_computed, ids) for (sequence, _), ids in zip(live, chunks.values(), strict=True)],
-            self._pool.device,
-            [generation.adapter for _, generation in live],
-        )
-        hidden = self.model.forward_batch(batch, self._view(chunks))
-        results: list[tuple[int, int, Verification | None]] = [
-            (id_, num_tokens, self._verification(id_, num_tokens, hidden[first:last]))
-            for (id_, num_tokens), (first, last) in zip(schedule.items(), batch.ranges, strict=True)
-        ]
-        verifications = [verification for _, _, verification in results if verification is not None]
-        verify(self.model, verifications)
-        if not any(generation.is_forced for _, generation in live):  # what is given needs no scores
-            num_given = sum(len(verification.chosen) for verification in verifications)
-            self._timed.observe(sum(schedule.values()), num_given, self._clock() - started)
-        return [*results]
+        batch, view = batch_of(all_rows, self.pages, self._pool, self.model.config.sliding_window)
+        found = verifications(all_rows, batch, self.model.forward_batch(batch, view))
+        wanted = [each for each in found if each is not None]
+        verify(self.model, wanted)
+        if not any(rows.generation.is_forced for rows in all_rows):  # what is given needs no scores
+            num_given = sum(len(each.chosen) for each in wanted)
+            self._timed.observe(len(batch.token_ids), num_given, self._clock() - started)
+        return list(zip(all_rows, found, strict=True))
 
-    def _chunk(self, request_id: int, num_tokens: int) -> list[int]:
-        """The first tokens of what is pending and drafted."""
-        sequence = self._live[request_id][0]
-        pending = sequence.token_ids[sequence.num_computed : sequence.num_computed + num_tokens]
-        return pending + sequence.draft[: num_tokens - len(pending)]
-
-    def _view(self, chunks: dict[int, list[int]]) -> PoolView:
-        reads, writes = [], []
-        window, page_size = self.model.config.sliding_window, self.config.page_size
-        for request_id, ids in chunks.items():
-            table, start = self.pages.page_table(request_id), self._live[request_id][0].num_computed
-            first_key = 0 if window is None else max(0, start + 1 - window)
-            reads.append(page_runs(table, page_size, first_key, start + len(ids)))
-            writes.append(page_runs(table, page_size, start, start + len(ids)))
-        return self._pool.view(reads, writes)
-
-    def _verification(self, request_id: int, num_tokens: int, hidden: Tensor) -> Verification | None:
-        """The rows behind which tokens are chosen; None behind a prompt's chunk that is not its last."""
-        sequence, generation = self._live[request_id]
-        num_drafted = num_tokens - sequence.num_pending
-        if num_drafted < 0:
-            return None
-        rows = hidden[sequence.num_pending - 1 :]
-        draft = sequence.draft[:num_drafted]
-        return Verification(rows, generation.sampler, generation.output_ids, draft, generation.observer)
-
-    def _advance(self, request_id: int, num_tokens: int, chosen: Verification | EngineFault | None) -> Output:
+    def _advance(self, rows: PassRows, chosen: Verification | EngineFault | None) -> Output:
         """Book what the pass gave one sequence."""
-        sequence, generation = self._live[request_id]
+        sequence, generation, request_id = rows.sequence, rows.generation, rows.sequence.id
         generation.usage.forwards += 1
         generation.usage.prefill_forwards += sequence.num_computed < sequence.prompt_len
         generation.usage.cached = sequence.num_cached_prompt
         generation.usage.preempted = sequence.num_preempted
         if chosen is None:
-            self.scheduler.advance(request_id, num_tokens, [])
+            self.scheduler.advance(request_id, rows.num_pending, [])
             return Output(request_id, step=GenerationStep((), b""))
         fault = chosen if isinstance(chosen, EngineFault) else chosen.fault
-        if isinstance(chosen, Verification) and chosen.fault is not None and chosen.draft:
+        if isinstance(chosen, Verification) and chosen.fault is not None and rows.num_guessed:
             return self._without_draft(request_id)
         if fault is not None:
             return self._fail(request_id, fault)
@@ -272,8 +220,10 @@ class EngineCore:
             chosen.show()
         except Exception as error:  # noqa: BLE001 -- a caller's code; the others go on
             return self._fail(request_id, _fault(error))
-        step = generation.take(chosen.choice, chosen.draft)
+        step = generation.take(chosen.choice, rows.num_drafted, rows.num_branched)
         new_ids = list(step.token_ids)
+        if chosen.took_branch:
+            rows.keep_branch(self.pages, self._pool, len(new_ids) - 1)
         generation.usage.near_ties += sum(chosen.near_ties[: len(new_ids)])
         self.scheduler.advance(request_id, sequence.num_pending + len(new_ids) - 1, new_ids)
         if not generation.finished:
@@ -284,7 +234,7 @@ class EngineCore:
     def _without_draft(self, request_id: int) -> Output:
         """Repeat the pass without the draft: if its values are no numbers, 0 * NaN reaches the rows before it."""
         sequence, generation = self._live[request_id]
-        sequence.draft = []
+        sequence.drop_draft()
         generation.stop_drafting()
         self.scheduler.advance(request_id, 0, [])
         return Output(request_id, step=GenerationStep((), b""))

@@ -9,6 +9,7 @@ from engine.sampling import Choice, Sampler
 from engine.speculation.drafting import Drafting
 from engine.stopping import StopFinder
 from engine.types import (
+    DraftBranch,
     GenerationRequest,
     GenerationResult,
     GenerationStep,
@@ -55,6 +56,11 @@ class Generation:
         room = min(most, self.request.max_new_tokens - len(self.output_ids) - 1)
         return list(self.drafting.propose(self.output_ids, room))
 
+    @property
+    def branch(self) -> DraftBranch | None:
+        """Another way on from within what `draft` gave."""
+        return None if not self._drafts or self.is_forced else self.drafting.branch
+
     def stop_drafting(self) -> None:
         """From now on a token a pass."""
         self._drafts = False
@@ -65,16 +71,16 @@ class Generation:
         proposer: object = self.drafting.proposer
         return proposer if isinstance(proposer, RowObserver) else None
 
-    def take(self, choice: Choice, draft: Sequence[int]) -> GenerationStep:
-        """Append what the model chose along a draft, up to the token that ends the output."""
+    def take(self, choice: Choice, num_drafted: int, num_branched: int = 0) -> GenerationStep:
+        """Append what the model chose along a draft or its branch, up to the token that ends the output."""
         num_accepted = len(choice.token_ids) - 1
         was_forced = self.is_forced
         taken = self._append(choice.token_ids)
         logprobs = choice.logprobs[: len(taken)]
         self._logprobs += logprobs
         if not was_forced:  # then it was no guess
-            self.drafting.observe(taken, len(draft), len(self.output_ids))
-            self.usage.drafted += len(draft)
+            self.drafting.observe(taken, num_drafted, len(self.output_ids), num_branched)
+            self.usage.drafted += num_drafted + num_branched
             self.usage.accepted += min(num_accepted, len(taken))
         self.usage.completion = len(self.output_ids)
         return GenerationStep(tuple(taken), self._stops.release(finished=self.finished), logprobs)

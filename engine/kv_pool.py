@@ -50,6 +50,12 @@ class KVPool:
             for tensor in chain(self.keys, self.values):
                 tensor[target : target + each.num_tokens] = tensor[source : source + each.num_tokens]
 
+    def move(self, sources: Sequence[SlotRange], targets: Sequence[SlotRange]) -> None:
+        """Copy what lies in some slots to as many others, in every layer; the two may overlap."""
+        source, target = _slots(sources).to(self.device), _slots(targets).to(self.device)
+        for tensor in chain(self.keys, self.values):
+            tensor.index_copy_(0, target, tensor.index_select(0, source))
+
     def view(self, reads: Sequence[Sequence[SlotRange]], writes: Sequence[Sequence[SlotRange]]) -> PoolView:
         """One batch's view: what each of its sequences reads, and where its tokens are written."""
         return PoolView(self, reads, writes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from engine.errors import EngineError, RequestError
@@ -41,11 +41,37 @@ class DraftRun:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftBranch:
+    """Another way on: behind the first `at` tokens of a draft come `token_ids`, not what the draft has there.
+
+    chance: how likely the model is to write the first of them, once it has come to that place. hazard: how likely it
+    then is to depart at each one behind that. Both are in [0, 1], as far as the drafter can tell; `source` is what
+    statistics call these tokens. One that begins as the draft goes on is of no use, and does no harm.
+    """
+
+    at: int
+    token_ids: Sequence[int]
+    chance: float
+    source: str = "branch"
+    hazard: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.at < 0 or not self.token_ids or not (0.0 <= self.chance <= 1.0 and 0.0 <= self.hazard <= 1.0):
+            raise ValueError(
+                f"a branch of {len(self.token_ids)} tokens at {self.at}, chance {self.chance}, hazard {self.hazard}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
-    """A guess at the next tokens. `runs`, in order, tell where they come from; they cover all of `token_ids`."""
+    """A guess at the next tokens. `runs`, in order, tell where they come from; they cover all of `token_ids`.
+
+    Where two candidates part, `branch` may hold the other one: a tree of one fork, both sides of which a pass can run.
+    """
 
     token_ids: Sequence[int]
     runs: tuple[DraftRun, ...]
+    branch: DraftBranch | None = None
 
     @classmethod
     def of(cls, token_ids: Sequence[int], source: str = "draft", hazard: float = 0.01) -> Draft:
@@ -53,15 +79,19 @@ class Draft:
         return cls(token_ids, (DraftRun(source, len(token_ids), hazard),) if token_ids else ())
 
     def first(self, num_tokens: int) -> Draft:
-        """The guess at the first `num_tokens` of them."""
+        """The guess at the first `num_tokens` of them, and of those along the branch."""
+        branch = self.branch
+        if branch is not None and branch.at + len(branch.token_ids) > num_tokens:
+            own_ids = branch.token_ids[: max(0, num_tokens - branch.at)]
+            branch = replace(branch, token_ids=own_ids) if own_ids else None
         if num_tokens >= len(self.token_ids):
-            return self
+            return self if branch is self.branch else replace(self, branch=branch)
         runs, left = [], num_tokens
         for run in self.runs:
             if left > 0:
                 runs.append(DraftRun(run.source, min(run.num_tokens, left), run.hazard))
                 left -= run.num_tokens
-        return Draft(self.token_ids[:num_tokens], tuple(runs))
+        return Draft(self.token_ids[:num_tokens], tuple(runs), branch)
 
 
 class Proposer(Protocol):

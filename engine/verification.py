@@ -17,12 +17,28 @@ from engine.types import RowObserver, TokenLogprob
 from kernels.accept import Likeliest, likeliest_of, num_accepted
 
 
+@dataclass(frozen=True, slots=True)
+class BranchRows:
+    """A draft's other way on: row i of `hidden` follows its first `at` tokens and `token_ids[: i + 1]`."""
+
+    at: int
+    token_ids: Sequence[int]
+    hidden: Tensor  # [len(token_ids), hidden_size]
+
+    @property
+    def begins(self) -> tuple[int, int]:
+        """How many tokens stand before it, and its first one."""
+        return self.at, self.token_ids[0]
+
+
 @dataclass(slots=True)
 class Verification:
     """One sequence's rows of a pass: row i of `hidden` follows `output_ids + draft[:i]`.
 
-    `chosen` are the tokens that the draft's accepted part and the model's departure from it come to, filled by
-    `verify`; a `fault` ends them. `near_ties` says of each whether it was a greedy choice that noise may turn.
+    Where the model departs from the draft to its `branch`, `hidden` and `draft` become those along the branch, as if
+    nothing else had been drafted, and `took_branch` is set. `chosen` are the tokens that the draft's accepted part and
+    the model's departure from it come to, filled by `verify`; a `fault` ends them. `near_ties` says of each whether it
+    was a greedy choice that noise may turn.
     """
 
     hidden: Tensor  # [len(draft) + 1, hidden_size]
@@ -30,6 +46,8 @@ class Verification:
     output_ids: Sequence[int]
     draft: Sequence[int]
     observer: RowObserver | None = None
+    branch: BranchRows | None = None
+    took_branch: bool = False
     chosen: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     near_ties: list[bool] = field(default_factory=list)
@@ -70,6 +88,7 @@ class Verification:
         """Choose from the logits of `next_rows`."""
         if self.wants_logits:
             self._sample(logits)
+            self._turn()
         else:
             self.take(likeliest_of(logits))
 
@@ -78,6 +97,7 @@ class Verification:
         if self._on_track:
             self._choose(found)
         self._keep(found)
+        self._turn()
 
     def show(self) -> None:
         """Let the observer see what the draft's rows came to."""
@@ -87,6 +107,16 @@ class Verification:
     @property
     def _on_track(self) -> bool:
         return self.chosen == self.draft[: len(self.chosen)]
+
+    def _turn(self) -> None:
+        """Go on along the branch, if it is there that the model has departed from the draft."""
+        branch, at = self.branch, len(self.chosen) - 1
+        if branch is None or self.took_branch or self._on_track or (at, self.chosen[at]) != branch.begins:
+            return
+        self.took_branch = True
+        self.draft = [*self.draft[:at], *branch.token_ids]
+        self.hidden = torch.cat([self.hidden[: at + 1], branch.hidden])
+        del self.likeliest[at + 1 :]
 
     def _choose(self, found: Likeliest) -> None:
         start = len(self.chosen)

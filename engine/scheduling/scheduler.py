@@ -18,6 +18,9 @@ from engine.scheduling.waiting import WaitingQueue, ranking
 DraftLengths = Callable[[list[Sequence], int, int], list[int]]
 """How many draft tokens each of some sequences gets in a step that has so many tokens already and room for so many."""
 
+BranchLengths = Callable[[list[tuple[Sequence, int]], int, int], list[int]]
+"""How many tokens of its draft's branch each sequence gets beside so many of its draft, in such a step."""
+
 LOOKAHEAD = 8
 """Waiting sequences without pages that are passed over in one step in search of one that has them."""
 
@@ -46,7 +49,8 @@ class Scheduler:
     be overtaken max_overtaken times; then nobody behind it is admitted before it. Since the running ones end or lose
     their pages to those of smaller rank, it is admitted in the end.
 
-    **Drafts** share what is left of a step as `lengths` has it, equally if nothing is said. Who is alone, with nobody
+    **Drafts** share what is left of a step as `lengths` has it, equally if nothing is said; what they leave, the
+    branches of drafts get as `branches` has it, none if nothing is said. Who is alone, with nobody
     running or waiting beside it, may have max_drafted draft tokens beside max_batched_tokens of others: no stream has
     a gap from it, and who comes meanwhile waits for that one pass.
 
@@ -64,11 +68,13 @@ class Scheduler:
         pages: KVPages,
         clock: Callable[[], float] = time.monotonic,
         lengths: DraftLengths | None = None,
+        branches: BranchLengths | None = None,
     ) -> None:
         self.config = config
         self._pages = pages
         self._clock = clock
         self._lengths = lengths or _equal_shares
+        self._branches = branches or _no_branches
         self._rank = ranking(config.aging_s)
         self._admission = Admission(pages, config)
         self._sequences: dict[int, Sequence] = {}
@@ -88,6 +94,8 @@ class Scheduler:
     def schedule(self) -> dict[int, int]:
         """How many tokens of each sequence the next step holds: the first n > 0 of its pending tokens and its draft.
 
+        The last `num_branched` of them are no more of the draft, but the first ones of its branch; they, too, have
+        places in the sequence's pages, behind those of the draft.
         The copies that opening pages has queued (`KVPages.take_copies`) are to be made before the step. A step may be
         left undone, in whole or for some: they are scheduled again.
         """
@@ -95,6 +103,8 @@ class Scheduler:
             self._give_back_drafted()
         self._make_room()
         self._admit()
+        for each in self._running:
+            each.num_branched = 0
         self._scheduled = {each.id: 1 for each in self._running if each.num_pending == 1}
         for sequence, share in self._prefill_shares():
             if num_tokens := min(share, self._num_covered(sequence) - sequence.num_computed):
@@ -112,14 +122,12 @@ class Scheduler:
         num_scheduled = self._scheduled.pop(sequence_id)
         assert 0 <= num_committed <= num_scheduled, f"{num_committed} committed of {num_scheduled}"
         num_accepted = num_committed - sequence.num_pending
-        assert num_accepted <= 0 or new_ids[:num_accepted] == sequence.draft[:num_accepted], (
-            "committed what is not output"
-        )
+        assert num_accepted <= 0 or sequence.is_drafted(new_ids[:num_accepted]), "committed what is not output"
         start = sequence.num_computed
         sequence.num_computed += num_committed
         if new_ids:
             sequence.token_ids += new_ids
-            sequence.draft = []
+            sequence.drop_draft()
         assert sequence.num_pending > 0, "no token is left to be run for its logits"
         assert len(sequence.token_ids) <= sequence.max_len, f"more than {sequence.max_len} tokens"
         self._pages.commit(sequence_id, sequence.token_ids[start : sequence.num_computed])
@@ -214,8 +222,20 @@ class Scheduler:
         num_left = self.config.max_batched_tokens - num_scheduled
         if len(self._running) == 1 and not self._waiting:
             num_left = max(num_left, self.config.max_drafted)
+        in_step: list[tuple[Sequence, int]] = []
         for sequence, num_drafted in zip(drafted, self._lengths(drafted, num_scheduled, num_left), strict=True):
-            self._scheduled[sequence.id] += self._secure_draft(sequence, num_drafted)
+            in_step.append((sequence, self._secure_draft(sequence, num_drafted)))
+            self._scheduled[sequence.id] += in_step[-1][1]
+        self._schedule_branches(in_step, num_scheduled, num_left)
+
+    def _schedule_branches(self, drafted: list[tuple[Sequence, int]], num_scheduled: int, num_left: int) -> None:
+        """Behind the drafts, in what they leave of the step."""
+        num_drafted = sum(num for _, num in drafted)
+        lengths = self._branches(drafted, num_scheduled + num_drafted, num_left - num_drafted)
+        for (sequence, num_own), num_branched in zip(drafted, lengths, strict=True):
+            if num_branched:
+                sequence.num_branched = max(0, self._secure_draft(sequence, num_own + num_branched) - num_own)
+                self._scheduled[sequence.id] += sequence.num_branched
 
     def _secure(self, sequence: Sequence, num_tokens: int) -> None:
         """Have pages for the next tokens, taken from those of the largest rank, be it the sequence itself."""
@@ -244,7 +264,7 @@ class Scheduler:
         self._num_preempted += 1
         sequence.num_preempted += 1
         sequence.num_computed = 0
-        sequence.draft = []
+        sequence.drop_draft()
         sequence.status = Status.WAITING
         self._waiting.put_back(sequence)
 
@@ -255,3 +275,7 @@ class Scheduler:
 
 def _equal_shares(sequences: list[Sequence], num_scheduled: int, num_left: int) -> list[int]:
     return shares([each.num_draftable for each in sequences], num_left)
+
+
+def _no_branches(drafted: list[tuple[Sequence, int]], num_scheduled: int, num_left: int) -> list[int]:
+    return [0] * len(drafted)

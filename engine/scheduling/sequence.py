@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from engine.types import DraftBranch
+
 
 class Status(Enum):
     """Where a sequence is: it waits without pages, runs with pages, or is removed."""
@@ -21,7 +23,8 @@ class Sequence:
     id: unique, and growing with every request. token_ids: the prompt, then the output as it is written. max_len: the
     most tokens of prompt and output. root: the key under which its KV is shared (`root_key`). priority: lower goes
     first. arrival, deadline: seconds on the scheduler's clock. retain_s: how long its KV is kept before that of
-    others once it is removed. draft: a guess at what follows `token_ids`, set by the engine whenever it likes.
+    others once it is removed. draft: a guess at what follows `token_ids`, set by the engine whenever it likes. branch:
+    another way on from within the draft, set with it. num_branched: tokens of the branch that are in the step.
 
     num_cached_prompt: prompt tokens whose KV was there when it was first admitted. num_preempted: how often it lost
     its pages. num_overtaken: how often a later one was admitted while its own prompt found no pages.
@@ -36,6 +39,8 @@ class Sequence:
     deadline: float | None = None
     retain_s: float = 0.0
     draft: list[int] = field(default_factory=list)
+    branch: DraftBranch | None = None
+    num_branched: int = field(default=0, init=False)
     prompt_len: int = field(init=False)
     num_computed: int = field(default=0, init=False)
     num_cached_prompt: int = field(default=0, init=False)
@@ -56,3 +61,13 @@ class Sequence:
     def num_draftable(self) -> int:
         """Draft tokens that are of use: every pass gives one token for free, and the last one needs no KV."""
         return min(len(self.draft), self.max_len - 1 - len(self.token_ids))
+
+    def drop_draft(self) -> None:
+        """Without a guess, until a new one is set."""
+        self.draft, self.branch, self.num_branched = [], None, 0
+
+    def is_drafted(self, new_ids: list[int]) -> bool:
+        """Whether the draft begins with these tokens, or goes on from its beginning along its branch to them."""
+        branch = self.branch
+        along = [] if branch is None else [*self.draft[: branch.at], *branch.token_ids[: self.num_branched]]
+        return new_ids in (self.draft[: len(new_ids)], along[: len(new_ids)])

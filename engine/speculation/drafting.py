@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import prod
 
 from engine.speculation.balance import Balance
+from engine.speculation.branches import BranchGuess
 from engine.speculation.hazard import DraftHazards
 from engine.speculation.lengths import Guess
 from engine.speculation.pass_times import PassTimes
-from engine.types import Draft, Proposer, SourceUsage
+from engine.types import Draft, DraftBranch, DraftRun, Proposer, SourceUsage
 
 ASKING_SHARE = 0.01
 """While drafts are not worth a row, the drafter is asked so seldom that it takes that share of the passes' time."""
@@ -62,8 +64,27 @@ class Drafting:
         ahead_s = len(self._draft.token_ids) * self._times(num_sequences)
         return Guess(tuple(self._hazards.runs(self._draft)), most, self.balance.left(ahead_s))
 
-    def observe(self, written_ids: Sequence[int], num_drafted: int, num_output: int) -> None:
-        """The model wrote these tokens in a pass that held the first `num_drafted` of the draft.
+    @property
+    def branch(self) -> DraftBranch | None:
+        """The other way on that the draft has."""
+        return self._draft.branch
+
+    def guess_branch(self, num_drafted: int, num_sequences: int) -> BranchGuess | None:
+        """The branch, for the choice of its length in a pass that holds the first `num_drafted` of the draft.
+
+        None where the draft does not come to where it parts, or further.
+        """
+        branch = self._draft.branch
+        if branch is None or num_drafted <= branch.at:
+            return None
+        reached = prod((1.0 - hazard) ** num for num, hazard in self._hazards.runs(self._draft.first(branch.at)))
+        behind = _run_of(branch, 1)
+        spent_s = self._times(num_sequences + num_drafted) - self._times(num_sequences)
+        left_s = self.balance.left(len(self._draft.token_ids) * self._times(num_sequences)) - spent_s
+        return BranchGuess(reached * branch.chance, tuple(self._hazards.runs(behind)), max(0.0, left_s))
+
+    def observe(self, written_ids: Sequence[int], num_drafted: int, num_output: int, num_branched: int = 0) -> None:
+        """The model wrote these tokens in a pass that held the first `num_drafted` of the draft, and of its branch.
 
         `num_output` is the length of the output with them.
         """
@@ -77,8 +98,22 @@ class Drafting:
         num_right = next((at for at, (wrote, guessed) in enumerate(compared) if wrote != guessed), len(compared))
         self._hazards.observe(draft, num_right, missed=num_right < len(compared))
         self._count(draft, num_drafted, min(num_right, num_drafted))
+        if draft.branch is not None:
+            self._observe_branch(draft.branch, num_right, written_ids, num_branched)
         if not num_drafted:
             self._ask_again_at = num_output + int(min(self._asking_s) / (ASKING_SHARE * self._times(1)))
+
+    def _observe_branch(
+        self, branch: DraftBranch, num_right: int, written_ids: Sequence[int], num_branched: int
+    ) -> None:
+        """Behind a departure to it, the branch is what had been drafted; elsewhere it has shown nothing."""
+        followed = written_ids[branch.at :] if num_right == branch.at else ()
+        compared = list(zip(followed, branch.token_ids, strict=False))
+        num_followed = next((at for at, (wrote, guessed) in enumerate(compared) if wrote != guessed), len(compared))
+        if num_followed:
+            self._hazards.observe(_run_of(branch, 0), num_followed, missed=num_followed < len(compared))
+        if num_branched:
+            self._count(_run_of(branch, 0), num_branched, min(num_followed, num_branched))
 
     def _count(self, draft: Draft, num_drafted: int, num_accepted: int) -> None:
         for run in draft.first(num_drafted).runs:
@@ -86,6 +121,12 @@ class Drafting:
             counted.drafted += run.num_tokens
             counted.accepted += min(run.num_tokens, num_accepted)
             num_accepted -= min(run.num_tokens, num_accepted)
+
+
+def _run_of(branch: DraftBranch, first: int) -> Draft:
+    """The branch's tokens from one on as a draft."""
+    token_ids = branch.token_ids[first:]
+    return Draft(token_ids, (DraftRun(branch.source, len(token_ids), branch.hazard),))
 
 
 def _checked(draft: Draft) -> Draft:
