@@ -2,31 +2,165 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from repo_cache.ignore_patterns import PatternFile, as_bytes_text
+from repo_cache.reading import read_small_file
+
+GIT_FOLDER, IGNORE_FILE, EXCLUDE_FILE = ".git", ".gitignore", ".git/info/exclude"
+NOTHING = PatternFile(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """One file of patterns. What it judges is `front` + the path in the workspace without its first `num_cut` bytes."""
+
+    patterns: PatternFile
+    num_cut: int = 0
+    front: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderRules:
+    """The rules for the entries of one folder that is in itself."""
+
+    prefix: str  # the folder's path and a slash, a character a byte; '' for the root
+    levels: tuple[_Level, ...]  # the first that has an opinion decides
+    include: PatternFile | None
+    is_included: bool
+
+    def ignores(self, name: str, *, is_folder: bool) -> bool:
+        """Whether the entry of this name is out."""
+        if name == GIT_FOLDER:
+            return True
+        path = self.prefix + as_bytes_text(name)
+        for level in self.levels:
+            verdict = level.patterns.verdict(level.front + path[level.num_cut :], is_folder=is_folder)
+            if verdict is not None:
+                if verdict:
+                    return True
+                break
+        if is_folder or self.include is None or self.is_included:
+            return False
+        return self.include.verdict(path, is_folder=False) is not True
 
 
 class IgnoreRules:
-    """The rules of one workspace; thread-safe. `.gitignore` files are compiled once, and again when they changed.
+    """The rules of one workspace; thread-safe. A `.gitignore` is compiled once, and again when its bytes changed.
 
     `exclude` are lines as of a `.gitignore` that outranks all others ('!kept/' brings back what git ignores).
     With `include`, only files that match one of these patterns, or lie in a folder that does, are in.
-    `.git` is out at every level.
+    `.git` is out at every level. Where the workspace is a part of a git repository, the rules of the folders above it
+    hold in it too. As in git, nothing below an ignored folder can be brought back; unlike in git, a tracked file that
+    is ignored is out. The user's global ignore file is not read.
     """
 
     def __init__(
         self, root: Path, *, include: Sequence[str] = (), exclude: Sequence[str] = (), use_git: bool = True
     ) -> None:
-        raise NotImplementedError
+        self._root = root.resolve()
+        self._use_git = use_git
+        self._include = PatternFile("\n".join(include).encode("utf-8", "surrogateescape")) if include else None
+        self._exclude = PatternFile("\n".join(exclude).encode("utf-8", "surrogateescape"))
+        self._compiled: dict[str, tuple[bytes, PatternFile]] = {}
+        self._folders: dict[str, FolderRules | None] = {}  # None: the folder is ignored
+        self._lock = threading.Lock()
 
     def ignores(self, path: str, *, is_folder: bool) -> bool:
         """Whether a relative POSIX path is out, by itself or with a folder above it."""
-        raise NotImplementedError
+        folder, _, name = path.rpartition("/")
+        rules = self.within(folder)
+        return rules is None or rules.ignores(name, is_folder=is_folder)
+
+    def within(self, folder: str) -> FolderRules | None:
+        """The rules for the entries of a folder ('' is the root); None where the folder is out."""
+        with self._lock:
+            if folder in self._folders:
+                return self._folders[folder]
+            if "" not in self._folders:
+                self._folders[""] = self._root_rules()
+            rules, at = self._folders[""], ""
+            for name in folder.split("/") if folder else ():
+                parent, at = rules, f"{at}/{name}" if at else name
+                if at not in self._folders:
+                    self._folders[at] = None if parent is None else self._rules_below(parent, at, name)
+                rules = self._folders[at]
+            return rules
 
     def governed_by(self, path: str) -> str | None:
         """The folder ('' is the root) whose rules the file at this path sets; None for other files."""
-        raise NotImplementedError
+        if not self._use_git:
+            return None
+        if path == EXCLUDE_FILE:
+            return ""
+        folder, _, name = path.rpartition("/")
+        return folder if name == IGNORE_FILE else None
 
     def forget(self, folder: str = "") -> None:
         """Read the rules of this folder and of those below it anew when they are next asked for."""
-        raise NotImplementedError
+        with self._lock:
+            below = folder + "/"
+            for known in [known for known in self._folders if not folder or known == folder or known.startswith(below)]:
+                del self._folders[known]
+
+    def _root_rules(self) -> FolderRules:
+        levels = [_Level(self._exclude), *self._own_level(""), *self._levels_above()]
+        return FolderRules("", tuple(level for level in levels if level.patterns), self._include, is_included=False)
+
+    def _rules_below(self, parent: FolderRules, folder: str, name: str) -> FolderRules | None:
+        if parent.ignores(name, is_folder=True):
+            return None
+        path = as_bytes_text(folder)
+        is_included = parent.is_included or (
+            self._include is not None and self._include.verdict(path, is_folder=True) is True
+        )
+        first = parent.levels[:1] if self._exclude else ()
+        levels = (*first, *self._own_level(folder), *parent.levels[len(first) :])
+        return FolderRules(path + "/", levels, self._include, is_included)
+
+    def _own_level(self, folder: str) -> tuple[_Level, ...]:
+        if not self._use_git:
+            return ()
+        path = f"{folder}/{IGNORE_FILE}" if folder else IGNORE_FILE
+        patterns = self._patterns(path, read_small_file(self._root, path))
+        return (_Level(patterns, len(as_bytes_text(folder)) + 1 if folder else 0),) if patterns else ()
+
+    def _levels_above(self) -> list[_Level]:
+        """The `.gitignore` files between the workspace and the top of its repository, and the exclude file."""
+        top = next((place for place in (self._root, *self._root.parents) if (place / GIT_FOLDER).exists()), None)
+        if top is None or not self._use_git:
+            return []
+        levels = []
+        for place in self._root.parents[: len(self._root.parts) - len(top.parts)]:
+            patterns = self._patterns(str(place / IGNORE_FILE), read_small_file(place, IGNORE_FILE))
+            levels.append(_Level(patterns, front=self._way_down(place)))
+        common = _common_git_folder(top / GIT_FOLDER)
+        patterns = self._patterns(str(common / "info/exclude"), read_small_file(common, "info/exclude"))
+        return [*levels, _Level(patterns, front=self._way_down(top))]
+
+    def _way_down(self, place: Path) -> str:
+        way = self._root.relative_to(place).as_posix()
+        return "" if way == "." else as_bytes_text(way) + "/"
+
+    def _patterns(self, source: str, data: bytes | None) -> PatternFile:
+        if not data:
+            self._compiled.pop(source, None)
+            return NOTHING
+        known = self._compiled.get(source)
+        if known is None or known[0] != data:
+            known = self._compiled[source] = (data, PatternFile(data))
+        return known[1]
+
+
+def _common_git_folder(git: Path) -> Path:
+    """Where `info/` lies: `.git` itself, or, for a linked worktree, the main repository's."""
+    if git.is_dir():
+        return git
+    link = read_small_file(git.parent, GIT_FOLDER) or b""
+    folder = git.parent / os.fsdecode(link.removeprefix(b"gitdir:").strip())
+    common = read_small_file(folder, "commondir")
+    return folder / os.fsdecode(common.strip()) if common else folder

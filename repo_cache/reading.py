@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import stat
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -9,6 +14,18 @@ from typing import NamedTuple
 
 MAX_FILE_BYTES = 2 << 20
 """Files longer than this are skipped where nothing else is asked for."""
+
+MAX_SMALL_FILE_BYTES = 1 << 20
+NUM_BINARY_BYTES = 8192
+"""As git does, a NUL among the first of these tells a binary file."""
+
+NUM_READINGS = 3
+SETTLE_NS = 2_500_000_000
+"""Longer than the coarsest step of file times in use: 2 s on FAT, 1 s on older network file systems."""
+
+READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+FOLDER_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
+PASSAGE_FLAGS = FOLDER_FLAGS | getattr(os, "O_PATH", 0)  # with O_PATH, the right to list the folder is not needed
 
 
 class FileStat(NamedTuple):
@@ -36,7 +53,7 @@ class SkipReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that is not in, and why."""
+    """A file (or a folder with all that is in it) that is not in, and why."""
 
     path: str
     reason: SkipReason
@@ -56,10 +73,129 @@ class FileContent:
 
 
 def read_file(root: Path, path: str, *, max_file_bytes: int = MAX_FILE_BYTES) -> FileContent | Skipped:
-    """Read one file; never raises OSError."""
-    raise NotImplementedError
+    """Read one file, `path` relative to the root; never raises OSError.
+
+    A symbolic link is followed to a file of the workspace, through none of its other links. A file that changes while
+    it is read is read again, a few times.
+    """
+    for _ in range(NUM_READINGS):
+        try:
+            content = _read_once(root, path, max_file_bytes)
+        except OSError as error:
+            return Skipped(path, reason_of(error))
+        if content is not None:
+            return content
+    return Skipped(path, SkipReason.UNSTEADY)
 
 
-def is_settled(stat: FileStat, looked_at_ns: int) -> bool:
-    """Whether a later write would show in the stat, seen at `looked_at_ns` (time.time_ns)."""
-    raise NotImplementedError
+def is_settled(file: FileStat, looked_at_ns: int) -> bool:
+    """Whether a write after `looked_at_ns` (`time.time_ns()` before the bytes were read) would show in the stat.
+
+    A write within the clock step of the file's times leaves them as they are; git calls such entries racily clean
+    (https://git-scm.com/docs/racy-git). Times in the future never settle.
+    """
+    return max(file.mtime_ns, file.ctime_ns) + SETTLE_NS < looked_at_ns
+
+
+def file_stat(result: os.stat_result) -> FileStat:
+    """The part of a stat that is compared."""
+    return FileStat(result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino)
+
+
+def open_below(root: Path, path: str, flags: int) -> int:
+    """Open a path below the root name by name, so that no link that comes up meanwhile leads out of the root.
+
+    Raises OSError; ELOOP or ENOTDIR where a name is a symbolic link, PermissionError for '..' and the like.
+    """
+    names = path.split("/") if path else ["."]
+    if path and any(name in ("", ".", "..") for name in names):
+        raise PermissionError(errno.EACCES, "not a path below the root", path)
+    at = os.open(root, PASSAGE_FLAGS & ~os.O_NOFOLLOW)
+    for name in names[:-1]:
+        try:
+            below = os.open(name, PASSAGE_FLAGS, dir_fd=at)
+        finally:
+            os.close(at)
+        at = below
+    try:
+        return os.open(names[-1], flags, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def link_target(root: Path, path: str) -> str | None:
+    """The path in the workspace that a symbolic link in it stands for; None where it leads out or into `.git`.
+
+    Raises OSError where it leads nowhere or in a circle.
+    """
+    top = Path(os.path.realpath(root))
+    target = Path(os.path.realpath(top / path, strict=True))  # Path.resolve raises RuntimeError for a circle
+    if not target.is_relative_to(top) or ".git" in target.relative_to(top).parts:
+        return None
+    return target.relative_to(top).as_posix()
+
+
+def read_small_file(folder: Path, path: str) -> bytes | None:
+    """The bytes of a regular file (no link) of settings; None where there is none that can be read."""
+    try:
+        descriptor = open_below(folder, path, READ_FLAGS)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        with contextlib.suppress(OSError):
+            return file.read(MAX_SMALL_FILE_BYTES)
+    return None
+
+
+def reason_of(error: OSError) -> SkipReason:
+    """Why a path could not be opened."""
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE):
+        return SkipReason.GONE
+    return SkipReason.SPECIAL if error.errno in (errno.ENXIO, errno.ENODEV) else SkipReason.UNREADABLE
+
+
+def _read_once(root: Path, path: str, max_file_bytes: int) -> FileContent | Skipped | None:
+    """None where the file changed meanwhile."""
+    descriptor = _opened(root, path)
+    if isinstance(descriptor, SkipReason):
+        return Skipped(path, descriptor)
+    with os.fdopen(descriptor, "rb", buffering=0):
+        looked_at_ns = time.time_ns()
+        before = file_stat(os.fstat(descriptor))
+        if before.size > max_file_bytes:
+            return Skipped(path, SkipReason.TOO_LARGE, before)
+        data = _bytes_of(descriptor, before.size + 1)
+        if file_stat(os.fstat(descriptor)) != before or len(data) != before.size:
+            return None
+    if b"\0" in data[:NUM_BINARY_BYTES]:
+        return Skipped(path, SkipReason.BINARY, before)
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return Skipped(path, SkipReason.NOT_UTF8, before)
+    return FileContent(data, before, is_settled(before, looked_at_ns))
+
+
+def _opened(root: Path, path: str, *, follow: bool = True) -> int | SkipReason:
+    """A descriptor of a regular file; others are not opened at all, as that alone can set a device or a pipe going."""
+    folder, _, name = path.rpartition("/")
+    parent = open_below(root, folder, PASSAGE_FLAGS)
+    try:
+        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+        if stat.S_ISREG(mode):
+            return os.open(name, READ_FLAGS, dir_fd=parent)
+    finally:
+        os.close(parent)
+    if not stat.S_ISLNK(mode) or not follow:
+        return SkipReason.SPECIAL
+    target = link_target(root, path)
+    return SkipReason.OUTSIDE if target is None else _opened(root, target, follow=False)
+
+
+def _bytes_of(descriptor: int, max_bytes: int) -> bytes:
+    data = os.read(descriptor, max_bytes)
+    while data and len(data) < max_bytes and (more := os.read(descriptor, max_bytes - len(data))):
+        data += more
+    return data

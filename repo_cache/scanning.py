@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import stat
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from repo_cache.ignoring import IgnoreRules
-from repo_cache.reading import MAX_FILE_BYTES, FileStat, Skipped
+from repo_cache.ignoring import FolderRules, IgnoreRules
+from repo_cache.reading import (
+    FOLDER_FLAGS,
+    MAX_FILE_BYTES,
+    PASSAGE_FLAGS,
+    FileStat,
+    Skipped,
+    SkipReason,
+    file_stat,
+    link_target,
+    open_below,
+    reason_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What one walk saw. `links`: path of a symbolic link -> path of the file in the workspace that it stands for."""
+    """What one walk saw.
+
+    `links`: path of a symbolic link -> path of the file in the workspace that it stands for; its stat in `files` is
+    that file's. A folder in `skipped` could not be read: what is in it is unknown. `started_ns`: time.time_ns() before.
+    """
 
     files: Mapping[str, FileStat]
     links: Mapping[str, str]
@@ -23,11 +42,134 @@ class Scan:
 def scan(root: Path, rules: IgnoreRules, *, below: str = "", max_file_bytes: int = MAX_FILE_BYTES) -> Scan:
     """Walk the workspace, or one folder of it, without opening a file; never raises OSError.
 
-    Ignored paths are neither in `files` nor in `skipped`. A folder that is gone or ignored gives an empty scan.
+    Ignored paths are neither in `files` nor in `skipped`; ignore rules are read anew. Symbolic links to folders are
+    not followed, those to files within the workspace only. A folder that is gone or ignored gives an empty scan.
     """
-    raise NotImplementedError
+    rules.forget(below)
+    walk = _Walk(root, rules, max_file_bytes)
+    walk.folders(below)
+    return walk.result()
 
 
-def scan_paths(root: Path, rules: IgnoreRules, paths: frozenset[str], *, max_file_bytes: int = MAX_FILE_BYTES) -> Scan:
+def scan_paths(root: Path, rules: IgnoreRules, paths: Iterable[str], *, max_file_bytes: int = MAX_FILE_BYTES) -> Scan:
     """What `scan` would say of these paths alone (of a batch); those that are gone, folders or ignored are left out."""
-    raise NotImplementedError
+    walk = _Walk(root, rules, max_file_bytes)
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        within = rules.within(folder)
+        if within is not None:
+            walk.path(path, name, within)
+    return walk.result()
+
+
+def listed_folder(root: Path, folder: str) -> list[tuple[str, bool]]:
+    """Names in a folder that can be told, and whether each is a folder itself; raises OSError."""
+    descriptor = open_below(root, folder, FOLDER_FLAGS)
+    try:
+        with os.scandir(descriptor) as entries:
+            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if is_utf8(entry.name)]
+    finally:
+        os.close(descriptor)
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name as `os` gives it is text."""
+    return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+class _Walk:
+    """Collects what a scan sees."""
+
+    def __init__(self, root: Path, rules: IgnoreRules, max_file_bytes: int) -> None:
+        self._root, self._rules, self._max_file_bytes = root, rules, max_file_bytes
+        self._files: dict[str, FileStat] = {}
+        self._links: dict[str, str] = {}
+        self._skipped: list[Skipped] = []
+        self._started_ns = time.time_ns()
+
+    def result(self) -> Scan:
+        files, links = MappingProxyType(self._files), MappingProxyType(self._links)
+        return Scan(files, links, tuple(self._skipped), self._started_ns)
+
+    def folders(self, top: str) -> None:
+        pending = [top]
+        while pending:
+            folder = pending.pop()
+            rules = self._rules.within(folder)
+            if rules is None:
+                continue
+            try:
+                pending.extend(self._folder(folder, rules))
+            except OSError as error:
+                self._skip(folder, reason_of(error))
+
+    def path(self, path: str, name: str, rules: FolderRules) -> None:
+        try:
+            parent = open_below(self._root, path.rpartition("/")[0], PASSAGE_FLAGS)
+            try:
+                status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            finally:
+                os.close(parent)
+        except OSError as error:
+            self._skip(path, reason_of(error))
+            return
+        if not stat.S_ISDIR(status.st_mode) and not rules.ignores(name, is_folder=False):
+            self._take(path, status)
+
+    def _folder(self, folder: str, rules: FolderRules) -> list[str]:
+        """Take the files of a folder; gives the folders in it that are in."""
+        prefix = folder + "/" if folder else ""
+        descriptor = open_below(self._root, folder, FOLDER_FLAGS)
+        try:
+            with os.scandir(descriptor) as entries:
+                return [prefix + entry.name for entry in entries if self._entry(prefix, entry, rules)]
+        finally:
+            os.close(descriptor)
+
+    def _entry(self, prefix: str, entry: os.DirEntry[str], rules: FolderRules) -> bool:
+        """Whether the entry is a folder to walk; files are taken."""
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if rules.ignores(entry.name, is_folder=is_folder):
+            return False
+        if not is_utf8(entry.name):
+            self._skip(prefix + entry.name, SkipReason.NAME)
+            return False
+        if not is_folder:
+            try:
+                self._take(prefix + entry.name, entry.stat(follow_symlinks=False))
+            except OSError as error:
+                self._skip(prefix + entry.name, reason_of(error))
+        return is_folder
+
+    def _take(self, path: str, status: os.stat_result) -> None:
+        if stat.S_ISLNK(status.st_mode):
+            self._take_link(path)
+        elif not stat.S_ISREG(status.st_mode):
+            self._skip(path, SkipReason.SPECIAL)
+        elif status.st_size > self._max_file_bytes:
+            self._skip(path, SkipReason.TOO_LARGE, file_stat(status))
+        else:
+            self._files[path] = file_stat(status)
+
+    def _take_link(self, path: str) -> None:
+        try:
+            target = link_target(self._root, path)
+            status = None if target is None else (self._root / target).lstat()
+        except OSError as error:
+            self._skip(path, reason_of(error))
+            return
+        if target is None or status is None:
+            self._skip(path, SkipReason.OUTSIDE)
+        elif stat.S_ISDIR(status.st_mode) or self._rules.ignores(target, is_folder=False):
+            return
+        elif stat.S_ISLNK(status.st_mode):  # it came up a moment ago
+            self._skip(path, SkipReason.GONE)
+        else:
+            self._links[path] = target
+            self._take(path, status)
+
+    def _skip(self, path: str, reason: SkipReason, status: FileStat | None = None) -> None:
+        """A path that went away meanwhile is not there; only the root is missed."""
+        if reason != SkipReason.GONE or not path:
+            readable = path if is_utf8(path) else os.fsencode(path).decode("utf-8", "backslashreplace")
+            self._skipped.append(Skipped(readable, reason, status))

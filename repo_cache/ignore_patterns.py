@@ -1,0 +1,258 @@
+"""One file of gitignore patterns, compiled: which names and paths its last matching line leaves out or brings back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+SPECIAL = "*?[\\"
+CLASSES = {
+    "alnum": r"0-9A-Za-z",
+    "alpha": r"A-Za-z",
+    "blank": r" \t",
+    "cntrl": r"\x00-\x1f\x7f",
+    "digit": r"0-9",
+    "graph": r"!-~",
+    "lower": r"a-z",
+    "print": r" -~",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r" \t\n\r\v\f",
+    "upper": r"A-Z",
+    "xdigit": r"0-9A-Fa-f",
+}
+STAR, FOLDERS, REST = "*", "**/", "**"
+"""Tokens beside pieces of regular expressions: within a name; any number of folders; all that is left."""
+
+
+class _NeverMatches(ValueError):
+    """The pattern is malformed; git lets such a one match nothing."""
+
+
+def as_bytes_text(text: str) -> str:
+    """A character a byte, as git matches: its '?' is one byte of 'é'."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+class PatternFile:
+    """The lines of one `.gitignore`, in git's order: the last line that matches decides.
+
+    The semantics are those of git 2.39's dir.c and wildmatch.c, byte for byte. The regular expressions cannot
+    backtrack exponentially (atomic groups, as in `fnmatch.translate`). pathspec is not used: it cannot judge a folder
+    by itself ('*' with '!*/'), which a walk that prunes has to, and differs in brackets.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        patterns = [pattern for line in _lines(data) if (pattern := _parsed(line)) is not None]
+        self._for_files = _runs(pattern for pattern in patterns if not pattern.only_folders)
+        self._for_folders = _runs(patterns)
+
+    def __bool__(self) -> bool:
+        return bool(self._for_folders)
+
+    def verdict(self, path: str, *, is_folder: bool) -> bool | None:
+        """True: left out; False: brought back; None: no line matches.
+
+        `path` is relative to the file's folder, in the form of `as_bytes_text`. Lines that match a folder above the
+        path say nothing here: ask for that folder.
+        """
+        name = path[path.rfind("/") + 1 :]
+        for run in self._for_folders if is_folder else self._for_files:
+            if run.matches(name, path):
+                return run.leaves_out
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    leaves_out: bool
+    only_folders: bool
+    only_name: bool
+    text: str  # without '!', the slash in front and the slash at the end
+    regex: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Successive patterns of one sign; their order among themselves does not matter."""
+
+    leaves_out: bool
+    names: frozenset[str]
+    endings: tuple[str, ...]
+    name_regex: re.Pattern[str] | None
+    path_regex: re.Pattern[str] | None
+
+    def matches(self, name: str, path: str) -> bool:
+        return (
+            name in self.names
+            or name.endswith(self.endings)
+            or (self.name_regex is not None and self.name_regex.fullmatch(name) is not None)
+            or (self.path_regex is not None and self.path_regex.fullmatch(path) is not None)
+        )
+
+
+def _lines(data: bytes) -> list[str]:
+    text = data.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
+    return [line.removesuffix("\r").partition("\0")[0] for line in text.split("\n")]
+
+
+def _parsed(line: str) -> _Pattern | None:
+    line = _without_trailing_blanks(line)
+    if not line or line.startswith("#"):
+        return None
+    leaves_out = not line.startswith("!")
+    text = line.removeprefix("!")
+    only_folders = text.endswith("/")
+    text = text.removesuffix("/")
+    only_name = "/" not in text
+    text = text.removeprefix("/")
+    if not text:
+        return None
+    try:
+        regex = _regex(text)
+    except _NeverMatches:
+        return None
+    return _Pattern(leaves_out, only_folders, only_name, text, regex)
+
+
+def _without_trailing_blanks(line: str) -> str:
+    kept = line.rstrip(" ")
+    num_backslashes = len(kept) - len(kept.rstrip("\\"))
+    return kept + " " if num_backslashes % 2 and len(kept) < len(line) else kept
+
+
+def _runs(patterns: Iterable[_Pattern]) -> tuple[_Run, ...]:
+    """The last run first: the first one that matches decides."""
+    runs = [_run(sign, list(group)) for sign, group in groupby(patterns, key=lambda pattern: pattern.leaves_out)]
+    return tuple(reversed(runs))
+
+
+def _run(leaves_out: bool, patterns: Sequence[_Pattern]) -> _Run:
+    names, endings, name_regexes, path_regexes = set[str](), list[str](), list[str](), list[str]()
+    for pattern in patterns:
+        if not pattern.only_name:
+            path_regexes.append(pattern.regex)
+        elif not any(character in pattern.text for character in SPECIAL):
+            names.add(pattern.text)
+        elif pattern.text[0] == "*" and not any(character in pattern.text[1:] for character in SPECIAL):
+            endings.append(pattern.text[1:])
+        else:
+            name_regexes.append(pattern.regex)
+    return _Run(leaves_out, frozenset(names), tuple(endings), _union(name_regexes), _union(path_regexes))
+
+
+def _union(regexes: Sequence[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(dict.fromkeys(regexes)), re.DOTALL) if regexes else None
+
+
+def _regex(text: str) -> str:
+    """A pattern as a regular expression for `fullmatch`.
+
+    The pieces between two '**' have a fixed number of names, so the first place that fits is as good as any later
+    one and is never given up: 'a/**/b*c/**/d' is 'a/' (?> folders*? 'b[^/]*c/') folders* 'd'.
+    """
+    tokens = _tokens(text)
+    pieces: list[list[str]] = [[]]
+    for token in tokens:
+        if token == FOLDERS:
+            pieces.append([])
+        else:
+            pieces[-1].append(token)
+    first, *others = [_piece(piece) for piece in pieces]
+    if not others:
+        return first
+    middle = "".join(f"(?>(?:[^/]*/)*?{piece})" for piece in others[:-1] if piece)
+    return f"{first}{middle}(?:[^/]*/)*{others[-1]}"
+
+
+def _piece(tokens: Sequence[str]) -> str:
+    """Tokens without '**/': within a name, only the last '*' before a slash may have to be tried again."""
+    parts: list[str] = []
+    for is_slash, group in groupby(tokens, key=lambda token: token == "/"):
+        if is_slash:
+            parts.extend(group)
+            continue
+        first, *others = "".join(".*" if token == REST else token if token != STAR else "\0" for token in group).split(
+            "\0"
+        )
+        parts.append(first)
+        parts.extend(f"(?>[^/]*?{other})" for other in others[:-1] if other)
+        parts.extend(f"[^/]*{other}" for other in others[-1:])
+    return "".join(parts)
+
+
+def _tokens(text: str) -> list[str]:
+    """Regular expressions of single characters, '/', STAR, FOLDERS and REST."""
+    tokens: list[str] = []
+    at, num_literal = 0, next((place for place, character in enumerate(text) if character in SPECIAL), len(text))
+    while at < len(text):
+        character = text[at]
+        if character == "*":
+            end = at + len(text[at:]) - len(text[at:].lstrip("*"))
+            # git matches the text before the first special character by itself, so that 'a**/b' begins with '**/'
+            opens = end - at > 1 and (at == num_literal or text[at - 1] == "/")
+            if opens and text[end : end + 1] == "/":
+                tokens.append(FOLDERS)
+                end += 1
+            else:
+                tokens.append(REST if opens and end == len(text) else STAR)
+            at = end
+        elif character == "?":
+            tokens.append("[^/]")
+            at += 1
+        elif character == "[":
+            token, at = _bracket(text, at + 1)
+            tokens.append(token)
+        elif character == "\\":
+            if at + 1 == len(text):
+                raise _NeverMatches
+            tokens.append(_literal(text[at + 1]))
+            at += 2
+        else:
+            tokens.append(_literal(character))
+            at += 1
+    return tokens
+
+
+def _literal(character: str) -> str:
+    return "/" if character == "/" else re.escape(character)
+
+
+def _bracket(text: str, at: int) -> tuple[str, int]:
+    """The regular expression of a bracket whose inside starts at `at`, and where the text goes on behind it."""
+    negated = text[at : at + 1] in ("!", "^")
+    at += negated
+    parts: list[str] = []
+    previous = ""
+    first = True
+    while first or text[at : at + 1] != "]":
+        first = False
+        if at >= len(text):
+            raise _NeverMatches
+        character = text[at]
+        name = re.compile(r"\[:([^\]]*):\]").match(text, at)
+        if character == "-" and previous and text[at + 1 : at + 2] not in ("", "]"):
+            last, at = _bracket_character(text, at + 1)
+            if previous <= last:
+                parts.append(f"{re.escape(previous)}-{re.escape(last)}")
+            previous = ""
+        elif name:
+            if name[1] not in CLASSES:
+                raise _NeverMatches
+            parts.append(CLASSES[name[1]])
+            previous, at = "", name.end()
+        else:
+            previous, at = _bracket_character(text, at)
+            parts.append(re.escape(previous))
+    inside = "".join(parts)
+    if negated:
+        return f"[^/{inside}]", at + 1
+    return (f"(?!/)[{inside}]" if inside else "(?!)"), at + 1
+
+
+def _bracket_character(text: str, at: int) -> tuple[str, int]:
+    at += text[at : at + 1] == "\\"
+    if at >= len(text):
+        raise _NeverMatches
+    return text[at], at + 1
