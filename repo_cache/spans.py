@@ -1,0 +1,127 @@
+"""The spans of a file: runs of its tokens that end at syntax borders, held in arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repo_cache.keys import KEY_BYTES
+from repo_cache.syntax import SyntaxTree
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens `[start, end)` of a file. Lines count from 0: `[first_line, end_line)` are those it has a part in."""
+
+    key: bytes
+    start: int
+    end: int
+    first_line: int
+    end_line: int
+
+
+@dataclass(frozen=True, eq=False)
+class FileSpans:
+    """The spans of one version of a file: they tile its tokens, no gap, no overlap. The arrays are read-only.
+
+    26 bytes a span. What belongs to blocks (see `repo_cache.blocks`) is there for the next cut: 8 bytes a block.
+    """
+
+    ends: NDArray[np.uint32]
+    """The token behind each span, [num_spans]."""
+    keys: NDArray[np.uint8]
+    """[num_spans, KEY_BYTES]; see `repo_cache.keys`."""
+    first_lines: NDArray[np.uint32]
+    """The line of each span's first byte, [num_spans]."""
+    mid_line: NDArray[np.bool_]
+    """Whether something other than blanks stands before the span on its first line, [num_spans]."""
+    num_lines: int
+    """Lines of the file; one after the last newline counts if there is something on it."""
+    block_starts: NDArray[np.uint32]
+    """The byte at which each block begins, [num_blocks]."""
+    block_spans: NDArray[np.uint32]
+    """The number of spans before each block, [num_blocks]."""
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, index: int) -> Span:
+        """The span at an index, negative ones from the end; raises IndexError."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"span {index} of {len(self)}")
+        index %= len(self)
+        behind = index + 1
+        if behind == len(self):
+            end_line = self.num_lines
+        else:
+            end_line = int(self.first_lines[behind]) + bool(self.mid_line[behind])
+        first_line = int(self.first_lines[index])
+        start = int(self.ends[index - 1]) if index else 0
+        return Span(self.key(index), start, int(self.ends[index]), first_line, max(end_line, first_line + 1))
+
+    def __iter__(self) -> Iterator[Span]:
+        return (self[index] for index in range(len(self)))
+
+    def key(self, index: int) -> bytes:
+        """The key of the span at an index."""
+        return bytes(self.keys[index])
+
+    def key_list(self) -> list[bytes]:
+        """All keys, in order."""
+        joined = self.keys.tobytes()
+        return [joined[start : start + KEY_BYTES] for start in range(0, len(joined), KEY_BYTES)]
+
+    def index_at(self, token: int) -> int:
+        """The index of the span that holds a token."""
+        return int(np.searchsorted(self.ends, np.uint32(token), side="right"))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same spans with the same keys and lines, cut into the same blocks."""
+        if not isinstance(other, FileSpans):
+            return NotImplemented
+        pairs = zip(self._arrays(), other._arrays(), strict=True)
+        return self.num_lines == other.num_lines and all(np.array_equal(own, its) for own, its in pairs)
+
+    def __hash__(self) -> int:
+        return hash((self.keys.tobytes(), self.num_lines))
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.ends[-1]) if len(self) else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self._arrays())
+
+    def check_integrity(self, num_tokens: int) -> None:
+        """Assert that the spans tile that many tokens and that the arrays fit together."""
+        assert self.keys.shape == (len(self), KEY_BYTES)
+        assert len(self.first_lines) == len(self.mid_line) == len(self)
+        assert len(self.block_starts) == len(self.block_spans)
+        assert self.num_tokens == num_tokens
+        assert np.all(np.diff(self.ends.astype(np.int64), prepend=0) > 0)
+        assert np.all(np.diff(self.first_lines.astype(np.int64)) >= 0)
+        assert np.all(np.diff(self.block_starts.astype(np.int64)) > 0)
+        assert np.all(np.diff(self.block_spans.astype(np.int64)) >= 0)
+        assert not any(array.flags.writeable for array in self._arrays())
+
+    def _arrays(self) -> tuple[NDArray[Any], ...]:
+        return self.ends, self.keys, self.first_lines, self.mid_line, self.block_starts, self.block_spans
+
+
+@dataclass(frozen=True, slots=True)
+class CutText:
+    """The spans of a file, and the trees of its long blocks, by where they start: the next cut is quicker for them."""
+
+    spans: FileSpans
+    trees: Mapping[int, SyntaxTree]
+
+    @property
+    def num_bytes(self) -> int:
+        """About what it takes in memory: a tree some fifty times its text."""
+        return self.spans.nbytes + sum(50 * tree.num_bytes for tree in self.trees.values())

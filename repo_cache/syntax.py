@@ -1,0 +1,178 @@
+"""The one door to tree-sitter in this package: a piece of text to the borders that its syntax has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from zlib import crc32
+
+from tree_sitter import Language, Node, Parser, Point, Tree
+
+from repo_cache.grammars import GRAMMARS
+from repo_cache.text_change import TextChange
+
+MAX_BYTES = 4_000_000
+"""Longer pieces are not parsed: a tree costs some fifty times its text in memory."""
+MAX_LEVELS = 200
+"""What is nested deeper is not opened."""
+HASHED_BYTES = 48
+"""How much behind a border its hash is over: about a line."""
+
+_CHUNK_BYTES = 1 << 16
+_READS_PER_BYTE = 50
+_READ_ALLOWANCE = 8_000_000
+_MAX_YAML_BLOCKS = 200
+_MAX_INDENT = 200
+_YAML_INDICATOR = re.compile(rb"[-?:](?=\s|$)")
+_LEADS = frozenset({"attribute_item", "attribute_list", "decorator", "marginalia"})
+
+
+@dataclass(frozen=True, slots=True)
+class SyntaxTree:
+    """A parsed piece of text. Its nodes are safe to read in several threads; it is never changed."""
+
+    tree: Tree
+    language: str
+
+    @property
+    def num_bytes(self) -> int:
+        """The length of the text."""
+        return self.tree.root_node.end_byte
+
+    @property
+    def has_error(self) -> bool:
+        return self.tree.root_node.has_error
+
+
+def parse(data: bytes, language: str | None) -> SyntaxTree | None:
+    """Parse a piece of text; None for a language without a grammar, and for a piece too long or too hostile."""
+    if not _is_parsable(data, language) or language is None:
+        return None
+    tree = _parse(data, language, None)
+    return None if tree is None else SyntaxTree(tree, language)
+
+
+def reparse(old: SyntaxTree, before: bytes, data: bytes, change: TextChange) -> SyntaxTree | None:
+    """Parse the next version of a piece: what `parse` gives, for the price of what changed in sound text.
+
+    Error recovery depends on what is reused, so that a broken text's tree may come out otherwise than from scratch:
+    where the old tree or the new one has an error, all is parsed again. Without errors both are a derivation of the
+    same text by the same grammar, and tests hold them to one another.
+    """
+    if old.has_error or not _is_parsable(data, old.language):
+        return parse(data, old.language)
+    edited = old.tree.copy()
+    edited.edit(
+        change.start,
+        change.old_end,
+        change.new_end,
+        _point(before, change.start),
+        _point(before, change.old_end),
+        _point(data, change.new_end),
+    )
+    tree = _parse(data, old.language, edited)
+    if tree is None or tree.root_node.has_error:
+        return parse(data, old.language)
+    return SyntaxTree(tree, old.language)
+
+
+def syntax_borders(tree: SyntaxTree, data: bytes, whole: int) -> tuple[list[int], list[int]]:
+    """Where a piece may be cut: byte offsets, increasing, and how strong each border is.
+
+    Borders stand before named nodes: the children of the root, and of every node of more than `whole` bytes in turn.
+    A node that is the first on its line has the border at the line's start. The strongest borders are those at a
+    line's start; of these, those that cut through the fewest nodes; of these, those below a blank line, while one
+    between a definition and the comment or attribute directly above it is weak; of these, a hash of the text behind
+    decides.
+    """
+    positions: list[int] = []
+    strengths: list[int] = []
+    cursor = tree.tree.walk()
+    if not cursor.goto_first_child():
+        return positions, strengths
+    level, last, below_lead = 0, 0, False
+    while True:
+        node = cursor.node
+        assert node is not None
+        if node.is_named:
+            start, indent = node.start_byte, node.start_point.column
+            first_on_line = indent == 0 or (indent <= _MAX_INDENT and data[start - indent : start].isspace())
+            position = start - indent if first_on_line else start
+            kind = _kind_of_line(data, position) if first_on_line else 1
+            if position > last:
+                last = position
+                positions.append(position)
+                rank = (first_on_line << 10) + ((MAX_LEVELS - level) << 2) + (0 if below_lead and kind == 1 else kind)
+                strengths.append((rank << 32) + crc32(data[position : position + HASHED_BYTES]))
+            below_lead = first_on_line and _is_lead(node)
+            if node.end_byte - start > whole and level < MAX_LEVELS and cursor.goto_first_child():
+                level, below_lead = level + 1, False
+                continue
+        while not cursor.goto_next_sibling():
+            if level == 0 or not cursor.goto_parent():
+                return positions, strengths
+            level, below_lead = level - 1, False
+
+
+def _kind_of_line(data: bytes, start: int) -> int:
+    """2 for a line below a blank one, else 1."""
+    above = data[max(0, start - _MAX_INDENT) : max(0, start - 1)]
+    blank = above[above.rfind(b"\n") + 1 :]
+    return 2 if len(blank) < _MAX_INDENT - 1 and not blank.strip() else 1
+
+
+def _is_lead(node: Node) -> bool:
+    kind = node.type
+    return "comment" in kind or kind in _LEADS
+
+
+def _is_parsable(data: bytes, language: str | None) -> bool:
+    if language not in GRAMMARS or len(data) > MAX_BYTES:
+        return False
+    return not (language == "yaml" and _is_too_deep_for_yaml(data))
+
+
+def _parse(data: bytes, language: str, old: Tree | None) -> Tree | None:
+    """Return the tree, None where the scanner runs to the end of the text again and again.
+
+    Twenty thousand `<!--` that never close take the HTML scanner 18 s, and the other grammars have something alike. So
+    the text is handed over in chunks, and no more of them than any honest text asks for.
+    """
+    view = memoryview(data)
+    left = _READS_PER_BYTE * len(data) + _READ_ALLOWANCE
+
+    def read(offset: int, _: object) -> memoryview:
+        nonlocal left
+        chunk = view[offset : offset + _CHUNK_BYTES] if left > 0 else view[:0]
+        left -= len(chunk)
+        return chunk
+
+    # Parsers hold state and are cheap to make: a new one each time is safe between threads.
+    tree = Parser(_language(language)).parse(read, old)
+    return tree if left > 0 else None
+
+
+def _is_too_deep_for_yaml(data: bytes) -> bool:
+    """Tell whether the scanner of tree-sitter-yaml 0.7.2 may crash the process: it keeps 250 open blocks at most.
+
+    Every open block has a line's indentation or an indicator of its own, two at most begin in one column.
+    """
+    return any(
+        2 * (len(row) - len(row.lstrip())) + len(_YAML_INDICATOR.findall(row)) > _MAX_YAML_BLOCKS
+        for row in data.split(b"\n")
+        if 2 * len(row) > _MAX_YAML_BLOCKS
+    )
+
+
+def _point(data: bytes, offset: int) -> Point:
+    row_start = data.rfind(b"\n", 0, offset) + 1
+    return Point(data.count(b"\n", 0, row_start), offset - row_start)
+
+
+@cache
+def _language(name: str) -> Language:
+    """Load a grammar when the first text in it comes: all at once take a tenth of a second."""
+    grammar = GRAMMARS[name]
+    return Language(getattr(import_module(grammar.module), grammar.function)())
