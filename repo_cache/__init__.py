@@ -1,1 +1,1 @@
-"""What is known about a repository's files; for now, the tokenizer's door."""
+"""A watched folder as immutable snapshots of tokens and spans, at the price of what changed."""

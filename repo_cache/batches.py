@@ -16,6 +16,7 @@ class NoticeKind(StrEnum):
     UNREADABLE = "unreadable"
     ROOT_GONE = "root_gone"
     FAILED = "failed"
+    STORE = "store"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,297 @@
+"""A watched folder as snapshots of tokens and spans: the facade of this package."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from repo_cache.batches import Batch, Notice, NoticeKind
+from repo_cache.contents import Contents
+from repo_cache.errors import CacheClosed, RootError
+from repo_cache.hot import DEFAULT_HOT_BYTES
+from repo_cache.ignoring import IgnoreRules
+from repo_cache.reading import MAX_FILE_BYTES
+from repo_cache.snapshot import Changes, Snapshot
+from repo_cache.store import DEFAULT_STORE_BYTES, TokenStore
+from repo_cache.subscribing import MAX_NOTICES, Subscription, Update, call_back
+from repo_cache.tokenizer import BPETokenizer
+from repo_cache.types import FileTokens
+from repo_cache.watching import Watcher
+from repo_cache.workspace import IndexProgress, Workspace
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_RESCAN_SECONDS = 60.0
+MAX_PENDING_PATHS = 10_000
+"""Of files that may have changed; where more pile up, everything is looked at instead."""
+
+RETRY_SECONDS = 1.0
+"""After a fault, until everything is looked at again."""
+
+
+class RepoCache:
+    """What every text file below a folder holds, in tokens and spans, kept up to date.
+
+    `snapshot`, `changes` and `tokens` never wait and may be called from any thread and from coroutines; `refresh`
+    reads files, so a coroutine has `asyncio.to_thread` do it. Use `open` or `open_async`, and a `with` block.
+    """
+
+    def __init__(
+        self, root: Path, workspace: Workspace, rules: IgnoreRules, store: TokenStore | None, rescan_seconds: float
+    ) -> None:
+        self.root = root
+        self._workspace = workspace
+        self._store = store
+        self._rescan_seconds = rescan_seconds
+        self._rules = rules
+        self._updating = threading.Lock()
+        """Held while the workspace looks at files."""
+        self._waking = threading.Condition()
+        """Guards what waits for the thread: the fields down to `_closed`."""
+        self._paths: set[str] = set()
+        self._folders: set[str] = set()
+        self._everything = False
+        self._closed = False
+        self._subscribing = threading.Lock()
+        self._subscriptions: set[Subscription] = set()
+        self._notices: list[Notice] = []
+        self._watcher: Watcher | None = None
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def open(
+        cls,
+        root: Path | str,
+        tokenizer: BPETokenizer,
+        *,
+        watch: bool = True,
+        store: Path | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        use_git: bool = True,
+        max_file_bytes: int = MAX_FILE_BYTES,
+        polling: bool | None = None,
+        debounce_seconds: float = 0.05,
+        rescan_seconds: float = DEFAULT_RESCAN_SECONDS,
+        hot_bytes: int = DEFAULT_HOT_BYTES,
+        max_store_bytes: int = DEFAULT_STORE_BYTES,
+        progress: Callable[[IndexProgress], None] | None = None,
+    ) -> RepoCache:
+        """Index the folder, and watch it from then on; raises RootError where it cannot be read.
+
+        With `watch` off, the snapshot changes at `refresh` only. `store` is a folder in which token ids are kept for
+        the next time, and for other processes. `include` and `exclude` are patterns as of a `.gitignore` (see
+        IgnoreRules). `polling`: None picks. Every `rescan_seconds`, all stats are compared, in case an event was lost
+        (0: never). `hot_bytes` of text and trees are kept for the next change of files that changed.
+        """
+        folder = _readable(root)
+        rules = IgnoreRules(folder, include=include, exclude=exclude, use_git=use_git)
+        said: list[str] = []
+        kept = (
+            TokenStore(store, tokenizer.fingerprint, max_bytes=max_store_bytes, notice=said.append) if store else None
+        )
+        contents = Contents(tokenizer, kept, hot_bytes)
+        workspace = Workspace(folder, tokenizer.fingerprint, rules, contents, store=kept, max_file_bytes=max_file_bytes)
+        made = cls(folder, workspace, rules, kept, rescan_seconds)
+        try:
+            if watch:
+                made._watcher = Watcher(folder, rules, made._hear, debounce_s=debounce_seconds, polling=polling)
+                made._watcher.start()  # before the walk, so that nothing is missed between the two
+            made._look(lambda: workspace.reconcile(progress))
+            for text in said:
+                made._tell(Notice(NoticeKind.STORE, text))
+            if watch:
+                made._thread = threading.Thread(target=made._follow, name="hunk-cache", daemon=True)
+                made._thread.start()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    @classmethod
+    async def open_async(cls, root: Path | str, tokenizer: BPETokenizer, **options: object) -> RepoCache:
+        """As `open`, which takes the same options, without holding up the event loop."""
+        return await asyncio.to_thread(cls.open, root, tokenizer, **options)  # type: ignore[arg-type]
+
+    def snapshot(self, *, fresh: bool = False) -> Snapshot:
+        """The newest; with `fresh`, one that has everything that was written before this call (see `refresh`)."""
+        return self.refresh() if fresh else self._workspace.snapshot
+
+    def refresh(self, paths: Iterable[str] | None = None) -> Snapshot:
+        """Look now, instead of when the watcher tells: at these files or folders (relative, POSIX), or at all.
+
+        Whoever wrote a file and wants to see it, says so here: `cache.refresh(["src/a.py"])` takes a millisecond. The
+        whole workspace takes a walk over it. Raises CacheClosed.
+        """
+        if paths is None:
+            return self._look(self._reconcile).snapshot
+        asked = frozenset(paths)
+        return self._look(lambda: self._workspace.look_at(asked)).snapshot
+
+    def changes(self, since: Snapshot) -> Changes:
+        """What happened between a snapshot and the newest; raises ForeignSnapshot where it is of another cache."""
+        return self.snapshot().changes(since)
+
+    def tokens(self, path: str) -> FileTokens:
+        """What the file (relative, POSIX) holds; raises NotCached, which says why, where it is not in."""
+        return self.snapshot().tokens(path)
+
+    def subscribe(self, callback: Callable[[Update], None] | None = None) -> Subscription:
+        """The updates from here on, to read from the subscription, or for a callback in a thread of its own.
+
+        A slow reader gets several updates joined to one. Raises CacheClosed.
+        """
+        subscription = Subscription(self._unsubscribe)
+        with self._subscribing:
+            if self._closed:
+                raise CacheClosed(f"the cache of {self.root} is closed")
+            self._subscriptions.add(subscription)
+        if callback is not None:
+            call_back(subscription, callback)
+        return subscription
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What there was to say about the watching and the store; the newest."""
+        return tuple(self._notices)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Stop watching, end the subscriptions, save what is to be kept; nothing happens the second time."""
+        with self._waking:
+            if self._closed:
+                return
+            self._closed = True
+            self._waking.notify_all()
+        if self._watcher is not None:
+            self._watcher.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._subscribing:
+            subscriptions = list(self._subscriptions)
+        for subscription in subscriptions:
+            subscription.close()
+        with self._updating:
+            self._workspace.save()
+            if self._store is not None:
+                self._store.close()
+
+    def __enter__(self) -> RepoCache:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> RepoCache:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    def check_integrity(self) -> None:
+        """What is known about the files fits together."""
+        with self._updating:
+            self._workspace.check_integrity()
+
+    def _hear(self, batch: Batch) -> None:
+        """Called by the watcher: note what may have changed, for the thread to look at."""
+        for notice in batch.notices:
+            self._tell(notice)
+        with self._waking:
+            self._paths |= batch.paths
+            self._folders |= batch.folders
+            if batch.rescan or len(self._paths) > MAX_PENDING_PATHS:
+                self._everything = True
+                self._paths.clear()
+                self._folders.clear()
+            self._waking.notify_all()
+
+    def _follow(self) -> None:
+        """The thread: bring the snapshot up to date as the watcher tells, and now and then as a whole."""
+        wait = self._rescan_seconds
+        while True:
+            with self._waking:
+                self._waking.wait_for(self._has_work, wait or None)
+                if self._closed:
+                    return
+                everything = self._everything or not (self._paths or self._folders)
+                paths, folders = self._paths, self._folders
+                self._paths, self._folders, self._everything = set(), set(), False
+            try:
+                wait = self._catch_up(everything, paths, folders)
+            except Exception as error:  # the outermost loop of a thread that must not end
+                logger.exception("the repository cache could not be brought up to date")
+                self._tell(Notice(NoticeKind.FAILED, f"looking at files failed ({error!r}); it is tried again"))
+                wait = RETRY_SECONDS
+
+    def _catch_up(self, everything: bool, paths: set[str], folders: set[str]) -> float:
+        """Look, and say how long to wait for the next look at everything."""
+        if everything:
+            started = time.monotonic()
+            self._look(self._reconcile)
+            # A workspace so large that a walk takes long is walked less often: at most a twentieth of the time.
+            return max(self._rescan_seconds, 20 * (time.monotonic() - started)) if self._rescan_seconds else 0.0
+        self._look(lambda: self._workspace.look_at(paths, folders))
+        return self._rescan_seconds
+
+    def _has_work(self) -> bool:
+        return bool(self._closed or self._everything or self._paths or self._folders)
+
+    def _reconcile(self) -> Update:
+        self._rules.forget()
+        update = self._workspace.reconcile()
+        self._workspace.save()
+        return update
+
+    def _look(self, look: Callable[[], Update]) -> Update:
+        """Have the workspace look, and tell the subscribers in the order in which the snapshots come."""
+        with self._updating:
+            if self._closed:
+                raise CacheClosed(f"the cache of {self.root} is closed")
+            update = look()
+            if update.snapshot is not update.since:
+                self._offer(update)
+        return update
+
+    def _tell(self, notice: Notice) -> None:
+        self._notices = [*self._notices, notice][-MAX_NOTICES:]
+        snapshot = self._workspace.snapshot
+        self._offer(Update(snapshot, snapshot, notices=(notice,)))
+
+    def _offer(self, update: Update) -> None:
+        with self._subscribing:
+            subscriptions = list(self._subscriptions)
+        for subscription in subscriptions:
+            subscription.offer(update)
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        with self._subscribing:
+            self._subscriptions.discard(subscription)
+
+
+def _readable(root: Path | str) -> Path:
+    """The folder, resolved; raises RootError."""
+    folder = Path(root).expanduser()
+    try:
+        folder = folder.resolve(strict=True)
+        if not folder.is_dir():
+            raise RootError(f"{root} is not a folder")
+        next(iter(folder.iterdir()), None)
+    except FileNotFoundError:
+        raise RootError(f"there is no folder {root}") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise RootError(f"{root} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return folder

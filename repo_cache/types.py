@@ -1,0 +1,93 @@
+"""What the cache knows of one file, and what became of one file between two snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repo_cache.changes import SpanChanges, compare
+from repo_cache.spans import FileSpans
+
+ChangeKind = Literal["added", "removed", "modified", "renamed"]
+
+SpanCutter = Callable[[NDArray[np.uint32]], FileSpans]
+"""Cuts the tokens of a whole file into spans."""
+
+
+class FileTokens:
+    """One content of a file: its hash, its tokens, its spans. Never changes; files of equal contents share one.
+
+    `content_hash` is the SHA-256 of the file's bytes in hex, as `/apply` takes it for a precondition; `token_ids`,
+    [num_tokens], is read-only. The spans are cut when they are first asked for, by whichever thread asks: that is a
+    parse, and most files of a repository are never asked about.
+    """
+
+    __slots__ = ("__weakref__", "_cut", "_spans", "content_hash", "token_ids")
+
+    def __init__(
+        self, content_hash: str, token_ids: NDArray[np.uint32], cut: SpanCutter, spans: FileSpans | None = None
+    ) -> None:
+        self.content_hash = content_hash
+        self.token_ids = token_ids
+        self._cut = cut
+        self._spans = spans
+
+    @property
+    def spans(self) -> FileSpans:
+        """The runs of tokens between syntax borders, from the first token to the last."""
+        spans = self._spans
+        if spans is None:
+            spans = self._spans = self._cut(self.token_ids)  # two threads may both cut; they get the same
+        return spans
+
+    def remember(self, spans: FileSpans) -> None:
+        """Its spans, which somebody else has cut already."""
+        self._spans = spans
+
+    @property
+    def has_spans(self) -> bool:
+        """Whether the spans were cut already."""
+        return self._spans is not None
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether hash, ids and spans are the same."""
+        if not isinstance(other, FileTokens):
+            return NotImplemented
+        return self is other or (
+            self.content_hash == other.content_hash
+            and np.array_equal(self.token_ids, other.token_ids)
+            and self.spans == other.spans
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.content_hash)
+
+    def __repr__(self) -> str:
+        return f"FileTokens({self.content_hash[:12]}, {len(self.token_ids)} tokens)"
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """What became of one file: `before` is None where it was added, `after` where it was removed.
+
+    `old_path` is where a renamed file was; it may have been modified too.
+    """
+
+    path: str
+    kind: ChangeKind
+    before: FileTokens | None
+    after: FileTokens | None
+    old_path: str | None = None
+
+    @cached_property
+    def spans(self) -> SpanChanges:
+        """The kept, moved, changed, new and removed spans."""
+        return compare(self.before.spans if self.before else None, self.after.spans if self.after else None)

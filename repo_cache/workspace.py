@@ -1,0 +1,300 @@
+"""Brings a snapshot up to date: looks at files, reads those whose stat changed, has their tokens made."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from repo_cache.contents import Content, Contents
+from repo_cache.ignoring import IgnoreRules
+from repo_cache.path_map import PathMap
+from repo_cache.reading import FileContent, FileStat, SkipReason, read_file
+from repo_cache.scanning import Scan, scan, scan_paths
+from repo_cache.snapshot import Snapshot
+from repo_cache.store import FileRecord, TokenStore
+from repo_cache.subscribing import Update
+from repo_cache.types import FileTokens
+
+FEW_FILES = 32
+FEW_BYTES = 4 << 20
+"""Up to so many files are brought up to date in this thread, and what the next change of them needs is kept."""
+
+CHUNK_BYTES = 512 << 10
+"""Of files that one thread reads and encodes at a time; more of them are spread over the cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexProgress:
+    """How far a long indexing is."""
+
+    num_files: int
+    of_files: int
+    num_bytes: int
+    of_bytes: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was read at a path. With `settled` its stat vouches for it; else it is read again when it is looked at."""
+
+    record: FileRecord
+    settled: bool
+
+
+@dataclass(slots=True)
+class _Found:
+    """What an update finds, by path."""
+
+    tokens: dict[str, FileTokens] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    num_encoded: int = 0
+    num_tokens: int = 0
+
+
+class Workspace:
+    """The newest snapshot of a folder, and what it takes to make the next. Not thread-safe: its owner has a lock."""
+
+    def __init__(
+        self,
+        root: Path,
+        fingerprint: bytes,
+        rules: IgnoreRules,
+        contents: Contents,
+        *,
+        store: TokenStore | None,
+        max_file_bytes: int,
+    ) -> None:
+        self._root = root
+        self._rules = rules
+        self._contents = contents
+        self._store = store
+        self._max_file_bytes = max_file_bytes
+        self.snapshot = Snapshot(root, fingerprint, 0, PathMap(), PathMap(), 0)
+        self._links: dict[str, str] = {}
+        self._unsaved: set[str] = set()
+        records = store.read_records(str(root)) if store is not None else {}
+        self._known = {path: _Known(record, True) for path, record in records.items()}
+
+    def reconcile(self, progress: Callable[[IndexProgress], None] | None = None) -> Update:
+        """Look at everything: a walk, and a reading of each file whose stat does not vouch for what is known."""
+        started = time.perf_counter()
+        seen = scan(self._root, self._rules, max_file_bytes=self._max_file_bytes)
+        self._links = dict(seen.links)
+        return self._update(seen, self._paths(), started, progress)
+
+    def look_at(self, paths: Iterable[str], folders: Iterable[str] = ()) -> Update:
+        """Look at these files and at all that lies below these folders; what links there belongs to it."""
+        started = time.perf_counter()
+        below, asked = set(folders), set(paths)
+        for path in list(asked):
+            governed = self._rules.governed_by(path)
+            if governed is not None:
+                below.add(governed)
+            elif (self._root / path).is_dir():
+                below.add(path)
+        for folder in below:
+            self._rules.forget(folder)
+        if "" in below:
+            return self.reconcile()
+        asked |= {link for link, target in self._links.items() if target in asked or _lies_below(target, below)}
+        seen = scan_paths(self._root, self._rules, frozenset(asked), max_file_bytes=self._max_file_bytes)
+        scans = [seen, *(self._scan_below(folder) for folder in sorted(below))]
+        if below:
+            asked |= {path for path in self._paths() if _lies_below(path, below)}
+        joined = _joined(scans)
+        self._links = {path: target for path, target in self._links.items() if path not in asked} | dict(joined.links)
+        return self._update(joined, asked, started, None)
+
+    def save(self) -> None:
+        """Have the store keep what changed since this was last done."""
+        if self._store is None:
+            return
+        records: dict[str, FileRecord | None] = {}
+        for path in list(self._unsaved):
+            known = self._known.get(path)
+            if known is None or known.settled:
+                records[path] = None if known is None else known.record
+                self._unsaved.discard(path)
+        if records:
+            files = self.snapshot.files
+            self._contents.save(files[path] for path in records if path in files)
+            self._store.write_records(str(self._root), records)
+
+    def check_integrity(self) -> None:
+        """What is known and what the snapshot says fit together."""
+        files, skipped = self.snapshot.files, self.snapshot.skipped
+        assert not files.keys() & skipped.keys()
+        assert self.snapshot.num_tokens == sum(len(tokens) for tokens in files.values())
+        for path, tokens in files.items():
+            assert self._known[path].record.content_hash == tokens.content_hash
+        assert set(self._links) <= files.keys() | skipped.keys()
+
+    def _paths(self) -> set[str]:
+        return {*self.snapshot.files, *self.snapshot.skipped, *self._known}
+
+    def _scan_below(self, folder: str) -> Scan:
+        return scan(self._root, self._rules, below=folder, max_file_bytes=self._max_file_bytes)
+
+    def _update(
+        self, seen: Scan, asked: Iterable[str], started: float, progress: Callable[[IndexProgress], None] | None
+    ) -> Update:
+        """The update from what was seen of the `asked` paths; those that were not seen are gone."""
+        found = _Found(skipped={one.path: str(one.reason) for one in seen.skipped})
+        self._read(self._changed(seen, found), found, progress)
+        found.gone |= {path for path in asked if path not in seen.files and path not in found.skipped}
+        for path in (*found.gone, *(one.path for one in seen.skipped)):
+            if self._known.pop(path, None) is not None:
+                self._unsaved.add(path)
+        before = self.snapshot
+        self.snapshot = _next_snapshot(before, found)
+        milliseconds = (time.perf_counter() - started) * 1e3
+        return Update(before, self.snapshot, found.num_encoded, found.num_tokens, milliseconds)
+
+    def _changed(self, seen: Scan, found: _Found) -> dict[str, FileStat]:
+        """The files to be read; those whose stat vouches for what is known are found without."""
+        to_read, to_recall = {}, {}
+        files, skipped = self.snapshot.files, self.snapshot.skipped
+        for path, stat in seen.files.items():
+            known = self._known.get(path)
+            if known is None or not known.settled or known.record.stat != stat:
+                to_read[path] = stat
+            elif known.record.reason:
+                found.skipped[path] = known.record.reason
+            elif path not in files or path in skipped:
+                to_recall[path] = known.record.content_hash
+        found.tokens.update(self._contents.recall(to_recall))
+        to_read.update({path: seen.files[path] for path in to_recall if path not in found.tokens})
+        return to_read
+
+    def _read(
+        self, files: Mapping[str, FileStat], found: _Found, progress: Callable[[IndexProgress], None] | None
+    ) -> None:
+        of_bytes = sum(stat.size for stat in files.values())
+        if len(files) <= FEW_FILES and of_bytes <= FEW_BYTES:
+            self._take(self._read_chunk(list(files), in_bulk=False), found)
+            return
+        done_files = done_bytes = 0
+        with ThreadPoolExecutor(_num_threads(), "hunk-index") as pool:
+            for outcomes in pool.map(lambda chunk: self._read_chunk(chunk, in_bulk=True), _chunks(files)):
+                self._take(outcomes, found)
+                done_files += len(outcomes)
+                done_bytes += sum(files[outcome.path].size for outcome in outcomes)
+                if progress is not None:
+                    progress(IndexProgress(done_files, len(files), done_bytes, of_bytes))
+
+    def _read_chunk(self, paths: list[str], *, in_bulk: bool) -> list[_Outcome]:
+        """Read these files and make their tokens. Changes nothing here: several threads do it at once."""
+        outcomes, contents, reads = [], [], []
+        for path in paths:
+            read = read_file(self._root, path, max_file_bytes=self._max_file_bytes)
+            if isinstance(read, FileContent):
+                content = Content(path, read.data, sha256(read.data).hexdigest(), self.snapshot.files.get(path))
+                contents.append(content)
+                reads.append(read)
+            else:
+                known = None
+                if read.stat is not None and read.reason in _OF_CONTENT:
+                    known = _Known(FileRecord(read.stat, "", str(read.reason)), settled=False)
+                outcomes.append(_Outcome(path, None, "" if read.reason == SkipReason.GONE else str(read.reason), known))
+        for content, read, made in zip(contents, reads, self._contents.encode(contents, in_bulk=in_bulk), strict=True):
+            known = _Known(FileRecord(read.stat, content.content_hash, made.reason), read.settled)
+            changed = made.tokens is not None and made.tokens is not content.before
+            outcomes.append(_Outcome(content.path, made.tokens, made.reason, known, made.num_encoded, changed))
+        return outcomes
+
+    def _take(self, outcomes: Iterable[_Outcome], found: _Found) -> None:
+        for outcome in outcomes:
+            self._unsaved.add(outcome.path)
+            if outcome.known is not None:
+                self._known[outcome.path] = outcome.known
+            else:
+                self._known.pop(outcome.path, None)
+            if outcome.tokens is not None:
+                found.tokens[outcome.path] = outcome.tokens
+                found.num_encoded += outcome.num_encoded
+                found.num_tokens += len(outcome.tokens) if outcome.changed else 0
+            elif outcome.reason:
+                found.skipped[outcome.path] = outcome.reason
+            else:
+                found.gone.add(outcome.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What reading one file came to: its tokens, or why it is skipped, or neither where it is gone."""
+
+    path: str
+    tokens: FileTokens | None
+    reason: str
+    known: _Known | None
+    num_encoded: int = 0
+    changed: bool = False
+
+
+_OF_CONTENT = {SkipReason.BINARY, SkipReason.NOT_UTF8}
+"""Reasons that lie in the bytes, so that an unchanged stat vouches for them."""
+
+
+def _next_snapshot(before: Snapshot, found: _Found) -> Snapshot:
+    """`before` itself where nothing changed."""
+    tokens = {path: one for path, one in found.tokens.items() if before.files.get(path) is not one}
+    skipped = {path: why for path, why in found.skipped.items() if before.skipped.get(path) != why}
+    out = {path for path in (*found.gone, *found.skipped) if path in before.files}
+    in_again = {path for path in (*found.gone, *found.tokens) if path in before.skipped}
+    if not (tokens or skipped or out or in_again):
+        return before
+    num_tokens = before.num_tokens + sum(len(one) for one in tokens.values())
+    num_tokens -= sum(len(before.files[path]) for path in {*tokens, *out} if path in before.files)
+    return Snapshot(
+        before.root,
+        before.fingerprint,
+        before.version + 1,
+        before.files.updated(tokens, frozenset(out)),
+        before.skipped.updated(skipped, frozenset(in_again)),
+        num_tokens,
+    )
+
+
+def _joined(scans: list[Scan]) -> Scan:
+    """Several scans as one."""
+    files: dict[str, FileStat] = {}
+    links: dict[str, str] = {}
+    skipped = {}
+    for one in scans:
+        files.update(one.files)
+        links.update(one.links)
+        skipped.update({skip.path: skip for skip in one.skipped})
+    return Scan(files, links, tuple(skipped.values()), min(one.started_ns for one in scans))
+
+
+def _lies_below(path: str, folders: set[str]) -> bool:
+    while (cut := path.rfind("/")) > 0:
+        path = path[:cut]
+        if path in folders:
+            return True
+    return False
+
+
+def _chunks(files: Mapping[str, FileStat]) -> Iterator[list[str]]:
+    """Paths, in order, in lists of about `CHUNK_BYTES`."""
+    chunk: list[str] = []
+    size = 0
+    for path, stat in files.items():
+        chunk.append(path)
+        size += stat.size
+        if size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _num_threads() -> int:
+    """One more than the cores: while some encode, another reads."""
+    return len(os.sched_getaffinity(0)) + 1
