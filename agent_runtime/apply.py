@@ -6,26 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agent_runtime.errors import EditRefused, ModelUnavailable
+from agent_runtime.merger import Merger, ModelChoice, ModelMerge, ModelTask, Watcher
 from agent_runtime.naming import as_blocks, edit_for
 from agent_runtime.outcome import Outcome, decode, file_result, merged_version, original_version, status_of
 from agent_runtime.patching import apply_patch
 from agent_runtime.refusals import may_be_mended, reason_of, refusal, unreadable, with_path
 from agent_runtime.timings import Timings
-from agent_runtime.types import (
-    ApplyRequest,
-    ApplyResult,
-    FileResult,
-    Merger,
-    ModelChoice,
-    ModelMerge,
-    ModelTask,
-    PatchRequest,
-    Reader,
-    Reason,
-    Usage,
-    Watcher,
-    total_usage,
-)
+from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, PatchRequest, Reader, Reason, Usage, total_usage
 from editor import codec
 from editor.errors import EditSyntaxError
 from editor.formats import parse_files

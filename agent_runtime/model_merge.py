@@ -10,20 +10,13 @@ from dataclasses import dataclass, field, replace
 from agent_runtime.deciding import best_of, score_answers, sound, weigh
 from agent_runtime.drafting import draft_of
 from agent_runtime.errors import BadFile, BadRequest, TooLarge
+from agent_runtime.merger import ModelChoice, ModelMerge, ModelTask, Watcher
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.prompt import ApplyPrompt, build_prompt
 from agent_runtime.running import Run, fault_of, run_together, usage_of
 from agent_runtime.scoping import Question, given, questions, scope_of, whole_file
-from agent_runtime.types import (
-    ApplyRequest,
-    ModelChoice,
-    ModelMerge,
-    ModelTask,
-    ScoredReading,
-    Watcher,
-    total_usage,
-)
-from editor.scope import Scope, cut, holds, region_kept, splice
+from agent_runtime.types import ApplyRequest, ScoredReading, total_usage
+from editor.scope import Scope, cut, region_kept, splice
 from editor.types import Candidate, Check, Unresolved
 from engine import errors as engine_errors
 from engine.types import GenerationRequest
@@ -116,7 +109,7 @@ class ModelMerger:
         started = time.perf_counter()
         scope = scope_of(task)
         clock.add(scope=time.perf_counter() - started)
-        numbers = [at for at in sound(task) if holds(task.text, candidates[at].text, scope.regions)]
+        numbers = sound(task, scope)
         if not numbers:
             return self.merge(task, watcher)
         readings = self._weighed(task, scope, [candidates[at] for at in numbers], watcher, run, clock)

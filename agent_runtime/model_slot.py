@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from agent_runtime.errors import HunkError, ModelUnavailable
-from agent_runtime.types import Merger
+from agent_runtime.merger import Merger
 
 
 class ModelSlot:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent_runtime.errors import BadRequest, TooLarge
+from agent_runtime.merger import ModelTask
 from agent_runtime.naming import as_blocks
 from agent_runtime.outcome import (
     NO_FILE,
@@ -29,7 +30,6 @@ from agent_runtime.types import (
     ApplyRequest,
     ApplyResult,
     FileResult,
-    ModelTask,
     PatchRequest,
     Reader,
     Reason,

@@ -17,7 +17,8 @@ from agent_runtime.errors import (
     ModelUnavailable,
     TooLarge,
 )
-from agent_runtime.types import SourceUsage, Usage, Watcher
+from agent_runtime.merger import Watcher
+from agent_runtime.types import SourceUsage, Usage
 from engine import errors as engine_errors
 from engine.engine import Engine
 from engine.streams import Stream
@@ -96,6 +97,7 @@ def usage_of(counted: GenerationUsage) -> Usage:
         rejected=counted.drafted - counted.accepted,
         forwards=counted.forwards,
         prefill_forwards=counted.prefill_forwards,
+        near_ties=counted.near_ties,
         by_source={
             source: SourceUsage(each.drafted, each.accepted, each.rejected)
             for source, each in counted.by_source.items()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent_runtime.merger import ModelTask
 from agent_runtime.naming import as_blocks
-from agent_runtime.types import GivenScope, ModelTask
+from agent_runtime.types import GivenScope
 from editor import scope as editor_scope
 from editor.languages import language_of
 from editor.lazy.writing import snippet

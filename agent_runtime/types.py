@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from editor.types import Check, FormatName, MergeOutcome, ParsedEdit, Policy, ReasonCode
+from editor.types import Check, FormatName, Policy, ReasonCode
 
 Mode = Literal["auto", "deterministic", "model"]
 Method = Literal["deterministic", "model"]
@@ -122,6 +122,7 @@ class Usage:
 
     `drafted` = `accepted` + `rejected` counts draft tokens that were put before the model; `by_source` splits them by
     where they were copied from. `prefill_forwards` are those of the `forwards` that ran the prompt's tokens.
+    `near_ties` counts greedy choices that rounding may turn (`engine.types.GenerationUsage`).
     `prefix_hit_rate` is `cached / prompt` in [0, 1].
     """
 
@@ -135,6 +136,7 @@ class Usage:
     rejected: int = 0
     forwards: int = 0
     prefill_forwards: int = 0
+    near_ties: int = 0
     prefix_hit_rate: float = 0.0
     by_source: Mapping[str, SourceUsage] = field(default_factory=dict)
 
@@ -238,89 +240,3 @@ class ApplyResult:
 
 
 _WORST_FIRST: tuple[Status, ...] = ("rejected", "merged", "noop")
-
-
-class Watcher:
-    """Follows the model's work on one apply, which may ask it several times; this one cares for nothing."""
-
-    def began(self, stop: Callable[[], None]) -> None:
-        """The model was asked; calling `stop`, from any thread, ends the apply with Cancelled."""
-
-    def wrote(self, num_tokens: int) -> None:
-        """Another forward pass is over; so many tokens are written so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelMerge:
-    r"""The model's whole file, with "\n" lines. `truncated` says that the token limit cut it.
-
-    `timings`: `prompt_ms` to build the prompt, `prefill_ms` to the end of the pass that confirms the first tokens,
-    `decode_ms` for the rest; `scope_ms` to find the regions, `score_ms` to score readings that were all in doubt, which
-    `readings` are. `scope` is what the model was given of the file, `checks` are those that only whoever gave it can
-    make.
-    """
-
-    text: str
-    truncated: bool
-    usage: Usage
-    timings: dict[str, float]
-    scope: GivenScope | None = None
-    checks: tuple[Check, ...] = ()
-    readings: tuple[ScoredReading, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ModelChoice:
-    """Which of a task's candidates a model holds for the likeliest.
-
-    `number` is its index in `by_rule.candidates`; `readings` are those of them that were scored, in their order: all
-    that the checks let pass. `timings` and `scope` as in `ModelMerge`.
-    """
-
-    number: int
-    readings: tuple[ScoredReading, ...]
-    usage: Usage
-    timings: dict[str, float]
-    scope: GivenScope | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelTask:
-    r"""One edit of one file that a model is to decide.
-
-    text: the file, with "\n" lines. edit: what `request.edit` was read as. by_rule: what the rules made of it, which
-    tells where it can touch the file and how the answer is likely to read.
-    """
-
-    text: str
-    request: ApplyRequest
-    edit: ParsedEdit
-    by_rule: MergeOutcome
-
-
-class Merger(Protocol):
-    """A model, as the apply pipeline sees it; any number of threads may use it at once."""
-
-    @property
-    def name(self) -> str:
-        """The model's name in the catalogue, or its file's."""
-        ...
-
-    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
-        """Have the model write the task's file with its edit applied.
-
-        Raises TooLarge where file, edit and answer do not fit the context; BadRequest on bad sampling values; Busy,
-        Cancelled, DeadlinePassed, ModelFailed, or ModelUnavailable once it is closed.
-        """
-        ...
-
-    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
-        """Have the model choose among the task's candidates, one at least, and write the merge itself if in doubt.
-
-        Raises what `merge` raises.
-        """
-        ...
-
-    def close(self) -> None:
-        """Take no more edits; those that are being merged fail."""
-        ...

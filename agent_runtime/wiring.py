@@ -81,6 +81,7 @@ def _limits(options: LoadOptions, pass_times_dir: Path) -> EngineConfig:
             options.context,
             None if options.kv_gib is None else int(options.kv_gib * (1 << 30)),
             scheduler=SchedulerConfig(max_num_seqs=options.max_num_seqs),
+            kv_sequences=options.kv_sequences,
             pass_times_dir=pass_times_dir,
             batch_invariant=options.batch_invariant,
         )

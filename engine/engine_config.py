@@ -11,33 +11,31 @@ from engine.config import ModelConfig
 from engine.kv_pool import page_bytes
 from engine.scheduling import SchedulerConfig
 
-DEFAULT_SEQUENCES = 2
-"""Sequences of the full context that fit the pool if nothing is said of it, and more than one may run."""
-
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Sizes of one engine; raises ValueError where they make no sense.
 
     max_seq_len: the most tokens of prompt and output together. kv_bytes: memory for keys and values, taken at once
-    (None: for two sequences of `max_seq_len`, or the only one). page_size: tokens of a page; sharing is to the token
-    whatever it is. pass_times_dir: a folder for the times of passes, which tell how far to draft, a file a model and
-    machine; where it has none, they are measured at the start, in a second. None: default times that nothing corrects,
-    so that equal requests take equal passes. batch_invariant: what a token gets has the same bits whatever runs beside
-    it and however it is drafted, and takes longer (`InvariantDecoder`). check_integrity: have every step end with a
-    check of the books, for tests.
+    (None: for `kv_sequences` of `max_seq_len`, or for as many as may run if those are fewer). page_size: tokens of a
+    page; sharing is to the token whatever it is. pass_times_dir: a folder for the times of passes, which tell how far
+    to draft, a file a model and machine; where it has none, they are measured at the start, in a second. None: default
+    times that nothing corrects, so that equal requests take equal passes. batch_invariant: what a token gets has the
+    same bits whatever runs beside it and however it is drafted, and takes longer (`InvariantDecoder`). check_integrity:
+    have every step end with a check of the books, for tests.
     """
 
     max_seq_len: int = 16384
     kv_bytes: int | None = None
     page_size: int = 32
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    kv_sequences: int = 2
     pass_times_dir: Path | None = None
     batch_invariant: bool = False
     check_integrity: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_seq_len", "kv_bytes", "page_size"):
+        for name in ("max_seq_len", "kv_bytes", "kv_sequences", "page_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
@@ -47,7 +45,7 @@ class EngineConfig:
     def num_pages(self, model: ModelConfig, dtype: torch.dtype) -> int:
         """Pages that the memory is for."""
         if self.kv_bytes is None:
-            return min(DEFAULT_SEQUENCES, self.scheduler.max_num_seqs) * -(-self.max_seq_len // self.page_size)
+            return min(self.kv_sequences, self.scheduler.max_num_seqs) * -(-self.max_seq_len // self.page_size)
         one = page_bytes(model, self.page_size, dtype)
         if self.kv_bytes < one:
             raise ValueError(f"kv_bytes is {self.kv_bytes}; one page of {self.page_size} tokens takes {one}")

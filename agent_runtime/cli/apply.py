@@ -21,6 +21,7 @@ from agent_runtime.cli.render import print_refusal, print_result
 from agent_runtime.client import Client
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
+from agent_runtime.merger import Merger, Watcher
 from agent_runtime.models.progress import for_console
 from agent_runtime.models.settings import DEFAULT_MODEL, LoadOptions, ModelSettings
 from agent_runtime.outcome import decode
@@ -31,13 +32,11 @@ from agent_runtime.types import (
     ApplyResult,
     Decide,
     Draft,
-    Merger,
     Mode,
     Options,
     PatchRequest,
     Reader,
     ScopeName,
-    Watcher,
 )
 from agent_runtime.workspace import Workspace
 from agent_runtime.writer import replace_file
@@ -179,7 +178,7 @@ def _pipeline(url: str | None, model: str | None, options: LoadOptions) -> Itera
 
         with console.status(f"loading {name}"):
             settings = ModelSettings.from_env(os.environ)
-            return open_merger(name, settings, replace(options, max_num_seqs=1), for_console(console))
+            return open_merger(name, settings, replace(options, kv_sequences=1), for_console(console))
 
     counter = _TokenCounter(console)
     applier = Applier(cache(open_merger))

@@ -63,7 +63,7 @@ def serve_command(
     from agent_runtime.wiring import model_slot, service  # torch takes a second to import; `hunk --help` needs none
 
     console = Console(stderr=True, highlight=False)
-    options = LoadOptions(dtype, context, adapter, quantize, max_num_seqs, kv_gib, batch_invariant)
+    options = LoadOptions(dtype, context, adapter, quantize, max_num_seqs, kv_gib, batch_invariant=batch_invariant)
     slot = model_slot(model, ModelSettings.from_env(os.environ), options, for_console(console), deadline)
     parts = service(slot, root)
     faults: list[HunkError] = []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent_runtime.deciding.siblings import siblings
+from agent_runtime.merger import Watcher
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.running import Run, run_together
-from agent_runtime.types import Watcher
 from engine.engine import Engine
 from engine.types import GenerationRequest
 

@@ -31,8 +31,8 @@ Quantize = Literal["int8", "int4"]
 class LoadOptions:
     """How a model is loaded: the type of its weights, the most tokens of prompt and answer together, the folder of a
     LoRA adapter (PEFT) to merge, and a scheme to store the weights in after that; how many edits it works on at once,
-    and GiB of memory for their keys and values (None: for two of the longest, or for the only one); whether an answer
-    is to have the same bits whatever runs beside it, which takes longer.
+    and GiB of memory for their keys and values (None: for `kv_sequences` of the longest); whether an answer is to have
+    the same bits whatever runs beside it, which takes longer.
     """
 
     dtype: Dtype = "bfloat16"
@@ -41,6 +41,7 @@ class LoadOptions:
     quantize: Quantize | None = None
     max_num_seqs: int = DEFAULT_NUM_SEQS
     kv_gib: float | None = None
+    kv_sequences: int = 2
     batch_invariant: bool = False
 
 

@@ -52,13 +52,14 @@ def entrants(
     """Load `model` in all of them, one after the other. They end with the context.
 
     `module` serves our engine. With `speculation`, the peers are started so that jobs may say how to draft. A peer that
-    cannot be started is named and left out; raises ContestantFailed where ours cannot.
+    cannot be started is named and left out; raises ContestantFailed where ours cannot, and ModelUnavailable where the
+    model cannot be had.
     """
     with ExitStack() as stack:
         environ = settings(os.environ)
         command = [sys.executable, "-m", module, "--model", model, "--context", str(context)]
-        ours = stack.enter_context(Contestant(OURS, command, CHECKOUT, environ))
         files = resolve(model, Store(cache_dir))
+        ours = stack.enter_context(Contestant(OURS, command, CHECKOUT, environ))
         folder = files.path if files.kind == "safetensors" else copy_path(files, cache_dir)  # which ours has made
         config_file = folder / "config.json"
         config = ModelConfig.from_hf(json.loads(config_file.read_text(encoding="utf-8")))

@@ -6,7 +6,8 @@ import threading
 from dataclasses import dataclass, field
 
 from agent_runtime.errors import Cancelled
-from agent_runtime.types import ApplyRequest, ModelChoice, ModelMerge, ModelTask, ScoredReading, Usage, Watcher
+from agent_runtime.merger import ModelChoice, ModelMerge, ModelTask, Watcher
+from agent_runtime.types import ApplyRequest, ScoredReading, Usage
 
 
 @dataclass

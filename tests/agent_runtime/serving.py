@@ -15,8 +15,8 @@ import uvicorn
 
 from agent_runtime.apply import Applier
 from agent_runtime.http.app import Service, build_app
+from agent_runtime.merger import Merger
 from agent_runtime.model_slot import ModelSlot
-from agent_runtime.types import Merger
 from agent_runtime.workspace import Workspace
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from agent_runtime.apply import Applier
 from agent_runtime.errors import BadFile, EditRefused, ModelUnavailable
-from agent_runtime.types import ApplyRequest, Merger
+from agent_runtime.merger import Merger
+from agent_runtime.types import ApplyRequest
 from tests.agent_runtime.scripted import ScriptedMerger
 
 BEFORE = "import os\n\n\ndef load(path):\n    return open(path).read()\n\n\ndef size(path):\n"

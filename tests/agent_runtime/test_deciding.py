@@ -15,13 +15,15 @@ from agent_runtime.apply import Applier
 from agent_runtime.deciding import score_answers, sound, weighing
 from agent_runtime.deciding.siblings import NUM_BEHIND, siblings
 from agent_runtime.errors import Cancelled, ModelUnavailable, TooLarge
+from agent_runtime.merger import ModelChoice, ModelTask, Watcher
 from agent_runtime.model_merge import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import from_gguf
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.running import Run
 from agent_runtime.shapes import result_from_json, result_to_json
-from agent_runtime.types import ApplyRequest, ApplyResult, ModelChoice, ModelTask, Watcher
+from agent_runtime.scoping import scope_of
+from agent_runtime.types import ApplyRequest, ApplyResult
 from editor.formats import parse
 from editor.types import Candidate, Unresolved
 from engine.engine import Engine
@@ -133,7 +135,7 @@ def test_what_a_check_rejects_is_not_offered(merger: ModelMerger) -> None:
     right = FILE + "\n\ndef colour():\n    return 'red'\n"
     without = FILE.replace("6.28", "6.3")  # the edit's lines are not in it
     task = task_of(Candidate(without, 0.9, "without"), Candidate(right, 0.1, "right"))
-    assert sound(task) == [1]
+    assert sound(task, scope_of(task)) == [1]
     choice = merger.choose(task, Watcher())
     assert isinstance(choice, ModelChoice)
     assert choice.number == 1

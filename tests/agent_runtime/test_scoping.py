@@ -11,13 +11,14 @@ import pytest
 from agent_runtime.apply import Applier
 from agent_runtime.drafting import draft_of
 from agent_runtime.errors import Busy, TooLarge
+from agent_runtime.merger import ModelTask, Watcher
 from agent_runtime.model_merge import MAX_LINES_AGAIN, ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import TextSide, from_gguf
 from agent_runtime.prompt import build_prompt
 from agent_runtime.prompt.forms import TAG
 from agent_runtime.scoping import questions, scope_of
-from agent_runtime.types import ApplyRequest, ApplyResult, GivenScope, ModelTask, Watcher
+from agent_runtime.types import ApplyRequest, ApplyResult, GivenScope
 from editor.formats import parse
 from editor.languages import language_of
 from editor.merge import merge

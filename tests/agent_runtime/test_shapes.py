@@ -27,6 +27,7 @@ RESULT = ApplyResult(
         rejected=1,
         forwards=2,
         prefill_forwards=1,
+        near_ties=1,
         prefix_hit_rate=0.5,
         by_source={"merge": SourceUsage(2, 1, 1)},
     ),

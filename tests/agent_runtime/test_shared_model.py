@@ -13,10 +13,11 @@ import pytest
 from torch import Tensor
 
 from agent_runtime.errors import HunkError, ModelUnavailable
+from agent_runtime.merger import ModelTask, Watcher
 from agent_runtime.model_merge import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import from_gguf
-from agent_runtime.types import ApplyRequest, ModelTask, Watcher
+from agent_runtime.types import ApplyRequest
 from editor.formats import parse
 from editor.merge import merge
 from engine import errors as engine_errors

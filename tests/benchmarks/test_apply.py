@@ -14,7 +14,8 @@ import pytest
 
 from agent_runtime.apply import Applier
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.types import Merger, ModelMerge, ModelTask, Options, Watcher
+from agent_runtime.merger import Merger, ModelMerge, ModelTask, Watcher
+from agent_runtime.types import Options
 from benchmarks.apply.executing import run
 from benchmarks.apply.growth import grow
 from benchmarks.apply.measuring import Row, measure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.engine.tiny import tiny_config
 def test_without_a_size_the_pool_holds_two_of_the_longest_or_the_only_one(max_num_seqs: int, num_pages: int) -> None:
     config = EngineConfig(max_seq_len=100, page_size=32, scheduler=SchedulerConfig(max_num_seqs=max_num_seqs))
     assert config.num_pages(tiny_config(), torch.float32) == num_pages
+    assert replace(config, kv_sequences=1).num_pages(tiny_config(), torch.float32) == 4
 
 
 def test_a_size_in_bytes_is_kept_to() -> None:
