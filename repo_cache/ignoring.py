@@ -91,6 +91,12 @@ class IgnoreRules:
                 rules = self._folders[at]
             return rules
 
+    def renewed(self, folder: str) -> FolderRules | None:
+        """As `within`, of a folder whose own rules are read anew; those of the folders above are taken as known."""
+        with self._lock:
+            self._folders.pop(folder, None)
+        return self.within(folder)
+
     def governed_by(self, path: str) -> str | None:
         """The folder ('' is the root) whose rules the file at this path sets; None for other files."""
         if not self._use_git:

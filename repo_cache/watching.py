@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
-from repo_cache.batches import Batch
+from repo_cache.batches import Batch, Notice, NoticeKind
+from repo_cache.debouncing import Debouncer
 from repo_cache.ignoring import IgnoreRules
+from repo_cache.mounts import remote_file_system
+from repo_cache.polling import PollingSource
+from repo_cache.reading import MAX_FILE_BYTES
+
+if sys.platform == "linux":
+    from repo_cache.inotify import CannotWatch, InotifySource
+else:
+    from repo_cache.observing import ObserverSource
+
+logger = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Tells a Debouncer what changes."""
+
+    def start(self) -> None:
+        """What changes after this returns is told."""
+
+    def stop(self) -> None:
+        """End the source's threads."""
 
 
 class Watcher:
     """Calls `on_batch` from one thread of its own after `debounce_s` of quiet, at the latest `max_delay_s` after the
     first event of a batch.
 
-    `polling`: None picks (events, or polling for network mounts and where the system's limits forbid events).
+    `polling`: None picks (events; polling for network mounts and where the system's limits forbid events, of which a
+    notice tells); False asks for events on network mounts too. Writes through a memory map raise no event: whoever
+    needs those scans from time to time. An error in `on_batch` is logged, and the next batch is a rescan.
     """
 
     def __init__(
@@ -27,16 +54,46 @@ class Watcher:
         max_delay_s: float = 0.5,
         polling: bool | None = None,
         poll_interval_s: float = 1.0,
+        max_file_bytes: int = MAX_FILE_BYTES,
     ) -> None:
-        raise NotImplementedError
+        self._root, self._rules, self._on_batch = root.resolve(), rules, on_batch
+        self._polling, self._poll_interval_s, self._max_file_bytes = polling, poll_interval_s, max_file_bytes
+        self._changes = Debouncer(debounce_s=debounce_s, max_delay_s=max_delay_s)
+        self._lock = threading.Lock()  # of the sources and of being stopped
+        self._sources: list[Source] = []
+        self._stopped = False
+        self._thread = threading.Thread(target=self._deliver, name="repo-cache-batches", daemon=True)
+
+    @property
+    def polls(self) -> bool:
+        """Whether changes are found by walking the workspace."""
+        with self._lock:
+            return bool(self._sources) and isinstance(self._sources[-1], PollingSource)
 
     def start(self) -> None:
         """Watch from here on: what changes after this returns comes in a batch. Scan after it, not before."""
-        raise NotImplementedError
+        if self._thread.ident is not None or self._stopped:
+            raise RuntimeError("a watcher starts once")
+        kind = remote_file_system(self._root) if self._polling is None else None
+        if kind is not None:
+            message = f"{self._root} is on a network mount ({kind}), whose changes are found by polling"
+            self._changes.add_notice(Notice(NoticeKind.NETWORK_MOUNT, message))
+        if self._polling or kind is not None:
+            self._poll()
+        else:
+            self._watch()
+        self._thread.start()
 
     def stop(self) -> None:
         """End the threads; no batch comes after this returns. A second call does nothing."""
-        raise NotImplementedError
+        with self._lock:
+            self._stopped = True
+            sources, self._sources = self._sources, []
+        for source in sources:
+            source.stop()
+        self._changes.close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
 
     def __enter__(self) -> Watcher:
         self.start()
@@ -46,3 +103,40 @@ class Watcher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _watch(self) -> None:
+        if sys.platform != "linux":
+            self._begin(ObserverSource(self._root, self._rules, self._changes))
+            return
+        try:
+            self._begin(InotifySource(self._root, self._rules, self._changes, self._poll_instead))
+        except CannotWatch as failure:
+            self._poll_instead(failure.notice)
+
+    def _poll_instead(self, notice: Notice) -> None:
+        """Events failed: what came since they did is in the rescan."""
+        self._poll()
+        self._changes.rescan(notice)
+
+    def _poll(self) -> None:
+        interval_s = self._poll_interval_s
+        self._begin(
+            PollingSource(
+                self._root, self._rules, self._changes, interval_s=interval_s, max_file_bytes=self._max_file_bytes
+            )
+        )
+
+    def _begin(self, source: Source) -> None:
+        with self._lock:
+            if self._stopped:
+                return
+            source.start()
+            self._sources.append(source)
+
+    def _deliver(self) -> None:
+        while (batch := self._changes.wait()) is not None:
+            try:
+                self._on_batch(batch)
+            except Exception:  # the outermost loop: one failure of the receiver does not end the watching
+                logger.exception("a batch of changes was not taken; the next one is a rescan")
+                self._changes.owe_rescan()

@@ -1,0 +1,121 @@
+"""Gathers changes until they pause, so that a save or a branch switch comes as one batch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Set
+
+from repo_cache.batches import Batch, Notice
+
+MAX_PATHS = 10_000
+"""With more paths than this in one batch, a rescan is cheaper to say and hardly dearer to do."""
+
+
+class Debouncer:
+    """What changed since the last batch; thread-safe.
+
+    A batch is due `debounce_s` after the last change and at the latest `max_delay_s` after the first.
+    """
+
+    def __init__(
+        self,
+        *,
+        debounce_s: float,
+        max_delay_s: float,
+        max_paths: int = MAX_PATHS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._debounce_s, self._max_delay_s, self._max_paths, self._clock = debounce_s, max_delay_s, max_paths, clock
+        self._changed = threading.Condition()
+        self._closed = False
+        self._clear()
+
+    def touch(self, paths: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
+        """These files, and whatever lies below these folders, may have changed. The folder '' is the root."""
+        with self._changed:
+            self._paths.update(paths)
+            self._folders.update(folders)
+            if "" in self._folders or len(self._paths) + len(self._folders) > self._max_paths:
+                self._owe_rescan()
+            if self._paths or self._folders or self._rescan:
+                self._mark()
+
+    def rescan(self, notice: Notice | None = None) -> None:
+        """Anything may have changed."""
+        with self._changed:
+            self._owe_rescan()
+            self._notices += (notice,) if notice else ()
+            self._mark()
+
+    def add_notice(self, notice: Notice) -> None:
+        """Tell people; by itself this makes a batch too."""
+        with self._changed:
+            self._notices += (notice,)
+            self._mark()
+
+    def owe_rescan(self) -> None:
+        """The next batch, whenever it comes, is a rescan: the last one was lost on its receiver."""
+        with self._changed:
+            self._owe_rescan()
+
+    def due_in(self) -> float | None:
+        """Seconds until a batch is due, 0 where it is; None while nothing changed."""
+        with self._changed:
+            if self._first is None:
+                return None
+            due = min(self._last + self._debounce_s, self._first + self._max_delay_s)
+            return max(0.0, due - self._clock())
+
+    def take(self) -> Batch:
+        """Everything gathered until now."""
+        with self._changed:
+            folders = frozenset(folder for folder in self._folders if not _has_parent_in(folder, self._folders))
+            paths = frozenset(path for path in self._paths if not _has_parent_in(path, folders))
+            batch = Batch(paths, folders, self._rescan, self._notices)
+            self._clear()
+            return batch
+
+    def wait(self) -> Batch | None:
+        """Block until a batch is due; None once closed."""
+        with self._changed:
+            while not self._closed:
+                due_in = self.due_in()
+                if due_in == 0:
+                    return self.take()
+                self._changed.wait(due_in)
+            return None
+
+    def close(self) -> None:
+        """Wake who waits; what is still gathered is dropped."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _clear(self) -> None:
+        self._paths: set[str] = set()
+        self._folders: set[str] = set()
+        self._rescan = False
+        self._notices: tuple[Notice, ...] = ()
+        self._first: float | None = None
+        self._last = 0.0
+
+    def _owe_rescan(self) -> None:
+        self._rescan = True
+
+    def _mark(self) -> None:
+        if self._rescan:
+            self._paths.clear()
+            self._folders.clear()
+        self._last = self._clock()
+        if self._first is None:
+            self._first = self._last
+            self._changed.notify_all()
+
+
+def _has_parent_in(path: str, folders: Set[str]) -> bool:
+    while folders and "/" in path:
+        path = path.rpartition("/")[0]
+        if path in folders:
+            return True
+    return False

@@ -1,0 +1,288 @@
+"""Tells of changes by Linux's inotify, with watches on the folders that are not ignored and on no others.
+
+watchdog's own Linux observer watches ignored folders too, holds moves back for half a second, drops the kernel's
+word that its queue overflowed, and wakes at every opening of a file; so this uses its bindings alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+import select
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from watchdog.observers.inotify_c import InotifyConstants, inotify_add_watch, inotify_init, inotify_rm_watch
+
+from repo_cache.batches import Notice, NoticeKind
+from repo_cache.debouncing import Debouncer
+from repo_cache.ignoring import EXCLUDE_FILE, IgnoreRules
+from repo_cache.scanning import is_utf8, listed_folder
+
+MASK = (
+    InotifyConstants.IN_CREATE
+    | InotifyConstants.IN_DELETE
+    | InotifyConstants.IN_MOVE
+    | InotifyConstants.IN_MODIFY
+    | InotifyConstants.IN_CLOSE_WRITE
+    | InotifyConstants.IN_ATTRIB
+    | InotifyConstants.IN_DELETE_SELF
+    | InotifyConstants.IN_MOVE_SELF
+    | InotifyConstants.IN_ONLYDIR
+    | InotifyConstants.IN_DONT_FOLLOW
+    | InotifyConstants.IN_EXCL_UNLINK
+)
+GONE_SELF = InotifyConstants.IN_DELETE_SELF | InotifyConstants.IN_MOVE_SELF | InotifyConstants.IN_UNMOUNT
+CAME = InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVED_TO | InotifyConstants.IN_ATTRIB
+EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name
+READ_BYTES = 256 << 10
+VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
+EXCLUDE_FOLDER = EXCLUDE_FILE.rpartition("/")[0]
+
+WATCH_LIMIT = (
+    "the system's limit of watched folders is reached, so {root} is polled instead; to raise it: "
+    "sudo sysctl fs.inotify.max_user_watches=524288"
+)
+INSTANCE_LIMIT = (
+    "the system's limit of inotify instances (or of open files) is reached, so {root} is polled instead; to raise it: "
+    "sudo sysctl fs.inotify.max_user_instances=512"
+)
+OVERFLOW = (
+    "more changes in {root} than the system's queue holds; the folder is scanned anew. If this is frequent: "
+    "sudo sysctl fs.inotify.max_queued_events=65536"
+)
+
+
+logger = logging.getLogger(__name__)
+
+
+class CannotWatch(Exception):
+    """Events cannot be had; the notice says why."""
+
+    def __init__(self, notice: Notice) -> None:
+        super().__init__(notice.message)
+        self.notice = notice
+
+
+class InotifySource:
+    """Reads events in a thread of its own and passes them on; `on_failed` is called from it when it has to give up."""
+
+    def __init__(self, root: Path, rules: IgnoreRules, changes: Debouncer, on_failed: Callable[[Notice], None]) -> None:
+        self._root, self._rules, self._changes, self._on_failed = root, rules, changes, on_failed
+        self._unreadable: set[str] = set()
+        self._wake_read, self._wake_write = -1, -1
+        self._thread = threading.Thread(target=self._run, name="repo-cache-inotify", daemon=True)
+
+    def start(self) -> None:
+        """What changes after this returns is told. Raises CannotWatch."""
+        self._watches = _Watches(self._root)
+        try:
+            self._watch_below("")
+        except BaseException:
+            self._watches.close()
+            raise
+        self._wake_read, self._wake_write = os.pipe()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and give the watches back."""
+        if self._thread.ident is None or self._thread is threading.current_thread():
+            return
+        if self._thread.is_alive():
+            os.write(self._wake_write, b"!")
+            self._thread.join()
+        for descriptor in (self._wake_read, self._wake_write):
+            os.close(descriptor)
+
+    def _run(self) -> None:
+        try:
+            for events in self._event_batches():
+                self._handle(events)
+        except CannotWatch as failure:
+            self._on_failed(failure.notice)
+        except Exception as error:  # the outermost loop
+            logger.exception("watching failed")
+            self._on_failed(Notice(NoticeKind.FAILED, f"watching {self._root} failed, it is polled: {error!r}"))
+        finally:
+            self._watches.close()
+
+    def _event_batches(self) -> Iterator[bytes]:
+        while True:
+            poller = select.poll()
+            poller.register(self._wake_read, select.POLLIN)
+            poller.register(self._watches.descriptor, select.POLLIN)
+            if any(descriptor == self._wake_read for descriptor, _ in poller.poll()):
+                return
+            yield self._watches.read()
+
+    def _handle(self, events: bytes) -> None:
+        """Pass on what a reading of the kernel's queue says. New folders are watched before they are told of."""
+        paths, folders, stale_rules = set[str](), set[str](), set[str]()
+        for watch, mask, name in _parsed(events):
+            if mask & InotifyConstants.IN_Q_OVERFLOW:
+                self._start_over()
+                return
+            folder = self._watches.folders.get(watch)
+            if folder is None:  # a watch that was given back meanwhile
+                continue
+            if mask & InotifyConstants.IN_IGNORED:
+                self._watches.forget(watch)
+            if not name:
+                self._handle_self(folder, mask, folders)
+                continue
+            path = f"{folder}/{name}" if folder else name
+            is_folder = bool(mask & InotifyConstants.IN_ISDIR)
+            if not is_utf8(name) or (path in paths and not is_folder):
+                continue
+            governed = self._rules.governed_by(path)
+            if governed is not None:
+                stale_rules.add(governed)
+            if not self._rules.ignores(path, is_folder=is_folder):
+                if is_folder:
+                    self._handle_folder(path, mask)
+                (folders if is_folder else paths).add(path)
+        for folder in stale_rules:
+            self._rules.forget(folder)
+            self._watches.drop_below(folder)
+            self._watch_below(folder)
+        self._changes.touch(paths, folders | stale_rules)
+
+    def _handle_self(self, folder: str, mask: int, folders: set[str]) -> None:
+        if not folder and mask & GONE_SELF:
+            message = f"{self._root} was deleted, moved or unmounted; it is polled from here on, should it come back"
+            raise CannotWatch(Notice(NoticeKind.ROOT_GONE, message))
+        if mask & InotifyConstants.IN_UNMOUNT:
+            folders.add(folder)
+
+    def _handle_folder(self, path: str, mask: int) -> None:
+        if mask & InotifyConstants.IN_MOVED_FROM:
+            self._watches.drop_below(path)
+            self._watches.drop(path)
+        elif mask & CAME and self._add(path):
+            self._watch_below(path)
+
+    def _watch_below(self, top: str) -> None:
+        """Watch a folder and every one below it that is not ignored.
+
+        A folder is watched before its rules and its names are read, so nothing can come between. Rules that another
+        thread read too early are forgotten at the end.
+        """
+        pending = [top]
+        while pending:
+            folder = pending.pop()
+            self._add(folder)
+            rules = self._rules.renewed(folder)
+            if rules is None:
+                continue
+            try:
+                names = [name for name, is_folder in listed_folder(self._root, folder) if is_folder]
+            except OSError as error:
+                self._note_unreadable(folder, error)
+                continue
+            prefix = folder + "/" if folder else ""
+            pending.extend(prefix + name for name in names if not rules.ignores(name, is_folder=True))
+        self._rules.forget(top)
+        if not top and (self._root / EXCLUDE_FOLDER).is_dir():
+            self._add(EXCLUDE_FOLDER)
+
+    def _add(self, folder: str) -> bool:
+        """Whether the folder was not watched before. Raises CannotWatch where the limit is reached."""
+        try:
+            return self._watches.add(folder)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.ENOMEM):
+                notice = Notice(NoticeKind.WATCH_LIMIT, WATCH_LIMIT.format(root=self._root))
+                raise CannotWatch(notice) from error
+            if not folder:
+                raise CannotWatch(Notice(NoticeKind.ROOT_GONE, f"cannot watch {self._root}: {error}")) from error
+            self._note_unreadable(folder, error)
+            return False
+
+    def _note_unreadable(self, folder: str, error: OSError) -> None:
+        if error.errno in VANISHED or folder in self._unreadable:
+            return
+        self._unreadable.add(folder)
+        message = f"{folder or self._root} cannot be watched and is left out ({error.strerror}); make it readable"
+        self._changes.add_notice(Notice(NoticeKind.UNREADABLE, message))
+
+    def _start_over(self) -> None:
+        """Events were lost, and with them what became of folders: all watches are made anew."""
+        self._watches.close()
+        self._watches = _Watches(self._root)
+        self._watch_below("")
+        self._changes.rescan(Notice(NoticeKind.OVERFLOW, OVERFLOW.format(root=self._root)))
+
+
+class _Watches:
+    """An inotify instance and the folder that each of its watches is on. Not thread-safe."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.folders: dict[int, str] = {}
+        self._watch_of: dict[str, int] = {}
+        self.descriptor = inotify_init()
+        if self.descriptor == -1:
+            error = ctypes.get_errno()
+            if error in (errno.EMFILE, errno.ENFILE):
+                raise CannotWatch(Notice(NoticeKind.INSTANCE_LIMIT, INSTANCE_LIMIT.format(root=root)))
+            raise CannotWatch(
+                Notice(NoticeKind.FAILED, f"inotify cannot be had: {os.strerror(error)}; {root} is polled")
+            )
+        os.set_inheritable(self.descriptor, False)
+        os.set_blocking(self.descriptor, False)
+
+    def add(self, folder: str) -> bool:
+        """Whether the folder was not watched before; raises OSError."""
+        watch = inotify_add_watch(self.descriptor, os.fsencode(self._root / folder), MASK)
+        if watch == -1:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error), folder)
+        if self.folders.get(watch) == folder:
+            return False
+        if watch in self.folders:  # it moved, of which the event is still under way
+            self.forget(watch)
+        self.folders[watch] = folder
+        self._watch_of[folder] = watch
+        return True
+
+    def forget(self, watch: int) -> None:
+        """The kernel gave the watch up."""
+        folder = self.folders.pop(watch)
+        if self._watch_of.get(folder) == watch:
+            del self._watch_of[folder]
+
+    def drop(self, folder: str) -> None:
+        """Give a watch back; events of it that are still under way are of an unknown watch then."""
+        watch = self._watch_of.pop(folder, None)
+        if watch is not None:
+            del self.folders[watch]
+            inotify_rm_watch(self.descriptor, watch)
+
+    def drop_below(self, folder: str) -> None:
+        prefix = folder + "/" if folder else ""
+        for known in [known for known in self._watch_of if known and known.startswith(prefix)]:
+            self.drop(known)
+
+    def read(self) -> bytes:
+        try:
+            return os.read(self.descriptor, READ_BYTES)
+        except BlockingIOError:
+            return b""
+
+    def close(self) -> None:
+        if self.descriptor != -1:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def _parsed(events: bytes) -> Iterator[tuple[int, int, str]]:
+    """Watch, mask and name of each event; the name is '' where the event is about the watched folder itself."""
+    at = 0
+    while at < len(events):
+        watch, mask, _, length = EVENT.unpack_from(events, at)
+        at += EVENT.size + length
+        yield watch, mask, os.fsdecode(events[at - length : at].rstrip(b"\0"))
