@@ -15,37 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Run = tuple[Tensor, Tensor]
-"""Keys and values of neighbouring positions, [num_positions, num_kv_heads, head_dim] each; any strides."""
+from kernels.attention.runs import Run, heads_first
+from kernels.attention.scratch import Scratch
 
 MAX_SCORES = 1 << 22
 """Scores of a block of queries: 8 MB of float32, a part of a last-level cache."""
 
 FEWEST_ROWS, MOST_ROWS = 128, 1024
 """Rows of a block's matrix product: fewer do not fill the matrix unit, more waste scores of keys that are hidden."""
-
-
-class Scratch:
-    """Memory for the intermediate values, kept from call to call: fresh pages cost more than the arithmetic."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
-        self._behind = torch.empty(0, 0)
-
-    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A tensor of that shape with anything in it, valid until the next `take` of that name and dtype."""
-        size = torch.Size(shape).numel()
-        buffer = self._buffers.get((name, dtype))
-        if buffer is None or buffer.numel() < size:
-            buffer = torch.empty(1 << (size - 1).bit_length(), dtype=dtype)
-            self._buffers[name, dtype] = buffer
-        return buffer[:size].view(shape)
-
-    def behind(self, num_tokens: int) -> Tensor:
-        """-inf where a key stands behind its query, else 0: float32 [num_tokens, num_tokens], not to be written."""
-        if len(self._behind) < num_tokens:
-            self._behind = torch.full((num_tokens, num_tokens), float("-inf")).triu_(1)
-        return self._behind[:num_tokens, :num_tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +45,8 @@ def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, windo
     by_head = out.view(num_tokens, num_kv_heads, group, head_dim).transpose(0, 1)
     packed = scratch.take("query", tuple(by_head.shape), torch.float32)
     packed.copy_(query.view(num_tokens, num_kv_heads, group, head_dim).transpose(0, 1))
-    keys = _heads_first([keys for keys, _ in runs], scratch, "keys", torch.float32)
-    values = _heads_first([values for _, values in runs], scratch, "values", _dtype_of_shares(query.dtype))
+    keys = heads_first([keys for keys, _ in runs], scratch, "keys", torch.float32)
+    values = heads_first([values for _, values in runs], scratch, "values", _dtype_of_shares(query.dtype))
     for block in _blocks(num_tokens, seq_len, num_kv_heads, group, window):
         rows = packed[block.heads, block.first_token : block.last_token]
         seen = slice(block.first_key, block.last_key)
@@ -99,19 +76,6 @@ def _shares(scores: Tensor, scratch: Scratch, dtype: torch.dtype) -> Tensor:
 def _dtype_of_shares(dtype: torch.dtype) -> torch.dtype:
     """bf16 stays, as everywhere in the field; a CPU multiplies no float16."""
     return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
-
-
-def _heads_first(parts: Sequence[Tensor], scratch: Scratch, name: str, dtype: torch.dtype) -> Tensor:
-    """The parts behind one another as `dtype`, [num_kv_heads, seq_len, head_dim]; a single one is not copied."""
-    if len(parts) == 1 and parts[0].dtype == dtype:
-        return parts[0].transpose(0, 1)
-    _, num_kv_heads, head_dim = parts[0].shape
-    whole = scratch.take(name, (num_kv_heads, sum(part.shape[0] for part in parts), head_dim), dtype)
-    start = 0
-    for part in parts:
-        whole[:, start : start + part.shape[0]].copy_(part.transpose(0, 1))
-        start += part.shape[0]
-    return whole
 
 
 def _blocks(num_tokens: int, seq_len: int, num_kv_heads: int, group: int, window: int | None) -> Iterator[_Block]:

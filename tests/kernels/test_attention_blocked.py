@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.attention import blocked, causal_attention, dispatch
-from kernels.attention.blocked import Run, Scratch
+from kernels.attention import Run, Scratch, blocked, causal_attention, few_rows
 from kernels.attention.reference import causal_attention as reference_attention
 
 BOUND = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
 """Of the error relative to float32's result; the last two are a few roundings of the dtype."""
+
+Attend = Callable[[Tensor, Sequence[Run], Scratch, int | None], Tensor]
 
 
 class PoisonedScratch(Scratch):
@@ -44,27 +45,32 @@ def check(
     window: int | None,
     dtype: torch.dtype,
     cuts: Sequence[int] = (),
+    attend: Attend = blocked.causal_attention,
 ) -> None:
     num_kv_heads, group, head_dim = heads
     query = torch.randn(num_tokens, num_kv_heads * group, head_dim).to(dtype)
     keys, values = torch.randn(2, seq_len, num_kv_heads, head_dim).to(dtype)
-    actual = causal_attention(query, scattered(keys, values, cuts), PoisonedScratch(), window)
+    actual = attend(query, scattered(keys, values, cuts), PoisonedScratch(), window)
     expected = reference_attention(query.float(), keys.transpose(0, 1).float(), values.transpose(0, 1).float(), window)
     error = float((actual.float() - expected).norm() / expected.norm())
     assert actual.dtype == dtype
+    assert actual.is_contiguous()
     assert error < BOUND[dtype], f"error {error:.2g}"
 
 
-@settings(max_examples=150)
-@given(data=st.data(), dtype=st.sampled_from(list(BOUND)), seed=st.integers(0, 1 << 30))
-def test_equals_the_reference(data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
+WAYS: list[Attend] = [causal_attention, blocked.causal_attention, few_rows.causal_attention]
+
+
+@settings(max_examples=200)
+@given(data=st.data(), dtype=st.sampled_from(list(BOUND)), attend=st.sampled_from(WAYS), seed=st.integers(0, 1 << 30))
+def test_equals_the_reference(data: st.DataObject, dtype: torch.dtype, attend: Attend, seed: int) -> None:
     torch.manual_seed(seed)
     num_tokens = data.draw(st.sampled_from([1, 1, 2, 3, 17, 70]))
     seq_len = num_tokens + data.draw(st.sampled_from([0, 1, 5, 64, 300]))
     heads = data.draw(st.sampled_from([(1, 1, 8), (2, 7, 64), (3, 3, 64), (1, 6, 128), (4, 1, 16)]))
     window = data.draw(st.none() | st.integers(1, seq_len + 3))
     cuts = data.draw(st.lists(st.integers(1, seq_len - 1), max_size=3)) if seq_len > 1 else []
-    check(num_tokens, seq_len, heads, window, dtype, cuts)
+    check(num_tokens, seq_len, heads, window, dtype, cuts, attend)
 
 
 @pytest.mark.parametrize("window", [None, 7, 130])
@@ -90,13 +96,6 @@ def test_a_block_keeps_to_its_size() -> None:
         covered = {(token, head) for b in blocks for token in range(b.first_token, b.last_token)
                    for head in range(num_kv_heads)[b.heads]}  # fmt: skip
         assert len(covered) == num_tokens * num_kv_heads
-
-
-@pytest.mark.parametrize("num_keys", [dispatch.LEAST_KEYS - 1, dispatch.LEAST_KEYS, dispatch.LEAST_KEYS + 1])
-def test_a_single_query_over_many_keys(num_keys: int) -> None:
-    torch.manual_seed(num_keys)
-    check(1, num_keys, (2, 7, 64), None, torch.bfloat16)
-    check(1, num_keys, (2, 7, 64), num_keys - 1, torch.bfloat16)
 
 
 def test_bf16_products_are_asked_for_where_they_are_exact_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,50 @@
+"""Memory that attention keeps from call to call."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.attention.reference import causal_mask
+
+FEWEST_COLUMNS = 512
+"""Keys that a bias is made for at least."""
+
+
+class Scratch:
+    """Memory for the intermediate values, kept from call to call: fresh pages cost more than the arithmetic."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
+        self._behind = torch.empty(0, 0)
+        self._biases: dict[tuple[int, int, int | None, torch.dtype], Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor of that shape with anything in it, valid until the next `take` of that name and dtype."""
+        size = torch.Size(shape).numel()
+        buffer = self._buffers.get((name, dtype))
+        if buffer is None or buffer.numel() < size:
+            buffer = torch.empty(1 << (size - 1).bit_length(), dtype=dtype)
+            self._buffers[name, dtype] = buffer
+        return buffer[:size].view(shape)
+
+    def behind(self, num_tokens: int) -> Tensor:
+        """-inf where a key stands behind its query, else 0: float32 [num_tokens, num_tokens], not to be written."""
+        if len(self._behind) < num_tokens:
+            self._behind = torch.full((num_tokens, num_tokens), float("-inf")).triu_(1)
+        return self._behind[:num_tokens, :num_tokens]
+
+    def bias(self, num_tokens: int, group: int, window: int | None, num_keys: int, dtype: torch.dtype) -> Tensor:
+        """-inf where a key is hidden, else 0: [num_tokens * group, num_keys], not to be written; rows by token.
+
+        Of the sequence's last `num_keys` keys, for its last tokens. What is hidden depends on how far a key is from
+        the end alone, so one tensor for each number of tokens serves all lengths.
+        """
+        name = (num_tokens, group, window, dtype)
+        known = self._biases.get(name)
+        if known is None or known.shape[1] < num_keys:
+            columns = 1 << (max(num_keys, FEWEST_COLUMNS) - 1).bit_length()
+            hidden = ~causal_mask(num_tokens, columns, torch.device("cpu"), window)
+            known = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+            known = self._biases[name] = known.repeat_interleave(group, dim=0)
+        return known[:, known.shape[1] - num_keys :]
