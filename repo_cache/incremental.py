@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from repo_cache.text_change import TextChange, text_change
+from repo_cache.safe_cuts import SafeCuts
+from repo_cache.text_change import TextChange, num_equal, num_equal_from_the_end, text_change
 from repo_cache.tokenizer import BPETokenizer
 
 
@@ -57,9 +58,68 @@ def restored(tokenizer: BPETokenizer, token_ids: NDArray[np.uint32], data: bytes
 
 
 def reencoded(tokenizer: BPETokenizer, old: EncodedText, data: bytes) -> Reencoded:
-    """The next version of `old`; raises as `encoded` does."""
+    """The next version of `old`, equal to `encoded(tokenizer, data)`; raises as that does.
+
+    Let p be the last safe cut (`safe_cuts.py`) with its context before the change, and q the first one with its context
+    behind it. Both are safe in the old text and in the new one, as the contexts are in both. So, for either text,
+    T(text) = T(text[:p]) + T(text[p:q]) + T(text[q:]), of which the first part and the last are the same for both:
+    their ids are those of the old text, and only what is between p and q is encoded. That one of the old text's tokens
+    ends at p, and one at q, follows from the same sum.
+    """
     change = text_change(old.data, data)
     if change is None:
         return Reencoded(old, None, TokenChange(0, 0, 0), 0)
-    new = encoded(tokenizer, data)
-    return Reencoded(new, change, TokenChange(0, len(old.token_ids), len(new.token_ids)), len(new.token_ids))
+    window = _window(tokenizer.safe_cuts, data, change)
+    shift = change.old_end - change.new_end
+    first, behind = _num_tokens(old, window.start), _num_tokens(old, window.stop + shift)
+    ids = np.array(tokenizer.encode(_decoded(data, window)), np.uint32)
+    ends = tokenizer.token_ends(ids) + np.uint32(window.start)
+    ends_behind = old.token_ends[behind:] - np.uint32(shift % (1 << 32))  # unsigned numbers count round
+    text = EncodedText(
+        data,
+        _read_only(np.concatenate([old.token_ids[:first], ids, old.token_ids[behind:]])),
+        _read_only(np.concatenate([old.token_ends[:first], ends, ends_behind])),
+    )
+    tokens = _narrowed(old, text, change, TokenChange(first, behind, first + len(ids)))
+    return Reencoded(text, change, tokens, len(ids))
+
+
+def _window(cuts: SafeCuts | None, data: bytes, change: TextChange) -> range:
+    """The bytes of the new text to be encoded."""
+    if cuts is None:
+        return range(len(data))
+    return range(cuts.last_before(data, change.start), cuts.first_behind(data, change.new_end))
+
+
+def _decoded(data: bytes, window: range) -> str:
+    """The window's text; what is outside is known to be UTF-8, as the old text was."""
+    try:
+        return data[window.start : window.stop].decode()
+    except UnicodeDecodeError:
+        data.decode()  # raises with the place in all of the text
+        raise
+
+
+def _num_tokens(text: EncodedText, num_bytes: int) -> int:
+    """How many tokens the first bytes are, at whose end one ends."""
+    number = int(text.token_ends.searchsorted(np.uint32(num_bytes), side="right"))
+    assert num_bytes == (int(text.token_ends[number - 1]) if number else 0), "a safe cut lies between two tokens"
+    return number
+
+
+def _narrowed(old: EncodedText, new: EncodedText, change: TextChange, tokens: TokenChange) -> TokenChange:
+    """Without the tokens at both ends that are the same ones, and hold nothing of the text's change."""
+    first, second = old.token_ids[tokens.start : tokens.old_end], new.token_ids[tokens.start : tokens.new_end]
+    shorter = min(len(first), len(second))
+    before = old.token_ends.searchsorted(np.uint32(change.start), side="right")  # tokens that end before the change
+    behind = old.token_ends.searchsorted(np.uint32(change.old_end)) + 1 if change.old_end else 0
+    start = min(num_equal(first[:shorter], second[:shorter]), int(before) - tokens.start)
+    rest = shorter - start
+    end = num_equal_from_the_end(first[len(first) - rest :], second[len(second) - rest :])
+    end = max(0, min(end, tokens.old_end - int(behind)))
+    return TokenChange(tokens.start + start, tokens.old_end - end, tokens.new_end - end)
+
+
+def _read_only(array: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    array.flags.writeable = False
+    return array

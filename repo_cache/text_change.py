@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK_BYTES = 1 << 16
-"""Compared at once: small enough to stay in the cache, large enough that Python's part does not count."""
+T = TypeVar("T", np.uint8, np.uint32)
+
+_BLOCK = 1 << 16
+"""Elements compared at once: few enough to stay in the cache, so many that Python's part does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +33,33 @@ def text_change(old: bytes, new: bytes) -> TextChange | None:
         return None
     first, second = np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8)
     shorter = min(len(old), len(new))
-    start = _num_equal(first[:shorter], second[:shorter])
+    start = num_equal(first[:shorter], second[:shorter])
     while _inside_character(old, start) or _inside_character(new, start):
         start -= 1
     rest = shorter - start
-    num_behind = _num_equal(first[len(old) - rest :][::-1], second[len(new) - rest :][::-1])
+    num_behind = num_equal_from_the_end(first[len(old) - rest :], second[len(new) - rest :])
     while _inside_character(old, len(old) - num_behind):  # what follows is the same in both
         num_behind -= 1
     return TextChange(start, len(old) - num_behind, len(new) - num_behind)
 
 
-def _num_equal(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> int:
-    """How many bytes two arrays of one length have in common at their beginning."""
-    for begin in range(0, len(first), _BLOCK_BYTES):
-        differs = first[begin : begin + _BLOCK_BYTES] != second[begin : begin + _BLOCK_BYTES]
+def num_equal(first: NDArray[T], second: NDArray[T]) -> int:
+    """How many elements two arrays of one length have in common at their beginning."""
+    for begin in range(0, len(first), _BLOCK):
+        differs = first[begin : begin + _BLOCK] != second[begin : begin + _BLOCK]
         place = int(differs.argmax())
         if differs[place]:
             return begin + place
+    return len(first)
+
+
+def num_equal_from_the_end(first: NDArray[T], second: NDArray[T]) -> int:
+    """How many elements two arrays of one length have in common at their end."""
+    for end in range(len(first), 0, -_BLOCK):
+        differs = first[max(0, end - _BLOCK) : end] != second[max(0, end - _BLOCK) : end]
+        place = int(differs[::-1].argmax())
+        if differs[len(differs) - 1 - place]:
+            return len(first) - end + place
     return len(first)
 
 

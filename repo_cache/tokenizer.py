@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -13,12 +14,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from repo_cache.errors import TokenizerError
-
-QWEN2_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""The pre-tokenizer of Qwen2's own `tokenizer.json`."""
+from repo_cache.safe_cuts import QWEN2_REGEX, SafeCuts, safe_cuts
 
 PROBE = "x  e\u0301 \u212b\r\n\tÀ\u200d\n"
 """Text that a lossy tokenizer gives back changed: blanks, decomposed and compatibility characters, line endings."""
@@ -49,6 +45,7 @@ class BPETokenizer:
             tokenizer.normalizer = None  # it rewrites decomposed characters, and a file must come back as it was
         tokenizer.no_truncation()  # a `tokenizer.json` may ask for it
         tokenizer.no_padding()
+        tokenizer.model.dropout = None  # so that a text has the same ids each time
         self._controls = tokenizer
         description = tokenizer.to_str()
         self.fingerprint = blake2b(f"{tokenizers.__version__} {description}".encode(), digest_size=16).digest()
@@ -56,6 +53,8 @@ class BPETokenizer:
         self._plain = Tokenizer.from_str(description)
         self._plain.encode_special_tokens = True
         self._token_bytes = _token_bytes(tokenizer)
+        self.safe_cuts = _safe_cuts(tokenizer)
+        """Where a text may be cut and its parts encoded apart; None where nothing is proven of the pre-tokenizer."""
         self._token_lens = np.array([len(token) for token in self._token_bytes], np.uint32)
         self._missing_bytes = bytes({*range(256)} - {token[0] for token in self._token_bytes if len(token) == 1})
         added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
@@ -180,6 +179,14 @@ def _token_bytes(tokenizer: Tokenizer) -> list[bytes]:
         raise TokenizerError(f"the vocabulary is not byte-level: it holds the character {error.args[0]!r}") from None
 
 
+def _safe_cuts(tokenizer: Tokenizer) -> SafeCuts | None:
+    added = tokenizer.get_added_tokens_decoder().values()
+    reach_out = any(token.single_word or token.lstrip or token.rstrip for token in added)
+    if tokenizer.normalizer is not None or tokenizer.pre_tokenizer is None or reach_out:
+        return None
+    return safe_cuts(json.loads(tokenizer.pre_tokenizer.__getstate__()), [token.content for token in added])
+
+
 def _merge_pair(merge: str) -> tuple[str, str]:
     left, blank, right = merge.partition(" ")
     if not (left and blank and right):
@@ -195,7 +202,7 @@ def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
     """
     match kind:
         case "qwen2":
-            split: pre_tokenizers.PreTokenizer = pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated")
+            split: pre_tokenizers.PreTokenizer = pre_tokenizers.Split(Regex(QWEN2_REGEX), behavior="isolated")
             return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
         case "smollm":
             split = pre_tokenizers.Digits(individual_digits=True)

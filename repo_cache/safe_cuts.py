@@ -1,0 +1,170 @@
+r"""Where a text may be cut in two so that the ids of its parts, one behind the other, are the ids of the whole.
+
+A byte-level BPE tokenizer takes three steps: it finds the added tokens, cuts what lies between them into pre-tokens by
+a regex, and merges bytes inside each pre-token. With T for all of it, a *safe cut* is a place between two characters of
+which a few neighbours, its context, prove that T(x + y) = T(x) + T(y) whatever else x and y hold:
+
+1. Added tokens. No added token, control tokens that stay text included, has the cut's two characters side by side
+   inside itself. So none lies across the cut, and which ones are found in x and in y is what is found in each alone:
+   they are found from left to right, and what is found depends on nothing behind it but its own characters.
+2. The regex. No alternative of it matches a text in which the two characters stand side by side there. Its alternatives
+   together match every character, so the matches tile the text, and one of them ends at the cut. None looks back, so
+   the matches in y are those of y alone. The only one that looks ahead is `\s+(?!\S)`, by one character; a match that
+   ends at the cut is of that kind only where the cut stands behind a blank. Behind other characters, the matches in x
+   are those of x alone: all that the regex could have taken beyond the cut would lie across it.
+3. Merges know one pre-token only.
+
+Behind blanks there are three kinds of cuts more, proven one by one:
+
+- Before the last blank of a run of two or more, a character that is none behind the run. `\s+(?!\S)` takes the run
+  but its last blank; with the text ending at the cut it takes all of what is left: the same. This fails where what
+  follows the run is an added token (the run is then the end of its piece, and stays whole), or is cut off before the
+  regex comes (digits, where they are split first); so the context rules out the first characters of such.
+- Qwen's regex, the beginning of a line that is not empty. `\s*[\r\n]+` stands before `\s+(?!\S)`, takes what the run
+  of blanks holds up to its last line end, and looks at nothing behind that; punctuation takes line ends by `[\r\n]*`.
+- Digits that are split first: before each of them.
+
+And Qwen's regex puts one character that is neither letter, digit nor line end to the letters behind it, but of two or
+more marks of punctuation in a row the last one belongs to the others: ` ?[^\s\p{L}\p{N}]+` takes them all, from the
+first on. That fails where a piece begins between them, so the first must not be the last character of an added token.
+
+Characters that are not ASCII are letters to one version of Unicode and unknown to the next. Contexts ask of them only
+that they are no blanks; U+180E, which was one once, and control characters are in no context at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+QWEN2_REGEX = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Qwen2, Qwen2.5 and Qwen3 cut; Llama 3 cuts digits by threes and all else the same."""
+
+LLAMA3_REGEX = QWEN2_REGEX.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+
+_BLANKS = r"\t-\r "
+_PUNCTUATION = r"!-/:-@\[-`{-~"
+_OTHER = r"[^\x00-\x7f\x85\xa0\u1680\u180e\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+"""Not ASCII, and no blank in any version of Unicode."""
+
+_FIRST_WINDOW_CHARS = 64
+
+
+class SafeCuts:
+    """The safe cuts of one tokenizer, found by their contexts alone, so from any place in a text."""
+
+    def __init__(self, cut: str) -> None:
+        self._cut = re.compile(cut)
+
+    def last_before(self, data: bytes, end: int) -> int:
+        """The last cut with its context in `data[:end]`, which are whole characters of UTF-8; 0 where there is none."""
+        size = _FIRST_WINDOW_CHARS
+        while True:
+            begin = _character_start(data, max(0, end - size))
+            text = data[begin:end].decode()
+            for place in range(len(text) - 1, 0, -1):
+                if self._cut.match(text, place):
+                    return begin + len(text[:place].encode())
+            if begin == 0:
+                return 0
+            size *= 4
+
+    def first_behind(self, data: bytes, begin: int) -> int:
+        """The first cut with its context in `data[begin:]`, which are whole characters; the length where none is."""
+        size = _FIRST_WINDOW_CHARS
+        while True:
+            end = _character_start(data, min(len(data), begin + size))
+            text = data[begin:end].decode()
+            found = self._cut.search(text, 1)
+            if found:
+                return begin + len(text[: found.start()].encode())
+            if end == len(data):
+                return end
+            size *= 4
+
+    def places(self, text: str) -> list[int]:
+        """All safe cuts of a text, in characters."""
+        return [found.start() for found in self._cut.finditer(text, 1)]
+
+
+def safe_cuts(pre_tokenizer: object, added_tokens: Iterable[str]) -> SafeCuts | None:
+    """The cuts that are safe for a pre-tokenizer, as `tokenizer.json` describes it; None for one that is not known.
+
+    `added_tokens` are all that are searched for, control tokens too; none of them asks for blanks or word borders
+    around it.
+    """
+    contexts = _contexts(pre_tokenizer)
+    if contexts is None:
+        return None
+    tokens = sorted(set(added_tokens))
+    first, last = ({token[place] for token in tokens} for place in (0, -1))
+    pairs = {token[place : place + 2] for token in tokens for place in range(len(token) - 1)}
+    alternatives = "|".join(contexts)
+    alternatives = alternatives.replace("NOT_FIRST", _none_of(first)).replace("NOT_LAST", _none_of(last))
+    return SafeCuts(rf"{_not_inside(pairs)}(?:{alternatives})")
+
+
+def _not_inside(pairs: set[str]) -> str:
+    """An assertion that the characters around a place are none of the pairs."""
+    if not pairs:
+        return ""
+    behind = "".join(sorted({re.escape(pair[1]) for pair in pairs}))
+    return rf"(?![{behind}](?<={'|'.join(re.escape(pair) for pair in sorted(pairs))}))"
+
+
+def _none_of(characters: set[str]) -> str:
+    return f"(?![{''.join(re.escape(character) for character in sorted(characters))}])" if characters else ""
+
+
+def _contexts(pre_tokenizer: object) -> list[str] | None:
+    """Regexes of places, by kind of pre-tokenizer; see the top of the file for why each of them is safe."""
+    match pre_tokenizer:
+        case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
+            return [*_COMMON, *_GPT2]
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Digits", "individual_digits": True},
+                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+            ],
+        }:
+            return [*_COMMON, *_GPT2, *_SINGLE_DIGITS, *_DIGITS_FIRST]
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False},
+                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+            ],
+        }:
+            return {QWEN2_REGEX: [*_COMMON, *_QWEN, *_SINGLE_DIGITS], LLAMA3_REGEX: [*_COMMON, *_QWEN]}.get(regex)
+    return None
+
+
+_COMMON = [
+    rf"(?<=[A-Za-z])(?=[{_BLANKS}{_PUNCTUATION}0-9])",
+    rf"(?<=[0-9])(?=[{_BLANKS}{_PUNCTUATION}A-Za-z])",
+    rf"(?<=[{_PUNCTUATION}])(?=[\t\v\f 0-9])",  # line ends are put to punctuation by Qwen's regex
+    rf"(?<={_OTHER})(?=[\t\v\f ])",
+]
+_GPT2 = [
+    rf"(?<=[{_PUNCTUATION}])(?=[\r\n])",
+    rf"(?<={_OTHER})(?=[\r\n])",
+    rf"(?<=[{_PUNCTUATION}])(?<!')(?=[A-Za-z])",  # 's and the like are one pre-token
+    rf"(?<=[{_BLANKS}])(?=[{_BLANKS}]NOT_FIRST[{_PUNCTUATION}A-Za-z])",
+]
+_QWEN = [
+    rf"(?<=[\r\n])(?=[\t ]*(?:[!-~]|{_OTHER}))",
+    rf"(?<=[\t ])(?=[\t ]NOT_FIRST(?:[!-~]|{_OTHER}))",
+    rf"(?<=NOT_LAST[{_PUNCTUATION}][{_PUNCTUATION}])(?=[A-Za-z])",
+]
+_SINGLE_DIGITS = [r"(?<=[0-9])(?=[0-9])"]
+_DIGITS_FIRST = [rf"(?<=[{_BLANKS}])(?=[0-9])"]
+
+
+def _character_start(data: bytes, offset: int) -> int:
+    while 0 < offset < len(data) and data[offset] & 0xC0 == 0x80:
+        offset -= 1
+    return offset
