@@ -100,7 +100,14 @@ class RepoCache:
         made = cls(folder, workspace, rules, kept, rescan_seconds)
         try:
             if watch:
-                made._watcher = Watcher(folder, rules, made._hear, debounce_s=debounce_seconds, polling=polling)
+                made._watcher = Watcher(
+                    folder,
+                    rules,
+                    made._hear,
+                    debounce_s=debounce_seconds,
+                    polling=polling,
+                    max_file_bytes=max_file_bytes,
+                )
                 made._watcher.start()  # before the walk, so that nothing is missed between the two
             made._look(lambda: workspace.reconcile(progress))
             for text in said:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from repo_cache.batches import Notice
@@ -22,16 +22,20 @@ MAX_NOTICES = 20
 class Update:
     """From one snapshot to a later one: what making it took, and what there is to say about the watching.
 
-    `num_encoded` counts the tokens that were encoded anew, `num_tokens` those of the files that were read and had
-    changed, `milliseconds` the time from the first look at a file to the snapshot.
+    `encoded` has the number of tokens that were encoded anew for each file that was read and had changed, which is 0
+    where its content was known; `milliseconds` is the time from the first look at a file to the snapshot.
     """
 
     since: Snapshot
     snapshot: Snapshot
-    num_encoded: int = 0
-    num_tokens: int = 0
+    encoded: Mapping[str, int] = field(default_factory=dict)
     milliseconds: float = 0.0
     notices: tuple[Notice, ...] = ()
+
+    @property
+    def num_encoded(self) -> int:
+        """Of all files."""
+        return sum(self.encoded.values())
 
     @cached_property
     def changes(self) -> Changes:
@@ -43,8 +47,7 @@ class Update:
         return replace(
             later,
             since=self.since,
-            num_encoded=self.num_encoded + later.num_encoded,
-            num_tokens=self.num_tokens + later.num_tokens,
+            encoded={**self.encoded, **{path: self.encoded.get(path, 0) + num for path, num in later.encoded.items()}},
             milliseconds=self.milliseconds + later.milliseconds,
             notices=(*self.notices, *later.notices)[-MAX_NOTICES:],
         )

@@ -53,8 +53,7 @@ class _Found:
     tokens: dict[str, FileTokens] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    num_encoded: int = 0
-    num_tokens: int = 0
+    encoded: dict[str, int] = field(default_factory=dict)
 
 
 class Workspace:
@@ -154,7 +153,7 @@ class Workspace:
         before = self.snapshot
         self.snapshot = _next_snapshot(before, found)
         milliseconds = (time.perf_counter() - started) * 1e3
-        return Update(before, self.snapshot, found.num_encoded, found.num_tokens, milliseconds)
+        return Update(before, self.snapshot, found.encoded, milliseconds)
 
     def _changed(self, seen: Scan, found: _Found) -> dict[str, FileStat]:
         """The files to be read; those whose stat vouches for what is known are found without."""
@@ -180,13 +179,16 @@ class Workspace:
             self._take(self._read_chunk(list(files), in_bulk=False), found)
             return
         done_files = done_bytes = 0
-        with ThreadPoolExecutor(_num_threads(), "hunk-index") as pool:
+        pool = ThreadPoolExecutor(_num_threads(), "hunk-index")
+        try:
             for outcomes in pool.map(lambda chunk: self._read_chunk(chunk, in_bulk=True), _chunks(files)):
                 self._take(outcomes, found)
                 done_files += len(outcomes)
                 done_bytes += sum(files[outcome.path].size for outcome in outcomes)
                 if progress is not None:
                     progress(IndexProgress(done_files, len(files), done_bytes, of_bytes))
+        finally:
+            pool.shutdown(cancel_futures=True)  # whoever presses Ctrl-C does not wait for the rest
 
     def _read_chunk(self, paths: list[str], *, in_bulk: bool) -> list[_Outcome]:
         """Read these files and make their tokens. Changes nothing here: several threads do it at once."""
@@ -217,8 +219,8 @@ class Workspace:
                 self._known.pop(outcome.path, None)
             if outcome.tokens is not None:
                 found.tokens[outcome.path] = outcome.tokens
-                found.num_encoded += outcome.num_encoded
-                found.num_tokens += len(outcome.tokens) if outcome.changed else 0
+                if outcome.changed:
+                    found.encoded[outcome.path] = outcome.num_encoded
             elif outcome.reason:
                 found.skipped[outcome.path] = outcome.reason
             else:

@@ -13,6 +13,7 @@ import typer
 from agent_runtime.cli.apply import apply_command
 from agent_runtime.cli.models import models
 from agent_runtime.cli.serve import serve_command
+from agent_runtime.cli.watch import watch_command
 from agent_runtime.errors import HunkError
 from agent_runtime.process import settle
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.add_typer(models)
 app.command("apply")(apply_command)
 app.command("serve")(serve_command)
+app.command("watch")(watch_command)
 
 
 @app.callback(invoke_without_command=True)
