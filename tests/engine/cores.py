@@ -16,6 +16,7 @@ from engine.kv_pool import page_bytes
 from engine.model import Decoder
 from engine.sampling import Sampler
 from engine.scheduling import SchedulerConfig
+from engine.speculation.pass_times import PassTimes
 from engine.stopping import StopFinder
 from engine.types import GenerationRequest, GenerationResult, GenerationUsage, Output, Proposer
 from tests.engine.tiny import MISTRAL, TOKEN_BYTES, tiny_config, tiny_parameters
@@ -31,8 +32,14 @@ def tiny_model(*, windowed: bool = False) -> Decoder:
 
 
 def make_core(
-    *, num_pages: int = 64, model: Decoder | None = None, clock: Callable[[], float] = lambda: 0.0, **limits: Any
+    *,
+    num_pages: int = 64,
+    model: Decoder | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
+    rows_are_free: bool = False,
+    **limits: Any,
 ) -> EngineCore:
+    """With `rows_are_free`, whatever has any chance to be right is drafted, and the branches of drafts."""
     model = model or tiny_model()
     kv_bytes = num_pages * page_bytes(model.config, PAGE_SIZE, torch.float32)
     config = EngineConfig(
@@ -42,7 +49,10 @@ def make_core(
         scheduler=SchedulerConfig(**({"max_num_seqs": 8} | limits)),
         check_integrity=True,
     )
-    return EngineCore(model, TOKEN_BYTES, config, clock)
+    with pytest.MonkeyPatch.context() as patch:
+        if rows_are_free:
+            patch.setattr("engine.timed_passes.PassTimes", lambda: PassTimes({1: 1.0, 1024: 1.0}))
+        return EngineCore(model, TOKEN_BYTES, config, clock)
 
 
 @torch.inference_mode()

@@ -26,7 +26,7 @@ from engine.sampling.stream import uniform
 from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model
-from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
+from tests.engine.drafters import AlwaysWrong, Fork, Forking, Oracle, RandomDraft
 from tests.engine.tiny import VOCAB_SIZE, tiny_config, tiny_parameters
 
 
@@ -43,6 +43,7 @@ DRAFTERS: dict[str, Callable[[Sequence[int], int], Proposer]] = {
     "always wrong": lambda target, _: AlwaysWrong(target, VOCAB_SIZE),
     "random": lambda target, seed: RandomDraft(target, VOCAB_SIZE, seed),
     "merge": merged,
+    "forking": lambda target, seed: Forking(target, VOCAB_SIZE, seed),
 }
 
 requests = st.builds(
@@ -64,14 +65,14 @@ requests = st.builds(
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @settings(max_examples=15)
-@given(request_=requests, seed=st.integers(0, 99), rows=st.sampled_from([3, 64]))
+@given(request_=requests, seed=st.integers(0, 99), rows=st.sampled_from([3, 64]), rows_are_free=st.booleans())
 def test_a_draft_changes_no_token_no_text_and_no_log_probability(
-    drafter: str, request_: GenerationRequest, seed: int, rows: int
+    drafter: str, request_: GenerationRequest, seed: int, rows: int, rows_are_free: bool
 ) -> None:
     """float32; the LM head in blocks that drafts fill several times, and in one."""
     model = tiny_model()
     free = alone(model, replace(request_, stop_ids=frozenset(), stop=()))
-    core = make_core(model=model)
+    core = make_core(model=model, rows_are_free=rows_are_free)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engine.verification.LM_HEAD_ROWS", rows)
         result = run_one(core, request_, DRAFTERS[drafter](free.token_ids, seed))
@@ -100,7 +101,17 @@ def test_an_oracle_needs_few_passes_and_a_wrong_draft_as_many_as_none(temperatur
 NUM_SEEDS, FEW_TOKENS = 2400, 6
 
 
-def pairs(core: EngineCore) -> Tensor:
+def either(seed: int) -> Proposer:
+    """One of two first tokens."""
+    return Oracle([seed % 2])
+
+
+def both(seed: int) -> Proposer:
+    """Both of them, one as the branch."""
+    return Fork([seed % 2], 0, [1 - seed % 2])
+
+
+def pairs(core: EngineCore, drafter: Callable[[int], Proposer] = either) -> Tensor:
     """How often each pair of tokens is drawn, [FEW_TOKENS, FEW_TOKENS], with one of two first tokens as the draft.
 
     With each of them as the draft equally often, a rule that favours what is drafted would favour all alike.
@@ -109,7 +120,7 @@ def pairs(core: EngineCore) -> Tensor:
     for first_seed in range(0, NUM_SEEDS, 60):
         for seed in range(first_seed, first_seed + 60):
             request = GenerationRequest(prompt=[1, 2], max_new_tokens=2, temperature=4.0, seed=seed)
-            core.add(request, Oracle([seed % 2]))
+            core.add(request, drafter(seed))
         for result in drain(core).results.values():
             counts[result.token_ids] += 1
     return counts
@@ -138,9 +149,9 @@ MOST_DEVIATION = 68.0
 """99.9 % of a chi square with 36 degrees of freedom."""
 
 
-def few_token_core() -> EngineCore:
+def few_token_core(*, rows_are_free: bool = False) -> EngineCore:
     model = Decoder(tiny_parameters(tiny_config(vocab_size=FEW_TOKENS), seed=3))
-    return make_core(num_pages=200, model=model, max_num_seqs=60)
+    return make_core(num_pages=200, model=model, max_num_seqs=60, rows_are_free=rows_are_free)
 
 
 def test_sampled_pairs_of_tokens_follow_the_model_with_a_draft_at_work() -> None:
@@ -150,6 +161,15 @@ def test_sampled_pairs_of_tokens_follow_the_model_with_a_draft_at_work() -> None
     assert deviation(counts, expected) < MOST_DEVIATION
     accepted = core.drafted["draft"].accepted
     assert NUM_SEEDS / 6 < accepted < NUM_SEEDS / 3
+
+
+def test_so_they_do_where_the_draft_forks() -> None:
+    core = few_token_core(rows_are_free=True)
+    counts, expected = pairs(core, both), probabilities(core.model)
+    assert deviation(counts, expected) < MOST_DEVIATION
+    accepted = core.drafted["trunk"].accepted + core.drafted["other"].accepted
+    assert accepted > NUM_SEEDS / 3, "of both"
+    assert core.drafted["other"].accepted > NUM_SEEDS / 6
 
 
 def test_a_rule_that_accepts_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +197,20 @@ class DraftedLives(RuleBasedStateMachine):
     with a check of the books.
     """
 
-    @initialize(num_pages=st.sampled_from([18, 24, 40]), max_batched_tokens=st.sampled_from([5, 40, 512]))
-    def start(self, num_pages: int, max_batched_tokens: int) -> None:
-        self.core = make_core(num_pages=num_pages, max_num_seqs=4, max_batched_tokens=max_batched_tokens)
+    @initialize(
+        num_pages=st.sampled_from([18, 24, 40]),
+        max_batched_tokens=st.sampled_from([5, 40, 512]),
+        windowed=st.booleans(),
+        rows_are_free=st.booleans(),
+    )
+    def start(self, num_pages: int, max_batched_tokens: int, windowed: bool, rows_are_free: bool) -> None:
+        self.core = make_core(
+            num_pages=num_pages,
+            model=tiny_model(windowed=windowed),
+            rows_are_free=rows_are_free,
+            max_num_seqs=4,
+            max_batched_tokens=max_batched_tokens,
+        )
         self.collected = Collected()
         self.expected: dict[int, GenerationResult] = {}
         self.ended: list[list[int]] = [PROMPT]
