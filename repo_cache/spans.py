@@ -46,6 +46,10 @@ class FileSpans:
     block_spans: NDArray[np.uint32]
     """The number of spans before each block, [num_blocks]."""
 
+    def __post_init__(self) -> None:
+        for array in self._arrays():
+            array.flags.writeable = False
+
     def __len__(self) -> int:
         return len(self.ends)
 
@@ -78,6 +82,33 @@ class FileSpans:
     def index_at(self, token: int) -> int:
         """The index of the span that holds a token."""
         return int(np.searchsorted(self.ends, np.uint32(token), side="right"))
+
+    def replaced(
+        self, first: int, last: int, made: FileSpans, *, more_bytes: int, more_tokens: int, more_lines: int
+    ) -> FileSpans:
+        """Put `made` in the place of blocks [first, last); what is behind them moves by so much."""
+        start = int(self.block_spans[first]) if first < len(self.block_spans) else len(self)
+        stop = int(self.block_spans[last]) if last < len(self.block_spans) else len(self)
+        more_spans = start + len(made) - stop
+        return FileSpans(
+            ends=np.concatenate([self.ends[:start], made.ends, _moved(self.ends[stop:], more_tokens)]),
+            keys=np.concatenate([self.keys[:start], made.keys, self.keys[stop:]]),
+            first_lines=np.concatenate(
+                [self.first_lines[:start], made.first_lines, _moved(self.first_lines[stop:], more_lines)]
+            ),
+            mid_line=np.concatenate([self.mid_line[:start], made.mid_line, self.mid_line[stop:]]),
+            num_lines=made.num_lines,
+            block_starts=np.concatenate(
+                [self.block_starts[:first], made.block_starts, _moved(self.block_starts[last:], more_bytes)]
+            ),
+            block_spans=np.concatenate(
+                [
+                    self.block_spans[:first],
+                    made.block_spans + np.uint32(start),
+                    _moved(self.block_spans[last:], more_spans),
+                ]
+            ),
+        )
 
     def __eq__(self, other: object) -> bool:
         """Whether both are the same spans with the same keys and lines, cut into the same blocks."""
@@ -112,6 +143,10 @@ class FileSpans:
 
     def _arrays(self) -> tuple[NDArray[Any], ...]:
         return self.ends, self.keys, self.first_lines, self.mid_line, self.block_starts, self.block_spans
+
+
+def _moved(array: NDArray[np.uint32], more: int) -> NDArray[np.uint32]:
+    return (array.astype(np.int64) + more).astype(np.uint32)
 
 
 @dataclass(frozen=True, slots=True)

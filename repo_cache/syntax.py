@@ -35,11 +35,8 @@ class SyntaxTree:
 
     tree: Tree
     language: str
-
-    @property
-    def num_bytes(self) -> int:
-        """The length of the text."""
-        return self.tree.root_node.end_byte
+    num_bytes: int
+    """The length of the text."""
 
     @property
     def has_error(self) -> bool:
@@ -51,7 +48,7 @@ def parse(data: bytes, language: str | None) -> SyntaxTree | None:
     if not _is_parsable(data, language) or language is None:
         return None
     tree = _parse(data, language, None)
-    return None if tree is None else SyntaxTree(tree, language)
+    return None if tree is None else SyntaxTree(tree, language, len(data))
 
 
 def reparse(old: SyntaxTree, before: bytes, data: bytes, change: TextChange) -> SyntaxTree | None:
@@ -75,7 +72,7 @@ def reparse(old: SyntaxTree, before: bytes, data: bytes, change: TextChange) -> 
     tree = _parse(data, old.language, edited)
     if tree is None or tree.root_node.has_error:
         return parse(data, old.language)
-    return SyntaxTree(tree, old.language)
+    return SyntaxTree(tree, old.language, len(data))
 
 
 def syntax_borders(tree: SyntaxTree, data: bytes, whole: int) -> tuple[list[int], list[int]]:
@@ -100,7 +97,7 @@ def syntax_borders(tree: SyntaxTree, data: bytes, whole: int) -> tuple[list[int]
             start, indent = node.start_byte, node.start_point.column
             first_on_line = indent == 0 or (indent <= _MAX_INDENT and data[start - indent : start].isspace())
             position = start - indent if first_on_line else start
-            kind = _kind_of_line(data, position) if first_on_line else 1
+            kind = kind_of_line(data, position) if first_on_line else 1
             if position > last:
                 last = position
                 positions.append(position)
@@ -116,7 +113,7 @@ def syntax_borders(tree: SyntaxTree, data: bytes, whole: int) -> tuple[list[int]
             level, below_lead = level - 1, False
 
 
-def _kind_of_line(data: bytes, start: int) -> int:
+def kind_of_line(data: bytes, start: int) -> int:
     """2 for a line below a blank one, else 1."""
     above = data[max(0, start - _MAX_INDENT) : max(0, start - 1)]
     blank = above[above.rfind(b"\n") + 1 :]
@@ -150,7 +147,8 @@ def _parse(data: bytes, language: str, old: Tree | None) -> Tree | None:
         return chunk
 
     # Parsers hold state and are cheap to make: a new one each time is safe between threads.
-    tree = Parser(_language(language)).parse(read, old)
+    parser = Parser(_language(language))
+    tree = parser.parse(read) if old is None else parser.parse(read, old)  # it takes no None
     return tree if left > 0 else None
 
 
