@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from engine.speculation.expectation import Expectation
 from engine.speculation.indentation import Reindent
+from engine.speculation.partings import Partings
 from engine.speculation.plan import TAIL_LEN, Plan, Trust
 from engine.speculation.ranking import TELLING, Course, Ranking
 from engine.speculation.sources import Sources
@@ -46,6 +47,7 @@ class MergeDraft:
         self._sources = Sources(merges, prediction, original, update, token_bytes)
         self._ranking = Ranking(self._sources)
         self._expectation = Expectation(self._sources)
+        self._partings = Partings(self._sources)
         self._begun = list(begun)
         self._num_seen = 0
         first = self._sources.texts.starts[0]
@@ -55,12 +57,13 @@ class MergeDraft:
         self._behind_change: int | None = None
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        """The likeliest next tokens; none where the sources end."""
+        """The likeliest next tokens, none where the sources end; and another merge, from where it parts from them on."""
         self._follow([*self._begun, *output_ids])
         at = self._num_seen - self._plan_start
         self._plan.extend(at + max_tokens)
         token_ids = self._plan.token_ids[at : at + max_tokens]
-        return Draft(token_ids, self._expectation.runs(self._plan, at, at + len(token_ids)))
+        end = at + len(token_ids)
+        return Draft(token_ids, self._expectation.runs(self._plan, at, end), self._partings.branch(self._plan, at, end))
 
     def _follow(self, output_ids: Sequence[int]) -> None:
         """Compare what was written with what was planned, and make a new plan behind each token that differs."""
