@@ -57,7 +57,7 @@ class MergeDraft:
         self._behind_change: int | None = None
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        """The likeliest next tokens, none where the sources end; and another merge, from where it parts from them on."""
+        """The likeliest next tokens, none where the sources end; and another merge from where it parts from them."""
         self._follow([*self._begun, *output_ids])
         at = self._num_seen - self._plan_start
         self._plan.extend(at + max_tokens)
