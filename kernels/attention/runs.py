@@ -14,12 +14,10 @@ Run = tuple[Tensor, Tensor]
 
 
 def heads_first(parts: Sequence[Tensor], scratch: Scratch, name: str, dtype: torch.dtype) -> Tensor:
-    """The parts behind one another as `dtype`, [num_kv_heads, seq_len, head_dim]; a single one is not copied.
+    """The parts behind one another as `dtype`, [num_kv_heads, seq_len, head_dim].
 
-    What is copied lies in the scratch memory of that name.
+    Contiguous, in the scratch memory of that name.
     """
-    if len(parts) == 1 and parts[0].dtype == dtype:
-        return parts[0].transpose(0, 1)
     _, num_kv_heads, head_dim = parts[0].shape
     whole = scratch.take(name, (num_kv_heads, sum(part.shape[0] for part in parts), head_dim), dtype)
     start = 0

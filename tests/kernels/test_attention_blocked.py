@@ -98,19 +98,22 @@ def test_a_block_keeps_to_its_size() -> None:
         assert len(covered) == num_tokens * num_kv_heads
 
 
-def test_bf16_products_are_asked_for_where_they_are_exact_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("product", "num_kv_heads"), [("addmm", 1), ("baddbmm", 2)])
+def test_bf16_products_are_asked_for_where_they_are_exact_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, product: str, num_kv_heads: int
+) -> None:
     """With float32 inputs the same flag would round them; and the caller's own setting is put back."""
     matmul = torch.backends.mkldnn.matmul
     before, seen = matmul.fp32_precision, {}
-    real = torch.baddbmm
+    real = getattr(torch, product)
 
     def spy(*args: Tensor, **options: object) -> Tensor:
         seen[dtype] = matmul.fp32_precision
-        return real(*args, **options)  # type: ignore[call-overload, no-any-return]
+        return real(*args, **options)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(torch, "baddbmm", spy)
+    monkeypatch.setattr(torch, product, spy)
     for dtype in BOUND:
-        check(5, 9, (1, 2, 8), None, dtype)
+        check(5, 9, (num_kv_heads, 2, 8), None, dtype)
         assert matmul.fp32_precision == before
     assert seen == {torch.float32: before, torch.float16: before, torch.bfloat16: "bf16"}
 
@@ -120,7 +123,7 @@ def test_the_flag_is_put_back_when_a_product_raises(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("no memory")
 
     before = torch.backends.mkldnn.matmul.fp32_precision
-    monkeypatch.setattr(torch, "baddbmm", fail)
+    monkeypatch.setattr(torch, "addmm", fail)
     with pytest.raises(RuntimeError, match="no memory"):
         check(5, 9, (1, 2, 8), None, torch.bfloat16)
     assert torch.backends.mkldnn.matmul.fp32_precision == before
