@@ -1,0 +1,174 @@
+"""Reading gives the bytes and the stat that vouches for them, or the reason why not, and never leaves the root."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from repo_cache import reading
+from repo_cache.reading import FileContent, FileStat, Skipped, SkipReason, is_settled, open_below, read_file
+
+
+def reason(root: Path, path: str) -> SkipReason:
+    found = read_file(root, path, max_file_bytes=1000)
+    assert isinstance(found, Skipped)
+    assert found.path == path
+    return found.reason
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "outside.txt").write_text("outside")
+    return tmp_path / "root"
+
+
+def test_a_text_file_is_read_with_its_stat(root: Path) -> None:
+    (root / "a").mkdir()
+    (root / "a/é.py").write_bytes("x = 'é'\r\n".encode())
+    found = read_file(root, "a/é.py")
+    assert isinstance(found, FileContent)
+    assert found.data == "x = 'é'\r\n".encode()
+    assert found.stat == reading.file_stat((root / "a/é.py").stat())
+    assert not found.settled
+
+
+def test_an_old_file_is_settled(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "a").write_text("x")
+    later = time.time_ns() + 10_000_000_000
+    monkeypatch.setattr(reading.time, "time_ns", lambda: later)
+    found = read_file(root, "a")
+    assert isinstance(found, FileContent)
+    assert found.settled
+
+
+def test_a_stat_vouches_only_when_later_writes_would_show(root: Path) -> None:
+    written = 5_000_000_000
+    stat = FileStat(size=1, mtime_ns=written, ctime_ns=0, inode=1)
+    assert not is_settled(stat, looked_at_ns=written)
+    assert not is_settled(stat, looked_at_ns=written + 2_000_000_000)  # the clock step of FAT
+    assert is_settled(stat, looked_at_ns=written + 3_000_000_000)
+    assert not is_settled(stat._replace(ctime_ns=written + 1_000_000_000), looked_at_ns=written + 3_000_000_000)
+    assert not is_settled(stat._replace(mtime_ns=2 * written), looked_at_ns=written + 3_000_000_000)
+
+
+def test_each_kind_of_file_that_is_not_text_has_its_reason(root: Path) -> None:
+    (root / "nul").write_bytes(b"text" * 10 + b"\0")
+    (root / "latin").write_bytes("é".encode("latin-1"))
+    (root / "large").write_bytes(b"x" * 1001)
+    (root / "folder").mkdir()
+    os.mkfifo(root / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(root / "socket"))
+    assert reason(root, "nul") == SkipReason.BINARY
+    assert reason(root, "latin") == SkipReason.NOT_UTF8
+    assert reason(root, "large") == SkipReason.TOO_LARGE
+    assert reason(root, "missing") == reason(root, "missing/x") == reason(root, "large/x") == SkipReason.GONE
+    assert reason(root, "folder") == reason(root, "pipe") == reason(root, "socket") == SkipReason.SPECIAL
+
+
+def test_a_nul_far_into_a_file_is_text_as_it_is_for_git(root: Path) -> None:
+    data = b"x" * reading.NUM_BINARY_BYTES + b"\0"
+    (root / "a").write_bytes(data)
+    found = read_file(root, "a")
+    assert isinstance(found, FileContent)
+    assert found.data == data
+
+
+@pytest.mark.parametrize("path", ["../outside.txt", "a/../../outside.txt", "/etc/passwd", "", ".", "a//b", "./a"])
+def test_paths_that_are_not_below_the_root_are_refused(root: Path, path: str) -> None:
+    assert isinstance(read_file(root, path), Skipped)
+
+
+def test_links_are_followed_to_files_of_the_workspace_only(root: Path) -> None:
+    (root / "a").mkdir()
+    (root / "a/x").write_text("inside")
+    (root / ".git").mkdir()
+    (root / ".git/config").write_text("secret")
+    targets = {"in": "a/x", "chain": "in", "up": "../outside.txt", "git": ".git/config", "self": "self", "none": "no"}
+    for name, target in {**targets, "folder": "a", "away": ".."}.items():
+        (root / name).symlink_to(target)
+    for name in ["in", "chain"]:
+        found = read_file(root, name)
+        assert isinstance(found, FileContent)
+        assert found.data == b"inside"
+        assert found.stat == reading.file_stat((root / "a/x").stat())
+    assert reason(root, "up") == reason(root, "git") == SkipReason.OUTSIDE
+    assert reason(root, "self") == reason(root, "none") == SkipReason.GONE
+    assert reason(root, "folder/x") == reason(root, "away/outside.txt") == SkipReason.GONE
+
+
+def test_a_folder_that_becomes_a_link_while_a_path_is_opened_leads_nowhere(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "a").mkdir()
+    open_ = os.open
+
+    def swapping(path: str | Path, flags: int, *, dir_fd: int | None = None) -> int:
+        if path == "a":
+            (root / "a").rmdir()
+            (root / "a").symlink_to("..")
+        return open_(path, flags, dir_fd=dir_fd)
+
+    monkeypatch.setattr(reading.os, "open", swapping)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        open_below(root, "a/outside.txt", os.O_RDONLY)
+
+
+def test_a_file_without_the_right_to_read_it_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "a").write_text("x")
+    if os.geteuid() == 0:  # no file is closed to root: the system's answer is played
+        open_ = os.open
+
+        def refusing(path: str | Path, flags: int, *, dir_fd: int | None = None) -> int:
+            if path == "a":
+                raise PermissionError(13, "Permission denied")
+            return open_(path, flags, dir_fd=dir_fd)
+
+        monkeypatch.setattr(reading.os, "open", refusing)
+    (root / "a").chmod(0)
+    assert reason(root, "a") == SkipReason.UNREADABLE
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "a").write_text("old")
+    bytes_of, texts = reading._bytes_of, ["newer", "newest"]
+
+    def writing(descriptor: int, max_bytes: int) -> bytes:
+        data = bytes_of(descriptor, max_bytes)
+        if texts:
+            (root / "a").write_text(texts.pop(0))
+        return data
+
+    monkeypatch.setattr(reading, "_bytes_of", writing)
+    found = read_file(root, "a")
+    assert isinstance(found, FileContent)
+    assert found.data == b"newest"
+    texts.extend(["1", "22", "333", "4444"])
+    assert reason(root, "a") == SkipReason.UNSTEADY
+
+
+def test_what_is_read_beside_a_writer_is_never_torn(root: Path) -> None:
+    texts = [b"a" * 5000, b"b" * 7000, b"c" * 6000]
+    path, done = root / "x", threading.Event()
+    path.write_bytes(texts[0])
+
+    def write() -> None:
+        while not done.is_set():
+            for text in texts:
+                path.write_bytes(text)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        found = [read_file(root, "x") for _ in range(300)]
+    finally:
+        done.set()
+        writer.join()
+    read = [content.data for content in found if isinstance(content, FileContent)]
+    assert all(any(text.startswith(data) for text in texts) for data in read)  # half written is a state of the file
