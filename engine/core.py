@@ -169,9 +169,9 @@ class EngineCore:
         for rows, chosen in self._run(all_rows):
             output = self._advance(rows, chosen)
             num_given = len(output.step.token_ids) if output.step else 0
+            added_s = self.times(num_plain + rows.num_guessed) - self.times(num_plain)
             rows.generation.drafting.balance.book(
-                spent_s=self.times(num_plain + rows.num_guessed),
-                plain_s=self.times(num_plain) + max(0, num_given - 1) * plain_s,
+                spent_s=added_s + min(1, num_given) * plain_s, plain_s=num_given * plain_s
             )
             outputs.append(output)
         return outputs
@@ -196,8 +196,8 @@ class EngineCore:
         wanted = [each for each in found if each is not None]
         verify(self.model, wanted)
         if not any(rows.generation.is_forced for rows in all_rows):  # what is given needs no scores
-            num_given = sum(len(each.chosen) for each in wanted)
-            self._timed.observe(len(batch.token_ids), num_given, self._clock() - started)
+            num_scored = sum(each.num_scored for each in wanted)
+            self._timed.observe(len(batch.token_ids), num_scored, self._clock() - started)
         return list(zip(all_rows, found, strict=True))
 
     def _advance(self, rows: PassRows, chosen: Verification | EngineFault | None) -> Output:

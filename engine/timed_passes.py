@@ -1,4 +1,4 @@
-"""The pass times of one engine: read or measured when it starts, corrected by the passes that it runs."""
+"""The pass times of one engine: read or measured when it starts, and fixed while the passes that run bear them out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from engine.batch import Batch
 from engine.kv_pool import KVPool
 from engine.model import Decoder
 from engine.sampling import Sampler
+from engine.speculation.corrections import Corrections
 from engine.speculation.pass_times import PassTimes, least_seconds, measured
 from engine.speculation.pass_times_file import PassTimesFile
 from engine.types import GenerationRequest
@@ -22,17 +23,19 @@ CONTEXT = 512
 """Tokens that the rows of a measured pass look back on, as most of an edit's do."""
 
 TOLD = 0.75
-"""A pass tells something where at least that share of its rows gave a token: the LM head is not run behind a departure
-and within prompts, so other passes are quicker than the times say."""
+"""A pass tells something where at least that share of its rows was scored: the LM head is not run within prompts, and
+not in blocks of rows behind a departure, so other passes are quicker than the times say."""
 
 OUTDATED = 1.5
-"""If single passes are quicker than those kept by that factor, the kept ones ran beside something else."""
+"""If single passes are quicker than those kept by that factor, the kept ones ran beside something else. That slows all
+of them, but not all alike."""
 
 
 class TimedPasses:
-    """Keeps `times` right if there is a folder to keep them in; else they are the default ones, whatever runs.
+    """Has the `times` that are read from a folder, or measured and kept there; without one, the default ones.
 
-    So without a folder equal requests take equal passes.
+    They stay as they are, so that equal requests take equal passes, while the passes that run show them to be right
+    within a wide band. What leaves it is corrected at once and written down, so that the next start reads it.
     """
 
     def __init__(self, model: Decoder, pool: KVPool, folder: Path | None, clock: Callable[[], float]) -> None:
@@ -46,12 +49,16 @@ class TimedPasses:
                 kept = measured(passes.run, clock, passes.most)
                 self._file.write(kept)
             self.times = kept
+        self._corrections = Corrections(self.times)
 
-    def observe(self, num_rows: int, num_given: int, seconds: float) -> None:
-        """Learn from a pass that gave so many tokens."""
-        if self._file is not None and num_given >= TOLD * num_rows:
-            self.times.observe(num_rows, seconds)
-            self._file.update(self.times)
+    def observe(self, num_rows: int, num_scored: int, seconds: float) -> None:
+        """Learn from a pass; so many of its rows went through the LM head."""
+        if self._file is not None and num_scored >= TOLD * num_rows:
+            self._corrections.observe(num_rows, seconds)
+            if self._corrections.is_large:
+                self.times.replace(self._corrections.corrected)
+                self._file.write(self.times)
+                self._corrections = Corrections(self.times)
 
 
 def machine(device: torch.device) -> str:

@@ -38,7 +38,7 @@ class Verification:
     Where the model departs from the draft to its `branch`, `hidden` and `draft` become those along the branch, as if
     nothing else had been drafted, and `took_branch` is set. `chosen` are the tokens that the draft's accepted part and
     the model's departure from it come to, filled by `verify`; a `fault` ends them. `near_ties` says of each whether it
-    was a greedy choice that noise may turn.
+    was a greedy choice that noise may turn. `num_scored` rows went through the LM head.
     """
 
     hidden: Tensor  # [len(draft) + 1, hidden_size]
@@ -48,6 +48,7 @@ class Verification:
     observer: RowObserver | None = None
     branch: BranchRows | None = None
     took_branch: bool = False
+    num_scored: int = 0
     chosen: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     near_ties: list[bool] = field(default_factory=list)
@@ -87,6 +88,7 @@ class Verification:
     def take_logits(self, logits: Tensor) -> None:
         """Choose from the logits of `next_rows`."""
         if self.wants_logits:
+            self.num_scored += len(logits)
             self._sample(logits)
             self._turn()
         else:
@@ -94,6 +96,7 @@ class Verification:
 
     def take(self, found: Likeliest) -> None:
         """Choose the likeliest tokens of `next_rows`, as far as they follow the draft and one further."""
+        self.num_scored += len(found.token_ids)
         if self._on_track:
             self._choose(found)
         self._keep(found)

@@ -1,4 +1,4 @@
-"""How long a pass over so many rows takes on this machine, as measured and then corrected by the passes that run."""
+"""How long a pass over so many rows takes on this machine, as measured, rounded so that two starts agree."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-KNOTS = (1, 4, 16, 64, 128, 256, 512, 1024)
-"""Rows for which a time is kept; between them it is linear."""
+KNOTS = (1, 2, 4, 16, 32, 64, 128, 256, 512, 1024)
+"""Rows for which a time is kept; between them it is linear. A second row costs more than each of those behind it: a
+product with one vector takes another way than one with several."""
 
 NUM_TABLED = 2048
 """For fewer rows than that, the times are looked up."""
@@ -18,30 +19,22 @@ NUM_TABLED = 2048
 _TABLED = np.arange(1, NUM_TABLED)
 
 DEFAULT_SECONDS = {1: 0.065, 1024: 1.088}
-"""A pass over 64 rows costs about two single ones: what is assumed where nothing was measured."""
-
-LEVEL_RATE = 0.2
-SHAPE_RATE = 0.1
-"""How far one pass moves the level of all times, and those for about as many rows. A slower machine, or a longer
-context, shows in passes of all sizes, and the level takes it up before the shape has changed much: only the shape
-tells how long a draft pays. So times that a loaded machine gave wear away, and load that comes and goes does little."""
-
-REACH = 6.0
-"""One pass also moves the times for other numbers of rows, the farther the less, and none at 2 ** 6 times as many: they
-may never be run, and are likely to be wrong by the same."""
+"""A pass over 64 rows costs about two single ones, as on two cores with AMX: what is assumed where nothing was
+measured."""
 
 LEAST_SLOPE = 1 / 4096
 """Of a single pass's time, what each row costs at least behind all that was measured."""
 
-LARGEST_ERROR = 0.7
-"""One pass counts as at most twice too slow or too fast."""
+STEPS_AN_OCTAVE = 8
+"""Measured times are multiples of that of a single pass by powers of 2 ** (1/8), so that two starts mostly find the
+same. At most 4.4 % wrong, and where lengths are chosen by them, at most 3 % slower."""
 
 
 class PassTimes:
     """T(rows), in seconds, of a pass with the scores of all its rows: positive, growing, piecewise linear.
 
-    It takes passes for alike that have equally many rows, whoever they belong to. A long context makes rows dearer, by
-    a third at 3,000 tokens on the machines measured, and single rows as well as many: that is left to the level.
+    It takes passes for alike that have equally many rows, whoever they belong to. A long context makes rows dearer,
+    single rows more than each of many; that is left out, which makes drafts a little shorter than would be best.
     """
 
     def __init__(self, seconds: Mapping[int, float] = DEFAULT_SECONDS) -> None:
@@ -54,9 +47,7 @@ class PassTimes:
         known = _growing(sorted(seconds.items()))
         assert known[0][0] == 1, "the time of a single row is what all others are compared with"
         assert known[0][1] > 0.0, f"a pass takes {known[0][1]} s"
-        self._level = 0.0
-        self._shape = [math.log(_on_line(known, rows)) for rows in KNOTS]
-        self._settle()
+        self._set([_on_line(known, rows) for rows in KNOTS])
 
     def __call__(self, num_rows: int) -> float:
         """Seconds of a pass over `num_rows` rows; 0 for none."""
@@ -79,25 +70,12 @@ class PassTimes:
         """Seconds that a further row costs at least."""
         return self._least_slope
 
-    def observe(self, num_rows: int, seconds: float) -> None:
-        """Learn from a pass that ran; one that took no time teaches nothing."""
-        if num_rows < 1 or seconds <= 0.0:
-            return
-        error = math.log(seconds / self(num_rows))
-        error = max(-LARGEST_ERROR, min(LARGEST_ERROR, error))
-        self._level += LEVEL_RATE * error
-        for place, rows in enumerate(KNOTS):
-            nearness = max(0.0, 1.0 - abs(math.log2(rows / num_rows)) / REACH)
-            self._shape[place] += SHAPE_RATE * error * nearness
-        self._settle()
+    def replace(self, other: PassTimes) -> None:
+        """Be the same as `other` from now on, for all who hold this one."""
+        self._set([time for _, time in other._knots])
 
-    def differs(self, seconds: Mapping[int, float], share: float) -> bool:
-        """Whether a pass of some size, measured in single passes, takes another time than in `seconds`, by a share."""
-        own = self.seconds
-        return any(abs(own[rows] / own[1] / (seconds[rows] / seconds[1]) - 1.0) > share for rows in KNOTS)
-
-    def _settle(self) -> None:
-        times = list(accumulate((math.exp(self._level + each) for each in self._shape), max))
+    def _set(self, seconds: list[float]) -> None:
+        times = list(accumulate(seconds, max))
         self._knots = list(zip(KNOTS, times, strict=True))
         slopes = [(late - early) / (more - fewer) for (fewer, early), (more, late) in pairwise(self._knots)]
         self._least_slope, self._last_price = min(slopes), slopes[-1]
@@ -105,7 +83,17 @@ class PassTimes:
         self._table = [0.0, *np.interp(_TABLED, (*KNOTS, NUM_TABLED), (*times, tail)).tolist()]
 
 
-MEASURED = (1, 64, 16, 256)
+def on_grid(seconds: Mapping[int, float]) -> dict[int, float]:
+    """The times, each rounded to a step of the grid above that of a single pass, which stays.
+
+    Example: 1: 20 ms, 64: 93 ms is 2 ** (17.7 / 8) times as long, and so 64: 95.1 ms, 2 ** (18 / 8).
+    """
+    single = seconds[1]
+    steps = {rows: round(STEPS_AN_OCTAVE * math.log2(each / single)) for rows, each in seconds.items()}
+    return {rows: single * 2.0 ** (number / STEPS_AN_OCTAVE) for rows, number in steps.items()}
+
+
+MEASURED = (1, 2, 64, 16, 256, 32)
 """Rows of the passes that are measured at the start, the most telling first."""
 
 REPEATS = 3
@@ -117,8 +105,9 @@ def measured(
     """Times of `run(num_rows)` for up to `most` rows, each the smallest of some: what else runs can only add to it.
 
     The first pass of a size does not count if there is time for a second, for it makes kernels and touches memory. A
-    size that would take too long is left out, and all are run again while that is within the budget. Where the clock
-    stands still, the default holds.
+    single pass is run again behind every size, for all are told by it, and what held it up once would make all others
+    look cheap. A size that would take too long is left out, and all are run again while that is within the budget.
+    Where the clock stands still, the default holds.
     """
     start, times = clock(), PassTimes()
     seconds: dict[int, float] = {}
@@ -129,10 +118,12 @@ def measured(
             seconds[num_rows] = _timed(run, num_rows, clock) if in_time else first
             if seconds[num_rows] <= 0.0:
                 return PassTimes()
+            if num_rows > 1 and in_time:
+                seconds[1] = min(seconds[1], _timed(run, 1, clock))
             times = PassTimes(seconds)
     while clock() - start + sum(seconds.values()) <= budget_s:
         seconds = {num_rows: min(least, _timed(run, num_rows, clock)) for num_rows, least in seconds.items()}
-    return PassTimes(seconds)
+    return PassTimes(on_grid(seconds))
 
 
 def least_seconds(run: Callable[[int], object], num_rows: int, clock: Callable[[], float]) -> float:
@@ -147,10 +138,13 @@ def _timed(run: Callable[[int], object], num_rows: int, clock: Callable[[], floa
 
 
 def _growing(known: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """With each time at least that for fewer rows, and not flat at the end, where noise would make all rows free."""
+    """With each time at least that for fewer rows, and not flat at the end, where noise would make all rows free.
+
+    What it gives stays as it is if it is given again.
+    """
     times = list(accumulate((time for _, time in known), max))
     (fewer, _), (more, _) = known[-2:]
-    mean = (times[-1] - times[0]) / (more - known[0][0])
+    mean = (times[-2] - times[0]) / max(1, fewer - known[0][0])
     times[-1] = max(times[-1], times[-2] + max(0.5 * mean, LEAST_SLOPE * times[0]) * (more - fewer))
     return [(rows, time) for (rows, _), time in zip(known, times, strict=True)]
 

@@ -14,21 +14,17 @@ from typing import Any
 
 from engine.speculation.pass_times import KNOTS, PassTimes
 
-FORMAT = 1
+FORMAT = 2
 """Of the file; one of another format is not read."""
 
-CHANGED = 0.25
-"""The file is written anew when a time has moved by that share of it, against that of a single row."""
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PassTimesFile:
     """`folder` need not exist; `model` and `machine` say what the times are of: those of others are not read."""
 
     folder: Path
     model: str
     machine: str
-    _kept: dict[int, float] | None = None
 
     @property
     def path(self) -> Path:
@@ -43,13 +39,11 @@ class PassTimesFile:
             seconds = {int(rows): _checked(each) for rows, each in kept["seconds"].items()}
             is_ours = (kept["format"], kept["model"], kept["machine"]) == (FORMAT, self.model, self.machine)
             if is_ours and tuple(seconds) == KNOTS:
-                self._kept = seconds
                 return PassTimes(seconds)
         return None
 
     def write(self, times: PassTimes) -> None:
         """Keep them, all or nothing; where that cannot be done, the next start measures again."""
-        self._kept = times.seconds
         content = {"format": FORMAT, "model": self.model, "machine": self.machine, "seconds": times.seconds}
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -61,11 +55,6 @@ class PassTimesFile:
             except OSError:
                 Path(name).unlink(missing_ok=True)
                 raise
-
-    def update(self, times: PassTimes) -> None:
-        """Keep them if they have changed by much."""
-        if self._kept is None or times.differs(self._kept, CHANGED):
-            self.write(times)
 
 
 def _checked(seconds: Any) -> float:

@@ -11,7 +11,7 @@ from engine.speculation.lengths import chosen_lengths
 from engine.speculation.pass_times import PassTimes
 from engine.types import Proposer
 
-TWO_CORES = PassTimes({1: 0.026, 16: 0.050, 64: 0.125, 128: 0.204, 256: 0.375, 512: 0.722})
+TWO_CORES = PassTimes({1: 0.026, 2: 0.034, 16: 0.050, 64: 0.125, 128: 0.204, 256: 0.375, 512: 0.722})
 """Of a 0.5B model, in seconds."""
 
 CARD = PassTimes({1: 0.006, 64: 0.0061, 256: 0.0064, 512: 0.0081, 1024: 0.014})
@@ -19,7 +19,10 @@ CARD = PassTimes({1: 0.006, 64: 0.0061, 256: 0.0064, 512: 0.0081, 1024: 0.014})
 
 @dataclass
 class Run:
-    """One request, alone. `seconds` are all passes', `plain_s` those of decoding it a token a pass."""
+    """One request, alone. `seconds` are all passes', `plain_s` those of decoding it a token a pass.
+
+    Its prompt's rows are in neither.
+    """
 
     seconds: float = 0.0
     plain_s: float = 0.0
@@ -67,7 +70,7 @@ def simulate(
             given.append(target[len(output) + len(given)])
         output += given
         drafting.observe(given, length, len(output))
-        spent, plain = times(num_rows + length), times(num_rows) + (len(given) - 1) * times(1)
+        spent, plain = times(num_rows + length) - times(num_rows) + times(1), len(given) * times(1)
         drafting.balance.book(spent, plain)
         run.seconds, run.plain_s = run.seconds + spent, run.plain_s + plain
         run.num_passes += 1

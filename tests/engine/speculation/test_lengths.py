@@ -20,7 +20,7 @@ def straight(fixed_rows: float) -> PassTimes:
 
 
 TIMES = {
-    "two cores": PassTimes({1: 0.026, 16: 0.050, 64: 0.125, 128: 0.204, 256: 0.375, 512: 0.722}),
+    "two cores": PassTimes({1: 0.026, 2: 0.034, 16: 0.050, 64: 0.125, 128: 0.204, 256: 0.375, 512: 0.722}),
     "straight, 18": straight(18),
     "straight, 64": straight(64),
     "straight, 400": straight(400),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.speculation.pass_times import PassTimes
-from engine.speculation.pass_times_file import PassTimesFile
+from engine.speculation.pass_times_file import FORMAT, PassTimesFile
 
 TIMES = PassTimes({1: 0.02, 64: 0.1})
 
@@ -39,7 +39,7 @@ def test_another_model_or_machine_has_another_file(tmp_path: Path) -> None:
 
 def spoilt(**changes: Any) -> bytes:
     seconds = {str(rows): each for rows, each in TIMES.seconds.items()}
-    whole = {"format": 1, "model": "model", "machine": "machine", "seconds": seconds}
+    whole = {"format": FORMAT, "model": "model", "machine": "machine", "seconds": seconds}
     return json.dumps(whole | changes).encode()
 
 
@@ -51,7 +51,7 @@ def spoilt(**changes: Any) -> bytes:
         b"[1, 2]",
         b"null",
         spoilt()[:-9],
-        spoilt(format=2),
+        spoilt(format=FORMAT - 1),
         spoilt(seconds={}),
         spoilt(seconds={"1": 0.1}),
         spoilt(seconds=[0.1]),
@@ -66,7 +66,7 @@ def test_a_damaged_file_is_as_good_as_none_and_is_replaced(tmp_path: Path, conte
     file.path.parent.mkdir()
     file.path.write_bytes(content)
     assert file.read() is None
-    file.update(TIMES)
+    file.write(TIMES)
     assert file.read() is not None
 
 
@@ -82,22 +82,3 @@ def test_a_folder_that_cannot_be_written_hinders_nobody(tmp_path: Path) -> None:
     (tmp_path / "times").write_text("a file")
     kept_in(tmp_path).write(TIMES)
     assert kept_in(tmp_path).read() is None
-
-
-def test_small_changes_are_not_written_and_large_ones_are(tmp_path: Path) -> None:
-    kept_in(tmp_path).write(TIMES)
-    file = kept_in(tmp_path)
-    read = file.read()
-    assert read is not None
-    before = file.path.read_text()
-    read.observe(64, 0.11)
-    file.update(read)
-    assert file.path.read_text() == before
-    for _ in range(60):
-        read.observe(64, 0.2)
-        read.observe(1, 0.02)
-        file.update(read)
-    assert file.path.read_text() != before
-    again = kept_in(tmp_path).read()
-    assert again is not None
-    assert again(64) / again(1) > 1.2 * TIMES(64) / TIMES(1)
