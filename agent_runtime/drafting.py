@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from agent_runtime.models.text_side import TextSide
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.scoping import Question
@@ -14,8 +12,8 @@ MAX_MERGES = 3
 """Readings that a draft is made from; the others are rarely what the model writes."""
 
 
-def draft_of(question: Question, prompt: ApplyPrompt, begun: Sequence[int], text: TextSide) -> Proposer:
-    """A draft for the answer to a question, behind its first tokens and up to the prompt's closing tag."""
+def draft_of(question: Question, prompt: ApplyPrompt, text: TextSide) -> Proposer:
+    """A draft for the answer to a question, which ends with the prompt's closing tag."""
     encode = text.tokenizer.encode
     expected = question.prediction
     return MergeDraft(
@@ -24,5 +22,4 @@ def draft_of(question: Question, prompt: ApplyPrompt, begun: Sequence[int], text
         update=prompt.edit_ids,
         prediction=None if expected is None or expected in question.merges else encode(expected + prompt.stop),
         token_bytes=text.tokenizer.token_bytes(),
-        begun=begun,
     )

@@ -151,12 +151,10 @@ class ModelMerger:
         started = time.perf_counter()
         asked = questions(task, scope)
         prompts = [self._prompt(question, scope.outline, task.request) for question in asked]
-        table = self._loaded.text.tokenizer.token_bytes()
-        begun = [prompt.begun(question.beginning, table) for question, prompt in zip(asked, prompts, strict=True)]
-        requests = [self._generation(prompt, given, task.request) for prompt, given in zip(prompts, begun, strict=True)]
+        requests = [self._generation(prompt, task.request) for prompt in prompts]
         drafts = [
-            draft_of(question, prompt, given, self._loaded.text) if task.request.draft == "copy" else None
-            for question, prompt, given in zip(asked, prompts, begun, strict=True)
+            draft_of(question, prompt, self._loaded.text) if task.request.draft == "copy" else None
+            for question, prompt in zip(asked, prompts, strict=True)
         ]
         prompted, run.first_step, num_before = time.perf_counter(), 0.0, len(run.results)
         try:
@@ -167,10 +165,7 @@ class ModelMerger:
         first_step = run.first_step or finished
         clock.add(prompt=prompted - started, prefill=first_step - prompted, decode=finished - first_step)
         results = run.results[num_before:]
-        answers = [
-            _lines(b"".join(table[token_id] for token_id in given) + result.text)
-            for given, result in zip(begun, results, strict=True)
-        ]
+        answers = [_lines(result.text) for result in results]
         return _Written(
             text=splice(task.text, scope.regions, answers),
             truncated=any(result.finish_reason == "length" for result in results),
@@ -197,20 +192,18 @@ class ModelMerger:
         except TokenizerError as error:
             raise BadFile(f"model {self.name} cannot read a reading of this edit: {error}") from error
 
-    def _generation(self, prompt: ApplyPrompt, begun: tuple[int, ...], request: ApplyRequest) -> GenerationRequest:
-        """The answer begins with `begun`: small models like to write the edit alone, and here they are past that."""
+    def _generation(self, prompt: ApplyPrompt, request: ApplyRequest) -> GenerationRequest:
         limit = request.max_tokens or len(prompt.file_ids) + len(prompt.edit_ids) + SPARE_TOKENS
-        token_ids = (*prompt.token_ids, *begun)
-        room = self._loaded.engine.max_seq_len - len(token_ids)
-        if room < len(prompt.file_ids) - len(begun):
+        room = self._loaded.engine.max_seq_len - len(prompt.token_ids)
+        if room < len(prompt.file_ids):
             raise TooLarge(
-                f"the prompt's {len(token_ids)} tokens and an answer of about {len(prompt.file_ids)} do not fit "
+                f"the prompt's {len(prompt.token_ids)} tokens and an answer of about {len(prompt.file_ids)} do not fit "
                 f"the context of {self._loaded.engine.max_seq_len}; split the file, send an edit that needs no model "
                 "(SEARCH/REPLACE with text copied from the file), or start with a larger --context"
             )
         try:
             return GenerationRequest(
-                prompt=token_ids,
+                prompt=prompt.token_ids,
                 max_new_tokens=min(limit, room),
                 temperature=request.temperature,
                 seed=request.seed,

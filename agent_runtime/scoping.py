@@ -19,7 +19,7 @@ class Question:
     r"""One region and what a model has to know of it: texts without their final newline.
 
     `merges` and `prediction` are guesses at the answer, whose lines all end with "\n": the editor's, best first, and
-    the sender's. `beginning` are the lines that the answer has to begin with (`editor.scope.region_kept`).
+    the sender's.
     """
 
     region: Region
@@ -27,7 +27,6 @@ class Question:
     edit_text: str
     merges: tuple[str, ...]
     prediction: str | None
-    beginning: str = ""
 
 
 def scope_of(task: ModelTask) -> Scope:
@@ -54,7 +53,6 @@ def questions(task: ModelTask, scope: Scope) -> list[Question]:
             edit_text=_edit_text(task, region.edit),
             merges=region.candidates,
             prediction=None if expected is None else expected[number],
-            beginning="".join(line + "\n" for line in region.text.split("\n")[: region.num_above]),
         )
         for number, region in enumerate(scope.regions)
     ]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
 from typing import Protocol
 
 from agent_runtime.chat_template import ChatTemplate
@@ -43,12 +41,6 @@ class ApplyPrompt:
     edit_ids: tuple[int, ...]
     stop: str
     num_shared: int
-
-    def begun(self, beginning: str, token_bytes: Sequence[bytes]) -> tuple[int, ...]:
-        """The first of `file_ids`, as far as they lie in `beginning`, a text that the file's begins with."""
-        room = len(beginning.encode())
-        lengths = accumulate(len(token_bytes[token_id]) for token_id in self.file_ids)
-        return self.file_ids[: sum(1 for _ in takewhile(lambda length: length <= room, lengths))]
 
 
 def build_prompt(

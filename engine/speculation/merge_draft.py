@@ -23,8 +23,7 @@ class MergeDraft:
     merges: the editor's merges as token ids, best first, each with what ends the answer (line end and closing tag).
     original, update: the file as it was, ended likewise, and the edit as it was sent. prediction: the answer as a
     caller foresees it, another whole file. token_bytes: what each id stands for; with it, blocks are found again and
-    drafted that stand at another indentation, and the update's "... existing code ..." is not drafted. begun: the
-    answer's first tokens where they are given, at the end of the prompt; the output goes on behind them.
+    drafted that stand at another indentation, and the update's "... existing code ..." is not drafted.
 
     The draft follows the best merge M. Where the model writes something else, the places are ranked that have the
     output's tail before them: the original O at the other side of a hunk of M, the update U, another merge, a place
@@ -42,13 +41,11 @@ class MergeDraft:
         update: Sequence[int] = (),
         prediction: Sequence[int] | None = None,
         token_bytes: Sequence[bytes] | None = None,
-        begun: Sequence[int] = (),
     ) -> None:
         self._sources = Sources(merges, prediction, original, update, token_bytes)
         self._ranking = Ranking(self._sources)
         self._expectation = Expectation(self._sources)
         self._partings = Partings(self._sources)
-        self._begun = list(begun)
         self._num_seen = 0
         first = self._sources.texts.starts[0]
         self._plan = Plan(self._sources, self._ranking, Course(0, first), [])
@@ -58,7 +55,7 @@ class MergeDraft:
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
         """The likeliest next tokens, none where the sources end; and another merge from where it parts from them."""
-        self._follow([*self._begun, *output_ids])
+        self._follow(output_ids)
         at = self._num_seen - self._plan_start
         self._plan.extend(at + max_tokens)
         token_ids = self._plan.token_ids[at : at + max_tokens]

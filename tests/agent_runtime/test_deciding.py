@@ -21,8 +21,8 @@ from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import from_gguf
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.running import Run
-from agent_runtime.shapes import result_from_json, result_to_json
 from agent_runtime.scoping import scope_of
+from agent_runtime.shapes import result_from_json, result_to_json
 from agent_runtime.types import ApplyRequest, ApplyResult
 from editor.formats import parse
 from editor.types import Candidate, Unresolved

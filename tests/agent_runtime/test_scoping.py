@@ -16,7 +16,6 @@ from agent_runtime.model_merge import MAX_LINES_AGAIN, ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import TextSide, from_gguf
 from agent_runtime.prompt import build_prompt
-from agent_runtime.prompt.forms import TAG
 from agent_runtime.scoping import questions, scope_of
 from agent_runtime.types import ApplyRequest, ApplyResult, GivenScope
 from editor.formats import parse
@@ -78,7 +77,7 @@ Answer = Callable[[str], str | engine_errors.EngineError]
 
 @dataclass
 class FakeEngine:
-    """Answers what is asked of it with what `answer` makes of the prompt's text, but for what stands there already."""
+    """Answers what is asked of it with what `answer` makes of the prompt's text."""
 
     answer: Answer
     text: TextSide
@@ -92,10 +91,7 @@ class FakeEngine:
         prompt = b"".join(table[token] for token in request.prompt_ids).decode("utf-8", "replace")
         self.asked.append(prompt)
         self.limits.append(request.max_new_tokens)
-        answer = self.answer(prompt)
-        if isinstance(answer, str):
-            answer = answer.removeprefix(begun_in(prompt))
-        self.streams.append(FakeStream(answer))
+        self.streams.append(FakeStream(self.answer(prompt)))
         return self.streams[-1]
 
 
@@ -115,11 +111,6 @@ def asking(text_side: TextSide) -> Callable[[Answer], tuple[FakeEngine, ModelMer
 
 
 Asking = Callable[[Answer], tuple[FakeEngine, ModelMerger]]
-
-
-def begun_in(prompt: str) -> str:
-    """The lines of the answer that the prompt ends with."""
-    return prompt.rpartition(f"<{TAG}>\n")[2]
 
 
 def code_in(prompt: str) -> str:
@@ -256,13 +247,7 @@ def first_ids(proposer: Proposer, count: int = 4000) -> Sequence[int]:
     return proposer.propose((), count).token_ids
 
 
-def text_of(token_ids: Sequence[int], text_side: TextSide) -> str:
-    table = text_side.tokenizer.token_bytes()
-    return b"".join(table[token] for token in token_ids).decode()
-
-
-def draft_texts(task: ModelTask, text_side: TextSide) -> tuple[str, str]:
-    """What a task's answer begins with, and what is drafted behind that."""
+def draft_text(task: ModelTask, text_side: TextSide) -> str:
     (question,) = questions(task, scope_of(task))
     prompt = build_prompt(
         text_side.template,
@@ -271,34 +256,15 @@ def draft_texts(task: ModelTask, text_side: TextSide) -> tuple[str, str]:
         edit_text=question.edit_text,
         instruction="",
     )
-    begun = prompt.begun(question.beginning, text_side.tokenizer.token_bytes())
-    return text_of(begun, text_side), text_of(first_ids(draft_of(question, prompt, begun, text_side)), text_side)
+    table = text_side.tokenizer.token_bytes()
+    ids = first_ids(draft_of(question, prompt, text_side))
+    return b"".join(table[token] for token in ids).decode()
 
 
-def test_the_draft_is_the_merge_by_rule_and_the_closing_tag_behind_the_answers_beginning(text_side: TextSide) -> None:
-    (question,) = questions(task := task_of(LONG, CHANGE), scope_of(task_of(LONG, CHANGE)))
-    begun, drafted = draft_texts(task, text_side)
-    assert begun
-    assert begun + drafted == question.merges[0] + "</updated-code>"
-
-
-def test_a_model_goes_on_behind_the_lines_that_it_may_not_change(asking: Asking) -> None:
-    engine, merger = asking(edited)
-    result = applied(merger, LONG, CHANGE)
-    assert begun_in(engine.asked[0]) == LONG[LONG.index("def step_29") :].partition("def step_30")[0]
-    assert result.file.merged == LONG.replace(function(30), RIGHT)
-
-
-@pytest.mark.parametrize("above", ["", "x = 'é'\n", "x = 1\n\n\n", "# \U0001f469\u200d\U0001f4bb\n", "\n \n"])
-def test_an_answers_beginning_is_made_of_the_files_own_tokens(text_side: TextSide, above: str) -> None:
-    encoder, table = text_side.tokenizer, text_side.tokenizer.token_bytes()
-    file_text = above + "\n    def step():\n        return 1"
-    prompt = build_prompt(text_side.template, encoder, file_text=file_text, edit_text="", instruction="")
-    begun = prompt.begun(above, table)
-    data = b"".join(table[token] for token in begun)
-    assert prompt.file_ids[: len(begun)] == begun
-    assert above.encode().startswith(data)
-    assert len(data + table[prompt.file_ids[len(begun)]]) > len(above.encode())
+def test_the_draft_is_the_merge_by_rule_and_the_closing_tag(text_side: TextSide) -> None:
+    drafted = draft_text(task_of(LONG, CHANGE), text_side)
+    assert RIGHT in drafted
+    assert drafted.endswith("    return total\n</updated-code>")
 
 
 def test_a_prediction_is_cut_to_the_region() -> None:

@@ -31,14 +31,6 @@ def test_the_best_merge_is_drafted_to_its_end() -> None:
     assert proposal(draft_of(MERGE), MERGE) == []
 
 
-def test_a_draft_goes_on_behind_what_the_prompt_ends_with() -> None:
-    begun = MergeDraft(merges=[MERGE], original=FILE, begun=MERGE[:20])
-    assert proposal(begun, [], 1000) == MERGE[20:]
-    assert proposal(begun, [*MERGE[20:30], *FILE[30:33]], 1000) == proposal(
-        draft_of(MERGE), [*MERGE[:30], *FILE[30:33]], 1000
-    )
-
-
 def test_without_a_merge_the_prediction_is_drafted_and_without_that_the_original() -> None:
     assert proposal(draft_of(prediction=MERGE), [], 1000) == MERGE
     assert proposal(draft_of(), [], 1000) == FILE
