@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -110,6 +112,7 @@ class RepoCache:
                 )
                 made._watcher.start()  # before the walk, so that nothing is missed between the two
             made._look(lambda: workspace.reconcile(progress))
+            workspace.save()
             for text in said:
                 made._tell(Notice(NoticeKind.STORE, text))
             if watch:
@@ -138,7 +141,12 @@ class RepoCache:
         if paths is None:
             return self._look(self._reconcile).snapshot
         asked = frozenset(paths)
-        return self._look(lambda: self._workspace.look_at(asked)).snapshot
+
+        def look() -> Update:
+            folders = self._workspace.folders_among(asked)
+            return self._workspace.look_at(asked, folders)
+
+        return self._look(look).snapshot
 
     def changes(self, since: Snapshot) -> Changes:
         """What happened between a snapshot and the newest; raises ForeignSnapshot where it is of another cache."""
@@ -228,31 +236,35 @@ class RepoCache:
 
     def _follow(self) -> None:
         """The thread: bring the snapshot up to date as the watcher tells, and now and then as a whole."""
-        wait = self._rescan_seconds
+        due = self._next_rescan(0.0)
         while True:
             with self._waking:
-                self._waking.wait_for(self._has_work, wait or None)
+                left = due - time.monotonic()
+                self._waking.wait_for(self._has_work, None if left == math.inf else max(left, 0.0))
                 if self._closed:
                     return
-                everything = self._everything or not (self._paths or self._folders)
+                everything = self._everything or time.monotonic() >= due
                 paths, folders = self._paths, self._folders
                 self._paths, self._folders, self._everything = set(), set(), False
             try:
-                wait = self._catch_up(everything, paths, folders)
+                if everything:
+                    started = time.monotonic()
+                    self._look(self._reconcile)
+                    due = self._next_rescan(time.monotonic() - started)
+                else:
+                    self._look(partial(self._workspace.look_at, paths, folders))
+            except CacheClosed:
+                return
             except Exception as error:  # the outermost loop of a thread that must not end
                 logger.exception("the repository cache could not be brought up to date")
                 self._tell(Notice(NoticeKind.FAILED, f"looking at files failed ({error!r}); it is tried again"))
-                wait = RETRY_SECONDS
+                due = time.monotonic() + RETRY_SECONDS
 
-    def _catch_up(self, everything: bool, paths: set[str], folders: set[str]) -> float:
-        """Look, and say how long to wait for the next look at everything."""
-        if everything:
-            started = time.monotonic()
-            self._look(self._reconcile)
-            # A workspace so large that a walk takes long is walked less often: at most a twentieth of the time.
-            return max(self._rescan_seconds, 20 * (time.monotonic() - started)) if self._rescan_seconds else 0.0
-        self._look(lambda: self._workspace.look_at(paths, folders))
-        return self._rescan_seconds
+    def _next_rescan(self, took_seconds: float) -> float:
+        """When to look at everything again: at most a twentieth of the time is spent on that."""
+        if not self._rescan_seconds:
+            return math.inf
+        return time.monotonic() + max(self._rescan_seconds, 20 * took_seconds)
 
     def _has_work(self) -> bool:
         return bool(self._closed or self._everything or self._paths or self._folders)

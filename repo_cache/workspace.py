@@ -11,12 +11,13 @@ from hashlib import sha256
 from pathlib import Path
 
 from repo_cache.contents import Content, Contents
+from repo_cache.file_records import FileRecord
 from repo_cache.ignoring import IgnoreRules
 from repo_cache.path_map import PathMap
-from repo_cache.reading import FileContent, FileStat, SkipReason, read_file
+from repo_cache.reading import FileContent, FileStat, SkipReason, is_settled, read_file
 from repo_cache.scanning import Scan, scan, scan_paths
 from repo_cache.snapshot import Snapshot
-from repo_cache.store import FileRecord, TokenStore
+from repo_cache.store import TokenStore
 from repo_cache.subscribing import Update
 from repo_cache.types import FileTokens
 
@@ -76,8 +77,9 @@ class Workspace:
         self._max_file_bytes = max_file_bytes
         self.snapshot = Snapshot(root, fingerprint, 0, PathMap(), PathMap(), 0)
         self._links: dict[str, str] = {}
-        self._unsaved: set[str] = set()
-        records = store.read_records(str(root)) if store is not None else {}
+        self._unsaved: dict[str, bool] = {}
+        """Paths whose records the store does not have yet, and whether it may lack their tokens too."""
+        records = store.read_records(root) if store is not None else {}
         self._known = {path: _Known(record, True) for path, record in records.items()}
 
     def reconcile(self, progress: Callable[[IndexProgress], None] | None = None) -> Update:
@@ -91,12 +93,8 @@ class Workspace:
         """Look at these files and at all that lies below these folders; what links there belongs to it."""
         started = time.perf_counter()
         below, asked = set(folders), set(paths)
-        for path in list(asked):
-            governed = self._rules.governed_by(path)
-            if governed is not None:
-                below.add(governed)
-            elif (self._root / path).is_dir():
-                below.add(path)
+        governed = {self._rules.governed_by(path) for path in asked}
+        below |= {folder for folder in governed if folder is not None}
         for folder in below:
             self._rules.forget(folder)
         if "" in below:
@@ -110,20 +108,26 @@ class Workspace:
         self._links = {path: target for path, target in self._links.items() if path not in asked} | dict(joined.links)
         return self._update(joined, asked, started, None)
 
+    def folders_among(self, paths: Iterable[str]) -> set[str]:
+        """Those that are folders, or that were: a path that nothing is known of may have been one."""
+        return {path for path in paths if path not in self._known and not (self._root / path).is_file()}
+
     def save(self) -> None:
         """Have the store keep what changed since this was last done."""
         if self._store is None:
             return
         records: dict[str, FileRecord | None] = {}
-        for path in list(self._unsaved):
-            known = self._known.get(path)
+        tokens = []
+        for path, with_tokens in list(self._unsaved.items()):
+            known, file = self._known.get(path), self.snapshot.files.get(path)
             if known is None or known.settled:
                 records[path] = None if known is None else known.record
-                self._unsaved.discard(path)
+                del self._unsaved[path]
+                if with_tokens and file is not None:
+                    tokens.append(file)
         if records:
-            files = self.snapshot.files
-            self._contents.save(files[path] for path in records if path in files)
-            self._store.write_records(str(self._root), records)
+            self._contents.save(tokens)
+            self._store.write_records(self._root, records)
 
     def check_integrity(self) -> None:
         """What is known and what the snapshot says fit together."""
@@ -149,7 +153,7 @@ class Workspace:
         found.gone |= {path for path in asked if path not in seen.files and path not in found.skipped}
         for path in (*found.gone, *(one.path for one in seen.skipped)):
             if self._known.pop(path, None) is not None:
-                self._unsaved.add(path)
+                self._unsaved[path] = False
         before = self.snapshot
         self.snapshot = _next_snapshot(before, found)
         milliseconds = (time.perf_counter() - started) * 1e3
@@ -158,14 +162,14 @@ class Workspace:
     def _changed(self, seen: Scan, found: _Found) -> dict[str, FileStat]:
         """The files to be read; those whose stat vouches for what is known are found without."""
         to_read, to_recall = {}, {}
-        files, skipped = self.snapshot.files, self.snapshot.skipped
+        files = self.snapshot.files
         for path, stat in seen.files.items():
             known = self._known.get(path)
             if known is None or not known.settled or known.record.stat != stat:
                 to_read[path] = stat
             elif known.record.reason:
                 found.skipped[path] = known.record.reason
-            elif path not in files or path in skipped:
+            elif path not in files or files[path].content_hash != known.record.content_hash:
                 to_recall[path] = known.record.content_hash
         found.tokens.update(self._contents.recall(to_recall))
         to_read.update({path: seen.files[path] for path in to_recall if path not in found.tokens})
@@ -176,13 +180,13 @@ class Workspace:
     ) -> None:
         of_bytes = sum(stat.size for stat in files.values())
         if len(files) <= FEW_FILES and of_bytes <= FEW_BYTES:
-            self._take(self._read_chunk(list(files), in_bulk=False), found)
+            self._take(self._read_chunk(list(files), in_bulk=False), found, in_bulk=False)
             return
         done_files = done_bytes = 0
         pool = ThreadPoolExecutor(_num_threads(), "hunk-index")
         try:
             for outcomes in pool.map(lambda chunk: self._read_chunk(chunk, in_bulk=True), _chunks(files)):
-                self._take(outcomes, found)
+                self._take(outcomes, found, in_bulk=True)
                 done_files += len(outcomes)
                 done_bytes += sum(files[outcome.path].size for outcome in outcomes)
                 if progress is not None:
@@ -194,6 +198,7 @@ class Workspace:
         """Read these files and make their tokens. Changes nothing here: several threads do it at once."""
         outcomes, contents, reads = [], [], []
         for path in paths:
+            looked_at_ns = time.time_ns()
             read = read_file(self._root, path, max_file_bytes=self._max_file_bytes)
             if isinstance(read, FileContent):
                 content = Content(path, read.data, sha256(read.data).hexdigest(), self.snapshot.files.get(path))
@@ -202,7 +207,7 @@ class Workspace:
             else:
                 known = None
                 if read.stat is not None and read.reason in _OF_CONTENT:
-                    known = _Known(FileRecord(read.stat, "", str(read.reason)), settled=False)
+                    known = _Known(FileRecord(read.stat, "", str(read.reason)), is_settled(read.stat, looked_at_ns))
                 outcomes.append(_Outcome(path, None, "" if read.reason == SkipReason.GONE else str(read.reason), known))
         for content, read, made in zip(contents, reads, self._contents.encode(contents, in_bulk=in_bulk), strict=True):
             known = _Known(FileRecord(read.stat, content.content_hash, made.reason), read.settled)
@@ -210,9 +215,9 @@ class Workspace:
             outcomes.append(_Outcome(content.path, made.tokens, made.reason, known, made.num_encoded, changed))
         return outcomes
 
-    def _take(self, outcomes: Iterable[_Outcome], found: _Found) -> None:
+    def _take(self, outcomes: Iterable[_Outcome], found: _Found, *, in_bulk: bool) -> None:
         for outcome in outcomes:
-            self._unsaved.add(outcome.path)
+            self._unsaved[outcome.path] = not in_bulk
             if outcome.known is not None:
                 self._known[outcome.path] = outcome.known
             else:
@@ -225,6 +230,7 @@ class Workspace:
                 found.skipped[outcome.path] = outcome.reason
             else:
                 found.gone.add(outcome.path)
+                self._links.pop(outcome.path, None)
 
 
 @dataclass(frozen=True, slots=True)

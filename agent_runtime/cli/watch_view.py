@@ -183,9 +183,10 @@ def _counts(spans: SpanChanges) -> dict[str, int]:
 
 def _headline(snapshot: Snapshot, milliseconds: float) -> str:
     skipped = Counter(snapshot.skipped.values())
+    files = "file" if len(snapshot) == 1 else "files"
     left_out = f", {len(snapshot.skipped):,} skipped ({_most(skipped)})" if skipped else ""
     return (
-        f"{snapshot.root}: {len(snapshot):,} files, {snapshot.num_tokens:,} tokens{left_out}, "
+        f"{snapshot.root}: {len(snapshot):,} {files}, {snapshot.num_tokens:,} tokens{left_out}, "
         f"indexed in {_duration(milliseconds)}"
     )
 

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -19,9 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from repo_cache import store as store_module
+from repo_cache import database, file_records
+from repo_cache.file_records import FileRecord
 from repo_cache.reading import FileStat
-from repo_cache.store import FileRecord, TokenStore
+from repo_cache.store import TokenStore
 
 Ids = NDArray[np.uint32]
 RECORD = FileRecord(FileStat(10, 123456789, 223456789, 42), "ab" * 32)
@@ -88,17 +90,18 @@ def test_records_are_of_their_root_and_forgotten_where_none_is_given(opened: Ope
     skipped = FileRecord(RECORD.stat, "", "binary")
     one.write_records("/r", {"a.py": RECORD, "b": skipped, "süß\u2028.py": RECORD})
     one.write_records("/q", {"a.py": RECORD})
+    one.write_records("/\udcff", {"a.py": RECORD})
     one.write_records("/r", {"a.py": None, "no.py": None})
     one.flush()
     assert one.read_records("/r") == {"b": skipped, "süß\u2028.py": RECORD}
-    assert one.read_records("/q") == {"a.py": RECORD}
+    assert one.read_records("/q") == one.read_records("/\udcff") == {"a.py": RECORD}
 
 
 def test_the_roots_seen_longest_ago_are_forgotten(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "MAX_ROOTS", 3)
+    monkeypatch.setattr(file_records, "MAX_ROOTS", 3)
     one = opened()
     for number in range(6):
-        monkeypatch.setattr(store_module.time, "time", lambda number=number: 1000.0 + number)
+        monkeypatch.setattr(time, "time", lambda number=number: 1000.0 + number)
         one.write_records(f"/{number}", {"a": RECORD})
         one.flush()
     assert [number for number in range(6) if one.read_records(f"/{number}")] == [3, 4, 5]
@@ -213,10 +216,11 @@ def test_what_was_not_used_for_longest_goes_where_there_is_too_much(
 ) -> None:
     one = opened(max_bytes=100_000)
     for number in range(50):
-        monkeypatch.setattr(store_module.time, "time", lambda number=number: number * 1e6)
+        monkeypatch.setattr(time, "time", lambda number=number: number * 1e6)
         one.write(dict([content(number, 1000)]))
         one.read([content(0)[0]])
-        one._submit(one._touch, 0)
+        one._database.submit(one._touch, 0)
+        one._database.submit(one._evict, 0)
         one.flush()
     left = [number for number in range(50) if one.read([content(number)[0]])]
     assert left[0] == 0, "it was read all the time"
@@ -243,7 +247,7 @@ def test_reading_what_was_used_today_writes_nothing(opened: Opened) -> None:
 def test_a_locked_file_is_a_miss_and_good_again_later(
     opened: Opened, notices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "LOCKED_SECONDS", 0.05)
+    monkeypatch.setattr(database, "LOCKED_SECONDS", 0.05)
     expected = contents(3)
     one = opened()
     other = sqlite3.connect(one.path, isolation_level=None)
@@ -262,7 +266,7 @@ def test_a_locked_file_is_a_miss_and_good_again_later(
 def test_a_file_that_is_locked_as_a_whole_while_it_is_opened_is_a_miss(
     opened: Opened, tmp_path: Path, notices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "LOCKED_SECONDS", 0.05)
+    monkeypatch.setattr(database, "LOCKED_SECONDS", 0.05)
     (tmp_path / "store").mkdir()
     other = sqlite3.connect(tmp_path / "store" / "tokens-1.sqlite3", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
@@ -305,7 +309,7 @@ def test_a_full_disk_or_a_read_only_folder_is_said_once_and_gone_on_without(
         error.sqlite_errorcode = code
         raise error
 
-    one._change(fail)
+    one._database.change(fail)
     one.write(contents(3))
     one.flush()
     assert one.read(contents(3)) == {}
@@ -317,16 +321,16 @@ def test_a_full_disk_or_a_read_only_folder_is_said_once_and_gone_on_without(
 def test_a_disk_that_damages_what_is_written_is_given_up_on(opened: Opened, notices: list[str]) -> None:
     one = opened()
     for _ in range(3):
-        one._change(lambda connection: connection.execute("SELECT nothing FROM nowhere"))
+        one._database.change(lambda connection: connection.execute("SELECT nothing FROM nowhere"))
     assert len(notices) == 1
     assert not one.usable
 
 
 def test_a_slow_disk_does_not_fill_the_memory(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "MAX_PENDING_BYTES", 10_000)
+    monkeypatch.setattr(database, "MAX_PENDING_BYTES", 10_000)
     one = opened()
     blocked = threading.Event()
-    one._submit(lambda: blocked.wait() and None, 0)
+    one._database.submit(lambda: blocked.wait() and None, 0)
     expected = contents(100, 1000)
     for key, ids in expected.items():
         one.write({key: ids})
