@@ -14,35 +14,36 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.attention import sdpa
 from kernels.attention.runs import Run, heads_first
 from kernels.attention.scratch import Scratch
 
 
 def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None) -> Tensor:
     """As `kernels.attention.causal_attention`."""
+    keys, values = _heads_first(runs, scratch)
+    if query.shape[0] == 1:
+        return sdpa.causal_attention(query, keys, values, window)
     num_tokens, num_heads, head_dim = query.shape
-    seq_len, num_kv_heads = sum(keys.shape[0] for keys, _ in runs), runs[0][0].shape[1]
+    num_kv_heads, seq_len = keys.shape[:2]
     group = num_heads // num_kv_heads
     first_key = 0 if window is None else max(0, seq_len - num_tokens + 1 - window)
-    keys, values = _joined(runs, scratch, first_key)
-    bias = None
-    if num_tokens > 1:
-        bias = scratch.bias(num_tokens, group, window, seq_len - first_key, query.dtype)[None, None]
+    keys, values = keys[:, first_key:], values[:, first_key:]
+    bias = scratch.bias(num_tokens, group, window, seq_len - first_key, query.dtype)[None, None]
     rows = query.view(num_tokens, num_kv_heads, group, head_dim).transpose(0, 1).reshape(1, num_kv_heads, -1, head_dim)
     out = F.scaled_dot_product_attention(rows, keys[None], values[None], attn_mask=bias)
     by_head = out.view(num_kv_heads, num_tokens, group, head_dim)
     return by_head.transpose(0, 1).reshape(num_tokens, num_heads, head_dim)
 
 
-def _joined(runs: Sequence[Run], scratch: Scratch, first_key: int) -> tuple[Tensor, Tensor]:
-    """Keys and values from `first_key` on, [num_kv_heads, num_keys, head_dim] each; of one run where they lie.
+def _heads_first(runs: Sequence[Run], scratch: Scratch) -> tuple[Tensor, Tensor]:
+    """Keys and values, [num_kv_heads, seq_len, head_dim] each; of one run where they lie.
 
     Several runs are copied: to attend to each alone and merge is no quicker for two, and slower for eight.
     """
     if len(runs) == 1:
-        keys, values = (part[first_key:].transpose(0, 1) for part in runs[0])
-        return keys, values
+        keys, values = runs[0]
+        return keys.transpose(0, 1), values.transpose(0, 1)
     dtype = runs[0][0].dtype
     keys = heads_first([keys for keys, _ in runs], scratch, "keys", dtype)
-    values = heads_first([values for _, values in runs], scratch, "values", dtype)
-    return keys[:, first_key:], values[:, first_key:]
+    return keys, heads_first([values for _, values in runs], scratch, "values", dtype)
