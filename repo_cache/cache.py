@@ -59,7 +59,9 @@ class RepoCache:
         self._folders: set[str] = set()
         self._everything = False
         self._closed = False
-        self._subscribing = threading.Lock()
+        self._telling = threading.Lock()
+        """Guards what is told: snapshots and notices come to all subscribers in one order."""
+        self._snapshot = workspace.snapshot
         self._subscriptions: set[Subscription] = set()
         self._notices: list[Notice] = []
         self._watcher: Watcher | None = None
@@ -130,7 +132,7 @@ class RepoCache:
 
     def snapshot(self, *, fresh: bool = False) -> Snapshot:
         """The newest; with `fresh`, one that has everything that was written before this call (see `refresh`)."""
-        return self.refresh() if fresh else self._workspace.snapshot
+        return self.refresh() if fresh else self._snapshot
 
     def refresh(self, paths: Iterable[str] | None = None) -> Snapshot:
         """Look now, instead of when the watcher tells: at these files or folders (relative, POSIX), or at all.
@@ -162,7 +164,7 @@ class RepoCache:
         A slow reader gets several updates joined to one. Raises CacheClosed.
         """
         subscription = Subscription(self._unsubscribe)
-        with self._subscribing:
+        with self._telling:
             if self._closed:
                 raise CacheClosed(f"the cache of {self.root} is closed")
             self._subscriptions.add(subscription)
@@ -191,7 +193,7 @@ class RepoCache:
             self._watcher.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        with self._subscribing:
+        with self._telling:
             subscriptions = list(self._subscriptions)
         for subscription in subscriptions:
             subscription.close()
@@ -282,22 +284,23 @@ class RepoCache:
                 raise CacheClosed(f"the cache of {self.root} is closed")
             update = look()
             if update.snapshot is not update.since:
-                self._offer(update)
+                with self._telling:
+                    self._snapshot = update.snapshot
+                    self._offer(update)
         return update
 
     def _tell(self, notice: Notice) -> None:
-        self._notices = [*self._notices, notice][-MAX_NOTICES:]
-        snapshot = self._workspace.snapshot
-        self._offer(Update(snapshot, snapshot, notices=(notice,)))
+        with self._telling:
+            self._notices = [*self._notices, notice][-MAX_NOTICES:]
+            self._offer(Update(self._snapshot, self._snapshot, notices=(notice,)))
 
     def _offer(self, update: Update) -> None:
-        with self._subscribing:
-            subscriptions = list(self._subscriptions)
-        for subscription in subscriptions:
+        """To all; the caller holds the lock."""
+        for subscription in self._subscriptions:
             subscription.offer(update)
 
     def _unsubscribe(self, subscription: Subscription) -> None:
-        with self._subscribing:
+        with self._telling:
             self._subscriptions.discard(subscription)
 
 

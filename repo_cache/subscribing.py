@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -102,7 +103,7 @@ class Subscription:
         woken = asyncio.Event()
 
         def waker() -> None:
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
                 loop.call_soon_threadsafe(woken.set)
 
         with self._changed:

@@ -161,7 +161,7 @@ def _rows(update: Update) -> Iterator[_Row]:
     for number, change in enumerate(changes):
         path = f"{change.old_path} → {change.path}" if change.old_path is not None else change.path
         tokens = f"{update.encoded.get(change.path, 0):,} of {len(change.after):,}" if change.after is not None else ""
-        yield _Row(path, change.kind, _span_words(change), tokens, "" if number else took)
+        yield _Row(_printable(path), change.kind, _span_words(change), tokens, "" if number else took)
 
 
 def _span_words(change: FileChange) -> str:
@@ -186,7 +186,7 @@ def _headline(snapshot: Snapshot, milliseconds: float) -> str:
     files = "file" if len(snapshot) == 1 else "files"
     left_out = f", {len(snapshot.skipped):,} skipped ({_most(skipped)})" if skipped else ""
     return (
-        f"{snapshot.root}: {len(snapshot):,} {files}, {snapshot.num_tokens:,} tokens{left_out}, "
+        f"{_printable(str(snapshot.root))}: {len(snapshot):,} {files}, {snapshot.num_tokens:,} tokens{left_out}, "
         f"indexed in {_duration(milliseconds)}"
     )
 
@@ -197,6 +197,11 @@ def _most(reasons: Mapping[str, int]) -> str:
 
 def _totals(snapshot: Snapshot) -> dict[str, Any]:
     return {"root": str(snapshot.root), "files": len(snapshot), "tokens": snapshot.num_tokens}
+
+
+def _printable(path: str) -> str:
+    """The name of a file may hold what clears a terminal, or worse."""
+    return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in path)
 
 
 def _duration(milliseconds: float) -> str:
