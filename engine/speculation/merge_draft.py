@@ -78,7 +78,7 @@ class MergeDraft:
         """Plan anew behind the last token of the output: `num_right` of the plan were written, and not the next one."""
         expected = self._plan.expected(num_right)
         texts, tail = self._sources.texts, self._sources.texts.output[-TAIL_LEN:]
-        course, reindent = self._plan.course, self._plan.reindent
+        course, reindent = self._plan.course_at(num_right), self._plan.reindent_at(num_right)
         if expected is not None and texts.text_of(expected) <= self._sources.original:
             self._behind_change = self._sources.line_boundary(expected)
             if num_right >= FEWEST_TRUSTED or not self._plan_start:

@@ -33,7 +33,7 @@ class Partings:
         as the plan does: how much of it is run is for the cost model to say.
         """
         number = bisect_right(plan.legs, start, key=lambda leg: leg.start) - 1
-        if self._sources.original < 2 or number < 0 or not plan.reindent.is_identity:
+        if self._sources.original < 2 or number < 0 or not plan.reindent_at(start).is_identity:
             return None
         text = plan.legs[number].text
         leg_end = plan.legs[number + 1].start if number + 1 < len(plan.legs) else len(plan.token_ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -46,6 +47,8 @@ class Leg:
     start: int
     text: int
     trust: Trust
+    course: Course
+    reindent: Reindent
 
 
 class Plan:
@@ -71,14 +74,14 @@ class Plan:
         """Copy from a place on; `behind_change` is where a whole file may go on behind a block that is copied first."""
         self._behind_change = behind_change
         self.reindent = reindent
-        self._go_to(place, trust)
-        begun = self._sources.begun_indent(self._before)
+        begun, rest, end = self._sources.begun_indent(self._before), list[int](), place
         if begun and self._sources.texts.line_start(place) == place:
             end = self._sources.texts.line_end(place)
             rest, seen = continued(self._sources.texts.tokens(place, end), begun, self._sources.lines)
             self.reindent = Reindent(reindent.pairs | seen)
-            self._append(rest, place, end)
-            self._cursor = end
+        self._go_to(place, trust)
+        self._append(rest, place, end)
+        self._cursor = end
 
     def extend(self, num_tokens: int) -> None:
         """Make the plan at least so long, if the sources have more."""
@@ -100,6 +103,20 @@ class Plan:
             return self.places[at]
         return self._cursor if self._cursor is not None or not self.places else self.places[-1] + 1
 
+    def course_at(self, at: int) -> Course:
+        """Where copying had come to when it came to planned token `at`: what is planned behind that does not matter."""
+        leg = self._leg(at)
+        return self.course if leg is None else leg.course
+
+    def reindent_at(self, at: int) -> Reindent:
+        """With which indentation the planned token `at` was copied."""
+        leg = self._leg(at)
+        return Reindent() if leg is None else leg.reindent
+
+    def _leg(self, at: int) -> Leg | None:
+        number = bisect_right(self.legs, at, key=lambda leg: leg.start)
+        return self.legs[number - 1] if number else None
+
     def _stretch(self, place: int) -> tuple[int, int | Next]:
         """Up to where a text is copied from a place, and where copying goes on."""
         texts, number = self._sources.texts, self._sources.texts.text_of(place)
@@ -120,7 +137,7 @@ class Plan:
         if number < self._sources.original:
             self.course = replace(self.course, guide=number)
         self._cursor = place
-        self.legs.append(Leg(len(self.token_ids), number, trust))
+        self.legs.append(Leg(len(self.token_ids), number, trust, self.course, self.reindent))
 
     def _go_onward(self, end: int) -> None:
         """From the end of a block to the whole file; its last token is dropped where the file ends the line itself."""

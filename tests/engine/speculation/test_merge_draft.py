@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.speculation import MergeDraft
@@ -138,6 +138,16 @@ texts_of_code = st.one_of(few_ids, code.map(lambda lines: encode("".join(lines))
     strides=steps,
     max_tokens=st.integers(0, 9),
     knows_bytes=st.booleans(),
+)
+@example(  # the indentation and the file that were planned furthest ahead were taken for those at the departure
+    merges=[],
+    original=[],
+    update=[28, 16, 17, 33, 3, 12, 8, 5, 35],
+    prediction=[0],
+    output=[28, 16, 17, 33, 28, 16, 17, 33],
+    strides=[5],
+    max_tokens=6,
+    knows_bytes=True,
 )
 def test_whatever_is_written_the_draft_is_made_of_the_sources_and_not_of_how_the_output_came(
     merges: list[list[int]],
