@@ -46,7 +46,8 @@ class DraftBranch:
 
     chance: how likely the model is to write the first of them, once it has come to that place. hazard: how likely it
     then is to depart at each one behind that. Both are in [0, 1], as far as the drafter can tell; `source` is what
-    statistics call these tokens. One that begins as the draft goes on is of no use, and does no harm.
+    statistics call these tokens. It is best given to the output's end: as much of it is run as pays, and what ends the
+    output pays most. One that begins as the draft goes on is of no use, and does no harm.
     """
 
     at: int

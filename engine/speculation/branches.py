@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
 
 from engine.speculation.lengths import seconds_each
 from engine.speculation.pass_times import PassTimes
@@ -56,14 +55,20 @@ def branch_length(guess: BranchGuess, num_rows: int, num_sequences: int, num_lef
 
 def _worths(guess: BranchGuess, num_sequences: int, most: int, times: PassTimes) -> Iterator[float]:
     """What each token in turn is worth, in seconds."""
-    survival, num_behind = guess.chance, guess.num_tokens
-    first_run = (1, guess.runs[0][1] if guess.runs else 0.0)  # what follows it, not its own chance, is how far it leads
-    for is_first, (num_tokens, hazard) in zip(chain([True], repeat(False)), [first_run, *guess.runs], strict=False):
+
+    def each(hazard: float, num_behind: int) -> float:
         at_once = times(num_sequences * num_behind) / (num_sequences * num_behind)
-        each = max(seconds_each(hazard, num_sequences, most, times), at_once) if hazard else at_once
+        return max(seconds_each(hazard, num_sequences, most, times), at_once) if hazard else at_once
+
+    survival, num_behind = guess.chance, guess.num_tokens
+    first_hazard = guess.runs[0][1] if guess.runs else 0.0  # what follows it, not its own chance, is how far it leads
+    yield survival * each(first_hazard, num_behind)
+    num_behind -= 1
+    for num_tokens, hazard in guess.runs:
+        worth = each(hazard, num_behind)
         for _ in range(num_tokens):
-            survival *= 1.0 if is_first else 1.0 - hazard
-            yield survival * each
+            survival *= 1.0 - hazard
+            yield survival * worth
         num_behind -= num_tokens
 
 
