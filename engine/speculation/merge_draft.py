@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.speculation.expectation import Expectation
+from engine.speculation.foresight import Foresight
 from engine.speculation.indentation import Reindent
 from engine.speculation.partings import Partings
 from engine.speculation.plan import TAIL_LEN, Plan, Trust
@@ -46,6 +47,7 @@ class MergeDraft:
         self._ranking = Ranking(self._sources)
         self._expectation = Expectation(self._sources)
         self._partings = Partings(self._sources)
+        self._foresight = Foresight()
         self._num_seen = 0
         first = self._sources.texts.starts[0]
         self._plan = Plan(self._sources, self._ranking, Course(0, first), [])
@@ -58,9 +60,21 @@ class MergeDraft:
         self._follow(output_ids)
         at = self._num_seen - self._plan_start
         self._plan.extend(at + max_tokens)
+        self._turn(at, at + max_tokens)
         token_ids = self._plan.token_ids[at : at + max_tokens]
         end = at + len(token_ids)
         return Draft(token_ids, self._expectation.runs(self._plan, at, end), self._partings.branch(self._plan, at, end))
+
+    def rows_behind(self, num_accepted: int, num_drafted: int) -> int:
+        """None that cost anything: the rest of a block of rows shows nearly all that can be foreseen."""
+        return 0
+
+    def observe(self, num_output: int, draft_ids: Sequence[int], likeliest_ids: Sequence[int]) -> None:
+        """Foresee where the model will leave this draft again behind the departure."""
+        at = self._num_seen - self._plan_start
+        planned = slice(at, at + len(draft_ids))
+        if num_output == self._num_seen and self._plan.token_ids[planned] == list(draft_ids):
+            self._foresight.observe(self._plan.places[planned], draft_ids, likeliest_ids)
 
     def _follow(self, output_ids: Sequence[int]) -> None:
         """Compare what was written with what was planned, and make a new plan behind each token that differs."""
@@ -76,16 +90,35 @@ class MergeDraft:
 
     def _depart(self, num_right: int) -> None:
         """Plan anew behind the last token of the output: `num_right` of the plan were written, and not the next one."""
-        expected = self._plan.expected(num_right)
-        texts, tail = self._sources.texts, self._sources.texts.output[-TAIL_LEN:]
-        course, reindent = self._plan.course_at(num_right), self._plan.reindent_at(num_right)
-        if expected is not None and texts.text_of(expected) <= self._sources.original:
+        left, tail = self._plan, self._sources.texts.output[-TAIL_LEN:]
+        expected, course = left.expected(num_right), self._course_behind(num_right)
+        self._plan = Plan(self._sources, self._ranking, course, tail)
+        self._plan_start = self._num_seen
+        self._lead(expected, course, left.reindent_at(num_right))
+
+    def _turn(self, start: int, end: int) -> None:
+        """Where the model is foreseen to leave the plan [start, end), plan what it will write, and what follows."""
+        plan = self._plan
+        while (at := self._foresight.first(plan, start, end)) is not None:
+            expected, course, reindent = plan.places[at], self._course_behind(at), plan.reindent_at(at)
+            plan.turn(at, self._foresight.token_at(expected), course)
+            self._lead(expected, course, reindent)
+            plan.extend(end)
+            start = at + 1
+
+    def _course_behind(self, num_right: int) -> Course:
+        """Where copying has come to when `num_right` tokens of the plan are written, and not the next one."""
+        expected, course = self._plan.expected(num_right), self._plan.course_at(num_right)
+        if expected is not None and self._sources.texts.text_of(expected) <= self._sources.original:
             self._behind_change = self._sources.line_boundary(expected)
             if num_right >= FEWEST_TRUSTED or not self._plan_start:
                 course = replace(course, anchor=expected)
+        return course
+
+    def _lead(self, expected: int | None, course: Course, reindent: Reindent) -> None:
+        """Lead the plan on behind its tail, whose last token was not the one that was expected."""
+        texts, tail = self._sources.texts, self._plan.tail
         match = self._ranking.after_departure(tail, expected, course)
-        self._plan = Plan(self._sources, self._ranking, course, tail)
-        self._plan_start = self._num_seen
         if match is not None:
             seen = self._sources.indents_before(match.place, tail)
             if expected is not None and texts.text_of(match.place) == texts.text_of(expected):

@@ -38,6 +38,8 @@ class Trust(Enum):
     """Few of them do."""
     GUESSED = auto()
     """None do: a token was taken to be substituted, or a block inserted."""
+    FORESEEN = auto()
+    """A pass over an earlier draft showed that the model will write this instead of what stands at the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,18 @@ class Plan:
         self.token_ids: list[int] = []
         self.places: list[int] = []
         self.legs: list[Leg] = []
+        self.turned: set[int] = set()
+
+    @property
+    def tail(self) -> list[int]:
+        """The last tokens of the output as it will be when all that is planned by now is written."""
+        return [*self._before, *self.token_ids[-TAIL_LEN:]][-TAIL_LEN:]
 
     def begin(self, place: int, trust: Trust, reindent: Reindent, behind_change: int | None) -> None:
         """Copy from a place on; `behind_change` is where a whole file may go on behind a block that is copied first."""
         self._behind_change = behind_change
         self.reindent = reindent
-        begun, rest, end = self._sources.begun_indent(self._before), list[int](), place
+        begun, rest, end = self._sources.begun_indent(self.tail), list[int](), place
         if begun and self._sources.texts.line_start(place) == place:
             end = self._sources.texts.line_end(place)
             rest, seen = continued(self._sources.texts.tokens(place, end), begun, self._sources.lines)
@@ -96,6 +104,20 @@ class Plan:
             else:
                 assert isinstance(following, int)
                 self._go_to(following, Trust.ALONG)
+
+    def turn(self, at: int, token_id: int, course: Course) -> None:
+        """Put another token for the planned one `at`, and nothing behind it; it stands at the same place.
+
+        Places at which that was done are `turned`: where the token is inserted, they come a second time.
+        """
+        place = self.places[at]
+        self.turned.add(place)
+        self.course, self.reindent = course, self.reindent_at(at)
+        del self.token_ids[at:], self.places[at:]
+        self.legs = [leg for leg in self.legs if leg.start < at]
+        self._go_to(place, Trust.FORESEEN)
+        self._append([token_id], place, place + 1)
+        self._cursor = self._behind_change = self._held_back = None
 
     def expected(self, at: int) -> int | None:
         """The place of planned token `at`, or where it would be: behind the last one."""
@@ -141,12 +163,12 @@ class Plan:
 
     def _go_onward(self, end: int) -> None:
         """From the end of a block to the whole file; its last token is dropped where the file ends the line itself."""
-        match = self._ranking.onward(self._tail(), self.course)
+        match = self._ranking.onward(self.tail, self.course)
         if match is None and self._held_back is not None:
             self._append(self._sources.texts.tokens(end, end + 1), end, end + 1)
-            match = self._ranking.onward(self._tail(), self.course)
+            match = self._ranking.onward(self.tail, self.course)
         if match is not None:
-            self.reindent = Reindent(self._sources.indents_before(match.place, self._tail()))
+            self.reindent = Reindent(self._sources.indents_before(match.place, self.tail))
             self._go_to(match.place, Trust.MATCHED if match.length >= 8 else Trust.WEAK)
         elif self._behind_change is not None:
             self.reindent = Reindent()
@@ -175,6 +197,3 @@ class Plan:
         self.token_ids += token_ids
         self.places += [start] * excess
         self.places += range(end - (len(token_ids) - excess), end)
-
-    def _tail(self) -> list[int]:
-        return [*self._before, *self.token_ids[-TAIL_LEN:]][-TAIL_LEN:]
