@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SLACK = 0.04
-"""The share of the time without drafts that a request may take longer with them: 1 / 1.04 is 0.96, and what is left to
-0.95 is for times that are a little wrong. Edits that copy are as quick with half of it."""
+SLACK = 0.025
+"""The share of the time without drafts that a request may take longer with them: 1 / 1.025 is 0.976.
+
+What is left to 0.95 is for times that are wrong by some: single passes wait for memory and others for the cores, and
+other work slows the one or the other. Edits that copy are as quick with less.
+"""
 
 
 @dataclass(slots=True)
