@@ -146,7 +146,6 @@ class InotifySource:
                     self._handle_folder(path, mask)
                 (folders if is_folder else paths).add(path)
         for folder in stale_rules:
-            self._rules.forget(folder)
             self._watches.drop_below(folder)
             self._watch_below(folder)
         self._changes.touch(paths, folders | stale_rules)

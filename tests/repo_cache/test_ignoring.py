@@ -65,7 +65,12 @@ def grow(root: Path, draw: random.Random, num_files: int = 40) -> list[tuple[str
     return sorted((path.relative_to(root).as_posix(), path.is_dir()) for path in found)
 
 
+PLAIN = ["a", "b", "c", "foo", "*", "*.b", "a/", "b/", "/a", "/b", "a/b", "*/", "a/*", "**/c", "ab", "fo*"]
+
+
 def pattern(draw: random.Random) -> str:
+    if draw.random() < 0.5:
+        return draw.choice(["", "!"]) + draw.choice(PLAIN)
     sign = "!" if draw.random() < 0.25 else ""
     return sign + "".join(draw.choices(ATOMS, k=draw.randint(1, 5))) + draw.choice(["", "", "/", " ", "\r", "  "])
 
