@@ -44,8 +44,8 @@ class Encoded:
 class Contents:
     """Makes `FileTokens`; thread-safe.
 
-    Files of one content share their token ids, and where their paths stand for one language their `FileTokens`, for as
-    long as any snapshot holds them.
+    Files of one content whose paths stand for one language share one `FileTokens`, for as long as any snapshot holds
+    it.
     """
 
     def __init__(self, tokenizer: BPETokenizer, store: TokenStore | None, hot_bytes: int) -> None:

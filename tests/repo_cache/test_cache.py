@@ -417,6 +417,37 @@ def test_lost_events_are_made_good_by_the_look_at_everything(opened: Opened, roo
     eventually(lambda: "src/new.py" in cache.snapshot())
 
 
+def test_the_look_at_everything_comes_however_much_is_told_of(opened: Opened, root: Path) -> None:
+    cache = opened(watch=True, rescan_seconds=0.2)
+    assert cache._watcher is not None
+    cache._watcher.stop()
+    write(root, "src/new.py", "unseen = 1\n")
+
+    def told_of_another() -> bool:
+        cache._hear(Batch(frozenset({"src/a.py"})))
+        return "src/new.py" in cache.snapshot()
+
+    eventually(told_of_another)
+
+
+def test_a_fault_between_reading_and_the_snapshot_loses_nothing(
+    opened: Opened, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = opened()
+
+    def fail(*_: Any) -> Any:
+        raise MemoryError("of the test")
+
+    monkeypatch.setattr("repo_cache.reading.is_settled", lambda *_: True)
+    write(root, "src/a.py", "x = 7\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(workspace_module, "_next_snapshot", fail)
+        with pytest.raises(MemoryError):
+            cache.refresh()
+    cache.refresh()
+    assert cache.tokens("src/a.py").content_hash == sha256(b"x = 7\n").hexdigest()
+
+
 def test_a_rescan_that_the_watcher_asks_for_is_made(opened: Opened, root: Path) -> None:
     cache = opened(watch=True)
     assert cache._watcher is not None
