@@ -35,7 +35,7 @@ that they are no blanks; U+180E, which was one once, and control characters are 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 QWEN2_REGEX = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -50,14 +50,25 @@ _PUNCTUATION = r"!-/:-@\[-`{-~"
 _OTHER = r"[^\x00-\x7f\x85\xa0\u1680\u180e\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 """Not ASCII, and no blank in any version of Unicode."""
 
+_LETTER = "[A-Za-z]"
+_LETTERS = rf"[{_PUNCTUATION}\t ]?{_LETTER}+(?=[{_BLANKS}{_PUNCTUATION}0-9])"
+_OTHERS = rf"[{_PUNCTUATION} ][{_PUNCTUATION}]*[\r\n]*|[\r\n]+|[\t ]+|[0-9]"
+"""What programs mostly consist of, so that cuts are not looked for at each character. `_LETTERS` ends at one."""
+
 _FIRST_WINDOW_CHARS = 64
 
 
 class SafeCuts:
     """The safe cuts of one tokenizer, found by their contexts alone, so from any place in a text."""
 
-    def __init__(self, cut: str) -> None:
+    def __init__(self, contexts: Iterable[str], pairs: Iterable[str]) -> None:
+        """`contexts` are regexes of places; `pairs` stand side by side in an added token, where nothing is cut."""
+        self._pairs = sorted(
+            pair for pair in pairs if not (pair.isascii() and pair.isalpha())
+        )  # no context has letters
+        cut = f"{self._outside()}(?:{'|'.join(contexts)})"
         self._cut = re.compile(cut)
+        self._word = re.compile(rf"{_LETTERS}{self._outside(_LETTER)}|(?:{_OTHERS}){cut}|(?s:.+?)(?:{cut}|\Z)")
 
     def last_before(self, data: bytes, end: int) -> int:
         """The last cut with its context in `data[:end]`, which are whole characters of UTF-8; 0 where there is none."""
@@ -85,6 +96,25 @@ class SafeCuts:
                 return end
             size *= 4
 
+    def words(self, text: str) -> list[str]:
+        """The text in order, cut at safe cuts; short pieces, but not at all of the cuts."""
+        return self._word.findall(text)
+
+    def pieces(self, text: str, num_chars: int) -> Iterator[str]:
+        """The text in order, cut at safe cuts: as soon as a piece has so many characters."""
+        begin = 0
+        while begin < len(text):
+            found = self._cut.search(text, begin + num_chars)
+            end = found.start() if found else len(text)
+            yield text[begin:end]
+            begin = end
+
+    def _outside(self, before: str = "") -> str:
+        """An assertion that the characters around a place are no pair, of those whose first one is such."""
+        pairs = [re.escape(pair) for pair in self._pairs if re.match(before, pair)]
+        behind = "".join(sorted({re.escape(pair[1]) for pair in self._pairs if re.match(before, pair)}))
+        return rf"(?![{behind}](?<={'|'.join(pairs)}))" if pairs else ""
+
     def places(self, text: str) -> list[int]:
         """All safe cuts of a text, in characters."""
         return [found.start() for found in self._cut.finditer(text, 1)]
@@ -102,17 +132,8 @@ def safe_cuts(pre_tokenizer: object, added_tokens: Iterable[str]) -> SafeCuts | 
     tokens = sorted(set(added_tokens))
     first, last = ({token[place] for token in tokens} for place in (0, -1))
     pairs = {token[place : place + 2] for token in tokens for place in range(len(token) - 1)}
-    alternatives = "|".join(contexts)
-    alternatives = alternatives.replace("NOT_FIRST", _none_of(first)).replace("NOT_LAST", _none_of(last))
-    return SafeCuts(rf"{_not_inside(pairs)}(?:{alternatives})")
-
-
-def _not_inside(pairs: set[str]) -> str:
-    """An assertion that the characters around a place are none of the pairs."""
-    if not pairs:
-        return ""
-    behind = "".join(sorted({re.escape(pair[1]) for pair in pairs}))
-    return rf"(?![{behind}](?<={'|'.join(re.escape(pair) for pair in sorted(pairs))}))"
+    contexts = [text.replace("NOT_FIRST", _none_of(first)).replace("NOT_LAST", _none_of(last)) for text in contexts]
+    return SafeCuts(contexts, pairs)
 
 
 def _none_of(characters: set[str]) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import compress, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from repo_cache.errors import TokenizerError
 from repo_cache.safe_cuts import QWEN2_REGEX, SafeCuts, safe_cuts
+from repo_cache.word_cache import WordCache
 
 PROBE = "x  e\u0301 \u212b\r\n\tÀ\u200d\n"
 """Text that a lossy tokenizer gives back changed: blanks, decomposed and compatibility characters, line endings."""
@@ -55,6 +57,7 @@ class BPETokenizer:
         self._token_bytes = _token_bytes(tokenizer)
         self.safe_cuts = _safe_cuts(tokenizer)
         """Where a text may be cut and its parts encoded apart; None where nothing is proven of the pre-tokenizer."""
+        self._word_cache = WordCache(self.safe_cuts, self._encode_each) if self.safe_cuts is not None else None
         self._token_lens = np.array([len(token) for token in self._token_bytes], np.uint32)
         self._missing_bytes = bytes({*range(256)} - {token[0] for token in self._token_bytes if len(token) == 1})
         added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
@@ -108,16 +111,18 @@ class BPETokenizer:
         """
         for text in texts:
             self._check_bytes(text)
-        encodings = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
-        arrays = [np.array(encoding.ids, np.uint32) for encoding in encodings]
+        if self._word_cache is not None:
+            return self._word_cache.encode_batch(texts)
+        arrays = [np.array(ids, np.uint32) for ids in self._encode_each(list(texts))]
         for array in arrays:
             array.flags.writeable = False
         return arrays
 
     def missing_byte(self, data: bytes) -> int | None:
         """A byte of the text for which the vocabulary has no token; None where it can be encoded."""
-        missing = set(self._missing_bytes).intersection(data) if self._missing_bytes else ()
-        return min(missing, default=None)
+        if len(data.translate(None, self._missing_bytes)) == len(data):  # quick, and nearly always so
+            return None
+        return min(set(self._missing_bytes).intersection(data))
 
     def token_ends(self, token_ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """The byte offset behind each token, [num_tokens], read-only."""
@@ -130,10 +135,8 @@ class BPETokenizer:
         encoding = self._plain.encode(text, add_special_tokens=False)
         ends = self.token_ends(np.array(encoding.ids, np.uint32)).tolist()
         words = encoding.word_ids
-        return [
-            0,
-            *(end for end, word, next_word in zip(ends, words, [*words[1:], None], strict=True) if word != next_word),
-        ]
+        last = [word != following for word, following in zip_longest(words, words[1:])]
+        return [0, *compress(ends, last)]
 
     def encode_template(self, text: str) -> list[int]:
         """Token ids of a text of ours, in which names of control tokens are control tokens."""
@@ -156,6 +159,9 @@ class BPETokenizer:
     def save(self, path: Path) -> None:
         """Write a `tokenizer.json` that `from_file` reads back."""
         self._controls.save(str(path))
+
+    def _encode_each(self, texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
 
     def _check_bytes(self, text: str) -> None:
         missing = self.missing_byte(text.encode()) if self._missing_bytes else None
