@@ -9,7 +9,7 @@ MINUTES ?= 5
 TEST_MODELS := smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: all demo serve test test-long fuzz soak lint format bench peers models-for-tests clean
+.PHONY: all demo serve test test-long fuzz soak chaos lint format bench peers models-for-tests clean
 .DEFAULT_GOAL := all
 
 all: $(VENV)/.installed
@@ -68,6 +68,10 @@ fuzz: $(VENV)/.installed-fuzz
 # Random traffic on the engine for MINUTES: nothing leaks, nothing sticks, nothing changes an answer.
 soak: models-for-tests $(VENV)/.installed-test
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+# A second process makes a mess of a watched folder for MINUTES: the snapshot is the one from scratch all the same.
+chaos: models-for-tests $(VENV)/.installed-test
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES)
 
 # The engines that `benchmarks.engine` and `benchmarks.copy` measure against (`--peers`), under the cache folder.
 peers: $(VENV)/.installed-test

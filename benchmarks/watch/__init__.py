@@ -1,0 +1,1 @@
+"""What `repo_cache` costs, beside the tokenizer alone and beside encoding a file whole."""
