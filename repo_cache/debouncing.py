@@ -33,18 +33,20 @@ class Debouncer:
 
     def touch(self, paths: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
         """These files, and whatever lies below these folders, may have changed. The folder '' is the root."""
+        new_paths, new_folders = set(paths), set(folders)
+        if not new_paths and not new_folders:
+            return
         with self._changed:
-            self._paths.update(paths)
-            self._folders.update(folders)
+            self._paths |= new_paths
+            self._folders |= new_folders
             if "" in self._folders or len(self._paths) + len(self._folders) > self._max_paths:
-                self._owe_rescan()
-            if self._paths or self._folders or self._rescan:
-                self._mark()
+                self._rescan = True
+            self._mark()
 
     def rescan(self, notice: Notice | None = None) -> None:
         """Anything may have changed."""
         with self._changed:
-            self._owe_rescan()
+            self._rescan = True
             self._notices += (notice,) if notice else ()
             self._mark()
 
@@ -57,7 +59,7 @@ class Debouncer:
     def owe_rescan(self) -> None:
         """The next batch, whenever it comes, is a rescan: the last one was lost on its receiver."""
         with self._changed:
-            self._owe_rescan()
+            self._rescan = True
 
     def due_in(self) -> float | None:
         """Seconds until a batch is due, 0 where it is; None while nothing changed."""
@@ -99,9 +101,6 @@ class Debouncer:
         self._notices: tuple[Notice, ...] = ()
         self._first: float | None = None
         self._last = 0.0
-
-    def _owe_rescan(self) -> None:
-        self._rescan = True
 
     def _mark(self) -> None:
         if self._rescan:

@@ -105,13 +105,13 @@ class Watcher:
         self.stop()
 
     def _watch(self) -> None:
-        if sys.platform != "linux":
+        if sys.platform == "linux":
+            try:
+                self._begin(InotifySource(self._root, self._rules, self._changes, self._poll_instead))
+            except CannotWatch as failure:
+                self._poll_instead(failure.notice)
+        else:
             self._begin(ObserverSource(self._root, self._rules, self._changes))
-            return
-        try:
-            self._begin(InotifySource(self._root, self._rules, self._changes, self._poll_instead))
-        except CannotWatch as failure:
-            self._poll_instead(failure.notice)
 
     def _poll_instead(self, notice: Notice) -> None:
         """Events failed: what came since they did is in the rescan."""

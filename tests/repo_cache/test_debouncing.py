@@ -43,6 +43,7 @@ def test_a_batch_is_due_after_a_pause(changes: Debouncer, clock: Clock) -> None:
     clock.now += 0.04
     changes.touch(["b", "a"])
     clock.now += 0.04
+    changes.touch()
     assert changes.due_in() == pytest.approx(0.01)
     clock.now += 0.02
     assert changes.due_in() == 0
