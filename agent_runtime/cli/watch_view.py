@@ -156,7 +156,7 @@ def _rows(update: Update) -> Iterator[_Row]:
         kinds = Counter(change.kind for change in changes)
         total = sum(len(change.after) for change in changes if change.after is not None)
         what = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
-        yield _Row(f"{len(changes):,} files", what, "", f"{update.num_encoded:,} of {total:,}", took)
+        yield _Row(f"{len(changes):,} files: {what}", "", "", f"{update.num_encoded:,} of {total:,}", took)
         return
     for number, change in enumerate(changes):
         path = f"{change.old_path} → {change.path}" if change.old_path is not None else change.path
