@@ -6,40 +6,24 @@ word that its queue overflowed, and wakes at every opening of a file; so this us
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import logging
 import os
 import select
-import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from watchdog.observers.inotify_c import InotifyConstants, inotify_add_watch, inotify_init, inotify_rm_watch
+from watchdog.observers.inotify_c import InotifyConstants
 
 from repo_cache.batches import Notice, NoticeKind
 from repo_cache.debouncing import Debouncer
 from repo_cache.ignoring import EXCLUDE_FILE, IgnoreRules
+from repo_cache.inotify_watches import Event, Watches
 from repo_cache.scanning import is_utf8, listed_folder
 
-MASK = (
-    InotifyConstants.IN_CREATE
-    | InotifyConstants.IN_DELETE
-    | InotifyConstants.IN_MOVE
-    | InotifyConstants.IN_MODIFY
-    | InotifyConstants.IN_CLOSE_WRITE
-    | InotifyConstants.IN_ATTRIB
-    | InotifyConstants.IN_DELETE_SELF
-    | InotifyConstants.IN_MOVE_SELF
-    | InotifyConstants.IN_ONLYDIR
-    | InotifyConstants.IN_DONT_FOLLOW
-    | InotifyConstants.IN_EXCL_UNLINK
-)
 GONE_SELF = InotifyConstants.IN_DELETE_SELF | InotifyConstants.IN_MOVE_SELF | InotifyConstants.IN_UNMOUNT
 CAME = InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVED_TO | InotifyConstants.IN_ATTRIB
-EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name
-READ_BYTES = 256 << 10
 VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
 EXCLUDE_FOLDER = EXCLUDE_FILE.rpartition("/")[0]
 
@@ -55,7 +39,6 @@ OVERFLOW = (
     "more changes in {root} than the system's queue holds; the folder is scanned anew. If this is frequent: "
     "sudo sysctl fs.inotify.max_queued_events=65536"
 )
-
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +62,7 @@ class InotifySource:
 
     def start(self) -> None:
         """What changes after this returns is told. Raises CannotWatch."""
-        self._watches = _Watches(self._root)
+        self._watches = self._new_watches()
         try:
             self._watch_below("")
         except BaseException:
@@ -100,8 +83,8 @@ class InotifySource:
 
     def _run(self) -> None:
         try:
-            for events in self._event_batches():
-                self._handle(events)
+            while self._waited():
+                self._handle(self._watches.events())
         except CannotWatch as failure:
             self._on_failed(failure.notice)
         except Exception as error:  # the outermost loop
@@ -110,19 +93,17 @@ class InotifySource:
         finally:
             self._watches.close()
 
-    def _event_batches(self) -> Iterator[bytes]:
-        while True:
-            poller = select.poll()
-            poller.register(self._wake_read, select.POLLIN)
-            poller.register(self._watches.descriptor, select.POLLIN)
-            if any(descriptor == self._wake_read for descriptor, _ in poller.poll()):
-                return
-            yield self._watches.read()
+    def _waited(self) -> bool:
+        """Block until there are events; False once stopped."""
+        poller = select.poll()
+        poller.register(self._wake_read, select.POLLIN)
+        poller.register(self._watches.descriptor, select.POLLIN)
+        return all(descriptor != self._wake_read for descriptor, _ in poller.poll())
 
-    def _handle(self, events: bytes) -> None:
+    def _handle(self, events: Iterable[Event]) -> None:
         """Pass on what a reading of the kernel's queue says. New folders are watched before they are told of."""
         paths, folders, stale_rules = set[str](), set[str](), set[str]()
-        for watch, mask, name in _parsed(events):
+        for watch, mask, name in events:
             if mask & InotifyConstants.IN_Q_OVERFLOW:
                 self._start_over()
                 return
@@ -208,80 +189,19 @@ class InotifySource:
         message = f"{folder or self._root} cannot be watched and is left out ({error.strerror}); make it readable"
         self._changes.add_notice(Notice(NoticeKind.UNREADABLE, message))
 
+    def _new_watches(self) -> Watches:
+        try:
+            return Watches(self._root)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                notice = Notice(NoticeKind.INSTANCE_LIMIT, INSTANCE_LIMIT.format(root=self._root))
+            else:
+                notice = Notice(NoticeKind.FAILED, f"inotify cannot be had, so {self._root} is polled: {error}")
+            raise CannotWatch(notice) from error
+
     def _start_over(self) -> None:
         """Events were lost, and with them what became of folders: all watches are made anew."""
         self._watches.close()
-        self._watches = _Watches(self._root)
+        self._watches = self._new_watches()
         self._watch_below("")
         self._changes.rescan(Notice(NoticeKind.OVERFLOW, OVERFLOW.format(root=self._root)))
-
-
-class _Watches:
-    """An inotify instance and the folder that each of its watches is on. Not thread-safe."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self.folders: dict[int, str] = {}
-        self._watch_of: dict[str, int] = {}
-        self.descriptor = inotify_init()
-        if self.descriptor == -1:
-            error = ctypes.get_errno()
-            if error in (errno.EMFILE, errno.ENFILE):
-                raise CannotWatch(Notice(NoticeKind.INSTANCE_LIMIT, INSTANCE_LIMIT.format(root=root)))
-            raise CannotWatch(
-                Notice(NoticeKind.FAILED, f"inotify cannot be had: {os.strerror(error)}; {root} is polled")
-            )
-        os.set_inheritable(self.descriptor, False)
-        os.set_blocking(self.descriptor, False)
-
-    def add(self, folder: str) -> bool:
-        """Whether the folder was not watched before; raises OSError."""
-        watch = inotify_add_watch(self.descriptor, os.fsencode(self._root / folder), MASK)
-        if watch == -1:
-            error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error), folder)
-        if self.folders.get(watch) == folder:
-            return False
-        if watch in self.folders:  # it moved, of which the event is still under way
-            self.forget(watch)
-        self.folders[watch] = folder
-        self._watch_of[folder] = watch
-        return True
-
-    def forget(self, watch: int) -> None:
-        """The kernel gave the watch up."""
-        folder = self.folders.pop(watch)
-        if self._watch_of.get(folder) == watch:
-            del self._watch_of[folder]
-
-    def drop(self, folder: str) -> None:
-        """Give a watch back; events of it that are still under way are of an unknown watch then."""
-        watch = self._watch_of.pop(folder, None)
-        if watch is not None:
-            del self.folders[watch]
-            inotify_rm_watch(self.descriptor, watch)
-
-    def drop_below(self, folder: str) -> None:
-        prefix = folder + "/" if folder else ""
-        for known in [known for known in self._watch_of if known and known.startswith(prefix)]:
-            self.drop(known)
-
-    def read(self) -> bytes:
-        try:
-            return os.read(self.descriptor, READ_BYTES)
-        except BlockingIOError:
-            return b""
-
-    def close(self) -> None:
-        if self.descriptor != -1:
-            os.close(self.descriptor)
-            self.descriptor = -1
-
-
-def _parsed(events: bytes) -> Iterator[tuple[int, int, str]]:
-    """Watch, mask and name of each event; the name is '' where the event is about the watched folder itself."""
-    at = 0
-    while at < len(events):
-        watch, mask, _, length = EVENT.unpack_from(events, at)
-        at += EVENT.size + length
-        yield watch, mask, os.fsdecode(events[at - length : at].rstrip(b"\0"))

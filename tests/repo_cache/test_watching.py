@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from repo_cache import inotify, watching
+from repo_cache import inotify_watches, watching
 from repo_cache.batches import Batch, NoticeKind
 from repo_cache.debouncing import Debouncer
 from repo_cache.ignoring import IgnoreRules
@@ -414,7 +414,9 @@ def test_at_the_limit_of_watches_the_workspace_is_polled_and_the_way_out_is_said
 ) -> None:
     for number in range(num_folders):
         (root / str(number)).mkdir()
-    monkeypatch.setattr(inotify, "inotify_add_watch", failing_after(5, errno.ENOSPC, inotify.inotify_add_watch))
+    monkeypatch.setattr(
+        inotify_watches, "inotify_add_watch", failing_after(5, errno.ENOSPC, inotify_watches.inotify_add_watch)
+    )
     receiver = Receiver(root)
     with Watcher(root, receiver.rules, receiver, debounce_s=0.01, poll_interval_s=0.02) as watcher:
         for number in range(10):
@@ -431,7 +433,7 @@ def test_at_the_limit_of_watches_the_workspace_is_polled_and_the_way_out_is_said
 
 
 def test_without_an_inotify_instance_the_workspace_is_polled(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inotify, "inotify_init", failing_after(0, errno.EMFILE, inotify.inotify_init))
+    monkeypatch.setattr(inotify_watches, "inotify_init", failing_after(0, errno.EMFILE, inotify_watches.inotify_init))
     receiver = Receiver(root)
     with Watcher(root, receiver.rules, receiver, debounce_s=0.01, poll_interval_s=0.02) as watcher:
         receiver.settle()
@@ -456,7 +458,7 @@ def test_a_folder_that_cannot_be_watched_is_named_once_and_the_rest_is_watched(
     (root / "open").mkdir()
     (root / "locked").mkdir()
     if os.geteuid() == 0:  # no folder is closed to root: the system's answer is played
-        add = inotify.inotify_add_watch
+        add = inotify_watches.inotify_add_watch
 
         def refusing(descriptor: int, path: bytes, mask: int) -> int:
             if path.endswith(b"locked"):
@@ -464,7 +466,7 @@ def test_a_folder_that_cannot_be_watched_is_named_once_and_the_rest_is_watched(
                 return -1
             return add(descriptor, path, mask)
 
-        monkeypatch.setattr(inotify, "inotify_add_watch", refusing)
+        monkeypatch.setattr(inotify_watches, "inotify_add_watch", refusing)
     (root / "locked").chmod(0)
     receiver = Receiver(root)
     with Watcher(root, receiver.rules, receiver, debounce_s=0.01):
@@ -488,10 +490,10 @@ def test_a_root_that_goes_is_said_and_found_again_when_it_comes_back(root: Path,
 
 
 def test_a_reader_that_fails_is_replaced_by_polling(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(events: bytes) -> None:
+    def broken(watches: inotify_watches.Watches) -> None:
         raise ValueError("broken")
 
-    monkeypatch.setattr(inotify, "_parsed", broken)
+    monkeypatch.setattr(inotify_watches.Watches, "events", broken)
     receiver = Receiver(root)
     with Watcher(root, receiver.rules, receiver, debounce_s=0.01, poll_interval_s=0.02) as watcher:
         receiver.settle()
