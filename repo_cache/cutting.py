@@ -43,7 +43,8 @@ def cut(text: EncodedText, language: str | None, fingerprint: bytes) -> CutText:
     """Cut a file from scratch. `language` is `grammars.language_of(path)`, `fingerprint` the tokenizer's."""
     edges = _edges_in(text, block_starts(text.data, language))
     trees = {start: parse(text.data[start:end], language) for start, end in pairwise(edges.bytes.tolist())}
-    return CutText(_spans_between(text, edges, trees, fingerprint), _long(trees))
+    num_lines = text.data.count(b"\n") + _has_open_line(text.data)
+    return CutText(_spans_between(text, edges, trees, fingerprint, 0, num_lines), _long(trees))
 
 
 def recut(old: CutText, before: EncodedText, after: Reencoded, language: str | None, fingerprint: bytes) -> CutText:
@@ -63,13 +64,14 @@ def recut(old: CutText, before: EncodedText, after: Reencoded, language: str | N
         start: _next_tree(old.trees.get(start), before.data, text.data[start:end], start, change, language)
         for start, end in pairwise(edges.bytes.tolist())
     }
-    made = _spans_between(text, edges, trees, fingerprint)
     more_lines = text.data.count(b"\n", change.start, change.new_end)
     more_lines -= before.data.count(b"\n", change.start, change.old_end)
+    num_lines = old.spans.num_lines + more_lines + _has_open_line(text.data) - _has_open_line(before.data)
+    first_line = _num_newlines_before(old.spans, before, num_leading, int(edges.bytes[0]))
     spans = old.spans.replaced(
         num_leading,
         was.num_blocks - num_trailing,
-        made,
+        _spans_between(text, edges, trees, fingerprint, first_line, num_lines),
         more_bytes=change.new_end - change.old_end,
         more_tokens=after.tokens.new_end - after.tokens.old_end,
         more_lines=more_lines,
@@ -137,9 +139,14 @@ def _taken_over(trees: Mapping[int, SyntaxTree], cut_anew: _Edges, change: TextC
 
 
 def _spans_between(
-    text: EncodedText, edges: _Edges, trees: Mapping[int, SyntaxTree | None], fingerprint: bytes
+    text: EncodedText,
+    edges: _Edges,
+    trees: Mapping[int, SyntaxTree | None],
+    fingerprint: bytes,
+    first_line: int,
+    num_lines: int,
 ) -> FileSpans:
-    """The spans of neighbouring blocks; lines and tokens count from the file's beginning."""
+    """The spans of neighbouring blocks, of which the first starts in that line of a file of so many."""
     ends: list[int] = []
     block_spans = []
     for (start, end), (first, last) in zip(
@@ -151,32 +158,45 @@ def _spans_between(
         tokens = BlockTokens(text.data[start:end], text.token_ids[first:last], token_ends, base)
         ends.extend(first + place for place in tokens.ends(trees[start]))
     first_token = int(edges.tokens[0])
-    lines, mid_line = _lines(text, int(edges.bytes[0]), int(edges.bytes[-1]), [first_token, *ends[:-1]] if ends else [])
+    lines, mid_line = _lines(text, int(edges.bytes[0]), [first_token, *ends[:-1]] if ends else [])
     return FileSpans(
         ends=np.array(ends, np.uint32),
         keys=span_keys(fingerprint, text.token_ids, first_token, ends),
-        first_lines=lines,
+        first_lines=(lines + first_line).astype(np.uint32),
         mid_line=mid_line,
-        num_lines=text.data.count(b"\n") + (text.data[-1:] not in (b"", b"\n")),
+        num_lines=num_lines,
         block_starts=edges.bytes[:-1].astype(np.uint32),
         block_spans=np.array(block_spans, np.uint32),
     )
 
 
-def _lines(
-    text: EncodedText, start: int, end: int, tokens: Sequence[int]
-) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
-    """The line of each token's first byte, and whether anything but blanks stands before it there.
+def _lines(text: EncodedText, start: int, tokens: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The newlines between `start` and each token, and whether more than blanks stands before it on its line.
 
-    The tokens begin between two bytes, of which the first is at a line's start.
+    `start` is where a line starts, and the tokens' first bytes are not before it.
     """
-    data = text.data
-    firsts = [int(text.token_ends[token - 1]) if token else 0 for token in tokens]
-    newlines = np.flatnonzero(np.frombuffer(data, np.uint8)[start : max(end, *firsts[-1:], start)] == ord("\n")) + start
-    lines = np.searchsorted(newlines, np.array(firsts, np.int64), side="left")
+    firsts = np.array([int(text.token_ends[token - 1]) if token else 0 for token in tokens], np.int64)
+    part = np.frombuffer(text.data, np.uint8)[start : int(firsts[-1]) if len(firsts) else start]
+    newlines = np.flatnonzero(part == ord("\n")) + start
+    lines = np.searchsorted(newlines, firsts, side="left")
     line_starts = np.concatenate([[start], newlines + 1])[lines]
     mid_line = [
-        first - line_start > _MAX_INDENT or not (first == line_start or data[line_start:first].isspace())
-        for first, line_start in zip(firsts, line_starts.tolist(), strict=True)
+        line_start < first and (first - line_start > _MAX_INDENT or not text.data[line_start:first].isspace())
+        for first, line_start in zip(firsts.tolist(), line_starts.tolist(), strict=True)
     ]
-    return (lines + data.count(b"\n", 0, start)).astype(np.uint32), np.array(mid_line, np.bool_)
+    return lines, np.array(mid_line, np.bool_)
+
+
+def _num_newlines_before(spans: FileSpans, text: EncodedText, block: int, start: int) -> int:
+    """The newlines before a block, counted from the nearest span; `start` is the block's, or the file's end."""
+    if not len(spans):
+        return 0
+    near = min([*spans.block_spans[block : block + 1].tolist(), len(spans) - 1])
+    first = int(text.token_ends[int(spans.ends[near - 1]) - 1]) if near else 0
+    between = text.data.count(b"\n", min(first, start), max(first, start))
+    return int(spans.first_lines[near]) + (between if first <= start else -between)
+
+
+def _has_open_line(data: bytes) -> bool:
+    """Whether there is something behind the last newline."""
+    return data[-1:] not in (b"", b"\n")

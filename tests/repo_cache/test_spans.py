@@ -1,0 +1,265 @@
+"""Spans tile a file's tokens and end where syntax does; cut again for what changed, they are those of a first cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from hashlib import blake2b
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repo_cache import cutting
+from repo_cache.block_cut import GROUP_TOKENS, MAX_TOKENS, MIN_TOKENS
+from repo_cache.blocks import BLOCK_BYTES, MIN_BLOCK_BYTES, block_starts, next_block_starts
+from repo_cache.cutting import LONG_BYTES, cut, recut
+from repo_cache.grammars import GRAMMARS, language_of
+from repo_cache.incremental import EncodedText, encoded, reencoded
+from repo_cache.keys import span_keys
+from repo_cache.spans import CutText, FileSpans
+from repo_cache.syntax import parse
+from repo_cache.text_change import text_change
+from repo_cache.tokenizer import BPETokenizer
+from tests.models import real_model
+from tests.repo_cache.sources import SUFFIXES, edited, source
+
+FINGERPRINT = b"tokenizer"
+Cutter = Callable[[bytes, str | None], tuple[EncodedText, CutText]]
+
+
+@cache
+def tokenizer() -> BPETokenizer:
+    return real_model("qwen2.5-coder-0.5b").tokenizer
+
+
+def cut_whole(data: bytes, language: str | None) -> tuple[EncodedText, CutText]:
+    text = encoded(tokenizer(), data)
+    made = cut(text, language, FINGERPRINT)
+    made.spans.check_integrity(len(text.token_ids))
+    return text, made
+
+
+def span_texts(text: EncodedText, spans: FileSpans) -> list[bytes]:
+    edges = [0, *text.token_ends[spans.ends - 1].tolist()]
+    return [text.data[start:end] for start, end in pairwise(edges)]
+
+
+def check_recut(data: bytes, language: str | None, random: Random, num_edits: int) -> None:
+    """Edits one after another: each next cut is the cut from scratch, with trees of the last one and without."""
+    text, made = cut_whole(data, language)
+    for _ in range(num_edits):
+        after = reencoded(tokenizer(), text, edited(text.data, random))
+        again = recut(made, text, after, language, FINGERPRINT)
+        scratch = cut(after.text, language, FINGERPRINT)
+        assert again.spans == scratch.spans
+        assert again.trees.keys() == scratch.trees.keys()
+        assert recut(CutText(made.spans, {}), text, after, language, FINGERPRINT).spans == scratch.spans
+        text, made = after.text, again
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_next_cut_is_the_cut_from_scratch(suffix: str) -> None:
+    for seed in range(4):
+        check_recut(source(suffix, 60), language_of(f"a.{suffix}"), Random(seed), 10)
+
+
+@pytest.mark.parametrize("suffix", ["java", "cs", "json", "html", "cpp", "py"])
+def test_the_next_cut_of_a_long_block_is_the_cut_from_scratch(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "LONG_BYTES", 1000)
+    for seed in range(4):
+        check_recut(source(suffix, 60), language_of(f"a.{suffix}"), Random(seed), 10)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_next_cut_is_the_cut_from_scratch_for_long(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for long_bytes in (1000, LONG_BYTES):
+        monkeypatch.setattr(cutting, "LONG_BYTES", long_bytes)
+        for seed in range(60):
+            check_recut(source(suffix, Random(seed).randrange(1, 100)), language_of(f"a.{suffix}"), Random(seed), 20)
+
+
+def test_a_long_sound_block_is_parsed_from_its_old_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = source("java", 120)
+    text, made = cut_whole(data, "java")
+    assert any(tree.num_bytes > LONG_BYTES for tree in made.trees.values())
+    after = reencoded(tokenizer(), text, data.replace(b"int total = 60;", b"int total = 61;"))
+    scratch = cut(after.text, "java", FINGERPRINT)
+    monkeypatch.setattr("repo_cache.syntax.parse", None)  # what a reparse falls back to
+    monkeypatch.setattr(cutting, "parse", None)
+    assert recut(made, text, after, "java", FINGERPRINT).spans == scratch.spans
+
+
+def test_where_nothing_changed_nothing_is_cut() -> None:
+    text, made = cut_whole(source("py", 5), "python")
+    assert recut(made, text, reencoded(tokenizer(), text, text.data), "python", FINGERPRINT) is made
+
+
+paragraphs = st.lists(
+    st.sampled_from(["a\n", "\n", "\n\n", " b\n", "}\n", "def f\n", " \n", "x" * 300 + "\n"]), max_size=150
+)
+
+
+@given(paragraphs, paragraphs, paragraphs, paragraphs)
+def test_the_next_blocks_are_the_blocks_from_scratch(
+    head: list[str], old: list[str], new: list[str], tail: list[str]
+) -> None:
+    before, data = (("".join([*head, *middle, *tail])).encode() for middle in (old, new))
+    change = text_change(before, data)
+    if change is not None:
+        again = next_block_starts(block_starts(before, None), len(before), data, None, change)
+        assert again.tolist() == block_starts(data, None).tolist()
+
+
+def test_blocks_are_bounded_on_both_sides() -> None:
+    data = source("py", 200)
+    lengths = np.diff(np.append(block_starts(data, "python"), len(data)))
+    assert lengths.min() >= MIN_BLOCK_BYTES
+    assert lengths.max() <= 2 * BLOCK_BYTES
+    assert len(lengths) > 10
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_spans_tile_the_file_within_bounds(suffix: str) -> None:
+    text, made = cut_whole(source(suffix, 80), language_of(f"a.{suffix}"))
+    spans = made.spans
+    assert b"".join(span_texts(text, spans)) == text.data
+    lengths = np.diff(spans.ends.astype(int), prepend=0)
+    assert lengths.max() <= MAX_TOKENS
+    assert lengths.min() >= MIN_TOKENS
+    assert np.median(lengths) <= 2 * GROUP_TOKENS
+
+
+def test_definitions_are_spans_with_what_belongs_to_them() -> None:
+    text, made = cut_whole(source("py", 40), "python")
+    texts = span_texts(text, made.spans)
+    assert all(piece.strip().startswith((b"import", b"# What")) for piece in texts)
+    assert sum(piece.count(b"def ") == 1 for piece in texts) >= 39
+    for suffix, first in (("rs", b"/// What"), ("java", b"/** What"), ("go", b"// Name"), ("css", b"/*")):
+        text, made = cut_whole(source(suffix, 40), language_of(f"a.{suffix}"))
+        inner = [piece.strip() for piece in span_texts(text, made.spans)[1:]]
+        assert all(piece.startswith(first) for piece in inner), suffix
+
+
+def test_a_key_is_the_hash_of_fingerprint_and_ids() -> None:
+    text, made = cut_whole(source("py", 10), "python")
+    for span in made.spans:
+        ids = text.token_ids[span.start : span.end].astype("<u4").tobytes()
+        assert span.key == blake2b(FINGERPRINT + ids, digest_size=16).digest()
+    assert made.spans.key_list() == [span.key for span in made.spans]
+    assert (
+        span_keys(b"other", text.token_ids, 0, [3]).tobytes()
+        != span_keys(FINGERPRINT, text.token_ids, 0, [3]).tobytes()
+    )
+    assert span_keys(FINGERPRINT, text.token_ids, 0, []).shape == (0, 16)
+
+
+@pytest.mark.parametrize(
+    "data", [source("py", 20), source("md", 20), b"x = 1\r\n" * 300, b"  a\n\n" * 200, b"a " * 900]
+)
+def test_lines_are_those_that_a_span_has_a_part_in(data: bytes) -> None:
+    text, made = cut_whole(data, "python")
+    lines = data.splitlines(keepends=True)
+    for span, piece in zip(made.spans, span_texts(text, made.spans), strict=True):
+        first = int(text.token_ends[span.start - 1]) if span.start else 0
+        assert span.first_line == data.count(b"\n", 0, first)
+        inside = b"".join(lines[span.first_line : span.end_line])
+        assert piece.lstrip(b" \t") in inside
+        last = data.count(b"\n", 0, first + len(piece.rstrip(b" \t")) - 1) + 1
+        assert span.end_line == last
+
+
+def test_spans_by_index_and_by_token() -> None:
+    _, made = cut_whole(source("py", 10), "python")
+    spans = made.spans
+    assert [spans[index] for index in range(len(spans))] == list(spans)
+    assert spans[-1] == list(spans)[-1]
+    assert all(
+        spans.index_at(token) == index for index, span in enumerate(spans) for token in (span.start, span.end - 1)
+    )
+    with pytest.raises(IndexError):
+        spans[len(spans)]
+    assert spans.nbytes <= 30 * len(spans) + 8 * len(spans.block_starts)
+
+
+def num_other_keys(old: FileSpans, new: FileSpans) -> int:
+    return len(set(new.key_list()) - set(old.key_list()))
+
+
+def test_lines_at_the_top_move_no_border_below() -> None:
+    data = source("py", 200)
+    _, made = cut_whole(data, "python")
+    for top in (b"import json\n", b"x = 1\n" * 50, b"'''Text.\n\nMore.\n'''\n"):
+        _, moved = cut_whole(top + data, "python")
+        assert num_other_keys(made.spans, moved.spans) <= 2 + len(top) // 100
+
+
+@pytest.mark.parametrize("broken", [b"(", b'"""', b"}", b"class :", b"\\"])
+def test_a_syntax_error_stays_in_its_block(broken: bytes) -> None:
+    data = source("py", 200)
+    _, made = cut_whole(data, "python")
+    at = data.index(b"total = other + 100")
+    _, other = cut_whole(data[:at] + broken + data[at:], "python")
+    most = 3 * BLOCK_BYTES // (2 * GROUP_TOKENS)  # what a block and its neighbours hold
+    assert 1 <= num_other_keys(made.spans, other.spans) <= most
+
+
+def test_an_edit_changes_the_span_it_is_in_and_at_most_its_neighbours() -> None:
+    data = source("py", 100)
+    text, made = cut_whole(data, "python")
+    random = Random(1)
+    for number in random.sample(range(100), 30):
+        after = reencoded(tokenizer(), text, data.replace(b"total = other + %d\n" % number, b"total = other - 1\n"))
+        assert num_other_keys(made.spans, recut(made, text, after, "python", FINGERPRINT).spans) <= 3
+
+
+HOSTILE = {
+    "empty": b"",
+    "blank": b"\n" * 5000,
+    "spaces": b" " * 20000,
+    "one line": b"x" * 30000,
+    "one token": b"a",
+    "statements on one line": b"a(1);" * 8000,
+    "open brackets": b"[" * 20000,
+    "nested": b"[" * 5000 + b"]" * 5000,
+    "open strings": b'"' * 5001,
+    "open comments": b"<!--" * 3000,
+    "deep yaml": b"".join(b" " * depth + b"a:\n" for depth in range(600)),
+    "yaml in a line": b"- " * 3000,
+    "returns": b"a\r\r\n\r" * 2000,
+    "repeating": b"x = 1\n" * 4000,
+    "errors": b") " * 10000,
+    "controls": bytes(range(1, 127)) * 50,
+}
+
+
+@pytest.mark.parametrize("language", [None, "python", "yaml", "html", "json", "markdown", "cpp"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_is_cut(name: str, language: str | None) -> None:
+    data = HOSTILE[name]
+    text, made = cut_whole(data, language)
+    lengths = np.diff(made.spans.ends.astype(int), prepend=0)
+    assert lengths.max(initial=0) <= MAX_TOKENS
+    after = reencoded(tokenizer(), text, data[: len(data) // 2] + b"x" + data[len(data) // 2 :])
+    assert recut(made, text, after, language, FINGERPRINT).spans == cut(after.text, language, FINGERPRINT).spans
+
+
+def test_from_an_empty_file_and_to_one() -> None:
+    for before, data in ((b"", source("py", 30)), (source("py", 30), b""), (b"", b"x"), (b"x", b"")):
+        text, made = cut_whole(before, "python")
+        after = reencoded(tokenizer(), text, data)
+        assert recut(made, text, after, "python", FINGERPRINT).spans == cut(after.text, "python", FINGERPRINT).spans
+
+
+def test_every_grammar_reads_its_language() -> None:
+    for suffix in SUFFIXES:
+        language = language_of(f"folder/A.{suffix.upper()}")
+        tree = parse(source(suffix, 3), language)
+        assert (tree is None) == (language is None)
+        assert tree is None or not tree.has_error, suffix
+    assert all(parse(b"\n", language) is not None for language in GRAMMARS)
+    assert language_of("Makefile") is None
