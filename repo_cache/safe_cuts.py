@@ -52,7 +52,7 @@ _OTHER = r"[^\x00-\x7f\x85\xa0\u1680\u180e\u2000-\u200a\u2028\u2029\u202f\u205f\
 
 _LETTER = "[A-Za-z]"
 _LETTERS = rf"[{_PUNCTUATION}\t ]?{_LETTER}+(?=[{_BLANKS}{_PUNCTUATION}0-9])"
-_OTHERS = rf"[{_PUNCTUATION} ][{_PUNCTUATION}]*[\r\n]*|[\r\n]+|[\t ]+|[0-9]"
+_OTHERS = rf"[{_PUNCTUATION} ][{_PUNCTUATION}]*[\r\n]*|[\r\n]+|[\t ]+|[0-9]|{_OTHER}+[\r\n]*"
 """What programs mostly consist of, so that cuts are not looked for at each character. `_LETTERS` ends at one."""
 
 _FIRST_WINDOW_CHARS = 64
@@ -63,9 +63,7 @@ class SafeCuts:
 
     def __init__(self, contexts: Iterable[str], pairs: Iterable[str]) -> None:
         """`contexts` are regexes of places; `pairs` stand side by side in an added token, where nothing is cut."""
-        self._pairs = sorted(
-            pair for pair in pairs if not (pair.isascii() and pair.isalpha())
-        )  # no context has letters
+        self._pairs = sorted(pair for pair in pairs if not re.fullmatch(_LETTER * 2, pair))  # nor does any context
         cut = f"{self._outside()}(?:{'|'.join(contexts)})"
         self._cut = re.compile(cut)
         self._word = re.compile(rf"{_LETTERS}{self._outside(_LETTER)}|(?:{_OTHERS}){cut}|(?s:.+?)(?:{cut}|\Z)")
@@ -111,9 +109,9 @@ class SafeCuts:
 
     def _outside(self, before: str = "") -> str:
         """An assertion that the characters around a place are no pair, of those whose first one is such."""
-        pairs = [re.escape(pair) for pair in self._pairs if re.match(before, pair)]
-        behind = "".join(sorted({re.escape(pair[1]) for pair in self._pairs if re.match(before, pair)}))
-        return rf"(?![{behind}](?<={'|'.join(pairs)}))" if pairs else ""
+        pairs = [pair for pair in self._pairs if re.match(before, pair)]
+        behind = "".join(sorted({re.escape(pair[1]) for pair in pairs}))
+        return rf"(?![{behind}](?<={'|'.join(map(re.escape, pairs))}))" if pairs else ""
 
     def places(self, text: str) -> list[int]:
         """All safe cuts of a text, in characters."""
