@@ -66,11 +66,15 @@ class Receiver:
             assert self._came.wait_for(until, DEADLINE_S), self.batches[-5:]
 
     def settle(self) -> None:
-        """Wait until all that was done before this call has been told."""
+        """Wait until all that was done before this call has been told.
+
+        Each mark has a name of its own: late events of the last one must not have a batch read this one.
+        """
+        (self.root / f"{MARK}-{self._num_marks}").unlink(missing_ok=True)
         self._num_marks += 1
-        text = str(self._num_marks)
-        (self.root / MARK).write_text(text)
-        self.wait(lambda: self.files.get(MARK) == text.encode())
+        name = f"{MARK}-{self._num_marks}"
+        (self.root / name).write_text(name)
+        self.wait(lambda: self.files.get(name) == name.encode())
 
     def told(self, act: Callable[[], object]) -> Batch:
         """Every batch that comes of an act, as one."""
@@ -81,7 +85,7 @@ class Receiver:
         self.settle()
         with self._came:
             new = self.batches[num_before:]
-        paths = {path for batch in new for path in batch.paths if path != MARK}
+        paths = {path for batch in new for path in batch.paths if not path.startswith(MARK)}
         folders = {folder for batch in new for folder in batch.folders}
         notices = tuple(notice for batch in new for notice in batch.notices)
         return Batch(frozenset(paths), frozenset(folders), any(batch.rescan for batch in new), notices)
