@@ -160,6 +160,22 @@ def test_truncation_and_padding_that_a_file_asks_for_are_switched_off(tmp_path: 
         assert tokenizer.decode(tokenizer.encode("y" * length)) == "y" * length
 
 
+def test_merges_that_a_file_drops_at_random_are_all_made(tmp_path: Path) -> None:
+    def ask(raw: dict[str, Any]) -> None:
+        raw["model"]["vocab"]["ab"] = 300
+        raw["model"].update(merges=["a b"], dropout=0.5)
+
+    tokenizer = BPETokenizer.from_file(written(tmp_path / "tokenizer.json", ask))
+    assert tokenizer.encode("ab" * 50) == [300] * 50
+
+
+@pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip"])
+def test_with_a_token_that_looks_around_itself_no_cut_is_called_safe(tmp_path: Path, flag: str) -> None:
+    path = written(tmp_path / "tokenizer.json", lambda raw: raw["added_tokens"][0].update({flag: True}))
+    assert BPETokenizer.from_file(path).safe_cuts is None
+    assert BPETokenizer.from_file(written(path, lambda raw: None)).safe_cuts is not None
+
+
 @pytest.mark.parametrize(
     "change",
     [
