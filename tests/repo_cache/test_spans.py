@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from functools import cache
 from hashlib import blake2b
 from itertools import pairwise
@@ -18,17 +18,16 @@ from repo_cache.block_cut import GROUP_TOKENS, MAX_TOKENS, MIN_TOKENS
 from repo_cache.blocks import BLOCK_BYTES, MIN_BLOCK_BYTES, block_starts, next_block_starts
 from repo_cache.cutting import LONG_BYTES, cut, recut
 from repo_cache.grammars import GRAMMARS, language_of
-from repo_cache.incremental import EncodedText, encoded, reencoded
+from repo_cache.incremental import EncodedText, Reencoded, TokenChange, encoded, reencoded
 from repo_cache.keys import span_keys
 from repo_cache.spans import CutText, FileSpans
 from repo_cache.syntax import parse
-from repo_cache.text_change import text_change
+from repo_cache.text_change import TextChange, text_change
 from repo_cache.tokenizer import BPETokenizer
-from tests.models import real_model
+from tests.models import SHARED_DATA, real_model
 from tests.repo_cache.sources import SUFFIXES, edited, source
 
 FINGERPRINT = b"tokenizer"
-Cutter = Callable[[bytes, str | None], tuple[EncodedText, CutText]]
 
 
 @cache
@@ -97,6 +96,18 @@ def test_a_long_sound_block_is_parsed_from_its_old_tree(monkeypatch: pytest.Monk
 def test_where_nothing_changed_nothing_is_cut() -> None:
     text, made = cut_whole(source("py", 5), "python")
     assert recut(made, text, reencoded(tokenizer(), text, text.data), "python", FINGERPRINT) is made
+
+
+def test_tokens_that_changed_far_from_the_text_count_as_changed() -> None:
+    text, made = cut_whole(source("py", 60), "python")
+    ids = text.token_ids.copy()
+    ids[5] += 1
+    change = TextChange(len(text.data) - 2, len(text.data) - 1, len(text.data) - 1)
+    tokens = TokenChange(5, len(ids), len(ids))
+    after = Reencoded(EncodedText(text.data, ids, text.token_ends), change, tokens, len(ids))
+    again = recut(made, text, after, "python", FINGERPRINT)
+    assert again.spans == cut(after.text, "python", FINGERPRINT).spans
+    assert again.spans.key(0) != made.spans.key(0)
 
 
 paragraphs = st.lists(
@@ -215,6 +226,26 @@ def test_an_edit_changes_the_span_it_is_in_and_at_most_its_neighbours() -> None:
     for number in random.sample(range(100), 30):
         after = reencoded(tokenizer(), text, data.replace(b"total = other + %d\n" % number, b"total = other - 1\n"))
         assert num_other_keys(made.spans, recut(made, text, after, "python", FINGERPRINT).spans) <= 3
+
+
+def test_real_edits_of_long_files_leave_nearly_all_tokens_in_spans_with_the_same_keys() -> None:
+    path = SHARED_DATA / "agent_sessions" / "edit_cases.jsonl"
+    if not path.is_file():
+        pytest.skip(f"{path} is not there: the real edits of the project's machines")
+    cases = [json.loads(line) for line in path.read_text().splitlines()][::4]
+    num_kept = num_tokens = 0
+    for case in cases:
+        if len(case["original"]) > 8000:
+            language = language_of(case["path"])
+            text, made = cut_whole(case["original"].encode(), language)
+            after = reencoded(tokenizer(), text, case["expected"].encode())
+            again = recut(made, text, after, language, FINGERPRINT).spans
+            assert again == cut(after.text, language, FINGERPRINT).spans
+            keys = set(made.spans.key_list())
+            num_kept += sum(span.end - span.start for span in again if span.key in keys)
+            num_tokens += again.num_tokens
+    assert num_tokens > 10_000
+    assert num_kept / num_tokens > 0.95
 
 
 HOSTILE = {
