@@ -21,7 +21,7 @@ from repo_cache.grammars import GRAMMARS, language_of
 from repo_cache.incremental import EncodedText, Reencoded, TokenChange, encoded, reencoded
 from repo_cache.keys import span_keys
 from repo_cache.spans import CutText, FileSpans
-from repo_cache.syntax import parse
+from repo_cache.syntax import parse, reparse, syntax_borders
 from repo_cache.text_change import TextChange, text_change
 from repo_cache.tokenizer import BPETokenizer
 from tests.models import SHARED_DATA, real_model
@@ -96,6 +96,22 @@ def test_a_long_sound_block_is_parsed_from_its_old_tree(monkeypatch: pytest.Monk
 def test_where_nothing_changed_nothing_is_cut() -> None:
     text, made = cut_whole(source("py", 5), "python")
     assert recut(made, text, reencoded(tokenizer(), text, text.data), "python", FINGERPRINT) is made
+
+
+@pytest.mark.parametrize("suffix", ["java", "ts", "py"])
+def test_a_tree_from_an_old_tree_has_the_borders_of_a_new_one(suffix: str) -> None:
+    """Error recovery in Java comes out otherwise at every twelfth edit where parts of the old tree are used again."""
+    language = language_of(f"a.{suffix}")
+    random = Random(1)
+    data = source(suffix, 15)
+    for _ in range(150):
+        tree, after = parse(data, language), edited(data, random)
+        change = text_change(data, after)
+        if change is not None and tree is not None and (scratch := parse(after, language)) is not None:
+            again = reparse(tree, data, after, change)
+            assert again is not None
+            assert syntax_borders(again, after, 300) == syntax_borders(scratch, after, 300)
+        data = after if len(after) > 3000 else source(suffix, 15)
 
 
 def test_tokens_that_changed_far_from_the_text_count_as_changed() -> None:
