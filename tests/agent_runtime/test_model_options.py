@@ -37,8 +37,8 @@ def test_apply_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
     assert isinstance(hunk_here(*arguments).exception, Stopped)
     assert isinstance(hunk_here(*arguments, *OPTIONS).exception, Stopped)
     assert asked == [
-        LoadOptions(max_num_seqs=1),
-        LoadOptions("float16", adapter=Path("my-adapter"), quantize="int4", max_num_seqs=1, batch_invariant=True),
+        LoadOptions(kv_sequences=1),
+        LoadOptions("float16", adapter=Path("my-adapter"), quantize="int4", kv_sequences=1, batch_invariant=True),
     ]
 
 
@@ -55,7 +55,7 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
     assert isinstance(hunk_here("serve", *limits, *OPTIONS).exception, Stopped)
     assert asked == [
         (LoadOptions(), None),
-        (LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5, True), 9.0),
+        (LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5, batch_invariant=True), 9.0),
     ]
 
 
