@@ -135,6 +135,16 @@ def link_target(root: Path, path: str) -> str | None:
     return target.relative_to(top).as_posix()
 
 
+def is_direct(root: Path, path: str, target: str) -> bool:
+    """Whether a symbolic link names its target in one step, through no other link; false where it is gone."""
+    link = Path(os.path.realpath(root)) / path
+    try:
+        named = link.parent / link.readlink()
+    except OSError:
+        return False
+    return os.path.normpath(named) == os.path.normpath(Path(os.path.realpath(root)) / target)
+
+
 def read_small_file(folder: Path, path: str) -> bytes | None:
     """The bytes of a regular file (no link) of settings; None where there is none that can be read."""
     try:

@@ -19,6 +19,7 @@ from repo_cache.reading import (
     Skipped,
     SkipReason,
     file_stat,
+    is_direct,
     link_target,
     open_below,
     reason_of,
@@ -30,13 +31,16 @@ class Scan:
     """What one walk saw.
 
     `links`: path of a symbolic link -> path of the file in the workspace that it stands for; its stat in `files` is
-    that file's. A folder in `skipped` could not be read: what is in it is unknown. `started_ns`: time.time_ns() before.
+    that file's. `loose`: links that may come to stand for something else without an event of their own or of what they
+    stand for now: they lead nowhere, to a folder, through another link, or to what is out. A folder in `skipped` could
+    not be read: what is in it is unknown. `started_ns`: time.time_ns() before.
     """
 
     files: Mapping[str, FileStat]
     links: Mapping[str, str]
     skipped: tuple[Skipped, ...]
     started_ns: int
+    loose: frozenset[str] = frozenset()
 
 
 def scan(root: Path, rules: IgnoreRules, *, below: str = "", max_file_bytes: int = MAX_FILE_BYTES) -> Scan:
@@ -84,12 +88,13 @@ class _Walk:
         self._root, self._rules, self._max_file_bytes = root, rules, max_file_bytes
         self._files: dict[str, FileStat] = {}
         self._links: dict[str, str] = {}
+        self._loose: set[str] = set()
         self._skipped: list[Skipped] = []
         self._started_ns = time.time_ns()
 
     def result(self) -> Scan:
         files, links = MappingProxyType(self._files), MappingProxyType(self._links)
-        return Scan(files, links, tuple(self._skipped), self._started_ns)
+        return Scan(files, links, tuple(self._skipped), self._started_ns, frozenset(self._loose))
 
     def folders(self, top: str) -> None:
         pending = [top]
@@ -152,6 +157,7 @@ class _Walk:
             self._files[path] = file_stat(status)
 
     def _take_link(self, path: str) -> None:
+        self._loose.add(path)
         try:
             target = link_target(self._root, path)
             status = None if target is None else (self._root / target).lstat()
@@ -167,6 +173,8 @@ class _Walk:
         else:
             self._links[path] = target
             self._take(path, status)
+            if is_direct(self._root, path, target):
+                self._loose.discard(path)
 
     def _skip(self, path: str, reason: SkipReason, status: FileStat | None = None) -> None:
         """A path that went away meanwhile is not there; only the root is missed."""

@@ -77,6 +77,7 @@ class Workspace:
         self._max_file_bytes = max_file_bytes
         self.snapshot = Snapshot(root, fingerprint, 0, PathMap(), PathMap(), 0)
         self._links: dict[str, str] = {}
+        self._loose_links: frozenset[str] = frozenset()
         self._unsaved: dict[str, bool] = {}
         """Paths whose records the store does not have yet, and whether it may lack their tokens too."""
         records = store.read_records(root) if store is not None else {}
@@ -86,7 +87,7 @@ class Workspace:
         """Look at everything: a walk, and a reading of each file whose stat does not vouch for what is known."""
         started = time.perf_counter()
         seen = scan(self._root, self._rules, max_file_bytes=self._max_file_bytes)
-        self._links = dict(seen.links)
+        self._links, self._loose_links = dict(seen.links), seen.loose
         return self._update(seen, self._paths(), started, progress)
 
     def look_at(self, paths: Iterable[str], folders: Iterable[str] = ()) -> Update:
@@ -100,12 +101,14 @@ class Workspace:
         if "" in below:
             return self.reconcile()
         asked |= {link for link, target in self._links.items() if target in asked or _lies_below(target, below)}
+        asked |= self._loose_links  # they are few
         seen = scan_paths(self._root, self._rules, frozenset(asked), max_file_bytes=self._max_file_bytes)
         scans = [seen, *(self._scan_below(folder) for folder in sorted(below))]
         if below:
             asked |= {path for path in self._paths() if _lies_below(path, below)}
         joined = _joined(scans)
         self._links = {path: target for path, target in self._links.items() if path not in asked} | dict(joined.links)
+        self._loose_links = joined.loose
         return self._update(joined, asked, started, None)
 
     def folders_among(self, paths: Iterable[str]) -> set[str]:
@@ -278,7 +281,8 @@ def _joined(scans: list[Scan]) -> Scan:
         files.update(one.files)
         links.update(one.links)
         skipped.update({skip.path: skip for skip in one.skipped})
-    return Scan(files, links, tuple(skipped.values()), min(one.started_ns for one in scans))
+    loose = frozenset(path for one in scans for path in one.loose)
+    return Scan(files, links, tuple(skipped.values()), min(one.started_ns for one in scans), loose)
 
 
 def _lies_below(path: str, folders: set[str]) -> bool:

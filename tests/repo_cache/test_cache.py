@@ -301,6 +301,25 @@ def test_a_link_follows_what_it_stands_for(opened: Opened, root: Path) -> None:
     assert kinds(cache, before) == [("link.py", "modified"), ("src/deep/b.py", "modified")]
 
 
+def test_a_link_is_looked_at_again_when_what_it_names_comes_or_goes(opened: Opened, root: Path) -> None:
+    """Nothing happens to the link itself, and what it led to before tells nothing."""
+    (root / "later.py").symlink_to("src/new.py")
+    (root / "chain.py").symlink_to("later.py")
+    (root / "through.py").symlink_to("folder/b.py")
+    cache = opened()
+    write(root, "src/new.py", "new = 1\n")
+    after = cache.refresh(["src/new.py"])
+    assert after["later.py"] is after["chain.py"] is after["src/new.py"]
+    (root / "folder").symlink_to("src/deep")
+    assert "through.py" in cache.refresh(["folder"])
+    (root / "later.py").unlink()
+    (root / "later.py").symlink_to("src/deep/b.py")
+    after = cache.refresh(["later.py"])
+    assert after["chain.py"] is after["src/deep/b.py"]
+    (root / "src/new.py").unlink()
+    assert cache.refresh(["src/new.py"]) == opened().snapshot()
+
+
 def test_a_write_that_the_stat_does_not_show_is_seen_by_the_next_look(opened: Opened, root: Path) -> None:
     path = root / "src/deep/b.py"
     cache = opened()

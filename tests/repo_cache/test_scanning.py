@@ -86,6 +86,7 @@ def test_links_to_folders_are_not_followed_and_those_to_files_inside_the_workspa
     assert set(found.files) == {".gitignore", "a/x", "link", "chain"}
     assert found.links == {"link": "a/x", "chain": "a/x"}
     assert found.files["link"] == found.files["a/x"]
+    assert found.loose == {"folder", "circle", "hidden", "chain"}
 
 
 def test_a_folder_that_cannot_be_listed_is_named_and_the_rest_is_there(
