@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from engine.errors import EngineError, RequestError
+from engine.reuse.types import EXACT, RecomputeReason, Reuse
 
 FinishReason = Literal["stop", "length"]
 """`stop`: a stop id or stop string came; `length`: the token limit was reached, the text may be cut."""
@@ -142,7 +143,8 @@ class GenerationRequest:
 
     priority: lower goes first. deadline_s: seconds from submission after which it fails. retain_s: seconds for which
     its KV is kept before that of others, when memory is short. salt: KV is shared between equal salts only (one a
-    tenant). adapter: the name of a LoRA adapter that the engine has loaded.
+    tenant). adapter: the name of a LoRA adapter that the engine has loaded. reuse: how much KV of earlier prompts it
+    may take beside its cached prefix, by which its output can differ from that of a cold run.
     """
 
     prompt: Sequence[int] | str
@@ -163,6 +165,7 @@ class GenerationRequest:
     retain_s: float = 0.0
     salt: str = ""
     adapter: str | None = None
+    reuse: Reuse = EXACT
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -212,15 +215,20 @@ class SourceUsage:
 class GenerationUsage:
     """Tokens of one request by reason, counted as it runs; `accepted <= drafted`, the rest was rejected.
 
-    `cached` counts the prompt's tokens that were not run because their KV was there; `preempted`, how often the
-    sequence lost its pages to another and was run again. `prefill_forwards` are those of the `forwards` that ran tokens
-    of the prompt, the one with its last ones among them, which gives output, too. `by_source` splits `drafted` and
-    `accepted` by the names that the drafter gave its runs. `near_ties` are greedy choices that were so
+    `cached` counts the prompt's tokens that were not run because their exact KV was there, `reused_approximate` those
+    that took KV of an earlier prompt with another beginning, `recomputed` those that were run, split by why in
+    `recomputed_by`; the three add up to `prompt`. `preempted`: how often the sequence lost its pages to another and was
+    run again. `prefill_forwards` are those of the `forwards` that ran tokens of the prompt, the one with its last ones
+    among them, which gives output, too. `by_source` splits `drafted` and `accepted` by the names that the drafter gave
+    its runs. `near_ties` are greedy choices that were so
     near a tie that the last bits, which depend on what runs beside a row, may have decided them.
     """
 
     prompt: int = 0
     cached: int = 0
+    reused_approximate: int = 0
+    recomputed: int = 0
+    recomputed_by: dict[RecomputeReason, int] = field(default_factory=dict)
     completion: int = 0
     drafted: int = 0
     accepted: int = 0

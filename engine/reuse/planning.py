@@ -1,0 +1,129 @@
+"""Which of a prompt's tokens take stored KV, and which are run: the policy of `fast` and `turbo`. No torch."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.reuse.types import Match, RecomputeReason, Reuse
+
+FEWEST_TOKENS = 8
+"""A shorter match is run: what it saves is less than what a wrong context does."""
+
+MAX_GENERATION = 3
+"""KV that stands on this many takings over is not taken over again but run."""
+
+_REASONS: tuple[RecomputeReason, ...] = ("changed", "segment", "budget", "asked", "tail")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReusePlan:
+    """What becomes of a prompt's tokens behind its exact prefix.
+
+    num_exact: tokens up to here are exact once they are run: the prefix that was cached, and what follows it up to the
+    first token that is taken over. placed: what is taken over, ascending; none of it overlaps. pending: positions of
+    the tokens that are run, ascending, the last one among them. by_reason: those by why. generation: that of what is
+    run behind `num_exact`.
+    """
+
+    num_exact: int
+    placed: tuple[Match, ...]
+    pending: NDArray[np.int64]
+    by_reason: Mapping[RecomputeReason, int]
+    generation: int
+
+    @property
+    def num_placed(self) -> int:
+        """Tokens that are taken over."""
+        return sum(len(each.slots) for each in self.placed)
+
+
+def plan_reuse(num_tokens: int, num_cached: int, matches: Sequence[Match], reuse: Reuse) -> ReusePlan:
+    """Plan a prompt of `num_tokens`, of which the first `num_cached` have exact KV.
+
+    `matches` ascend, do not overlap and lie behind the exact prefix, all but the last token at most. Every token is
+    cached, placed or pending; with a budget of 1 all behind the prefix are pending, which is a full prefill.
+    """
+    matches = [each for each in matches if len(each.slots) >= FEWEST_TOKENS and each.generation < MAX_GENERATION]
+    why = np.full(num_tokens, -1, dtype=np.int8)
+    why[num_cached:] = _REASONS.index("changed")
+    for match in matches:
+        why[match.start : match.end] = -1
+    if reuse.mode == "fast":
+        _mark(why, _rest_of_segments(num_tokens, num_cached, matches, reuse.segment_ends), "segment")
+    _mark(why, reuse.recompute, "asked")
+    if reuse.budget:
+        _spend(why, reuse.budget)
+    _mark(why, [(num_tokens - 1, num_tokens)], "tail")
+    placed = tuple(part for match in matches for part in _unmarked(match, why))
+    pending = np.flatnonzero(why >= 0)
+    counts = np.bincount(why[pending], minlength=len(_REASONS))
+    return ReusePlan(
+        num_exact=placed[0].start if placed else num_tokens,
+        placed=placed,
+        pending=pending,
+        by_reason={reason: int(count) for reason, count in zip(_REASONS, counts, strict=True) if count},
+        generation=1 + max((each.generation for each in placed), default=-1),
+    )
+
+
+def _rest_of_segments(
+    num_tokens: int, num_cached: int, matches: Sequence[Match], ends: Sequence[int]
+) -> list[tuple[int, int]]:
+    """From each change to the end of the segment that it ends in: there stand conclusions about it.
+
+    A change is what no match covers, and the place of a deletion, where two matches meet that stood apart or in
+    different prompts; on a segment's border a deletion changes neither side.
+    """
+    borders = {0, *ends}
+    ranges = []
+    changed_to, before = num_cached, None
+    for match in matches:
+        is_hole = match.start > changed_to
+        is_seam = not _goes_on(before, match)
+        if is_hole or (is_seam and match.start not in borders):
+            last_changed = match.start - 1 if is_hole else match.start
+            place = bisect_right(ends, last_changed)
+            ranges.append((match.start, ends[place] if place < len(ends) else num_tokens))
+        changed_to, before = match.end, match
+    return ranges
+
+
+def _goes_on(before: Match | None, match: Match) -> bool:
+    """Whether nothing was deleted before a match; behind the cached prefix, whether it keeps its place."""
+    if before is None:
+        return match.source == match.start
+    return match.record == before.record and match.source == before.source + len(before.slots)
+
+
+def _mark(why: NDArray[np.int8], ranges: Sequence[tuple[int, int]], reason: RecomputeReason) -> None:
+    """Have the tokens in these ranges run that would be taken over."""
+    for first, end in ranges:
+        part = why[first:end]
+        part[part < 0] = _REASONS.index(reason)
+
+
+def _spend(why: NDArray[np.int8], budget: float) -> None:
+    """Have a share of what would be taken over run: the tokens that follow changes most closely."""
+    taken = np.flatnonzero(why < 0)
+    run = np.flatnonzero(why >= 0)
+    if not len(run) or not len(taken):
+        return
+    taken = taken[taken > run[0]]
+    behind = taken - run[np.searchsorted(run, taken) - 1]
+    count = round(budget * len(taken))
+    chosen = taken[np.argsort(behind, kind="stable")[:count]]
+    why[chosen] = _REASONS.index("budget")
+
+
+def _unmarked(match: Match, why: NDArray[np.int8]) -> list[Match]:
+    """The parts of a match that are taken over still."""
+    free = np.concatenate(([False], why[match.start : match.end] < 0, [False])).astype(np.int8)
+    starts, ends = np.flatnonzero(np.diff(free) == 1), np.flatnonzero(np.diff(free) == -1)
+    return [
+        match.cut(match.start + int(first), match.start + int(end)) for first, end in zip(starts, ends, strict=True)
+    ]
