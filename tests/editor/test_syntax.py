@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
+
 import pytest
+from tree_sitter import Language, Parser, Tree
 
 from editor import syntax
 from editor.grammars import GRAMMARS
 from editor.languages import language_of
-from editor.syntax import MAX_BYTES, Symbol, nodes, num_errors, survey, symbols
+from editor.syntax import MAX_BYTES, Symbol, forget_surveys, nodes, num_errors, survey, symbols
+from tests.repo_cache.sources import SUFFIXES, edited, source
 
 SOURCES = {
     "a.py": ("class A:\n  @x\n  async def f(self):\n    def g(): ...\ndef h(): ...", "A A.f A.f.g h"),
@@ -156,6 +161,50 @@ def test_unknown_languages_and_huge_texts_are_not_parsed(monkeypatch: pytest.Mon
 )
 def test_garbage_that_would_crash_or_hang_a_parser_is_not_read(language: str, text: str) -> None:
     assert survey(text, language) is None
+
+
+class CountedWork:
+    """Counts how often parsers ask whether to go on: about once in a hundred steps of theirs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        monkeypatch.setattr(syntax, "Parser", self._parser)
+
+    def _parser(self, language: Language) -> CountedWork:
+        self._real = Parser(language)
+        return self
+
+    def parse(
+        self, read: Callable[[int, object], memoryview], *, progress_callback: Callable[[int, bool], bool]
+    ) -> Tree:
+        def counted(offset: int, has_error: bool) -> bool:
+            self.calls += 1
+            return progress_callback(offset, has_error)
+
+        return self._real.parse(read, progress_callback=counted)
+
+
+@pytest.mark.parametrize("look", [survey, nodes])
+def test_error_recovery_that_takes_the_square_of_a_text_is_given_up(
+    look: Callable[[str, str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_surveys()
+    work = CountedWork(monkeypatch)
+    text = "<!--" * 3_000  # five calls a byte in all
+    assert look(text, "python") is None
+    assert 500 < work.calls < 500 + len(text) // 9
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_broken_programs_take_a_tenth_of_the_work_that_they_may(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    language, random = language_of(f"a.{suffix}"), Random(suffix)
+    work = CountedWork(monkeypatch)
+    data = source(suffix, 40)
+    for _ in range(6):
+        data = edited(data, random)
+        work.calls = 0
+        assert (survey(data.decode(), language) is None) == (language is None)
+        assert work.calls < 50 + len(data) // 50
 
 
 def test_deep_nesting_is_read_to_a_depth() -> None:
