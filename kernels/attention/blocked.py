@@ -8,9 +8,10 @@ for 512 queries on 2,048 keys and for drafts of 64 tokens, with the same error a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ With at most 512, 768 and 1,024 rows 512 queries (6 heads of 128 to a KV head) t
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class Block:
     """Some tokens and KV heads: queries [first_token, last_token), keys [first_key, last_key)."""
 
     first_token: int
@@ -40,10 +41,23 @@ class _Block:
     heads: slice
 
 
+Hide = Callable[[Tensor, Block], None]
+"""Gives -inf to what a block's queries do not see in its scores [heads, num_tokens, group, num_keys]."""
+
+
 def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None) -> Tensor:
     """As `kernels.attention.causal_attention`."""
-    num_tokens, num_heads, head_dim = query.shape
+    num_tokens, num_heads, _ = query.shape
     seq_len, num_kv_heads = sum(keys.shape[0] for keys, _ in runs), runs[0][0].shape[1]
+    blocks = _blocks(num_tokens, seq_len, num_kv_heads, num_heads // num_kv_heads, window)
+    hide = partial(_hide, scratch=scratch, start=seq_len - num_tokens, window=window)
+    return attend(query, runs, scratch, blocks, hide)
+
+
+def attend(query: Tensor, runs: Sequence[Run], scratch: Scratch, blocks: Iterable[Block], hide: Hide) -> Tensor:
+    """What queries [num_tokens, num_heads, head_dim] find, block by block; every token and head is in one of them."""
+    num_tokens, num_heads, head_dim = query.shape
+    num_kv_heads = runs[0][0].shape[1]
     group = num_heads // num_kv_heads
     out = torch.empty_like(query)
     by_head = out.view(num_tokens, num_kv_heads, group, head_dim).transpose(0, 1)
@@ -51,17 +65,27 @@ def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, windo
     packed.copy_(query.view(num_tokens, num_kv_heads, group, head_dim).transpose(0, 1))
     keys = heads_first([keys for keys, _ in runs], scratch, "keys", torch.float32)
     values = heads_first([values for _, values in runs], scratch, "values", _dtype_of_shares(query.dtype))
-    for block in _blocks(num_tokens, seq_len, num_kv_heads, group, window):
+    for block in blocks:
         rows = packed[block.heads, block.first_token : block.last_token]
         seen = slice(block.first_key, block.last_key)
         scores = scratch.take("scores", (*rows.shape[:3], block.last_key - block.first_key), torch.float32)
         with _products_of_bf16(query.dtype):
             _scores(rows.flatten(1, 2), keys[block.heads, seen], scores.flatten(1, 2))
-        _hide(scores, scratch.behind(rows.shape[1]), block, seq_len - num_tokens, window)
+        hide(scores, block)
         shares = _shares(scores.flatten(1, 2), scratch, query.dtype)
         attended = torch.bmm(shares, values[block.heads, seen])
         by_head[block.heads, block.first_token : block.last_token] = attended.view(rows.shape)
     return out
+
+
+def most_tokens(seq_len: int, group: int) -> int:
+    """Tokens of a block that looks back on `seq_len` keys with one head."""
+    return max(1, min(MOST_ROWS, max(FEWEST_ROWS, MAX_SCORES // seq_len)) // group)
+
+
+def fits_all_heads(num_tokens: int, seq_len: int, num_heads: int) -> bool:
+    """Whether one block may have all heads of these tokens."""
+    return num_tokens * num_heads <= min(MOST_ROWS, MAX_SCORES // seq_len)
 
 
 def _scores(rows: Tensor, keys: Tensor, out: Tensor) -> None:
@@ -89,32 +113,32 @@ def _dtype_of_shares(dtype: torch.dtype) -> torch.dtype:
     return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
 
 
-def _blocks(num_tokens: int, seq_len: int, num_kv_heads: int, group: int, window: int | None) -> Iterator[_Block]:
+def _blocks(num_tokens: int, seq_len: int, num_kv_heads: int, group: int, window: int | None) -> Iterator[Block]:
     """Cut the queries: a block has at most MAX_SCORES scores, unless it has the fewest rows of one head.
 
     Several blocks have one head each: a batched product would copy its operands, which are slices then.
     """
     start = seq_len - num_tokens
-    if num_tokens * group * num_kv_heads <= min(MOST_ROWS, MAX_SCORES // seq_len):
+    if fits_all_heads(num_tokens, seq_len, group * num_kv_heads):
         first_key = 0 if window is None else max(0, start + 1 - window)
-        yield _Block(0, num_tokens, first_key, seq_len, slice(0, num_kv_heads))
+        yield Block(0, num_tokens, first_key, seq_len, slice(0, num_kv_heads))
         return
-    tokens = max(1, min(MOST_ROWS, max(FEWEST_ROWS, MAX_SCORES // seq_len)) // group)
+    tokens = most_tokens(seq_len, group)
     for first_token in range(0, num_tokens, tokens):
         last_token = min(first_token + tokens, num_tokens)
         first_key = 0 if window is None else max(0, start + first_token + 1 - window)
         for head in range(num_kv_heads):
-            yield _Block(first_token, last_token, first_key, start + last_token, slice(head, head + 1))
+            yield Block(first_token, last_token, first_key, start + last_token, slice(head, head + 1))
 
 
-def _hide(scores: Tensor, behind: Tensor, block: _Block, start: int, window: int | None) -> None:
+def _hide(scores: Tensor, block: Block, scratch: Scratch, start: int, window: int | None) -> None:
     """Give -inf to the keys behind each query, and to those before its window.
 
-    scores: [heads, num_tokens, group, num_keys] of the block. Only the last `num_tokens` keys can lie behind a query.
+    The first query stands at `start`. Only a block's last `num_tokens` keys can lie behind one of its queries.
     """
     num_tokens, num_keys = scores.shape[1], scores.shape[3]
     if num_tokens > 1:
-        scores[..., num_keys - num_tokens :] += behind[None, :, None, :]
+        scores[..., num_keys - num_tokens :] += scratch.behind(num_tokens)[None, :, None, :]
     if window is not None:
         last_hidden = torch.arange(start + block.first_token, start + block.last_token)[:, None] - window
         before = torch.arange(block.first_key, block.last_key)[None, :] <= last_hidden

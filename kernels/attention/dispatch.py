@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.attention import blocked, few_rows, sdpa
-from kernels.attention.runs import Run
+from kernels.attention import blocked, few_rows, scattered, sdpa
+from kernels.attention.runs import Run, first_keys
 from kernels.attention.scratch import Scratch
 
 MOST_FUSED_SCORES = 100_000
@@ -33,8 +33,31 @@ def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, windo
     if query.device.type == "cpu":
         attend = few_rows.causal_attention if _few(query, runs) else blocked.causal_attention
         return attend(query, runs, scratch, window)
+    return sdpa.causal_attention(query, *_whole(runs), window)
+
+
+def scattered_attention(query: Tensor, positions: Tensor, runs: Sequence[Run], scratch: Scratch) -> Tensor:
+    """Attend from tokens that stand anywhere in a sequence to what stands before each of them.
+
+    query: [num_tokens, num_heads, head_dim]; positions: int64 [num_tokens], where they stand, ascending; runs: the keys
+    and values of the sequence's positions from 0 on, in order, up to the last of these at least. Query row i sees the
+    keys [0, positions[i]]. There is no sliding window. Returns [num_tokens, num_heads, head_dim], contiguous.
+
+    The last tokens of a sequence get the bits of `causal_attention`.
+    """
+    at = positions.tolist()
+    runs = first_keys(runs, at[-1] + 1)
+    if at[-1] - at[0] < len(at):
+        return causal_attention(query, runs, scratch)
+    if query.device.type == "cpu":
+        return scattered.scattered_attention(query, at, runs, scratch)
+    return sdpa.scattered_attention(query, positions, *_whole(runs))
+
+
+def _whole(runs: Sequence[Run]) -> tuple[Tensor, Tensor]:
+    """Keys and values, [num_kv_heads, seq_len, head_dim] each."""
     keys, values = runs[0] if len(runs) == 1 else map(torch.cat, zip(*runs, strict=True))
-    return sdpa.causal_attention(query, keys.transpose(0, 1), values.transpose(0, 1), window)
+    return keys.transpose(0, 1), values.transpose(0, 1)
 
 
 def _few(query: Tensor, runs: Sequence[Run]) -> bool:

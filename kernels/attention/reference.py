@@ -7,19 +7,34 @@ from torch import Tensor
 
 
 def causal_attention(query: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -> Tensor:
-    """Attend from the last tokens of a sequence to all of it, in float32.
+    """Attend from the last tokens of a sequence to all of it, in float32 at least.
 
     query: [num_tokens, num_heads, head_dim], the last `num_tokens` of the sequence; keys, values:
     [num_kv_heads, seq_len, head_dim]. Query row i stands at position `seq_len - num_tokens + i` and sees keys
     [0, that position], or the last `window` of them. Returns [num_tokens, num_heads, head_dim].
     """
-    num_tokens, num_heads, head_dim = query.shape
-    num_kv_heads, seq_len, _ = keys.shape
-    group = num_heads // num_kv_heads
-    wide_keys = keys.to(torch.float32).repeat_interleave(group, dim=0)
-    wide_values = values.to(torch.float32).repeat_interleave(group, dim=0)
-    scores = torch.einsum("thd,hsd->hts", query.to(torch.float32), wide_keys) / head_dim**0.5
-    scores.masked_fill_(~causal_mask(num_tokens, seq_len, query.device, window), float("-inf"))
+    mask = causal_mask(query.shape[0], keys.shape[1], query.device, window)
+    return _masked_attention(query, keys, values, mask)
+
+
+def scattered_attention(query: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Attend from tokens that stand anywhere in a sequence to what stands before each, in float32 at least.
+
+    query: [num_tokens, num_heads, head_dim]; positions: int64 [num_tokens]; keys, values:
+    [num_kv_heads, seq_len, head_dim]. Query row i sees the keys [0, positions[i]]. Returns
+    [num_tokens, num_heads, head_dim].
+    """
+    return _masked_attention(query, keys, values, position_mask(positions, keys.shape[1]))
+
+
+def _masked_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Softmax attention of each query row over the keys where its row of the mask is True."""
+    num_heads, head_dim = query.shape[1:]
+    group, dtype = num_heads // keys.shape[0], torch.promote_types(query.dtype, torch.float32)
+    wide_keys = keys.to(dtype).repeat_interleave(group, dim=0)
+    wide_values = values.to(dtype).repeat_interleave(group, dim=0)
+    scores = torch.einsum("thd,hsd->hts", query.to(dtype), wide_keys) / head_dim**0.5
+    scores.masked_fill_(~mask, float("-inf"))
     return torch.einsum("hts,hsd->thd", scores.softmax(dim=-1), wide_values).to(query.dtype)
 
 
@@ -30,3 +45,8 @@ def causal_mask(num_tokens: int, seq_len: int, device: torch.device, window: int
     """
     mask = torch.ones(num_tokens, seq_len, dtype=torch.bool, device=device).tril(seq_len - num_tokens)
     return mask if window is None else mask.triu(seq_len - num_tokens - window + 1)
+
+
+def position_mask(positions: Tensor, seq_len: int) -> Tensor:
+    """True where a query at its position may look: bool [num_tokens, seq_len], its own position included."""
+    return torch.arange(seq_len, device=positions.device)[None, :] <= positions[:, None]

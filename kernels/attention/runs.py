@@ -13,6 +13,17 @@ Run = tuple[Tensor, Tensor]
 """Keys and values of neighbouring positions, [num_positions, num_kv_heads, head_dim] each; any strides."""
 
 
+def first_keys(runs: Sequence[Run], end: int) -> list[Run]:
+    """The first `end` positions of the runs, as views."""
+    first = []
+    for keys, values in runs:
+        if end <= 0:
+            break
+        first.append((keys[:end], values[:end]))
+        end -= keys.shape[0]
+    return first
+
+
 def heads_first(parts: Sequence[Tensor], scratch: Scratch, name: str, dtype: torch.dtype) -> Tensor:
     """The parts behind one another as `dtype`, [num_kv_heads, seq_len, head_dim].
 
