@@ -14,6 +14,14 @@ from engine.projections import Adapter, AdapterRows
 from kernels.attention import Run
 
 
+class KVRecorder(Protocol):
+    """Keeps what a pass computes, beside the KVStore that the pass looks back on."""
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Take keys before RoPE and values of all tokens of the batch, [num_tokens, num_kv_heads, head_dim] each."""
+        ...
+
+
 class KVStore(Protocol):
     """The keys and values of one batch's sequences, those of earlier passes and those that this one adds.
 
@@ -40,27 +48,43 @@ class KVStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The tokens of several sequences, ragged: those of sequence i are the rows `ranges[i]`, half-open."""
+    """The tokens of several sequences, ragged: those of sequence i are the rows `ranges[i]`, half-open.
+
+    A sequence's positions ascend. Those of the sequences `scattered` are not neighbours: what lies between has KV.
+    """
 
     token_ids: Tensor  # int64 [num_tokens]
     positions: Tensor  # int64 [num_tokens]
     ranges: tuple[tuple[int, int], ...]
     adapters: AdapterRows
+    scattered: frozenset[int] = frozenset()
+    recorder: KVRecorder | None = None
 
     @classmethod
     def of(
         cls,
-        chunks: Sequence[tuple[int, Sequence[int]]],
+        chunks: Sequence[tuple[int | Sequence[int], Sequence[int]]],
         device: torch.device,
         adapters: Sequence[Adapter | None] | None = None,
     ) -> Batch:
-        """One chunk a sequence: the position of its first token, and its tokens, at least one; and its LoRA adapter."""
+        """One chunk a sequence: where its tokens stand, or the first of them, and the tokens; and its LoRA adapter."""
         token_ids = [token_id for _, ids in chunks for token_id in ids]
-        positions = [position for start, ids in chunks for position in range(start, start + len(ids))]
+        by_chunk = [range(at, at + len(ids)) if isinstance(at, int) else at for at, ids in chunks]
+        positions = [position for each in by_chunk for position in each]
         borders = accumulate((len(ids) for _, ids in chunks), initial=0)
         return cls(
             torch.tensor(token_ids, dtype=torch.int64, device=device),
             torch.tensor(positions, dtype=torch.int64, device=device),
             tuple(pairwise(borders)),
             AdapterRows.of(zip(adapters or [None] * len(chunks), (len(ids) for _, ids in chunks), strict=True)),
+            frozenset(at for at, each in enumerate(by_chunk) if each[-1] - each[0] >= len(each)),
         )
+
+
+def runs_of(positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending positions as half-open ranges of neighbours: [3, 4, 8] are [(3, 5), (8, 9)]."""
+    if positions[-1] - positions[0] < len(positions):  # so it is for most
+        return [(positions[0], positions[-1] + 1)]
+    ends = [at for at in range(1, len(positions)) if positions[at] != positions[at - 1] + 1]
+    borders = [0, *ends, len(positions)]
+    return [(positions[first], positions[end - 1] + 1) for first, end in pairwise(borders)]

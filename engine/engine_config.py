@@ -21,8 +21,11 @@ class EngineConfig:
     page; sharing is to the token whatever it is. pass_times_dir: a folder for the times of passes, which tell how far
     to draft, a file a model and machine; where it has none, they are measured at the start, in a second. None: default
     times that nothing corrects, so that equal requests take equal passes. batch_invariant: what a token gets has the
-    same bits whatever runs beside it and however it is drafted, and takes longer (`InvariantDecoder`). check_integrity:
-    have every step end with a check of the books, for tests.
+    same bits whatever runs beside it and however it is drafted, and takes longer (`InvariantDecoder`). span_bytes:
+    memory for the KV that requests with `reuse` other than exact may take over, beside the pool, taken at once; 0: none
+    is kept, and all requests are exact, as they are where the model has a sliding window. span_dir: a folder that keeps
+    it, too, across starts, up to `span_disk_bytes`. check_integrity: have every step end with a check of the books, for
+    tests.
     """
 
     max_seq_len: int = 16384
@@ -32,9 +35,14 @@ class EngineConfig:
     kv_sequences: int = 2
     pass_times_dir: Path | None = None
     batch_invariant: bool = False
+    span_bytes: int = 0
+    span_dir: Path | None = None
+    span_disk_bytes: int = 4 << 30
     check_integrity: bool = False
 
     def __post_init__(self) -> None:
+        if self.span_bytes < 0 or self.span_disk_bytes < 1:
+            raise ValueError(f"span_bytes {self.span_bytes} and span_disk_bytes {self.span_disk_bytes} are sizes")
         for name in ("max_seq_len", "kv_bytes", "kv_sequences", "page_size"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.batch import Batch, KVStore
+from engine.batch import Batch, KVStore, runs_of
 from engine.model import Decoder, Pass
 from engine.projections import AdapterRows, ProjectionKind
 from kernels.accept import Likeliest, likeliest
-from kernels.attention import invariant_attention
+from kernels.attention import first_keys, invariant_attention
 from kernels.rms_norm import rms_norm
 
 ROWS = 16
@@ -39,6 +39,27 @@ class _AdapterPiece(AdapterRows):
             out[start:end] = whole[start:end]
 
 
+@dataclass(frozen=True, slots=True)
+class _Neighbours:
+    """Rows of the batch's sequence `at` that stand side by side, the last one before position `end`."""
+
+    at: int
+    rows: slice
+    end: int
+    is_part: bool
+
+
+def _neighbours(batch: Batch) -> list[_Neighbours]:
+    found = []
+    for at, (first, last) in enumerate(batch.ranges):
+        runs = runs_of(batch.positions[first:last].tolist())
+        row = first
+        for start, end in runs:
+            found.append(_Neighbours(at, slice(row, row + end - start), end, len(runs) > 1))
+            row += end - start
+    return found
+
+
 class InvariantDecoder(Decoder):
     """The same weights, scratch memory and results, up to their last bits, as the decoder it is made of."""
 
@@ -55,14 +76,16 @@ class InvariantDecoder(Decoder):
         positions = F.pad(batch.positions, missing)
         pieces = [slice(first, first + ROWS) for first in range(0, len(hidden), ROWS)]
         passes = [self._pass_of(piece, positions[piece], batch, kv) for piece in pieces]
-        ends = [int(batch.positions[last - 1]) + 1 for _, last in batch.ranges]
+        neighbours = _neighbours(batch)
         for index, layer in enumerate(self.weights.layers):
             parts = [
                 self._heads(index, layer, hidden[piece], pass_) for piece, pass_ in zip(pieces, passes, strict=True)
             ]
-            query, keys, values = (torch.cat(each) for each in zip(*parts, strict=True))
+            query, keys, values, before_rope = (torch.cat(each) for each in zip(*parts, strict=True))
             kv.write(index, keys[:num_tokens], values[:num_tokens])
-            attended = self._attended(index, query, batch.ranges, ends, kv)
+            if batch.recorder is not None:
+                batch.recorder.write(index, before_rope[:num_tokens], values[:num_tokens])
+            attended = self._attended(index, query, neighbours, kv)
             for piece, pass_ in zip(pieces, passes, strict=True):
                 hidden[piece] += pass_.project("attention_out", index, layer.attention_out, attended[piece])
                 hidden[piece] += self._feed_forward(index, layer, hidden[piece], pass_)
@@ -88,14 +111,12 @@ class InvariantDecoder(Decoder):
         ]
         return Pass((), self._cos[positions], self._sin[positions], kv, _AdapterPiece(tuple(cut)))
 
-    def _attended(
-        self, index: int, query: Tensor, ranges: Sequence[tuple[int, int]], ends: Sequence[int], kv: KVStore
-    ) -> Tensor:
+    def _attended(self, index: int, query: Tensor, neighbours: Sequence[_Neighbours], kv: KVStore) -> Tensor:
         """What each row finds in its own sequence, [num_rows, num_heads * head_dim]; padding finds nothing."""
         out = torch.zeros_like(query)
-        for at, ((first, last), end) in enumerate(zip(ranges, ends, strict=True)):
-            runs = kv.runs(index, at)
-            out[first:last] = invariant_attention(query[first:last], runs, end, self.config.sliding_window)
+        for each in neighbours:
+            runs = first_keys(kv.runs(index, each.at), each.end) if each.is_part else kv.runs(index, each.at)
+            out[each.rows] = invariant_attention(query[each.rows], runs, each.end, self.config.sliding_window)
         return out.view(len(query), -1)
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.batch import Batch, KVStore
+from engine.batch import Batch, KVRecorder, KVStore
 from engine.kv_cache import CacheView, KVCache
 from engine.projections import AdapterRows, DecoderWeights, LayerWeights, Projection, ProjectionKind, Quantization
 from engine.weights.fingerprint import fingerprint
 from engine.weights.parameters import Parameters
 from kernels.accept import Likeliest, likeliest
-from kernels.attention import Scratch, causal_attention, single_queries
+from kernels.attention import Scratch, causal_attention, scattered_attention, single_queries
 from kernels.rms_norm import rms_norm
 from kernels.rope import apply_rope, rope_table
 from kernels.swiglu import swiglu
@@ -32,6 +33,8 @@ class Pass:
     sin: Tensor  # [num_tokens, head_dim // 2]
     kv: KVStore
     adapters: AdapterRows
+    recorder: KVRecorder | None = None
+    scattered: Mapping[int, Tensor] = field(default_factory=dict)  # positions of sequences whose rows are no neighbours
 
     def project(self, kind: ProjectionKind, index: int, projection: Projection, x: Tensor) -> Tensor:
         """One linear map of layer `index`, with what the adapters add to the rows of theirs."""
@@ -90,12 +93,18 @@ class Decoder:
 
         Returns the hidden states behind the last norm, [num_tokens, hidden_size].
         """
-        pass_ = Pass(batch.ranges, self._cos[batch.positions], self._sin[batch.positions], kv, batch.adapters)
+        cos, sin = self.rotations(batch.positions)
+        scattered = {at: batch.positions[slice(*batch.ranges[at])] for at in batch.scattered}
+        pass_ = Pass(batch.ranges, cos, sin, kv, batch.adapters, batch.recorder, scattered)
         hidden = F.embedding(batch.token_ids, self.weights.embedding)
         for index, layer in enumerate(self.weights.layers):
             hidden += self._attend(index, layer, hidden, pass_)
             hidden += self._feed_forward(index, layer, hidden, pass_)
         return rms_norm(hidden, self.weights.final_norm, self.config.rms_norm_eps)
+
+    def rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of RoPE at these positions, float32 [num_positions, head_dim // 2] each."""
+        return self._cos[positions], self._sin[positions]
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -108,13 +117,17 @@ class Decoder:
         return likeliest(hidden, self.weights.lm_head_tiles)
 
     def _attend(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: Pass) -> Tensor:
-        query, keys, values = self._heads(index, layer, hidden, pass_)
+        query, keys, values, keys_before_rope = self._heads(index, layer, hidden, pass_)
         pass_.kv.write(index, keys, values)
+        if pass_.recorder is not None:
+            pass_.recorder.write(index, keys_before_rope, values)
         attended = self._look_back(index, query, pass_)
         return pass_.project("attention_out", index, layer.attention_out, attended.view(hidden.shape[0], -1))
 
-    def _heads(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: Pass) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, rotated to their positions, and values: [num_tokens, heads, head_dim]."""
+    def _heads(
+        self, index: int, layer: LayerWeights, hidden: Tensor, pass_: Pass
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries and keys, rotated to their positions, values, and the keys before: [num_tokens, heads, head_dim]."""
         config, num_tokens = self.config, hidden.shape[0]
         num_heads, num_rotated = config.num_heads, config.num_heads + config.num_kv_heads
         normed = rms_norm(hidden, layer.attention_norm, config.rms_norm_eps)
@@ -125,19 +138,23 @@ class Decoder:
             keys = heads[:, num_heads:num_rotated]
             heads[:, num_heads:num_rotated] = rms_norm(keys, layer.key_norm, config.rms_norm_eps)
         rotated = apply_rope(heads[:, :num_rotated], pass_.cos, pass_.sin)
-        return rotated[:, :num_heads], rotated[:, num_heads:], heads[:, num_rotated:]
+        keys = heads[:, num_heads:num_rotated]
+        return rotated[:, :num_heads], rotated[:, num_heads:], heads[:, num_rotated:], keys
 
     def _look_back(self, index: int, query: Tensor, pass_: Pass) -> Tensor:
         """What each token [num_heads, head_dim] finds in its own sequence."""
         kv, window = pass_.kv, self.config.sliding_window
-        if len(pass_.ranges) == 1:
+        if len(pass_.ranges) == 1 and not pass_.scattered:
             return causal_attention(query, kv.runs(index, 0), self._scratch, window)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         if kv.singles:
             rows = [pass_.ranges[at][0] for at in kv.singles]
             out[rows] = single_queries(query[rows], *kv.gather(index))
         for at, (first, last) in enumerate(pass_.ranges):
-            if at not in kv.singles:
+            if at in pass_.scattered:
+                own, positions = query[first:last], pass_.scattered[at]
+                out[first:last] = scattered_attention(own, positions, kv.runs(index, at), self._scratch)
+            elif at not in kv.singles:
                 out[first:last] = causal_attention(query[first:last], kv.runs(index, at), self._scratch, window)
         return out
 

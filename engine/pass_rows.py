@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 from torch import Tensor
 
-from engine.batch import Batch
+from engine.batch import Batch, runs_of
 from engine.generation import Generation
 from engine.kv_pool import KVPool, PoolView, SlotRange
 from engine.paging import KVPages, page_runs
@@ -16,7 +17,7 @@ from engine.scheduling import Sequence as ScheduledSequence
 from engine.verification import BranchRows, Verification
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PassRows:
     """One sequence's rows of a pass: the first of its pending tokens, all of them and of its draft, or its branch, too.
 
@@ -43,27 +44,33 @@ class PassRows:
         """Rows that plain decoding does not run."""
         return self.num_drafted + self.num_branched
 
+    @cached_property
+    def positions(self) -> list[int]:
+        """Of the sequence's rows and its draft's: neighbours, but where KV of earlier prompts was taken over."""
+        return self.sequence.positions(self.num_pending + self.num_drafted)
+
     @property
-    def groups(self) -> list[tuple[int, list[int]]]:
-        """The position of the first token, and the tokens: of the sequence and its draft, and of the branch."""
-        start = self.sequence.num_computed
-        pending = self.sequence.token_ids[start : start + self.num_pending]
-        groups = [(start, pending + self.sequence.draft[: self.num_drafted])]
+    def groups(self) -> list[tuple[Sequence[int], list[int]]]:
+        """The positions and the tokens: of the sequence and its draft, and of the branch."""
+        token_ids = self.sequence.token_ids
+        pending = [token_ids[position] for position in self.positions[: self.num_pending]]
+        groups: list[tuple[Sequence[int], list[int]]] = [
+            (self.positions, pending + self.sequence.draft[: self.num_drafted])
+        ]
         if self.num_branched:
-            groups.append((self._fork, list(self._branch_ids)))
+            groups.append((range(self._fork, self._fork + self.num_branched), list(self._branch_ids)))
         return groups
 
     def reads(self, pages: KVPages, window: int | None) -> Iterator[list[SlotRange]]:
         """The slots that each group looks back on, its own among them."""
-        start = self.sequence.num_computed
-        yield self._slots(pages, _first_key(start, window), self._branch_start)
+        yield self._slots(pages, _first_key(self.positions[0], window), self._branch_start)
         if self.num_branched:
             before = self._slots(pages, _first_key(self._fork, window), self._fork)
             yield [*before, *self._branch_slots(pages, self.num_branched)]
 
     def writes(self, pages: KVPages) -> Iterator[list[SlotRange]]:
         """The slots of each group's own tokens."""
-        yield self._slots(pages, self.sequence.num_computed, self._branch_start)
+        yield [slots for first, end in runs_of(self.positions) for slots in self._slots(pages, first, end)]
         if self.num_branched:
             yield self._branch_slots(pages, self.num_branched)
 
@@ -106,7 +113,7 @@ class PassRows:
     @property
     def _branch_start(self) -> int:
         """The place in the sequence's pages behind those of the draft."""
-        return self.sequence.num_computed + self.num_pending + self.num_drafted
+        return self.positions[-1] + 1
 
     def _branch_slots(self, pages: KVPages, num_tokens: int) -> list[SlotRange]:
         return self._slots(pages, self._branch_start, self._branch_start + num_tokens)

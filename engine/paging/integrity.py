@@ -31,8 +31,8 @@ def check_tables(
 ) -> None:
     """Tables hold what they need and write only to pages of their own."""
     for table in tables:
-        num_whole = table.num_tokens // cache.page_size
-        assert len(table.last_page_ids) == table.num_tokens % cache.page_size
+        num_whole = table.num_exact // cache.page_size
+        assert len(table.last_page_ids) == table.num_exact % cache.page_size
         assert table.num_tokens <= len(table.pages) * cache.page_size
         assert all((page == NO_PAGE) == (index < table.first_page) for index, page in enumerate(table.pages))
         assert table.first_page == min(cache.first_needed_page(table.num_tokens), len(table.pages))

@@ -113,13 +113,25 @@ class KVPages:
         if table.uncounted is not None:
             self._hits.count(*table.uncounted)
             table.uncounted = None
-        table.last_page_ids += token_ids
+        num_exact = table.num_exact
         table.num_tokens += len(token_ids)
+        table.last_page_ids += token_ids[: table.num_exact - num_exact]
         assert table.num_tokens <= len(table.pages) * self.page_size, "commit follows grow"
         if len(table.last_page_ids) >= self.page_size:
             self._enter_full_pages(table)
         if self.window is not None:
             self._give_back_behind_window(table)
+
+    def taint(self, sequence_id: int, num_exact: int) -> None:
+        """Of the tokens to come, those from `num_exact` on have KV that a full prefill would not compute.
+
+        They are committed as all others, and never shared: the cache has what equals a cold run, and nothing else.
+        Not for pools with a window.
+        """
+        table = self._tables[sequence_id]
+        assert self.window is None, "what lies behind a window cannot be placed"
+        assert num_exact >= table.num_tokens, "what is committed is exact"
+        table.exact_end = num_exact
 
     def close(self, sequence_id: int, retain_s: float = 0.0) -> None:
         """Give all pages back. Committed tokens stay cached until memory is needed, for `retain_s` before others."""
@@ -215,7 +227,7 @@ class KVPages:
     def _enter_full_pages(self, table: PageTable) -> None:
         ids, size = table.last_page_ids, self.page_size
         num_full = len(ids) // size
-        first = table.num_tokens // size - num_full
+        first = table.num_exact // size - num_full
         before = tail = table.tail
         for index in range(num_full):
             if tail is not None:

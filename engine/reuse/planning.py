@@ -55,7 +55,7 @@ def plan_reuse(num_tokens: int, num_cached: int, matches: Sequence[Match], reuse
         why[match.start : match.end] = -1
     if reuse.mode == "fast":
         _mark(why, _rest_of_segments(num_tokens, num_cached, matches, reuse.segment_ends), "segment")
-    _mark(why, reuse.recompute, "asked")
+    _mark(why, [(max(first, num_cached), max(end, num_cached)) for first, end in reuse.recompute], "asked")
     if reuse.budget:
         _spend(why, reuse.budget)
     _mark(why, [(num_tokens - 1, num_tokens)], "tail")

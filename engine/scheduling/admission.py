@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from engine.errors import DoesNotFit
 from engine.paging.pages import KVPages
+from engine.reuse import ReusePlan
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.sequence import Sequence
+
+TakeOver = Callable[[Sequence, int], ReusePlan | None]
+"""Puts KV of earlier prompts into the pages of a sequence, behind so many cached tokens, as far as it may and there is
+any; tells what, and what is to be run."""
 
 RETRY_STEPS = 8
 """Steps after which a sequence that found too few pages is looked at again even though there are no more of them."""
@@ -32,9 +37,10 @@ class Admission:
     as if all had computed it side by side, or sooner, and leaves the step to those that have something else to compute.
     """
 
-    def __init__(self, pages: KVPages, config: SchedulerConfig) -> None:
+    def __init__(self, pages: KVPages, config: SchedulerConfig, take_over: TakeOver | None = None) -> None:
         self._pages = pages
         self._config = config
+        self._take_over = take_over
         self._refusals: dict[int, Refusal] = {}
 
     def check(self, sequence: Sequence) -> None:
@@ -64,8 +70,10 @@ class Admission:
         assert has_grown, "alone every sequence fits"
         self.forget(sequence)
         sequence.num_computed = num_cached
+        sequence.plan = self._plan(sequence)
         if not sequence.num_preempted:
             sequence.num_cached_prompt = num_cached
+            sequence.first_plan = sequence.plan
         return True
 
     def forget(self, sequence: Sequence) -> None:
@@ -75,6 +83,16 @@ class Admission:
     def check_integrity(self, waiting: Iterable[Sequence]) -> None:
         """Nothing is remembered of sequences that do not wait."""
         assert self._refusals.keys() <= {each.id for each in waiting}
+
+    def _plan(self, sequence: Sequence) -> ReusePlan | None:
+        """Take over what earlier prompts have, where the sequence may and there is any."""
+        if self._take_over is None or sequence.reuse.mode == "exact":
+            return None
+        plan = self._take_over(sequence, sequence.num_computed)
+        if plan is not None:
+            self._pages.taint(sequence.id, plan.num_exact)
+            sequence.scattered = plan.pending.tolist()
+        return plan
 
     def _is_hopeless(self, sequence: Sequence) -> bool:
         """Whether to save the look into the cache: there are no more pages than at the last one.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from engine.paging.page import NO_PAGE
 from engine.paging.pages import KVPages
-from engine.scheduling.admission import Admission
+from engine.scheduling.admission import Admission, TakeOver
 from engine.scheduling.budget import shares
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.sequence import Sequence, Status
@@ -69,6 +69,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         lengths: DraftLengths | None = None,
         branches: BranchLengths | None = None,
+        take_over: TakeOver | None = None,
     ) -> None:
         self.config = config
         self._pages = pages
@@ -76,7 +77,7 @@ class Scheduler:
         self._lengths = lengths or _equal_shares
         self._branches = branches or _no_branches
         self._rank = ranking(config.aging_s)
-        self._admission = Admission(pages, config)
+        self._admission = Admission(pages, config, take_over)
         self._sequences: dict[int, Sequence] = {}
         self._waiting = WaitingQueue(config.max_waiting, self._rank)
         self._running: list[Sequence] = []  # in order of rank
@@ -124,7 +125,7 @@ class Scheduler:
         num_accepted = num_committed - sequence.num_pending
         assert num_accepted <= 0 or sequence.is_drafted(new_ids[:num_accepted]), "committed what is not output"
         start = sequence.num_computed
-        sequence.num_computed += num_committed
+        sequence.compute(num_committed)
         if new_ids:
             sequence.token_ids += new_ids
             sequence.drop_draft()
@@ -263,8 +264,7 @@ class Scheduler:
         self._pages.close(sequence.id)
         self._num_preempted += 1
         sequence.num_preempted += 1
-        sequence.num_computed = 0
-        sequence.drop_draft()
+        sequence.start_over()
         sequence.status = Status.WAITING
         self._waiting.put_back(sequence)
 
