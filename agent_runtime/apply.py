@@ -11,6 +11,7 @@ from agent_runtime.naming import as_blocks, edit_for
 from agent_runtime.outcome import Outcome, decode, file_result, merged_version, original_version, status_of
 from agent_runtime.patching import apply_patch
 from agent_runtime.refusals import may_be_mended, reason_of, refusal, unreadable, with_path
+from agent_runtime.reusing import mode_of
 from agent_runtime.timings import Timings
 from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, PatchRequest, Reader, Reason, Usage, total_usage
 from editor import codec
@@ -19,7 +20,7 @@ from editor.formats import parse_files
 from editor.languages import language_of
 from editor.merge import merge
 from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Unresolved
-from editor.verify import verify
+from editor.verify import passed, verify
 
 ModelSource = Callable[[], Merger]
 """Gives the model when an edit needs it; raises ModelUnavailable where there is none (yet)."""
@@ -40,6 +41,7 @@ class Applier:
         Raises BadFile, EditRefused, BadRequest, TooLarge, ModelUnavailable and what else `Merger.merge` raises; a merge
         that a check rejects is an answer with status `rejected`, not an error.
         """
+        mode_of(request.reuse, "exact")
         timings = Timings()
         with timings.phase("parse"):
             source = decode(request.original, request.path)
@@ -71,6 +73,7 @@ class Applier:
 
     def apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge an edit of the files that it names, which `read` gives: all or none. Raises what `apply` raises."""
+        mode_of(request.reuse, "exact")
         timings = Timings()
 
         def ask(task: ModelTask) -> Outcome:
@@ -93,6 +96,19 @@ class Applier:
         return self._ask_model(ModelTask(text, request, edit, by_rule), timings, watcher)
 
     def _ask_model(self, task: ModelTask, timings: Timings, watcher: Watcher) -> Outcome:
+        """Have the model decide; what it made on approximate KV and a check rejects, it makes again on exact KV."""
+        made = self._asked_once(task, timings, watcher)
+        if not made.usage.reused_approximate:
+            return made
+        with timings.phase("verify"):
+            is_sound = passed(_checks(task, made), task.request.policy)
+        if is_sound:
+            return made
+        exact = replace(task, request=replace(task.request, reuse="exact"))
+        again = self._asked_once(exact, timings, watcher)
+        return replace(again, usage=total_usage([made.usage, again.usage]))
+
+    def _asked_once(self, task: ModelTask, timings: Timings, watcher: Watcher) -> Outcome:
         by_rule, request = task.by_rule, task.request
         try:
             made = _decided(self._model(), task, watcher)
@@ -129,6 +145,11 @@ def _decided(model: Merger, task: ModelTask, watcher: Watcher) -> ModelMerge | M
     if scores and isinstance(by_rule, Unresolved) and by_rule.candidates:
         return model.choose(task, watcher)
     return model.merge(task, watcher)
+
+
+def _checks(task: ModelTask, made: Outcome) -> tuple[Check, ...]:
+    language = language_of(task.request.path)
+    return verify(task.text, made.text, task.edit, language, truncated=made.truncated) + made.checks
 
 
 def _read(request: ApplyRequest) -> tuple[ParsedEdit, ApplyRequest]:

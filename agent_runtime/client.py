@@ -36,13 +36,13 @@ class Client:
         """Apply one edit; the file's text travels with it. Raises NoConnection, or what the service refused with."""
         body = {"edit": request.edit, "path": request.path, **_text(request.original, request.path)}
         body |= {"prediction": request.prediction} if request.prediction is not None else {}
-        return result_from_json(self._post("/apply", body | request.options() | {"model": model}))
+        return result_from_json(self._post("/apply", body | request.sent_options() | {"model": model}))
 
     def apply_patch(self, request: PatchRequest, read: Reader, *, model: str | None = None) -> ApplyResult:
         """Apply an edit to the files that it names, all or none; their texts travel with it. Raises as `apply` does."""
         texts = [{"path": path, **_text(data, path)} for path, data in files_named(edits_of(request), read).items()]
         body: dict[str, Any] = {"edit": request.edit, "files": texts}
-        return result_from_json(self._post("/apply", body | request.options() | {"model": model}))
+        return result_from_json(self._post("/apply", body | request.sent_options() | {"model": model}))
 
     def is_ready(self) -> bool:
         """Whether the service has loaded its model; raises NoConnection where nothing answers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent_runtime.models.text_side import TextSide
-from agent_runtime.prompt import ApplyPrompt
+from agent_runtime.prompt import ApplyPrompt, TextEncoder
 from agent_runtime.scoping import Question
 from engine.speculation import MergeDraft
 from engine.types import Proposer
@@ -12,9 +12,9 @@ MAX_MERGES = 3
 """Readings that a draft is made from; the others are rarely what the model writes."""
 
 
-def draft_of(question: Question, prompt: ApplyPrompt, text: TextSide) -> Proposer:
+def draft_of(question: Question, prompt: ApplyPrompt, encoder: TextEncoder, text: TextSide) -> Proposer:
     """A draft for the answer to a question, which ends with the prompt's closing tag."""
-    encode = text.tokenizer.encode
+    encode = encoder.encode
     expected = question.prediction
     return MergeDraft(
         merges=[encode(merge + prompt.stop) for merge in question.merges[:MAX_MERGES]],

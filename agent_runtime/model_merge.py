@@ -10,15 +10,19 @@ from dataclasses import dataclass, field, replace
 from agent_runtime.deciding import best_of, score_answers, sound, weigh
 from agent_runtime.drafting import draft_of
 from agent_runtime.errors import BadFile, BadRequest, TooLarge
+from agent_runtime.file_encoder import FileEncoder
 from agent_runtime.merger import ModelChoice, ModelMerge, ModelTask, Watcher
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.prompt import ApplyPrompt, build_prompt
+from agent_runtime.reusing import mode_of, reuse_of
 from agent_runtime.running import Run, fault_of, run_together, usage_of
 from agent_runtime.scoping import Question, given, questions, scope_of, whole_file
-from agent_runtime.types import ApplyRequest, ScoredReading, total_usage
+from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, total_usage
+from agent_runtime.watched import KnownFiles
 from editor.scope import Scope, cut, region_kept, splice
 from editor.types import Candidate, Check, Unresolved
 from engine import errors as engine_errors
+from engine.reuse import ReuseMode
 from engine.types import GenerationRequest
 from repo_cache.errors import TokenizerError
 
@@ -54,15 +58,34 @@ class _Written:
         return self.kept.ok and not self.truncated
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question as the model gets it."""
+
+    question: Question
+    prompt: ApplyPrompt
+    encoder: FileEncoder
+
+
 class ModelMerger:
     """One loaded model, as the apply pipeline uses it: edits that come together share the model's passes.
 
-    `deadline_s` is how long one may take, the wait for its turn included; None: as long as it takes.
+    `deadline_s` is how long one may take, the wait for its turn included; None: as long as it takes. `reuse` is for
+    requests that name none; `files` are those whose tokens are at hand.
     """
 
-    def __init__(self, loaded: LoadedModel, deadline_s: float | None = None) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        deadline_s: float | None = None,
+        *,
+        reuse: ReuseName = "exact",
+        files: KnownFiles | None = None,
+    ) -> None:
         self._loaded = loaded
         self._deadline_s = deadline_s
+        self._reuse = reuse
+        self._files = files
 
     @property
     def name(self) -> str:
@@ -72,6 +95,8 @@ class ModelMerger:
     def close(self) -> None:
         """End behind the pass that runs; edits that are being merged fail with ModelUnavailable."""
         self._loaded.engine.close()
+        if self._files is not None:
+            self._files.close()
 
     def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
         """Have the model write what the edit can touch; raises what `Merger.merge` names.
@@ -133,14 +158,15 @@ class ModelMerger:
     ) -> tuple[ScoredReading, ...]:
         """Ask about all regions at once how likely each candidate's text is there."""
         started = time.perf_counter()
-        prompts = [self._prompt(question, scope.outline, task.request) for question in questions(task, scope)]
+        asked = [self._asked(question, scope.outline, task, "exact") for question in questions(task, scope)]
         texts = [cut(task.text, candidate.text, scope.regions) for candidate in candidates]
-        answers = [
-            [self._answer(regions[number], prompt) for regions in texts] for number, prompt in enumerate(prompts)
-        ]
+        answers = [[self._answer(regions[number], one) for regions in texts] for number, one in enumerate(asked)]
+        prompts = [one.prompt for one in asked]
         prompted = time.perf_counter()
         try:
-            logprobs = score_answers(self._loaded.engine, prompts, answers, watcher, run, self._deadline_s)
+            logprobs = score_answers(
+                self._loaded.engine, prompts, answers, watcher, run, self._deadline_s, task.request.salt
+            )
         except engine_errors.EngineError as error:
             raise fault_of(error, self.name) from error
         clock.add(prompt=prompted - started, score=time.perf_counter() - prompted)
@@ -149,12 +175,12 @@ class ModelMerger:
     def _write(self, task: ModelTask, scope: Scope, watcher: Watcher, run: Run, clock: _Clock) -> _Written:
         """Ask for all regions at once, and put the answers into the file."""
         started = time.perf_counter()
-        asked = questions(task, scope)
-        prompts = [self._prompt(question, scope.outline, task.request) for question in asked]
-        requests = [self._generation(prompt, task.request) for prompt in prompts]
+        mode = mode_of(task.request.reuse, self._reuse)
+        asked = [self._asked(question, scope.outline, task, mode) for question in questions(task, scope)]
+        requests = [self._generation(one.prompt, task.request, mode) for one in asked]
         drafts = [
-            draft_of(question, prompt, self._loaded.text) if task.request.draft == "copy" else None
-            for question, prompt in zip(asked, prompts, strict=True)
+            draft_of(one.question, one.prompt, one.encoder, self._loaded.text) if task.request.draft == "copy" else None
+            for one in asked
         ]
         prompted, run.first_step, num_before = time.perf_counter(), 0.0, len(run.results)
         try:
@@ -172,27 +198,32 @@ class ModelMerger:
             kept=region_kept(scope.regions, answers),
         )
 
-    def _prompt(self, question: Question, outline: str, request: ApplyRequest) -> ApplyPrompt:
+    def _asked(self, question: Question, outline: str, task: ModelTask, mode: ReuseMode) -> _Asked:
+        text, tokenizer = question.region.text, self._loaded.text.tokenizer
+        known = self._files.tokens(task.request.path, text) if self._files and text == task.text else None
         try:
-            return build_prompt(
+            encoder = FileEncoder(tokenizer, task.request.path, text, known)
+            prompt = build_prompt(
                 self._loaded.text.template,
-                self._loaded.text.tokenizer,
+                encoder,
                 file_text=question.file_text,
                 edit_text=question.edit_text,
-                instruction=request.instruction,
+                instruction=task.request.instruction,
                 outline=outline,
                 form=self._loaded.text.form,
+                span_ends=None if mode == "exact" else encoder.span_ends,
             )
         except TokenizerError as error:  # SmolLM2 has no token for some control characters
             raise BadFile(f"model {self.name} cannot read this file or edit: {error}") from error
+        return _Asked(question, prompt, encoder)
 
-    def _answer(self, text: str, prompt: ApplyPrompt) -> list[int]:
+    def _answer(self, text: str, asked: _Asked) -> list[int]:
         try:
-            return self._loaded.text.tokenizer.encode(text + prompt.stop)
+            return asked.encoder.encode(text + asked.prompt.stop)
         except TokenizerError as error:
             raise BadFile(f"model {self.name} cannot read a reading of this edit: {error}") from error
 
-    def _generation(self, prompt: ApplyPrompt, request: ApplyRequest) -> GenerationRequest:
+    def _generation(self, prompt: ApplyPrompt, request: ApplyRequest, mode: ReuseMode) -> GenerationRequest:
         limit = request.max_tokens or len(prompt.file_ids) + len(prompt.edit_ids) + SPARE_TOKENS
         room = self._loaded.engine.max_seq_len - len(prompt.token_ids)
         if room < len(prompt.file_ids):
@@ -210,6 +241,8 @@ class ModelMerger:
                 stop_ids=self._loaded.text.stop_ids,
                 stop=(prompt.stop.encode(),),
                 deadline_s=self._deadline_s,
+                salt=request.salt,
+                reuse=reuse_of(prompt, mode),
             )
         except engine_errors.RequestError as error:
             raise BadRequest(str(error)) from error

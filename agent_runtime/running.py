@@ -90,7 +90,9 @@ def usage_of(counted: GenerationUsage) -> Usage:
     return Usage(
         prompt=counted.prompt,
         cached=counted.cached,
-        recomputed=counted.prompt - counted.cached,
+        reused_approximate=counted.reused_approximate,
+        recomputed=counted.prompt - counted.cached - counted.reused_approximate,
+        recomputed_by=dict(counted.recomputed_by.items()),
         completion=counted.completion,
         drafted=counted.drafted,
         accepted=counted.accepted,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -25,6 +26,13 @@ Decide = Literal["auto", "generate", "score"]
 
 DECIDE: Decide = "auto"
 """What happens where a request does not say."""
+
+ReuseName = Literal["exact", "balanced", "fast", "turbo"]
+"""How much of what was computed for earlier edits a prompt may take (docs/reuse.md).
+
+`exact`: its longest known beginning, so that the answer is that of a model that has seen nothing before. `fast` and
+`turbo`: unchanged parts of the file behind a change, too, which is approximate. `balanced` is for sessions.
+"""
 
 Status = Literal["merged", "rejected", "noop"]
 
@@ -50,10 +58,22 @@ class Options:
     draft: Draft = "copy"
     scope: ScopeName = "auto"
     decide: Decide = DECIDE
+    reuse: ReuseName | None = None
+    """None: what the service was started with; in this process `exact`."""
+    salt: str = ""
+    """What is computed for one salt is taken for no other: one a tenant. Whoever serves an edit chooses it, nobody
+    who sends one does."""
 
     def options(self) -> dict[str, Any]:
         """All options by name."""
         return {option.name: getattr(self, option.name) for option in fields(Options)}
+
+    def sent_options(self) -> dict[str, Any]:
+        """Those that a service takes from a request."""
+        return {name: value for name, value in self.options().items() if name in SENT_OPTIONS}
+
+
+SENT_OPTIONS = tuple(option.name for option in fields(Options) if option.name != "salt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +140,7 @@ class SourceUsage:
 class Usage:
     """Tokens by reason. `prompt` splits into `cached` + `reused_approximate` + `recomputed`; `forwards` counts passes.
 
+    `recomputed_by` splits `recomputed` by why those tokens were run (`engine.reuse.RecomputeReason`), as far as known.
     `drafted` = `accepted` + `rejected` counts draft tokens that were put before the model; `by_source` splits them by
     where they were copied from. `prefill_forwards` are those of the `forwards` that ran the prompt's tokens.
     `near_ties` counts greedy choices that rounding may turn (`engine.types.GenerationUsage`).
@@ -139,18 +160,23 @@ class Usage:
     near_ties: int = 0
     prefix_hit_rate: float = 0.0
     by_source: Mapping[str, SourceUsage] = field(default_factory=dict)
+    recomputed_by: Mapping[str, int] = field(default_factory=dict)
 
 
 def total_usage(parts: Iterable[Usage]) -> Usage:
     """The sum of what several applies used."""
     parts = list(parts)
-    names = [count.name for count in fields(Usage) if count.name not in ("prefix_hit_rate", "by_source")]
+    derived = ("prefix_hit_rate", "by_source", "recomputed_by")
+    names = [count.name for count in fields(Usage) if count.name not in derived]
     counts = {name: sum(getattr(part, name) for part in parts) for name in names}
+    recomputed_by = Counter[str]()
+    for part in parts:
+        recomputed_by.update(part.recomputed_by)
     by_source: dict[str, SourceUsage] = {}
     for source, usage in (each for part in parts for each in part.by_source.items()):
         by_source[source] = by_source.get(source, SourceUsage()).plus(usage)
     rate = counts["cached"] / counts["prompt"] if counts["prompt"] else 0.0
-    return Usage(**counts, prefix_hit_rate=rate, by_source=by_source)
+    return Usage(**counts, prefix_hit_rate=rate, by_source=by_source, recomputed_by=dict(recomputed_by))
 
 
 @dataclass(frozen=True, slots=True)

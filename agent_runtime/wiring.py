@@ -16,9 +16,10 @@ from agent_runtime.model_slot import ModelSlot
 from agent_runtime.models.load import LoadedModel, load_model
 from agent_runtime.models.progress import Progress, Silent
 from agent_runtime.models.resolve import ModelFiles, resolve
-from agent_runtime.models.settings import LoadOptions, ModelSettings
+from agent_runtime.models.settings import LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.store import Store
 from agent_runtime.warming import warm
+from agent_runtime.watched import WatchedFiles
 from agent_runtime.workspace import Workspace
 from engine.engine_config import EngineConfig
 from engine.scheduling import SchedulerConfig
@@ -43,7 +44,7 @@ def model_slot(
     settings: ModelSettings,
     options: LoadOptions,
     progress: Progress,
-    deadline_s: float | None = None,
+    merging: MergeOptions,
 ) -> ModelSlot:
     """A place for the model, which is looked for now (raising UnknownModel, ...), and loaded and warmed later."""
     files = resolve(name_or_path, Store(settings.cache_dir), progress)
@@ -51,7 +52,9 @@ def model_slot(
     def load() -> ModelMerger:
         loaded = _load(files, settings, options, progress)
         warm(loaded)
-        return ModelMerger(loaded, deadline_s)
+        root, tokens = merging.watched_root, settings.cache_dir / "tokens"
+        watched = WatchedFiles(root, loaded.text.tokenizer, tokens, progress.say) if root is not None else None
+        return ModelMerger(loaded, merging.deadline_s, reuse=merging.reuse, files=watched)
 
     return ModelSlot(files.name, load)
 

@@ -36,6 +36,7 @@ from agent_runtime.types import (
     Options,
     PatchRequest,
     Reader,
+    ReuseName,
     ScopeName,
 )
 from agent_runtime.workspace import Workspace
@@ -92,6 +93,10 @@ def apply_command(
     prediction: Annotated[
         Path | None, typer.Option("--prediction", metavar="TEXT", help="A file with what FILE is expected to become.")
     ] = None,
+    reuse: Annotated[
+        ReuseName | None,
+        typer.Option("--reuse", help="What the model takes of earlier edits; fast and turbo approximate."),
+    ] = None,
     draft: Annotated[Draft, typer.Option("--draft", help="`none` decodes plainly, for comparison.")] = "copy",
     dtype: DTYPE = "bfloat16",
     quantize: QUANTIZE = None,
@@ -114,6 +119,7 @@ def apply_command(
         draft=draft,
         scope=scope,
         decide=decide,
+        reuse=reuse,
     )
     load_options = LoadOptions(dtype, adapter=adapter, quantize=quantize, batch_invariant=batch_invariant)
     with _faults_for(as_json), _pipeline(url, model, load_options) as pipeline:

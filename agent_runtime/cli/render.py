@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agent_runtime.errors import EditRefused, ModelUnavailable
-from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason
+from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage
 from editor.wording import span_of
 
 DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
@@ -165,6 +165,15 @@ def _given(scope: GivenScope) -> str:
 def _cost(result: ApplyResult) -> str:
     usage, seconds = result.usage, result.timings["total_ms"] / 1e3
     return (
-        f"{usage.prompt} prompt tokens ({usage.cached} cached), {usage.completion} written in {usage.forwards} forward "
-        f"passes, {usage.accepted} of {usage.drafted} drafted tokens accepted, {seconds:.1f} s"
+        f"{usage.prompt} prompt tokens ({_prompt_split(usage)}), {usage.completion} written in {usage.forwards} "
+        f"forward passes, {usage.accepted} of {usage.drafted} drafted tokens accepted, {seconds:.1f} s"
     )
+
+
+def _prompt_split(usage: Usage) -> str:
+    """Where the prompt's KV came from; what was run is told where anything was taken over approximately."""
+    if not usage.reused_approximate:
+        return f"{usage.cached} cached"
+    why = ", ".join(f"{count} {reason}" for reason, count in usage.recomputed_by.items() if count)
+    run = f"{usage.recomputed} run" + (f": {why}" if why else "")
+    return f"{usage.cached} cached, {usage.reused_approximate} reused approximately, {run}"

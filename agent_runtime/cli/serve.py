@@ -24,8 +24,11 @@ from agent_runtime.models.settings import (
     DEFAULT_MODEL,
     DEFAULT_NUM_SEQS,
     LoadOptions,
+    MergeOptions,
     ModelSettings,
 )
+from agent_runtime.reusing import mode_of
+from agent_runtime.types import ReuseName
 
 SHUTDOWN_SECONDS = 5
 """How long an edit may go on after Ctrl-C; one that the model still works on then is answered 503."""
@@ -58,13 +61,21 @@ def serve_command(
     deadline: Annotated[
         float | None, typer.Option("--deadline", min=0.1, metavar="SECONDS", help="What the model may take an edit.")
     ] = None,
+    reuse: Annotated[
+        ReuseName, typer.Option("--reuse", help="What an edit that does not say takes of earlier ones.")
+    ] = "exact",
+    watch: Annotated[
+        bool, typer.Option("--watch/--no-watch", help="Keep the files below the root tokenised, once one is edited.")
+    ] = True,
 ) -> None:
     """Serve POST /apply until Ctrl-C."""
+    mode_of(reuse, "exact")
     from agent_runtime.wiring import model_slot, service  # torch takes a second to import; `hunk --help` needs none
 
     console = Console(stderr=True, highlight=False)
     options = LoadOptions(dtype, context, adapter, quantize, max_num_seqs, kv_gib, batch_invariant=batch_invariant)
-    slot = model_slot(model, ModelSettings.from_env(os.environ), options, for_console(console), deadline)
+    merging = MergeOptions(deadline, reuse, root if watch else None)
+    slot = model_slot(model, ModelSettings.from_env(os.environ), options, for_console(console), merging)
     parts = service(slot, root)
     faults: list[HunkError] = []
     with _listen(host, port) as listener:

@@ -22,6 +22,7 @@ def score_answers(
     watcher: Watcher,
     run: Run,
     deadline_s: float | None = None,
+    salt: str = "",
 ) -> list[list[Logprobs]]:
     """What the model thinks of `answers[q]`, the token ids of some answers to the question of `prompts[q]`.
 
@@ -41,7 +42,12 @@ def score_answers(
         places.append([len(requests) + distinct.index(tuple(answer)) for answer in ids])
         requests += [
             GenerationRequest(
-                [*prompt.token_ids, *found.trunk], len(part), forced_ids=part, logprobs=0, deadline_s=deadline_s
+                [*prompt.token_ids, *found.trunk],
+                len(part),
+                forced_ids=part,
+                logprobs=0,
+                deadline_s=deadline_s,
+                salt=salt,
             )
             for part in found.parts
         ]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from agent_runtime.errors import BadRequest, Unsupported
 from agent_runtime.patching import MAX_FILES
-from agent_runtime.types import DECIDE, Decide, Draft, Mode, Options, ScopeName
+from agent_runtime.types import DECIDE, SENT_OPTIONS, Decide, Draft, Mode, ReuseName, ScopeName
 from editor.types import FormatName, Policy
 
 NOT_YET: dict[str, tuple[Any, ...]] = {
     "stream": (False,),
     "write": (False,),
-    "reuse": ("exact",),
 }
 """Fields of the interface whose other values come with later versions; these values are what happens anyway."""
 
@@ -116,13 +114,13 @@ class ApplyBody(BaseModel):
     scope: ScopeName = "auto"
     decide: Decide = DECIDE
     prediction: Prediction | None = Field(None, description="The whole file as it is expected to be after the edit.")
-    reuse: Literal["exact"] = "exact"
+    reuse: ReuseName | None = Field(None, description="What may be taken of earlier edits. Null: the service's own.")
     stream: Literal[False] = False
     write: Literal[False] = False
 
-    def options(self) -> dict[str, Any]:
-        """What applies to every file."""
-        return {option.name: getattr(self, option.name) for option in fields(Options)}
+    def options(self, salt: str = "") -> dict[str, Any]:
+        """What applies to every file; the salt is of whom it comes from, and not in the body."""
+        return {name: getattr(self, name) for name in SENT_OPTIONS} | {"salt": salt}
 
 
 def fault_of_validation(errors: list[Any]) -> BadRequest:

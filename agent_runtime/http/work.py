@@ -20,33 +20,36 @@ from editor.errors import CodecError
 Work = Callable[[Watcher], ApplyResult]
 
 
-def work_of(applier: Applier, workspace: Workspace | None, body: ApplyBody) -> Work:
-    """Check what the schema cannot, fetch the files, and return the call that applies the edit."""
+def work_of(applier: Applier, workspace: Workspace | None, body: ApplyBody, salt: str = "") -> Work:
+    """Check what the schema cannot, fetch the files, and return the call that applies the edit.
+
+    `salt` is the tenant's: what is computed for one is taken for no other.
+    """
     if body.files is not None:
         _refuse_single_fields(body)
-        return _several(applier, workspace, body, body.files)
+        return _several(applier, workspace, body, body.files, salt)
     edit = _edit(body.edit, "edit")
     if body.path is None and body.original is None and workspace is not None:
         if body.prediction is not None:
             raise BadRequest("a prediction is of one file: name it by 'path', or give 'original'", field="prediction")
-        return partial(applier.apply_patch, PatchRequest(edit, **body.options()), workspace.read_if_there)
-    return partial(applier.apply, _request(workspace, body, body))
+        return partial(applier.apply_patch, PatchRequest(edit, **body.options(salt)), workspace.read_if_there)
+    return partial(applier.apply, _request(workspace, body, body, salt))
 
 
-def _several(applier: Applier, workspace: Workspace | None, body: ApplyBody, files: list[FileBody]) -> Work:
+def _several(applier: Applier, workspace: Workspace | None, body: ApplyBody, files: list[FileBody], salt: str) -> Work:
     twice = [path for path, count in Counter(file.path for file in files if file.path).items() if count > 1]
     if twice:
         raise BadRequest(f"'files' holds {twice[0]} twice", field="files")
     if body.edit is None:
         if not files:
             raise BadRequest("'files' is empty, and there is no 'edit' that names its files", field="files")
-        requests = [_request(workspace, file, body) for file in files]
+        requests = [_request(workspace, file, body, salt) for file in files]
         return partial(applier.apply_each, requests)
     if any(file.edit is not None for file in files):
         raise BadRequest("give 'edit' once: for each file, or beside 'files' for all", field="edit")
     if any(file.prediction is not None for file in files):
         raise BadRequest("a file has a prediction where it has its own 'edit'", field="prediction")
-    request = PatchRequest(_edit(body.edit, "edit"), **body.options())
+    request = PatchRequest(_edit(body.edit, "edit"), **body.options(salt))
     return partial(applier.apply_patch, request, _reader(workspace, files))
 
 
@@ -56,10 +59,10 @@ def _refuse_single_fields(body: ApplyBody) -> None:
             raise BadRequest(f"beside 'files' there is no {name!r}; give it for each file", field=name)
 
 
-def _request(workspace: Workspace | None, file: ApplyBody | FileBody, body: ApplyBody) -> ApplyRequest:
+def _request(workspace: Workspace | None, file: ApplyBody | FileBody, body: ApplyBody, salt: str) -> ApplyRequest:
     edit = _edit(file.edit, "edit" if file is body else "files")
     prediction = text_of(file.prediction)
-    return ApplyRequest(_current(workspace, file), edit, file.path or "", prediction, **body.options())
+    return ApplyRequest(_current(workspace, file), edit, file.path or "", prediction, **body.options(salt))
 
 
 def _reader(workspace: Workspace | None, files: list[FileBody]) -> Reader:

@@ -11,6 +11,7 @@ import platformdirs
 
 from agent_runtime.errors import BadRequest
 from agent_runtime.prompt import FORMS
+from agent_runtime.types import ReuseName
 
 SOURCE_NAMES = ("hub", "registry")
 
@@ -43,6 +44,17 @@ class LoadOptions:
     kv_gib: float | None = None
     kv_sequences: int = 2
     batch_invariant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOptions:
+    """How a loaded model merges: the seconds that it may take an edit (None: as long as it takes), what an edit that
+    does not say takes of earlier ones, and the folder whose files are kept tokenised (None: none).
+    """
+
+    deadline_s: float | None = None
+    reuse: ReuseName = "exact"
+    watched_root: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

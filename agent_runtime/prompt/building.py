@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +28,10 @@ class TextEncoder(Protocol):
         ...
 
 
+SpanEnds = Callable[[list[int]], Sequence[int]]
+"""Where the spans of a file's tokens end, ascending."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApplyPrompt:
     """One apply as token ids.
@@ -34,6 +39,10 @@ class ApplyPrompt:
     `file_ids` is the answer if the edit changed nothing, closing tag included, and `edit_ids` the edit: the draft
     copies from them. The answer ends at `stop`. The first `num_shared` of `token_ids` are the same for every apply of
     the same form and chat template (but for texts that hold the answer's usual tag).
+
+    `file_at` is where in `token_ids` the file stands, [first, end). `segment_ends` are borders of meaning, ascending:
+    behind the shared part, before the file, behind each span of it (where it was cut into spans), behind the file. What
+    follows belongs together: the edit, and the question, which is about the edit.
     """
 
     token_ids: tuple[int, ...]
@@ -41,6 +50,8 @@ class ApplyPrompt:
     edit_ids: tuple[int, ...]
     stop: str
     num_shared: int
+    file_at: tuple[int, int] = (0, 0)
+    segment_ends: tuple[int, ...] = ()
 
 
 def build_prompt(
@@ -52,6 +63,7 @@ def build_prompt(
     instruction: str,
     outline: str = "",
     form: PromptForm = DEFAULT,
+    span_ends: SpanEnds | None = None,
 ) -> ApplyPrompt:
     """Lay out an apply in `form`: what all applies have in common first, so that its KV is there for the second one.
 
@@ -60,6 +72,7 @@ def build_prompt(
 
     The texts are encoded as plain text: nothing in them can end a turn. Every text and every piece of ours between two
     is encoded apart, so that no token reaches across a border, and the shared part is the same whatever follows.
+    `span_ends` cuts the file's tokens into spans.
     """
     edit_text = in_unit_of(file_text, edit_text)
     tag = _free_tag(file_text + edit_text)
@@ -67,8 +80,14 @@ def build_prompt(
     token_ids = encoder.encode_template(head)
     num_shared = len(token_ids)
     texts = Texts(file=file_text, edit=edit_text, instruction=instruction, outline=outline)
-    for piece, is_users in form.question(texts):
-        token_ids += encoder.encode(piece) if is_users else encoder.encode_template(piece)
+    file_at, ends = (0, 0), [num_shared]
+    for piece in form.question(texts):
+        ids = encoder.encode(piece.text) if piece.section else encoder.encode_template(piece.text)
+        if piece.section == "code":
+            first = len(token_ids)
+            file_at = (first, first + len(ids))
+            ends += [first, *(first + end for end in (span_ends(ids) if span_ends else ())), file_at[1]]
+        token_ids += ids
     token_ids += encoder.encode_template(tail)
     stop = f"</{tag}>"
     return ApplyPrompt(
@@ -77,6 +96,8 @@ def build_prompt(
         edit_ids=tuple(encoder.encode(edit_text)),
         stop=stop,
         num_shared=num_shared,
+        file_at=file_at,
+        segment_ends=tuple(dict.fromkeys(ends)),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agent_runtime.prompt.examples import CART, FIRST, LIMITS, STORE, Example
-from agent_runtime.prompt.texts import REQUIRED, SECTIONS, Texts
+from agent_runtime.prompt.texts import REQUIRED, SECTIONS, Piece, Texts
 
 TAG = "updated-code"
 """The answer's usual tag, also in the texts of a form; another takes its place where a file or an edit holds it."""
@@ -31,18 +31,18 @@ class PromptForm:
         """The messages before the question, the same for every edit."""
         messages: list[Message] = [{"role": "system", "content": self.system.replace(TAG, tag)}]
         for example in self.examples:
-            question = "".join(piece for piece, _ in self.question(example.texts))
+            question = "".join(piece.text for piece in self.question(example.texts))
             answer = f"<{tag}>\n{example.result}\n</{tag}>"
             messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         return messages
 
-    def question(self, texts: Texts) -> list[tuple[str, bool]]:
-        """The pieces of a question, in order, and whether each is the user's text or ours."""
-        pieces: list[tuple[str, bool]] = []
+    def question(self, texts: Texts) -> list[Piece]:
+        """The pieces of a question, in order."""
+        pieces: list[Piece] = []
         for name in self.order:
             section, text = SECTIONS[name], SECTIONS[name].text(texts)
             if text or name in REQUIRED:
-                pieces += [(section.before, False), (text, True), (section.after, False)]
+                pieces += [Piece(section.before), Piece(text, name), Piece(section.after)]
         return pieces
 
 

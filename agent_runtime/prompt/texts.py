@@ -28,6 +28,14 @@ class Section:
     after: str
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a prompt that is encoded apart: the text of a section, or one of ours, which has none."""
+
+    text: str
+    section: str = ""
+
+
 SECTIONS: Mapping[str, Section] = {
     "code": Section("<code>\n", lambda texts: texts.file, "\n</code>\n"),
     "update": Section("<update>\n", lambda texts: texts.edit, "\n</update>\n"),

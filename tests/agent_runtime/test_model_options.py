@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent_runtime.errors import BadRequest
-from agent_runtime.models.settings import LoadOptions
+from agent_runtime.models.settings import LoadOptions, MergeOptions
 from tests.agent_runtime.in_process import hunk_here
 
 EDIT = "a = 1\n# ... existing code ...\n"
@@ -43,19 +43,24 @@ def test_apply_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
 
 
 def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[LoadOptions, float | None]] = []
+    asked: list[tuple[LoadOptions, MergeOptions]] = []
 
-    def stop(name: str, settings: Any, options: LoadOptions, progress: Any, deadline_s: float | None) -> None:
-        asked.append((options, deadline_s))
+    def stop(name: str, settings: Any, options: LoadOptions, progress: Any, merging: MergeOptions) -> None:
+        asked.append((options, merging))
         raise Stopped("stopped")
 
     monkeypatch.setattr("agent_runtime.wiring.model_slot", stop)
-    limits = ["--context", "300", "--max-num-seqs", "5", "--kv-gib", "0.5", "--deadline", "9"]
+    limits = ["--context", "300", "--max-num-seqs", "5", "--kv-gib", "0.5", "--deadline", "9", "--reuse", "fast"]
     assert isinstance(hunk_here("serve").exception, Stopped)
-    assert isinstance(hunk_here("serve", *limits, *OPTIONS).exception, Stopped)
+    assert isinstance(hunk_here("serve", "--root", "src", *limits, *OPTIONS).exception, Stopped)
+    assert isinstance(hunk_here("serve", "--root", "src", "--no-watch").exception, Stopped)
     assert asked == [
-        (LoadOptions(), None),
-        (LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5, batch_invariant=True), 9.0),
+        (LoadOptions(), MergeOptions()),
+        (
+            LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5, batch_invariant=True),
+            MergeOptions(9.0, "fast", Path("src")),
+        ),
+        (LoadOptions(), MergeOptions()),
     ]
 
 

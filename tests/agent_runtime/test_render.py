@@ -105,3 +105,18 @@ def test_what_the_model_was_given_and_what_it_did_with_it_are_shown(scope: Given
     assert headline == "merged by the model, chosen and checked; not written; --write does"
     assert given == line
     assert "0 forward passes" in cost
+
+
+def test_where_the_prompts_kv_came_from_is_shown() -> None:
+    made = FileResult("a", "merged", "x\n", "", "model", "model", 1, "model", (), "", "")
+
+    def cost(usage: Usage) -> str:
+        file = io.StringIO()
+        print_result(ApplyResult((made,), usage, {"total_ms": 1.0}), Console(file=file), written=False)
+        return file.getvalue().splitlines()[-1]
+
+    assert "9 prompt tokens (4 cached), " in cost(Usage(prompt=9, cached=4, recomputed=5, recomputed_by={"changed": 5}))
+    approximate = Usage(
+        prompt=9, cached=2, reused_approximate=4, recomputed=3, recomputed_by={"changed": 0, "asked": 2, "tail": 1}
+    )
+    assert "9 prompt tokens (2 cached, 4 reused approximately, 3 run: 2 asked, 1 tail), " in cost(approximate)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -25,7 +24,8 @@ from engine import errors as engine_errors
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.model import Decoder
-from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage, Proposer
+from engine.types import Proposer
+from tests.agent_runtime.fake_engine import Answer, FakeEngine
 from tests.models import RealModel
 
 
@@ -47,52 +47,6 @@ def task_of(text: str, edit: str, **options: Any) -> ModelTask:
     request = ApplyRequest(text.encode(), edit, "a.py", **({"mode": "model"} | options))
     parsed = parse(edit)
     return ModelTask(text, request, parsed, merge(text, parsed, language_of("a.py")))
-
-
-@dataclass
-class FakeStream:
-    """One answer in one step, or an error."""
-
-    answer: str | engine_errors.EngineError
-    usage: GenerationUsage = field(default_factory=lambda: GenerationUsage(prompt=10, completion=5, forwards=2))
-    ended: bool = False
-    closed: bool = False
-
-    def __next__(self) -> GenerationStep:
-        if isinstance(self.answer, engine_errors.EngineError):
-            raise self.answer
-        if self.ended:
-            raise StopIteration(GenerationResult((1, 2), self.answer.encode(), "stop", self.usage))
-        self.ended = True
-        return GenerationStep((1, 2), self.answer.encode())
-
-    def close(self) -> None:
-        self.closed = True
-
-    cancel = close
-
-
-Answer = Callable[[str], str | engine_errors.EngineError]
-
-
-@dataclass
-class FakeEngine:
-    """Answers what is asked of it with what `answer` makes of the prompt's text."""
-
-    answer: Answer
-    text: TextSide
-    max_seq_len: int = 16384
-    asked: list[str] = field(default_factory=list)
-    limits: list[int] = field(default_factory=list)
-    streams: list[FakeStream] = field(default_factory=list)
-
-    def generate(self, request: GenerationRequest, proposer: Proposer | None = None) -> FakeStream:
-        table = self.text.tokenizer.token_bytes()
-        prompt = b"".join(table[token] for token in request.prompt_ids).decode("utf-8", "replace")
-        self.asked.append(prompt)
-        self.limits.append(request.max_new_tokens)
-        self.streams.append(FakeStream(self.answer(prompt)))
-        return self.streams[-1]
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +211,7 @@ def draft_text(task: ModelTask, text_side: TextSide) -> str:
         instruction="",
     )
     table = text_side.tokenizer.token_bytes()
-    ids = first_ids(draft_of(question, prompt, text_side))
+    ids = first_ids(draft_of(question, prompt, text_side.tokenizer, text_side))
     return b"".join(table[token] for token in ids).decode()
 
 

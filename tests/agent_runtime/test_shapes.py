@@ -19,8 +19,9 @@ RESULT = ApplyResult(
     (FILE,),
     Usage(
         prompt=8,
-        cached=4,
-        recomputed=4,
+        cached=3,
+        reused_approximate=2,
+        recomputed=3,
         completion=3,
         drafted=2,
         accepted=1,
@@ -28,8 +29,9 @@ RESULT = ApplyResult(
         forwards=2,
         prefill_forwards=1,
         near_ties=1,
-        prefix_hit_rate=0.5,
+        prefix_hit_rate=0.375,
         by_source={"merge": SourceUsage(2, 1, 1)},
+        recomputed_by={"asked": 2, "tail": 1},
     ),
     {"parse_ms": 1.0, "total_ms": 2.5},
 )
@@ -58,19 +60,23 @@ def test_the_response_has_every_field_of_the_interface() -> None:
     usage_fields = "prompt cached reused_approximate recomputed completion drafted accepted rejected forwards"
     assert answer["usage"].keys() >= {*usage_fields.split(), "prefill_forwards"}
     assert answer["usage"]["by_source"] == {"merge": {"drafted": 2, "accepted": 1, "rejected": 1}}
+    assert answer["usage"]["recomputed_by"] == {"asked": 2, "tail": 1}
 
 
 def test_usages_add_up_source_by_source() -> None:
     second = Usage(
         prompt=2,
         recomputed=2,
+        recomputed_by={"tail": 1, "changed": 1},
         forwards=3,
         prefill_forwards=2,
         by_source={"output": SourceUsage(3, 3), "merge": SourceUsage(4, 0, 4)},
     )
     total = total_usage([RESULT.usage, second, Usage()])
-    assert (total.prompt, total.cached, total.forwards, total.prefill_forwards) == (10, 4, 5, 3)
-    assert total.prefix_hit_rate == 0.4
+    assert (total.prompt, total.cached, total.forwards, total.prefill_forwards) == (10, 3, 5, 3)
+    assert (total.reused_approximate, total.recomputed) == (2, 5)
+    assert total.recomputed_by == {"asked": 2, "tail": 2, "changed": 1}
+    assert total.prefix_hit_rate == 0.3
     assert total.by_source == {"merge": SourceUsage(6, 1, 5), "output": SourceUsage(3, 3)}
     assert total_usage([]) == Usage()
 

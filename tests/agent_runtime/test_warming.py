@@ -13,7 +13,7 @@ from agent_runtime import wiring
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.progress import Silent
 from agent_runtime.models.resolve import ModelFiles
-from agent_runtime.models.settings import LoadOptions, ModelSettings
+from agent_runtime.models.settings import LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.text_side import TextSide, from_gguf
 from agent_runtime.prompt import build_prompt
 from agent_runtime.warming import warm
@@ -84,7 +84,7 @@ def test_an_engine_that_it_does_not_fit_is_no_fault(loaded: LoadedModel, config:
 def test_a_service_s_model_is_loaded_with_it(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wiring, "resolve", lambda *_: ModelFiles("gguf", Path("x"), "x"))
     monkeypatch.setattr(wiring, "load_model", lambda *_, **__: loaded)
-    slot = wiring.model_slot("x", ModelSettings(Path("x")), LoadOptions(), Silent())
+    slot = wiring.model_slot("x", ModelSettings(Path("x")), LoadOptions(), Silent(), MergeOptions())
     assert loaded.engine.stats().kv.num_cached == 0, "looking for it runs nothing"
     slot.load()
     usage, num_shared = asked(loaded, "a = 1", "a = 2")

@@ -1,0 +1,62 @@
+"""Encodes a file for a prompt, and texts that are nearly the file, and says where its spans end."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repo_cache.cutting import cut
+from repo_cache.grammars import language_of
+from repo_cache.incremental import EncodedText, encoded, reencoded, restored
+from repo_cache.tokenizer import BPETokenizer
+from repo_cache.types import FileTokens
+
+
+class FileEncoder:
+    """The tokenizer of one question: every text gets the ids that it has alone, for what of it is not the file's.
+
+    A prompt holds the file, its draft the file again, with its closing tag, and each merge of it, which is nearly the
+    file: of those, only what lies around the difference is encoded (`repo_cache.incremental`, which proves it exact).
+    """
+
+    def __init__(self, tokenizer: BPETokenizer, path: str, text: str, known: FileTokens | None = None) -> None:
+        """`path` tells the language. `known` are the tokens of just this text, where they are at hand.
+
+        Raises TokenizerError for a byte that the vocabulary lacks.
+        """
+        self._tokenizer = tokenizer
+        self._path = path
+        self._known = known
+        data = text.encode()
+        self._file = encoded(tokenizer, data) if known is None else restored(tokenizer, known.token_ids, data)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text in which nothing is a control token; raises TokenizerError."""
+        ids: list[int] = reencoded(self._tokenizer, self._file, text.encode()).text.token_ids.tolist()
+        return ids
+
+    def encode_template(self, text: str) -> list[int]:
+        """Ids of a text of ours, in which names of control tokens are control tokens."""
+        return self._tokenizer.encode_template(text)
+
+    def span_ends(self, token_ids: list[int]) -> list[int]:
+        """Where the file's spans end in the ids of its text, or of its text without the final newline: ascending."""
+        own = self._file.token_ids
+        num_same = len(own) if len(token_ids) >= len(own) else len(token_ids)
+        differs = np.flatnonzero(own[:num_same] != np.array(token_ids[:num_same], np.uint32))
+        num_same = int(differs[0]) if len(differs) else num_same
+        ends = [end for end in self._ends.tolist() if end <= num_same and end < len(token_ids)]
+        return [*ends, len(token_ids)] if token_ids else []
+
+    @cached_property
+    def _ends(self) -> NDArray[np.uint32]:
+        """Those of the whole text: a parse, where nobody has cut it yet."""
+        if self._known is not None:
+            return self._known.spans.ends
+        return _cut(self._file, self._path, self._tokenizer)
+
+
+def _cut(text: EncodedText, path: str, tokenizer: BPETokenizer) -> NDArray[np.uint32]:
+    return cut(text, language_of(path), tokenizer.fingerprint).spans.ends

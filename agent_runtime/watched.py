@@ -1,0 +1,91 @@
+"""The files below a service's root as tokens and spans, watched while they change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from repo_cache.cache import RepoCache
+from repo_cache.tokenizer import BPETokenizer
+from repo_cache.types import FileTokens
+
+
+class KnownFiles(Protocol):
+    """Whoever may have the tokens of a file at hand."""
+
+    def tokens(self, path: str, text: str) -> FileTokens | None:
+        """Those of the file at `path` (relative, POSIX), if they are of just this text; else None."""
+        ...
+
+    def close(self) -> None:
+        """Look at no more files."""
+        ...
+
+
+class WatchedFiles:
+    """A watched folder, which is indexed once the first file of it is asked for: most edits need no tokens.
+
+    Until it is, and where it cannot be, no file is known.
+    """
+
+    def __init__(
+        self, root: Path, tokenizer: BPETokenizer, store: Path | None = None, say: Callable[[str], None] = print
+    ) -> None:
+        """`store` keeps the tokens for the next time; `say` is told, in a line, where the folder cannot be watched."""
+        self._root = root
+        self._tokenizer = tokenizer
+        self._store = store
+        self._say = say
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._cache: RepoCache | None = None
+        self._closed = False
+
+    def tokens(self, path: str, text: str) -> FileTokens | None:
+        """Those of the file at `path`, if they are of just this text; never waits.
+
+        The hash is that of the file's bytes, so a file with a BOM, other line endings or another encoding than UTF-8 is
+        not known: the model sees another text.
+        """
+        cache = self._cache
+        if cache is None:
+            self._begin()
+            return None
+        found = cache.snapshot().get(str(PurePosixPath(path)))
+        return found if found is not None and found.content_hash == sha256(text.encode()).hexdigest() else None
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Index now, and tell whether the folder is watched then."""
+        self._begin()
+        assert self._thread is not None
+        self._thread.join(timeout_s)
+        return self._cache is not None
+
+    def close(self) -> None:
+        """Stop watching; an indexing that still goes on is of no use to anybody, and is not waited for."""
+        with self._lock:
+            self._closed = True
+            cache, self._cache = self._cache, None
+        if cache is not None:
+            cache.close()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._open, name="hunk-watch", daemon=True)
+                self._thread.start()
+
+    def _open(self) -> None:
+        try:
+            cache = RepoCache.open(self._root, self._tokenizer, store=self._store)
+        except Exception as error:  # noqa: BLE001 -- the outermost loop of this thread: edits do without it
+            self._say(f"{self._root} is not watched, its files are encoded anew for each edit: {error}")
+            return
+        with self._lock:
+            if not self._closed:
+                self._cache = cache
+                return
+        cache.close()
