@@ -18,15 +18,18 @@ from engine.errors import (
 from engine.generation import Generation
 from engine.invariant import InvariantDecoder
 from engine.kv_pool import KVPool
+from engine.kv_reuse import KVReuse
 from engine.model import Decoder
 from engine.paging import KVPages, root_key
 from engine.pass_rows import PassRows, batch_of, verifications
 from engine.projections import AdapterSet
+from engine.reuse import ReusePlan
+from engine.reuse.store import SpanStore
 from engine.scheduling import Scheduler
 from engine.scheduling import Sequence as ScheduledSequence
 from engine.speculation.drafting import Drafting
 from engine.timed_passes import TimedPasses
-from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
+from engine.types import GenerationRequest, GenerationStep, GenerationUsage, Output, Proposer, SourceUsage
 from engine.verification import Verification, verify
 
 _Chosen = tuple[PassRows, Verification | EngineFault | None]
@@ -56,6 +59,7 @@ class EngineCore:
         weights = model.weights
         num_pages = config.num_pages(model.config, weights.dtype)
         self._pool = KVPool(model.config, num_pages, config.page_size, weights.device, weights.dtype)
+        self.reuse = self._new_reuse()
         self._adapters = AdapterSet(model.config, weights.dtype, weights.device)
         self._timed = TimedPasses(model, self._pool, config.pass_times_dir, clock)
         self.times = self._timed.times
@@ -74,7 +78,11 @@ class EngineCore:
         )
         self._live: dict[int, tuple[ScheduledSequence, Generation]] = {}
         rows = DraftRows(self._live, self.times, lambda: self.scheduler.stats().num_running)
-        self.scheduler = Scheduler(self.config.scheduler, self.pages, self._clock, rows.lengths, rows.branches)
+        self.scheduler = Scheduler(
+            self.config.scheduler, self.pages, self._clock, rows.lengths, rows.branches, self._take_over
+        )
+        if self.reuse is not None:
+            self.reuse.forget()
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Let requests name a LoRA adapter, a PEFT folder, that stays beside the model; raises WeightsError.
@@ -98,11 +106,17 @@ class EngineCore:
             arrival=arrival,
             deadline=None if request.deadline_s is None else arrival + request.deadline_s,
             retain_s=request.retain_s,
+            reuse=request.reuse,
         )
         self.scheduler.add(sequence)
         self._num_added += 1
         self._live[sequence.id] = (sequence, generation)
         return sequence.id
+
+    def close(self) -> None:
+        """Write down what is to outlive the engine."""
+        if self.reuse is not None:
+            self.reuse.store.close()
 
     def cancel(self, request_id: int) -> None:
         """Take a request back in any state; its pages are free at once. One that has ended is left as it is."""
@@ -130,6 +144,8 @@ class EngineCore:
         """The books of scheduler and pages agree, and every request that is not over is in them."""
         self.pages.check_integrity()
         self.scheduler.check_integrity()
+        if self.reuse is not None:
+            self.reuse.store.check_integrity()
         stats = self.scheduler.stats()
         assert len(self._live) == stats.num_waiting + stats.num_running, "a request is lost"
 
@@ -192,6 +208,8 @@ class EngineCore:
         started = self._clock()
         self.num_passes += 1
         batch, view = batch_of(all_rows, self.pages, self._pool, self.model.config.sliding_window)
+        if self.reuse is not None:
+            batch = self.reuse.recorded(batch, all_rows)
         found = verifications(all_rows, batch, self.model.forward_batch(batch, view))
         wanted = [each for each in found if each is not None]
         verify(self.model, wanted)
@@ -205,9 +223,10 @@ class EngineCore:
         sequence, generation, request_id = rows.sequence, rows.generation, rows.sequence.id
         generation.usage.forwards += 1
         generation.usage.prefill_forwards += sequence.num_computed < sequence.prompt_len
-        generation.usage.cached = sequence.num_cached_prompt
+        _count_prompt(sequence, generation.usage)
         generation.usage.preempted = sequence.num_preempted
         if chosen is None:
+            self._keep(rows, rows.num_pending)
             self.scheduler.advance(request_id, rows.num_pending, [])
             return Output(request_id, step=GenerationStep((), b""))
         fault = chosen if isinstance(chosen, EngineFault) else chosen.fault
@@ -224,6 +243,10 @@ class EngineCore:
         new_ids = list(step.token_ids)
         if chosen.took_branch:
             rows.keep_branch(self.pages, self._pool, len(new_ids) - 1)
+        num_drafted = len(new_ids) - 1
+        if chosen.took_branch and sequence.branch is not None:
+            num_drafted = min(num_drafted, sequence.branch.at)  # what was moved is not where it was recorded
+        self._keep(rows, rows.num_pending + num_drafted)
         generation.usage.near_ties += sum(chosen.near_ties[: len(new_ids)])
         self.scheduler.advance(request_id, sequence.num_pending + len(new_ids) - 1, new_ids)
         if not generation.finished:
@@ -240,14 +263,42 @@ class EngineCore:
         return Output(request_id, step=GenerationStep((), b""))
 
     def _fail(self, request_id: int, error: EngineError) -> Output:
+        if self.reuse is not None:
+            self.reuse.drop(self._live[request_id][0])
         self._remove(request_id)
         return Output(request_id, error=error)
 
+    def _take_over(self, sequence: ScheduledSequence, num_cached: int) -> ReusePlan | None:
+        return None if self.reuse is None else self.reuse.take_over(self.pages, sequence, num_cached)
+
+    def _keep(self, rows: PassRows, num_final: int) -> None:
+        if self.reuse is not None:
+            self.reuse.keep(rows, num_final)
+
+    def _new_reuse(self) -> KVReuse | None:
+        """None where the configuration has no memory for it, or the model a window."""
+        config, model, weights = self.config, self.model, self.model.weights
+        if not config.span_bytes or model.config.sliding_window is not None:
+            return None
+        store = SpanStore(model.config, weights.dtype, weights.device, capacity_bytes=config.span_bytes)
+        return KVReuse(store, model, self._pool)
+
     def _remove(self, request_id: int) -> None:
-        _, generation = self._live.pop(request_id)
+        sequence, generation = self._live.pop(request_id)
+        if self.reuse is not None:
+            self.reuse.end(sequence)
         self.scheduler.remove(request_id)
         for source, usage in generation.usage.by_source.items():
             self.drafted.setdefault(source, SourceUsage()).add(usage)
+
+
+def _count_prompt(sequence: ScheduledSequence, usage: GenerationUsage) -> None:
+    """What became of the prompt's tokens when they were first run."""
+    plan = sequence.first_plan
+    usage.cached = sequence.num_cached_prompt
+    usage.reused_approximate = 0 if plan is None else plan.num_placed
+    usage.recomputed = usage.prompt - usage.cached - usage.reused_approximate
+    usage.recomputed_by = {"changed": usage.recomputed} if plan is None else dict(plan.by_reason)
 
 
 def _fault(error: Exception) -> EngineFault:

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -40,6 +41,10 @@ class Core(Protocol):
 
     def reset(self) -> None:
         """Forget every request, whatever state a fault has left; raises where that cannot be done."""
+        ...
+
+    def close(self) -> None:
+        """The last call: write down what is to outlive it."""
         ...
 
 
@@ -173,6 +178,8 @@ class _Loop(Generic[C]):
             future, _ = self._inbox.get()
             if future is not None and future.set_running_or_notify_cancel():
                 future.set_exception(self._closed_error())
+        with suppress(Exception):  # nobody is left to be told
+            self._core.close()
 
     def _closed_error(self) -> EngineClosed:
         if self._fault is None:

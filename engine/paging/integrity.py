@@ -40,7 +40,7 @@ def check_tables(
             assert pool.num_holders[page] == 1, f"page {page} will be written to and is shared"
             assert page not in cache.by_page, f"page {page} will be written to and is cached"
         assert table.tail is None or table.tail.depth == num_whole
-    last_pages = {table.pages[table.num_tokens // cache.page_size] for table in tables if table.last_page_ids}
+    last_pages = {table.pages[table.num_exact // cache.page_size] for table in tables if table.last_page_ids}
     for copy in copies:
         assert copy.target in last_pages, "a copy goes to a page that no sequence fills"
         assert copy.num_tokens <= len(cache.by_page[copy.source].token_ids)

@@ -27,6 +27,7 @@ class FakeCore:
         self.finished: list[int] = []
         self.batches: list[int] = []
         self.num_looks = 0
+        self.closed = False
         self.on_add: Callable[[], object] = lambda: None
         self.on_cancel: Callable[[], object] = lambda: None
         self.on_step: Callable[[], object] = lambda: None
@@ -51,6 +52,9 @@ class FakeCore:
         del self.running[request_id]
         self.cancelled.append(request_id)
         self.on_cancel()
+
+    def close(self) -> None:
+        self.closed = True
 
     def step(self) -> list[Output]:
         self._alone()

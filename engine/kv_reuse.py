@@ -1,0 +1,114 @@
+"""Reuse of KV behind a change: puts that of earlier prompts into a sequence's pages, and keeps what passes compute."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.batch import Batch
+from engine.kv_pool import KVPool
+from engine.model import Decoder
+from engine.paging import KVPages, page_runs
+from engine.pass_rows import PassRows
+from engine.reuse import ReusePlan, plan_reuse
+from engine.reuse.recording import PassRecorder, Recording
+from engine.reuse.store import SpanStore
+from engine.scheduling import Sequence as ScheduledSequence
+from kernels.attention import Scratch
+from kernels.span_placement import place
+
+log = logging.getLogger(__name__)
+
+
+class KVReuse:
+    """Between the span store and the pool: one a core, for models whose tokens see all before them."""
+
+    def __init__(self, store: SpanStore, model: Decoder, pool: KVPool) -> None:
+        assert model.config.sliding_window is None, "behind a window there is nothing to place"
+        self.store = store
+        self._model = model
+        self._pool = pool
+        self._scratch = Scratch()
+        self._recordings: dict[int, Recording] = {}
+
+    def take_over(self, pages: KVPages, sequence: ScheduledSequence, num_cached: int) -> ReusePlan | None:
+        """Place what is stored of a sequence's tokens behind its cached ones; None: nothing is, all is run.
+
+        Whatever goes wrong here costs a prefill and nothing else.
+        """
+        try:
+            token_ids = np.array(sequence.token_ids, dtype=np.uint32)
+            matches = self.store.find(sequence.root, token_ids, num_cached)
+            plan = plan_reuse(len(token_ids), num_cached, matches, sequence.reuse)
+            if not plan.placed:
+                return None
+            self._place(pages, sequence.id, plan)
+        except Exception:
+            log.exception("stored KV could not be taken over; the prompt is run without it")
+            return None
+        return plan
+
+    def recorded(self, batch: Batch, all_rows: Sequence[PassRows]) -> Batch:
+        """The batch, with whatever keeps its rows' KV."""
+        rows: list[int] = []
+        slots: list[NDArray[np.int64]] = []
+        first = 0
+        for each in all_rows:
+            recording = self._recording(each.sequence)
+            if recording.is_past(each.positions[0]):  # it lost its pages and is run again
+                self._enter(each.sequence, recording)
+            own = recording.reserve(len(each.positions))
+            rows += range(first, first + len(own))
+            slots.append(own)
+            first += len(each.positions) + each.num_branched
+        if not rows:
+            return batch
+        return replace(batch, recorder=PassRecorder(self.store, rows, np.concatenate(slots), len(batch.token_ids)))
+
+    def keep(self, rows: PassRows, num_final: int) -> None:
+        """The KV of the first rows of a sequence's pass is final."""
+        self._recordings[rows.sequence.id].keep(rows.positions[:num_final])
+
+    def end(self, sequence: ScheduledSequence) -> None:
+        """The sequence is over: what it computed can be found from now on."""
+        recording = self._recordings.pop(sequence.id, None)
+        if recording is not None:
+            self._enter(sequence, recording)
+            recording.give_back()
+
+    def drop(self, sequence: ScheduledSequence) -> None:
+        """The sequence has failed: nothing of it is kept."""
+        recording = self._recordings.pop(sequence.id, None)
+        if recording is not None:
+            recording.give_back()
+
+    def forget(self) -> None:
+        """Drop every sequence and all that is stored."""
+        self._recordings.clear()
+        self.store.forget()
+
+    def _recording(self, sequence: ScheduledSequence) -> Recording:
+        return self._recordings.setdefault(sequence.id, Recording(self.store))
+
+    def _enter(self, sequence: ScheduledSequence, recording: Recording) -> None:
+        plan = sequence.plan
+        num_exact, generation = (len(sequence.token_ids), 0) if plan is None else (plan.num_exact, plan.generation)
+        recording.enter(sequence.root, sequence.token_ids, num_exact, generation)
+
+    @torch.inference_mode()
+    def _place(self, pages: KVPages, sequence_id: int, plan: ReusePlan) -> None:
+        table, device = pages.page_table(sequence_id), self._pool.device
+        sources = torch.from_numpy(np.concatenate([each.slots for each in plan.placed]))
+        positions = torch.cat([torch.arange(each.start, each.end) for each in plan.placed])
+        ranges = [run for each in plan.placed for run in page_runs(table, pages.page_size, each.start, each.end)]
+        targets = torch.cat([torch.arange(first, end) for first, end in ranges]).to(device)
+        cos, sin = self._model.rotations(positions.to(device))
+        for layer in range(self._model.config.num_layers):
+            stored = self.store.keys[layer], self.store.values[layer]
+            own = self._pool.keys[layer], self._pool.values[layer]
+            place(*stored, sources, cos, sin, *own, targets, self._scratch)
