@@ -1,0 +1,166 @@
+"""The runs of a prompt's tokens that are stored, and which of them to take where they overlap. Pure functions."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+from engine.reuse.store.anchors import Anchors
+from engine.reuse.store.entry import Entry
+from engine.reuse.store.kgrams import KGRAM_LEN, TokenIds, kgram_hashes
+
+MOST_CANDIDATES = 8
+"""Places that a k-gram is compared at, the newest: the licence at the head of a thousand files is not tried in all."""
+
+_FIRST_CHUNK = 64
+"""Tokens compared at once; every further chunk is twice as long."""
+
+
+class Piece(NamedTuple):
+    """The tokens [first, end) of an entry stand at `position` of the prompt."""
+
+    position: int
+    entry: Entry
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """The prompt's tokens [start, end) stand in one record in a row; the first of them at `offset` of `entry`."""
+
+    start: int
+    end: int
+    entry: Entry
+    offset: int
+
+    def pieces(self) -> Iterator[Piece]:
+        """Its part in each entry that it goes through."""
+        position, entry, offset = self.start, self.entry, self.offset
+        while True:
+            last = min(len(entry.token_ids), offset + self.end - position)
+            yield Piece(position, entry, offset, last)
+            position += last - offset
+            if position == self.end:
+                return
+            assert entry.after is not None, "the run goes on in the next entry"
+            entry, offset = entry.after, 0
+
+    def cut(self, start: int, end: int) -> Run:
+        """The part of it at [start, end) of the prompt."""
+        entry, offset = self.entry, self.offset + start - self.start
+        while offset >= len(entry.token_ids):
+            offset -= len(entry.token_ids)
+            assert entry.after is not None, "the part lies within the run"
+            entry = entry.after
+        return Run(start, end, entry, offset)
+
+
+def find_runs(anchors: Anchors, entry_of: Callable[[int], Entry], token_ids: TokenIds, first: int) -> list[Run]:
+    """The longest runs of token_ids[first:] around the k-grams that are stored.
+
+    A k-gram is looked up where no run found so far covers it, so that a text that repeats itself, or is stored many
+    times, costs a few comparisons for each run that it is made of.
+    """
+    runs: list[Run] = []
+    covered = first
+    hashes = kgram_hashes(token_ids[first:]).tolist()
+    hits = [(place, kgram) for place, kgram in enumerate(hashes, first) if kgram in anchors]
+    for place, kgram in hits:
+        if place < covered:
+            continue
+        for number, offset in anchors.newest(kgram, MOST_CANDIDATES):
+            run = _extended(token_ids, first, place, entry_of(number), offset)
+            if run.end - run.start >= KGRAM_LEN:
+                runs.append(run)
+                covered = max(covered, run.end)
+    return runs
+
+
+def choose(runs: Sequence[Run]) -> list[Run]:
+    """Runs and parts of runs that do not overlap, ascending: the longest first, the others where they leave room.
+
+    Of runs of one length goes first that of the record which the prompt has most in common with (its parts saw one
+    another), then the lower generation, then the newer. What is left of a run must be a k-gram long at least.
+    """
+    in_common: Counter[int] = Counter()
+    for run in runs:
+        in_common[run.entry.record] += run.end - run.start
+
+    def ranked(run: Run) -> tuple[int, int, int, int, int, Run]:
+        generation = max(piece.entry.generation for piece in run.pieces())
+        return run.start - run.end, -in_common[run.entry.record], generation, -run.entry.number, next(order), run
+
+    order = count()
+    queue = [ranked(run) for run in runs]
+    heapify(queue)
+    starts: list[int] = []
+    chosen: dict[int, Run] = {}  # by start
+    while queue:
+        *_, run = heappop(queue)
+        taken = [chosen[start] for start in _overlapped(run, starts, chosen)]
+        if taken:
+            for first, end in _between(run, taken):
+                heappush(queue, ranked(run.cut(first, end)))
+        else:
+            insort(starts, run.start)
+            chosen[run.start] = run
+    return [chosen[start] for start in starts]
+
+
+def _overlapped(run: Run, starts: list[int], chosen: dict[int, Run]) -> list[int]:
+    """Where those of the chosen runs start that overlap this one, ascending."""
+    first = bisect_left(starts, run.start)
+    if first and chosen[starts[first - 1]].end > run.start:
+        first -= 1
+    return starts[first : bisect_left(starts, run.end)]
+
+
+def _between(run: Run, taken: list[Run]) -> list[tuple[int, int]]:
+    """The parts of a run outside those taken that are a k-gram long at least."""
+    borders = [run.start, *(border for each in taken for border in (each.start, each.end)), run.end]
+    parts = zip(borders[::2], borders[1::2], strict=True)
+    return [(first, end) for first, end in parts if end - first >= KGRAM_LEN]
+
+
+def _extended(token_ids: TokenIds, first: int, place: int, entry: Entry, offset: int) -> Run:
+    """The longest run around a place in the prompt, not before `first`; empty where only the hashes are equal."""
+    end = place
+    at, behind = entry, offset
+    while True:
+        num_same = common_length(token_ids[end:], at.token_ids[behind:])
+        end += num_same
+        if behind + num_same < len(at.token_ids) or at.after is None:
+            break
+        at, behind = at.after, 0
+    start = place
+    while True:
+        num_same = common_length(token_ids[first:start][::-1], entry.token_ids[:offset][::-1])
+        start -= num_same
+        offset -= num_same
+        if offset or entry.before is None or start == first:
+            break
+        if token_ids[start - 1] != entry.before.token_ids[-1]:
+            break
+        entry = entry.before
+        offset = len(entry.token_ids)
+    return Run(start, end, entry, offset)
+
+
+def common_length(a: TokenIds, b: TokenIds) -> int:
+    """How many tokens the two begin with in common."""
+    most = min(len(a), len(b))
+    first, size = 0, _FIRST_CHUNK
+    while first < most:
+        end = min(first + size, most)
+        differ = a[first:end] != b[first:end]
+        place = int(differ.argmax())
+        if differ[place]:
+            return first + place
+        first, size = end, 2 * size
+    return most
