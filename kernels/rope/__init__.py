@@ -1,5 +1,5 @@
 """Rotary position embedding."""
 
-from kernels.rope.reference import apply_rope, rope_table
+from kernels.rope.reference import apply_rope, rope_table, rotate
 
-__all__ = ["apply_rope", "rope_table"]
+__all__ = ["apply_rope", "rope_table", "rotate"]

@@ -27,10 +27,16 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     x: [num_tokens, num_heads, head_dim]; cos, sin: [num_tokens, head_dim // 2], the table's rows for these tokens.
     """
-    wide, cos, sin = x.to(torch.float32), cos.unsqueeze(1), sin.unsqueeze(1)
+    wide = x.to(torch.float32)
     rotated = torch.empty_like(wide)
+    rotate(wide, cos, sin, out=rotated)
+    return rotated.to(x.dtype)
+
+
+def rotate(wide: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
+    """`apply_rope` from float32 to float32; `out` is not `wide`."""
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     first, second = wide.chunk(2, dim=-1)
-    out_first, out_second = rotated.chunk(2, dim=-1)
+    out_first, out_second = out.chunk(2, dim=-1)
     torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=out_second).addcmul_(first, sin)
-    return rotated.to(x.dtype)
