@@ -1,0 +1,234 @@
+"""A session's prompts, turn by turn: what is stable stays where it is, what changes comes as late as it can."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent_runtime.chat_template import ChatTemplate
+from agent_runtime.context.assembling import Assembly, TextIds
+from agent_runtime.context.change_rates import ChangeRates
+from agent_runtime.context.files import TextFiles
+from agent_runtime.context.frame import frame
+from agent_runtime.context.layout import FileCost, next_order
+from agent_runtime.context.notes import Notes
+from agent_runtime.context.segments import file_segments, keyed
+from agent_runtime.context.types import ContextMode, ContextPrompt, HistoryMessage
+from engine.reuse import PromptSegment
+from repo_cache.text_change import num_equal
+from repo_cache.tokenizer import BPETokenizer
+from repo_cache.types import FileTokens
+
+FILES_INTRO = "Files of the project. Notes further on may supersede lines of them; the latest note holds.\n"
+"""The same in every mode, so that a change of the mode changes nothing before the files."""
+
+
+class SessionContext:
+    """Lays out the turns of one session, one after the other; the same calls give the same prompts. Not thread-safe.
+
+    The order is: preamble and tools; files, those least likely to change per token first; the conversation; the
+    question, with the notes and the clock before it. What was sent before a message stays before it in later turns, so
+    that nothing moves.
+    """
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        tokenizer: BPETokenizer,
+        *,
+        preamble: str = "",
+        tools: Sequence[Mapping[str, Any]] = (),
+        rebase_share: float | None = None,
+    ) -> None:
+        """`tools` are shown as JSON by name, however they are ordered.
+
+        rebase_share: of a file's tokens; where its notes take more, it is written anew (None: `notes.REBASE_SHARE`).
+        Raises CorruptModel where the chat template cannot hold a conversation.
+        """
+        self._template, self._tokenizer = template, tokenizer
+        self._preamble, self._tools = preamble, _tools_text(tools)
+        self._texts = TextFiles(tokenizer)
+        self._rates = ChangeRates()
+        self._notes = Notes(tokenizer, rebase_share)
+        self._ids = TextIds(tokenizer)
+        self._latest: dict[str, FileTokens] = {}
+        self._shown: dict[str, FileTokens] = {}
+        """The version of each file that stands in the prompt, in the order in which they stand."""
+        self._messages: tuple[HistoryMessage, ...] = ()
+        """What was sent last, the question at the end."""
+        self._clocks: dict[int, str] = {}
+        """By the number of a message, what stands before its text."""
+        self._last_ids: NDArray[np.uint32] = np.zeros(0, np.uint32)
+        self._num_behind = 0
+        frame(template, ["system", "user", "assistant", "user"])
+
+    def turn(
+        self,
+        files: Mapping[str, FileTokens | str],
+        history: Sequence[HistoryMessage],
+        question: str,
+        mode: ContextMode = "exact",
+        *,
+        clock: str = "",
+        role: str = "user",
+    ) -> ContextPrompt:
+        """The prompt of the next turn.
+
+        `files` are those to be seen, as they are now: tokens of the repository cache, or text. `history` is what was
+        said so far, `question` what is asked now (`role` "tool" for a tool's result), and `clock` whatever changes with
+        every turn. Raises BadFile where a text cannot be encoded.
+        """
+        now = self._tokens_of(files)
+        changed = {path for path, one in now.items() if not _is_same(one, self._latest.get(path, one))}
+        self._rates.observe(now, changed)
+        messages = (*history, HistoryMessage(role, question))
+        self._forget_from(_num_shared(self._messages, messages[:-1]))
+        self._latest, self._messages = now, messages
+        if clock:
+            self._clocks[len(history)] = clock
+        over = self._notes.over_share(self._shown, now) if mode == "balanced" else frozenset(self._shown)
+        rebased = self._lay_out(over)
+        noted = self._notes.say(len(history), self._shown, now)
+        return self._prompt(mode, noted, rebased, with_question=True)
+
+    def rebase(self, mode: ContextMode = "balanced") -> ContextPrompt:
+        """Write all files as they are now, in the order that is cheapest from here on.
+
+        What is returned is the next turn's prompt up to the question, to be prefilled while nobody waits.
+        """
+        rebased = self._lay_out(frozenset(self._shown))
+        return self._prompt(mode, (), rebased, with_question=False)
+
+    def _tokens_of(self, files: Mapping[str, FileTokens | str]) -> dict[str, FileTokens]:
+        return {
+            path: self._texts.tokens(path, file, self._latest.get(path)) if isinstance(file, str) else file
+            for path, file in files.items()
+        }
+
+    def _forget_from(self, message: int) -> None:
+        """What was sent before this message and later ones is not in the prompt any more."""
+        self._clocks = {number: clock for number, clock in self._clocks.items() if number < message}
+        self._notes.forget_from(message)
+
+    def _lay_out(self, over: Iterable[str]) -> tuple[str, ...]:
+        """Choose the versions and the order of files; return those that had notes and are written anew.
+
+        Behind the first change all is prefilled anyway: there every file is written as it is now.
+        """
+        over, now = set(over), self._latest
+        order = [path for path in self._shown if path in now]
+        num_cached, is_cached = 0, True
+        versions: dict[str, FileTokens] = {}
+        for path, was in self._shown.items():
+            if path not in now:
+                is_cached = False
+                continue
+            is_same = _is_same(was, now[path]) or (is_cached and path not in over)
+            versions[path] = was if is_same else now[path]
+            if is_cached:
+                num_cached += self._num_tokens(path, was) if is_same else _num_common(was, now[path])
+                is_cached = is_same
+        costs = {
+            path: FileCost(self._num_tokens(path, versions.get(path, one)), self._rates.chance(path))
+            for path, one in now.items()
+        }
+        new_order = next_order(order, costs, num_cached=num_cached, num_behind=self._num_behind)
+        is_cached, shown = True, {}
+        for place, path in enumerate(new_order):
+            is_cached = is_cached and place < len(order) and order[place] == path
+            shown[path] = versions[path] if is_cached else now[path]
+        rebased = tuple(path for path, one in shown.items() if not _is_same(one, self._shown.get(path, one)))
+        had_notes = self._notes.paths
+        self._shown = shown
+        self._notes.drop({path for path in had_notes if path not in shown or path in rebased})
+        return tuple(path for path in rebased if path in had_notes)
+
+    def _prompt(
+        self, mode: ContextMode, noted: tuple[str, ...], rebased: tuple[str, ...], *, with_question: bool
+    ) -> ContextPrompt:
+        messages = self._messages if with_question else self._messages[:-1]
+        # The files stand at the beginning of the user's first message.
+        own = [] if messages and messages[0].role == "user" else ["user"]
+        pieces = frame(self._template, ["system", *own, *(message.role for message in messages)])
+        between = (pieces[2:] if own else ["", *pieces[2:]])[:-1]
+        self._ids.begin()
+        made = Assembly()
+        made.add("preamble", "", [self._text(pieces[0], self._preamble)])
+        made.add("tools", "", [self._text("", self._tools)])
+        made.add("preamble", "", [self._text(pieces[1], FILES_INTRO)])
+        for path, tokens in self._shown.items():
+            made.add("file", path, self._file_segments(path, tokens))
+        num_before = made.num_tokens
+        num_history = len(messages) - with_question
+        for number in range(num_history):
+            made.add("history", str(number), [self._text(between[number], *self._said(number, messages))])
+        if with_question:
+            asked = self._text(between[-1], *self._said(num_history, messages)).token_ids
+            made.add("question", str(num_history), [PromptSegment((*asked, *self._ids.ours(pieces[-1])))])
+        self._num_behind = made.num_tokens - num_before
+        return ContextPrompt(
+            segments=tuple(made.segments),
+            parts=tuple(made.parts),
+            order=tuple(self._shown),
+            noted=noted,
+            rebased=rebased,
+            num_kept=self._keep(made.segments),
+            mode=mode,
+        )
+
+    def _said(self, number: int, messages: Sequence[HistoryMessage]) -> tuple[str, ...]:
+        """A message's text, and what was put before it when it was sent."""
+        return (*self._notes.before(number), self._clocks.get(number, ""), messages[number].text)
+
+    def _text(self, ours: str, *texts: str) -> PromptSegment:
+        """The chat template's text and others, each encoded apart, so that no token reaches across a border."""
+        return keyed(
+            self._tokenizer, [*self._ids.ours(ours), *(one for text in texts for one in self._ids.plain(text))]
+        )
+
+    def _keep(self, segments: Sequence[PromptSegment]) -> int:
+        """Remember the prompt; return how many tokens it begins with as the last one did."""
+        token_ids = np.array([number for segment in segments for number in segment.token_ids], np.uint32)
+        shorter = min(len(token_ids), len(self._last_ids))
+        num_kept = num_equal(token_ids[:shorter], self._last_ids[:shorter])
+        self._last_ids = token_ids
+        return num_kept
+
+    def _file_segments(self, path: str, tokens: FileTokens) -> list[PromptSegment]:
+        last = tokens.token_ids[-1:]
+        ends_line = not len(last) or self._tokenizer.decode(last.tolist()).endswith("\n")
+        return file_segments(self._tokenizer, path, tokens, ends_line=ends_line)
+
+    def _num_tokens(self, path: str, tokens: FileTokens) -> int:
+        """In the prompt; the lines around a file are some ten tokens and its path."""
+        return len(tokens) + 10 + len(path) // 3
+
+
+def _tools_text(tools: Sequence[Mapping[str, Any]]) -> str:
+    """One a line, sorted, so that an order that comes out of a set or a registry does not change the prompt."""
+    if not tools:
+        return ""
+    lines = sorted(json.dumps(tool, ensure_ascii=False, sort_keys=True) for tool in tools)
+    return "\n\n# Tools\n" + "\n".join(lines)
+
+
+def _num_shared(first: Sequence[HistoryMessage], second: Sequence[HistoryMessage]) -> int:
+    """How many messages two conversations begin with alike."""
+    for number, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return number
+    return min(len(first), len(second))
+
+
+def _is_same(one: FileTokens, other: FileTokens) -> bool:
+    return one.content_hash == other.content_hash
+
+
+def _num_common(one: FileTokens, other: FileTokens) -> int:
+    """Tokens that two versions of a file begin with alike."""
+    shorter = min(len(one), len(other))
+    return num_equal(one.token_ids[:shorter], other.token_ids[:shorter])
