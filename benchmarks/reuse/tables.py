@@ -1,0 +1,67 @@
+"""What was counted and measured as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.engine.tables import table
+from benchmarks.reuse.counting import SessionCount
+from benchmarks.reuse.rows import Row, count_rows, count_totals
+
+NAME_CHARS = 28
+
+
+def count_tables(counts: Sequence[SessionCount]) -> str:
+    """Tokens by mode over all sessions, and each session's share."""
+    return f"{_totals(count_totals(counts))}\n\n{_sessions(count_rows(counts))}"
+
+
+def _totals(rows: Sequence[Row]) -> str:
+    heads = ["all sessions", "turns", "prompt tokens", "cached exact", "reused approx.", "recomputed", "of prompt"]
+    heads += ["of exact prefix's", "by reason", "after compactions", "run while idle"]
+    lines = [
+        [
+            _mode(row),
+            f"{row['turns']:,}",
+            f"{row['prompt_tokens']:,}",
+            f"{row['cached_tokens']:,}",
+            f"{row['reused_tokens']:,}",
+            f"{row['recomputed_tokens']:,}",
+            f"{row['recomputed_share']:.2%}",
+            _share(row["recomputed_vs_prefix"]),
+            ", ".join(f"{reason} {tokens:,}" for reason, tokens in row["recomputed_by"].items()),
+            f"{row['recomputed_after_compaction']:,}",
+            f"{row['rebuilt_tokens']:,}",
+        ]
+        for row in rows
+    ]
+    new = rows[0]["new_share"]
+    return f"{table(heads, lines)}\n\nNew in its turn, so that no prefix can hold it: {new:.2%} of the prompt tokens."
+
+
+def _sessions(rows: Sequence[Row]) -> str:
+    modes = list(dict.fromkeys(_mode(row) for row in rows))
+    sessions: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        sessions.setdefault(row["session"], {})[_mode(row)] = row
+    heads = ["session", "turns", "compactions", "prompt tokens", "new", *modes]
+    lines = []
+    for name, found in sessions.items():
+        one = next(iter(found.values()))
+        shares = [f"{found[mode]['recomputed_share']:.2%}" if mode in found else "-" for mode in modes]
+        counts = [f"{one[key]:,}" for key in ("turns", "compactions", "prompt_tokens")]
+        lines.append([_short(name), *counts, f"{one['new_share']:.2%}", *shares])
+    return table(heads, lines)
+
+
+def _mode(row: Row) -> str:
+    return str(row["mode"]) if row["idle"] or row["mode"] == "exact" else f"{row['mode']}, no idle time"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _short(name: str) -> str:
+    """A session's name; trajectories of SWE-agent are called after all their settings."""
+    return name if len(name) <= NAME_CHARS else f"{name[: NAME_CHARS - 3]}..."
