@@ -51,15 +51,18 @@ def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, windo
     seq_len, num_kv_heads = sum(keys.shape[0] for keys, _ in runs), runs[0][0].shape[1]
     blocks = _blocks(num_tokens, seq_len, num_kv_heads, num_heads // num_kv_heads, window)
     hide = partial(_hide, scratch=scratch, start=seq_len - num_tokens, window=window)
-    return attend(query, runs, scratch, blocks, hide)
+    out = torch.empty_like(query)
+    attend(query, runs, scratch, blocks, hide, out)
+    return out
 
 
-def attend(query: Tensor, runs: Sequence[Run], scratch: Scratch, blocks: Iterable[Block], hide: Hide) -> Tensor:
-    """What queries [num_tokens, num_heads, head_dim] find, block by block; every token and head is in one of them."""
+def attend(
+    query: Tensor, runs: Sequence[Run], scratch: Scratch, blocks: Iterable[Block], hide: Hide, out: Tensor
+) -> None:
+    """What the queries of some blocks find, written to their rows of `out`; both [num_tokens, num_heads, head_dim]."""
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads = runs[0][0].shape[1]
     group = num_heads // num_kv_heads
-    out = torch.empty_like(query)
     by_head = out.view(num_tokens, num_kv_heads, group, head_dim).transpose(0, 1)
     packed = scratch.take("query", tuple(by_head.shape), torch.float32)
     packed.copy_(query.view(num_tokens, num_kv_heads, group, head_dim).transpose(0, 1))
@@ -75,7 +78,6 @@ def attend(query: Tensor, runs: Sequence[Run], scratch: Scratch, blocks: Iterabl
         shares = _shares(scores.flatten(1, 2), scratch, query.dtype)
         attended = torch.bmm(shares, values[block.heads, seen])
         by_head[block.heads, block.first_token : block.last_token] = attended.view(rows.shape)
-    return out
 
 
 def most_tokens(seq_len: int, group: int) -> int:

@@ -11,17 +11,6 @@ from kernels.attention import blocked, few_rows, scattered, sdpa
 from kernels.attention.runs import Run, first_keys
 from kernels.attention.scratch import Scratch
 
-MOST_FUSED_SCORES = 100_000
-"""Scores of a KV head up to which the fused kernel is the quicker one for several tokens on a CPU.
-
-Where both take as long on an AMD EPYC with AVX512-BF16 (2 cores), in the middle of what they take with keys in the
-cache and in main memory: 16 tokens of 7 heads at 1,024 keys, 8 at 2,048, 4 to 5 at 4,096; of 6 heads twice as wide 14,
-8 and 5.
-"""
-
-MOST_FUSED_TOKENS = 16
-"""Tokens up to which that was measured; the bias of each number of tokens is kept."""
-
 
 def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None) -> Tensor:
     """Attend from the last tokens of a sequence to all of it.
@@ -31,7 +20,10 @@ def causal_attention(query: Tensor, runs: Sequence[Run], scratch: Scratch, windo
     the keys [0, that position], or the last `window` of them. Returns [num_tokens, num_heads, head_dim], contiguous.
     """
     if query.device.type == "cpu":
-        attend = few_rows.causal_attention if _few(query, runs) else blocked.causal_attention
+        num_tokens, num_heads, _ = query.shape
+        seq_len, group = sum(len(keys) for keys, _ in runs), num_heads // runs[0][0].shape[1]
+        few = few_rows.is_quicker(num_tokens, seq_len, group)
+        attend = few_rows.causal_attention if few else blocked.causal_attention
         return attend(query, runs, scratch, window)
     return sdpa.causal_attention(query, *_whole(runs), window)
 
@@ -58,13 +50,3 @@ def _whole(runs: Sequence[Run]) -> tuple[Tensor, Tensor]:
     """Keys and values, [num_kv_heads, seq_len, head_dim] each."""
     keys, values = runs[0] if len(runs) == 1 else map(torch.cat, zip(*runs, strict=True))
     return keys.transpose(0, 1), values.transpose(0, 1)
-
-
-def _few(query: Tensor, runs: Sequence[Run]) -> bool:
-    """Whether the fused kernel is the quicker one for these queries on a CPU."""
-    num_tokens, num_heads, _ = query.shape
-    if num_tokens == 1:
-        return True
-    seq_len, num_kv_heads = sum(keys.shape[0] for keys, _ in runs), runs[0][0].shape[1]
-    num_scores = num_tokens * seq_len * num_heads // num_kv_heads
-    return num_tokens <= MOST_FUSED_TOKENS and num_scores <= MOST_FUSED_SCORES

@@ -27,16 +27,14 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     x: [num_tokens, num_heads, head_dim]; cos, sin: [num_tokens, head_dim // 2], the table's rows for these tokens.
     """
-    wide = x.to(torch.float32)
+    wide, cos, sin = x.to(torch.float32), cos.unsqueeze(1), sin.unsqueeze(1)
     rotated = torch.empty_like(wide)
-    rotate(wide, cos, sin, out=rotated)
+    rotate(wide.chunk(2, dim=-1), cos, sin, out=rotated.chunk(2, dim=-1))
     return rotated.to(x.dtype)
 
 
-def rotate(wide: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
-    """`apply_rope` from float32 to float32; `out` is not `wide`."""
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    first, second = wide.chunk(2, dim=-1)
-    out_first, out_second = out.chunk(2, dim=-1)
-    torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=out_second).addcmul_(first, sin)
+def rotate(halves: Sequence[Tensor], cos: Tensor, sin: Tensor, out: Sequence[Tensor]) -> None:
+    """Rotate float32 pairs, whose first and second parts are `halves`, by angles of that shape, into other memory."""
+    first, second = halves
+    torch.mul(first, cos, out=out[0]).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=out[1]).addcmul_(first, sin)

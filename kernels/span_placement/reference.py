@@ -18,5 +18,5 @@ def place(
     target_slots: Tensor,
 ) -> None:
     """As `kernels.span_placement.place`."""
-    pool_keys[target_slots] = apply_rope(keys[source_slots], cos, sin)
-    pool_values[target_slots] = values[source_slots]
+    pool_keys[target_slots] = apply_rope(keys[source_slots].to(pool_keys.device), cos, sin)
+    pool_values[target_slots] = values[source_slots].to(pool_values.device)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.attention import blocked, causal_attention, scattered, scattered_attention, sdpa
+from kernels.attention import Run, Scratch, blocked, causal_attention, few_rows, scattered, scattered_attention, sdpa
 from kernels.attention.blocked import Block
 from kernels.attention.reference import causal_mask
 from kernels.attention.reference import scattered_attention as reference_attention
@@ -84,7 +84,8 @@ def test_pieces_far_apart_and_near(pieces: list[tuple[int, int]], heads: tuple[i
 def test_where_blocks_are_cut_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, most_scores: int, most_unseen: int
 ) -> None:
-    """From one token and one head a block up to all of them at once, across all gaps."""
+    """From one token and one head a block up to all of them at once, across all gaps, and nothing for another way."""
+    monkeypatch.setattr(few_rows, "is_quicker", lambda *_: False)
     monkeypatch.setattr(blocked, "MAX_SCORES", most_scores)
     monkeypatch.setattr(blocked, "FEWEST_ROWS", 1)
     monkeypatch.setattr(scattered, "MOST_UNSEEN", most_unseen)
@@ -121,7 +122,7 @@ def test_a_mask_aligned_to_the_bottom_right_would_be_seen(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(scattered, "MOST_UNSEEN", 1 << 30)  # blocks across gaps, where the mask decides
     torch.manual_seed(0)
-    positions = [3, 4, 5, 17, 30, 31, 39]
+    positions = [3, 4, 5, 17, 30, 31, 34, 36, 39]
     check(positions, 40)
     monkeypatch.setattr(scattered, "_hide", planted)
     with pytest.raises(AssertionError, match="error"):
@@ -138,23 +139,37 @@ def test_a_key_behind_a_block_is_not_read() -> None:
     assert found[50:].isnan().all()
 
 
-def test_blocks_cover_each_token_and_head_once_and_waste_little() -> None:
+def test_pieces_cover_each_token_once_and_waste_little() -> None:
     torch.manual_seed(1)
-    for positions, num_kv_heads, group in [
-        (sorted(torch.randperm(9000)[:700].tolist()), 2, 7),
-        ([*range(100), *range(6000, 6120)], 2, 6),
-        ([5], 4, 1),
+    for positions, group in [
+        (sorted(torch.randperm(9000)[:700].tolist()), 7),
+        ([*range(100), *range(6000, 6120)], 6),
+        ([5], 1),
     ]:
-        covered: list[tuple[int, int]] = []
-        for block in scattered._blocks(positions, num_kv_heads, group):
-            tokens = range(block.first_token, block.last_token)
-            covered += [(token, head) for token in tokens for head in range(num_kv_heads)[block.heads]]
-            own = positions[block.first_token : block.last_token]
-            assert (block.first_key, block.last_key) == (0, own[-1] + 1)
+        pieces = list(scattered._pieces(positions, 0, len(positions), group))
+        assert [token for piece in pieces for token in range(*piece)] == list(range(len(positions)))
+        for first, last in pieces:
+            own = positions[first:last]
+            assert len(own) <= blocked.most_tokens(positions[-1] + 1, group)
             in_gaps = sum(tokens * (after - before - 1) for tokens, (before, after) in enumerate(pairwise(own), 1))
             assert in_gaps * group <= scattered.MOST_UNSEEN
-        expected = [(token, head) for token in range(len(positions)) for head in range(num_kv_heads)]
-        assert sorted(covered) == expected
+
+
+def test_a_few_neighbours_go_to_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run of them alone, unless there are many."""
+    real, taken = few_rows.causal_attention, []
+
+    def spy(query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None) -> Tensor:
+        taken.append((len(query), sum(len(keys) for keys, _ in runs)))
+        return real(query, runs, scratch, window)
+
+    monkeypatch.setattr(few_rows, "causal_attention", spy)
+    torch.manual_seed(3)
+    check([*range(20, 60), 3000, *range(5000, 5002), *range(5100, 5140), 5999], 6000)
+    assert taken == [(1, 3001), (2, 5002), (1, 6000)]
+    taken.clear()
+    check([*range(20, 60), 3000, 3002, 3004, 3006, 5999], 6000)
+    assert taken == []
 
 
 @pytest.mark.parametrize("heads", HEADS)

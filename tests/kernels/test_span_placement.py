@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.attention import Scratch
@@ -34,6 +34,7 @@ def check(
     assert torch.equal(values, before[1])
 
 
+@settings(max_examples=60)
 @given(
     data=st.data(),
     heads=st.sampled_from([(1, 8), (2, 64), (3, 64), (2, 128)]),
