@@ -12,7 +12,7 @@ from engine.reuse.store.entry import ENTRY_TOKENS, Entry, Slots
 from engine.reuse.store.eviction import EvictionOrder
 from engine.reuse.store.integrity import check_entries, check_slots, check_spaces
 from engine.reuse.store.kgrams import TokenIds, kgram_hashes
-from engine.reuse.store.matching import Piece, Run, choose, find_runs
+from engine.reuse.store.matching import Piece, choose, find_runs
 from engine.reuse.store.slots import SlotPool
 from engine.reuse.store.space import Space
 from engine.reuse.store.stats import SpanStats
@@ -59,15 +59,16 @@ class SpanIndex:
         """
         return self.take(self.locate(root, token_ids, first), len(token_ids) - 1 - first)
 
-    def locate(self, root: bytes, token_ids: TokenIds, first: int) -> list[Run]:
-        """The runs that `find` takes, those without slots among them. Changes nothing."""
+    def locate(self, root: bytes, token_ids: TokenIds, first: int) -> list[list[Piece]]:
+        """The runs that `find` takes, with what has no slots among them, by the pieces of entries. Changes nothing."""
         space = self._spaces.get(root_digest(root))
         if space is None:
             return []
         token_ids = np.ascontiguousarray(token_ids[:-1], dtype=np.uint32)
-        return choose(find_runs(space.anchors, self._entries.__getitem__, token_ids, first))
+        runs = choose(find_runs(space.anchors, self._entries.__getitem__, token_ids, first))
+        return [list(run.pieces()) for run in runs]
 
-    def take(self, runs: Iterable[Run], num_queried: int) -> list[Match]:
+    def take(self, runs: Iterable[Sequence[Piece]], num_queried: int) -> list[Match]:
         """The matches of runs, without what has no slots; counts their use, of so many tokens that were asked for."""
         matches = []
         for run in runs:
@@ -120,7 +121,13 @@ class SpanIndex:
             self.add(digest, record, start + first, token_ids[first:end], generation, slots[first:end])
 
     def add(
-        self, digest: bytes, record: int, start: int, token_ids: TokenIds, generation: int, slots: Slots | None
+        self,
+        digest: bytes,
+        record: int,
+        start: int,
+        token_ids: TokenIds,
+        generation: int,
+        slots: Slots | None = None,
     ) -> Entry:
         """Have one more entry found, of a root with this digest; without slots: one whose KV can be had elsewhere."""
         space = self._spaces.setdefault(digest, Space())
@@ -139,6 +146,10 @@ class SpanIndex:
         assert self._absent.pop(entry.number) is entry
         self._num_absent -= len(entry.token_ids)
         self._hold(entry, slots)
+
+    def is_absent(self, entry: Entry) -> bool:
+        """Whether the entry is known, and has no slots."""
+        return entry.number in self._absent
 
     def remove(self, entry: Entry) -> None:
         """Find an entry no more: its KV is lost, or there is better."""
@@ -252,9 +263,9 @@ def _cuts(start: int, num_tokens: int) -> list[tuple[int, int]]:
     return [(first, end) for first, end in pairwise(borders) if first < end]
 
 
-def _same_generation(run: Run) -> Iterator[list[Piece]]:
+def _same_generation(run: Sequence[Piece]) -> Iterator[list[Piece]]:
     """The pieces of a run in a row that are of one generation; those without slots are left out."""
-    for (_, has_slots), pieces in groupby(run.pieces(), _generation_and_presence):
+    for (_, has_slots), pieces in groupby(run, _generation_and_presence):
         if has_slots:
             yield list(pieces)
 

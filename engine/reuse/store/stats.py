@@ -11,9 +11,9 @@ class SpanStats:
 
     num_queried, num_hit: tokens that were looked for behind exact prefixes, and those of them that were found.
     num_evicted: entries whose memory was needed. num_entries, num_tokens, num_bytes: what is in memory now, of
-    num_slots tokens. num_absent_tokens: what only a tier has now. num_tier_hits: entries that were loaded from the
-    tier. num_tier_faults: entries that could not be read from it or written to it. num_tier_dropped: entries that were
-    not written because too many waited to be.
+    num_slots tokens. num_absent_tokens: what only a tier has now. num_tier_hits: entries that were read from the tier.
+    num_tier_misses: those that should have been there and were not, or were damaged. num_tier_faults: entries that it
+    could not write. num_tier_dropped: entries that were not written because too many waited to be.
     """
 
     num_queried: int
@@ -25,6 +25,7 @@ class SpanStats:
     num_slots: int
     num_absent_tokens: int = 0
     num_tier_hits: int = 0
+    num_tier_misses: int = 0
     num_tier_faults: int = 0
     num_tier_dropped: int = 0
 

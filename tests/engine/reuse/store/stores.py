@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.reuse.store import SpanStore
+from engine.reuse import Match
+from engine.reuse.store import KVTier, SpanHeader, SpanStore
 
 CPU = torch.device("cpu")
 
@@ -48,10 +50,16 @@ def text(seed: int, num_tokens: int) -> NDArray[np.uint32]:
     return np.random.default_rng(seed).integers(0, 1000, num_tokens).astype(np.uint32)
 
 
-def store_of(num_slots: int, dtype: torch.dtype = torch.bfloat16) -> SpanStore:
+def store_of(num_slots: int, disk: KVTier | None = None, dtype: torch.dtype = torch.bfloat16) -> SpanStore:
     """A store that has memory for so many tokens."""
     token_bytes = TOKEN_BYTES // 2 * dtype.itemsize
-    return SpanStore(CONFIG, dtype, CPU, capacity_bytes=num_slots * token_bytes)
+    return SpanStore(CONFIG, dtype, CPU, capacity_bytes=num_slots * token_bytes, disk=disk)
+
+
+def flush(store: SpanStore) -> None:
+    """Wait until the tier has what has left the memory."""
+    assert store._tier is not None
+    store._tier.flush()
 
 
 def remembered(
@@ -67,3 +75,21 @@ def remembered(
     record = store.new_record()
     store.enter(root, token_ids, slots, generation, start, record)
     return Remembered(record, keys, values)
+
+
+def stop(store: SpanStore) -> None:
+    """End a store's thread as its process would: what is in memory is not written."""
+    assert store._tier is not None
+    store._tier.close()
+
+
+def held(store: SpanStore, match: Match) -> tuple[Tensor, Tensor]:
+    """The keys and values of a match, [num_layers, num_tokens, num_kv_heads, head_dim]."""
+    keys = torch.stack([each[match.slots] for each in store.keys])
+    return keys, torch.stack([each[match.slots] for each in store.values])
+
+
+def header_of(token_ids: NDArray[np.uint32], num_bytes: int, **changes: Any) -> SpanHeader:
+    """The header of an entry of these tokens."""
+    header = SpanHeader(b"r" * 32, 7, 40, 1, 4, 2, 8, "bfloat16", token_ids.astype("<u4").tobytes(), num_bytes)
+    return replace(header, **changes)
