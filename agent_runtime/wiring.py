@@ -16,7 +16,7 @@ from agent_runtime.model_slot import ModelSlot
 from agent_runtime.models.load import LoadedModel, load_model
 from agent_runtime.models.progress import Progress, Silent
 from agent_runtime.models.resolve import ModelFiles, resolve
-from agent_runtime.models.settings import LoadOptions, MergeOptions, ModelSettings
+from agent_runtime.models.settings import DEFAULT_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.store import Store
 from agent_runtime.warming import warm
 from agent_runtime.watched import WatchedFiles
@@ -67,7 +67,7 @@ def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, prog
         files,
         settings.cache_dir,
         dtype=getattr(torch, options.dtype),
-        limits=_limits(options, settings.cache_dir / "pass-times"),
+        limits=_limits(options, settings.cache_dir),
         adapter=options.adapter,
         quantize=options.quantize,
     )
@@ -77,19 +77,28 @@ def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, prog
     return loaded
 
 
-def _limits(options: LoadOptions, pass_times_dir: Path) -> EngineConfig:
+def _limits(options: LoadOptions, cache_dir: Path) -> EngineConfig:
     """Raises BadRequest where the sizes make no sense."""
+    disk = options.span_disk_gib > 0
+    span_gib = options.span_gib or (DEFAULT_SPAN_GIB if disk else 0.0)
     try:
         return EngineConfig(
             options.context,
-            None if options.kv_gib is None else int(options.kv_gib * (1 << 30)),
+            None if options.kv_gib is None else _bytes(options.kv_gib),
             scheduler=SchedulerConfig(max_num_seqs=options.max_num_seqs),
             kv_sequences=options.kv_sequences,
-            pass_times_dir=pass_times_dir,
+            pass_times_dir=cache_dir / "pass-times",
             batch_invariant=options.batch_invariant,
+            span_bytes=_bytes(span_gib),
+            span_dir=cache_dir / "spans" if disk else None,
+            span_disk_bytes=max(1, _bytes(options.span_disk_gib)),
         )
     except ValueError as error:
         raise BadRequest(str(error)) from error
+
+
+def _bytes(gib: float) -> int:
+    return int(gib * (1 << 30))
 
 
 def service(slot: ModelSlot, root: Path | None) -> Service:

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from agent_runtime.apply import Applier
-from agent_runtime.cli.model_options import ADAPTER, BATCH_INVARIANT, DTYPE, QUANTIZE
+from agent_runtime.cli.model_options import ADAPTER, BATCH_INVARIANT, DTYPE, QUANTIZE, SPAN_DISK, SPAN_MEMORY
 from agent_runtime.cli.render import print_refusal, print_result
 from agent_runtime.client import Client
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable
@@ -102,6 +102,8 @@ def apply_command(
     quantize: QUANTIZE = None,
     adapter: ADAPTER = None,
     batch_invariant: BATCH_INVARIANT = False,
+    span_memory: SPAN_MEMORY = 0.0,
+    span_disk: SPAN_DISK = 0.0,
 ) -> None:
     """Merge an edit into a file, or into the files that it names, and show the difference.
 
@@ -121,7 +123,14 @@ def apply_command(
         decide=decide,
         reuse=reuse,
     )
-    load_options = LoadOptions(dtype, adapter=adapter, quantize=quantize, batch_invariant=batch_invariant)
+    load_options = LoadOptions(
+        dtype,
+        adapter=adapter,
+        quantize=quantize,
+        batch_invariant=batch_invariant,
+        span_gib=span_memory,
+        span_disk_gib=span_disk,
+    )
     with _faults_for(as_json), _pipeline(url, model, load_options) as pipeline:
         text = _read_edit(edit)
         if file is None:
@@ -169,8 +178,8 @@ def _pipeline(url: str | None, model: str | None, options: LoadOptions) -> Itera
     if url:
         if options != LoadOptions():
             raise BadRequest(
-                "--dtype, --quantize, --adapter and --batch-invariant are for a model in this process; give them to "
-                "the service of --url when it is started",
+                "--dtype, --quantize, --adapter, --batch-invariant, --span-memory and --span-disk are for a model in "
+                "this process; give them to the service of --url when it is started",
                 field="url",
             )
         with Client(url) as client:

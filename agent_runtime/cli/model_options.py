@@ -16,6 +16,12 @@ QUANTIZE = Annotated[
 ADAPTER = Annotated[
     Path | None, typer.Option("--adapter", metavar="DIR", help="A LoRA adapter (PEFT) to merge into the model.")
 ]
+SPAN_MEMORY = Annotated[
+    float, typer.Option("--span-memory", min=0.0, metavar="GIB", help="For KV that --reuse fast takes over; 0: none.")
+]
+SPAN_DISK = Annotated[
+    float, typer.Option("--span-disk", min=0.0, metavar="GIB", help="Of disk, to keep that across starts; 0: none.")
+]
 BATCH_INVARIANT = Annotated[
     bool, typer.Option("--batch-invariant", help="The same bits whatever runs beside an edit; takes longer.")
 ]

@@ -14,7 +14,7 @@ import typer
 import uvicorn
 from rich.console import Console
 
-from agent_runtime.cli.model_options import ADAPTER, BATCH_INVARIANT, DTYPE, QUANTIZE
+from agent_runtime.cli.model_options import ADAPTER, BATCH_INVARIANT, DTYPE, QUANTIZE, SPAN_DISK, SPAN_MEMORY
 from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.http.app import build_app
@@ -23,6 +23,8 @@ from agent_runtime.models.settings import (
     DEFAULT_CONTEXT,
     DEFAULT_MODEL,
     DEFAULT_NUM_SEQS,
+    DEFAULT_SPAN_DISK_GIB,
+    DEFAULT_SPAN_GIB,
     LoadOptions,
     MergeOptions,
     ModelSettings,
@@ -64,6 +66,8 @@ def serve_command(
     reuse: Annotated[
         ReuseName, typer.Option("--reuse", help="What an edit that does not say takes of earlier ones.")
     ] = "exact",
+    span_memory: SPAN_MEMORY = DEFAULT_SPAN_GIB,
+    span_disk: SPAN_DISK = DEFAULT_SPAN_DISK_GIB,
     watch: Annotated[
         bool, typer.Option("--watch/--no-watch", help="Keep the files below the root tokenised, once one is edited.")
     ] = True,
@@ -73,7 +77,17 @@ def serve_command(
     from agent_runtime.wiring import model_slot, service  # torch takes a second to import; `hunk --help` needs none
 
     console = Console(stderr=True, highlight=False)
-    options = LoadOptions(dtype, context, adapter, quantize, max_num_seqs, kv_gib, batch_invariant=batch_invariant)
+    options = LoadOptions(
+        dtype,
+        context,
+        adapter,
+        quantize,
+        max_num_seqs,
+        kv_gib,
+        batch_invariant=batch_invariant,
+        span_gib=span_memory,
+        span_disk_gib=span_disk if span_memory else 0.0,
+    )
     merging = MergeOptions(deadline, reuse, root if watch else None)
     slot = model_slot(model, ModelSettings.from_env(os.environ), options, for_console(console), merging)
     parts = service(slot, root)

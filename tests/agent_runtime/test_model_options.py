@@ -12,7 +12,17 @@ from agent_runtime.models.settings import LoadOptions, MergeOptions
 from tests.agent_runtime.in_process import hunk_here
 
 EDIT = "a = 1\n# ... existing code ...\n"
-OPTIONS = ["--dtype", "float16", "--quantize", "int4", "--adapter", "my-adapter", "--batch-invariant"]
+OPTIONS = [
+    "--dtype",
+    "float16",
+    "--quantize",
+    "int4",
+    "--adapter",
+    "my-adapter",
+    "--span-disk",
+    "2",
+    "--batch-invariant",
+]
 
 
 class Stopped(Exception):
@@ -38,7 +48,14 @@ def test_apply_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
     assert isinstance(hunk_here(*arguments, *OPTIONS).exception, Stopped)
     assert asked == [
         LoadOptions(kv_sequences=1),
-        LoadOptions("float16", adapter=Path("my-adapter"), quantize="int4", kv_sequences=1, batch_invariant=True),
+        LoadOptions(
+            "float16",
+            adapter=Path("my-adapter"),
+            quantize="int4",
+            kv_sequences=1,
+            batch_invariant=True,
+            span_disk_gib=2.0,
+        ),
     ]
 
 
@@ -51,20 +68,21 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("agent_runtime.wiring.model_slot", stop)
     limits = ["--context", "300", "--max-num-seqs", "5", "--kv-gib", "0.5", "--deadline", "9", "--reuse", "fast"]
+    limits += ["--span-memory", "0.25"]
     assert isinstance(hunk_here("serve").exception, Stopped)
     assert isinstance(hunk_here("serve", "--root", "src", *limits, *OPTIONS).exception, Stopped)
-    assert isinstance(hunk_here("serve", "--root", "src", "--no-watch").exception, Stopped)
+    assert isinstance(hunk_here("serve", "--root", "src", "--no-watch", "--span-memory", "0").exception, Stopped)
     assert asked == [
-        (LoadOptions(), MergeOptions()),
+        (LoadOptions(span_gib=1.0, span_disk_gib=4.0), MergeOptions()),
         (
-            LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5, batch_invariant=True),
+            LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5, 2, True, span_gib=0.25, span_disk_gib=2.0),
             MergeOptions(9.0, "fast", Path("src")),
         ),
         (LoadOptions(), MergeOptions()),
     ]
 
 
-@pytest.mark.parametrize("option", range(0, 8, 2))
+@pytest.mark.parametrize("option", range(0, len(OPTIONS), 2))
 def test_a_service_loads_its_model_itself(arguments: list[str | Path], option: int) -> None:
     done = hunk_here(*arguments, "--url", "http://127.0.0.1:9", *OPTIONS[option : option + 2])
     assert isinstance(done.exception, BadRequest)
