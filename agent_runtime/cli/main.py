@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli.apply import apply_command
+from agent_runtime.cli.doctor import doctor_command
 from agent_runtime.cli.models import models
 from agent_runtime.cli.serve import serve_command
 from agent_runtime.cli.watch import watch_command
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.add_typer(models)
 app.command("apply")(apply_command)
+app.command("doctor")(doctor_command)
 app.command("serve")(serve_command)
 app.command("watch")(watch_command)
 
