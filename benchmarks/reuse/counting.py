@@ -51,6 +51,7 @@ class Books:
     """One engine's books: what it would have cached and stored."""
 
     def __init__(self, num_pages: int = NUM_PAGES, num_slots: int = NUM_SLOTS, page_size: int = PAGE_SIZE) -> None:
+        self.num_pages = num_pages
         self._pages = KVPages(num_pages, page_size)
         self._index = SpanIndex(num_slots)
         self._num_sequences = 0

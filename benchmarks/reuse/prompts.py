@@ -75,7 +75,7 @@ def cut(text: str, path: str) -> list[str]:
     if language is None:
         return [text] if text else []
     if sum(bool(_NUMBERED.match(line)) for line in lines) > len(lines) / 2:
-        code = [line[found.end() :] if (found := _NUMBERED.match(line)) else "" for line in lines]
+        code = [line[number.end() :] if (number := _NUMBERED.match(line)) else "" for line in lines]
     else:
         code = lines
     found = survey("\n".join(line.removesuffix("\r") for line in code), language)

@@ -1,0 +1,192 @@
+"""Two turns around one edit: a context of about 6,000 tokens, and the same with one hunk changed in its middle.
+
+Edits are real ones of one hunk, before and after, where recorded ones lie beside the checkout; others are made in files
+of the standard library by a seeded edit of a line in a function. The edited file stands between other files, so that
+its hunk is in the middle. The second turn asks another question; with `balanced` it has the old files and a note.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from random import Random
+
+from agent_runtime.context.files import TextFiles
+from agent_runtime.context.overlay import line_edits, lines_of, note, unsaid
+from agent_runtime.context.segments import file_segments
+from benchmarks.cases import DEFAULT_CASES
+from benchmarks.snippets import Pair
+from benchmarks.snippets import pairs as recorded_pairs
+from editor.languages import language_of
+from engine.reuse import PromptSegment
+from repo_cache.tokenizer import BPETokenizer
+
+CONTEXT_TOKENS = 6_000
+FEWEST_TOKENS, MOST_TOKENS = 300, 5_000
+"""Of an edited file."""
+MOST_LINES = 20
+"""Of a hunk, on either side."""
+
+PREAMBLE = "You are a coding assistant. You are shown files of a project, and answer questions about them."
+QUESTIONS = (
+    "Which of these files has the most functions? Name it.",
+    "Is there anything in these files that looks unfinished?",
+)
+
+_FILLER_LINE_TOKENS = 20
+_STATEMENT = re.compile(r"(?P<indent> {4,})(?:return\b|[A-Za-z_][\w.]* (?:[-+*/]?=) |self\.|raise\b|assert\b)")
+
+
+@dataclass(frozen=True, slots=True)
+class EditPair:
+    """The segments of both turns' prompts; `overlaid` is the second one's with a note in the place of the new text.
+
+    It is empty where the second turn is none with an edit.
+    """
+
+    id: str
+    source: str
+    first: tuple[PromptSegment, ...]
+    second: tuple[PromptSegment, ...]
+    overlaid: tuple[PromptSegment, ...] = ()
+
+
+def edit_pairs(tokenizer: BPETokenizer, count: int, seed: int, cases: Path = DEFAULT_CASES) -> list[EditPair]:
+    """Up to `count` pairs of recorded edits, where there are some at `cases`, and as many made ones."""
+    recorded = recorded_pairs(cases) if cases.exists() else []
+    sources = {"recorded": _single_hunks(recorded, seed), "made": _made(seed)}
+    found = []
+    for source, edits in sources.items():
+        others = recorded if source == "recorded" else [_whole(file) for file in _library()]
+        random = Random(f"{source}\0{seed}")
+        number = 0
+        for pair in edits:
+            if number == count:
+                break
+            laid_out = _laid_out(tokenizer, pair, source, others, random)
+            if laid_out is not None:
+                found.append(laid_out)
+                number += 1
+    return found
+
+
+def _single_hunks(found: Sequence[Pair], seed: int) -> Iterator[Pair]:
+    """Recorded edits of one hunk in a random order, each file's at most once."""
+    paths = set()
+    for pair in Random(seed).sample(found, len(found)):
+        edits = line_edits(lines_of(pair.before), lines_of(pair.after))
+        is_short = len(edits) == 1 and max(edits[0].end - edits[0].first, len(edits[0].lines)) <= MOST_LINES
+        if is_short and pair.path not in paths and language_of(PurePath(pair.path).name) is not None:
+            paths.add(pair.path)
+            yield pair
+
+
+def _made(seed: int) -> Iterator[Pair]:
+    """Files of the standard library with one statement changed, put in or taken out, in the middle half."""
+    random = Random(f"made\0{seed}")
+    files = _library()
+    for file in random.sample(files, len(files)):
+        lines = lines_of(_read(file))
+        places = [place for place in range(len(lines) // 4, 3 * len(lines) // 4) if _STATEMENT.match(lines[place])]
+        for place in random.sample(places, min(3, len(places))):
+            made = _edited(lines, place, random)
+            if _parses("".join(made)):
+                yield Pair(f"{file.name}:{place + 1}", file.name, "".join(lines), "".join(made))
+                break
+
+
+def _edited(lines: Sequence[str], place: int, random: Random) -> list[str]:
+    found = _STATEMENT.match(lines[place])
+    assert found is not None
+    indent, name = found["indent"], f"checked_{random.randrange(1000)}"
+    kind = random.choice(("put in", "changed", "taken out"))
+    if kind == "put in":
+        return [*lines[:place], f"{indent}{name} = True\n", *lines[place:]]
+    if kind == "changed":
+        return [*lines[:place], f"{indent}{name} = None\n", *lines[place + 1 :]]
+    return [*lines[:place], *lines[place + 1 :]]
+
+
+def _laid_out(
+    tokenizer: BPETokenizer, pair: Pair, source: str, others: Sequence[Pair], random: Random
+) -> EditPair | None:
+    """The pair among other files; None where its file is too long or too short, or its edit too near an end."""
+    files = TextFiles(tokenizer)
+    path = pair.path or "file"
+    before = files.tokens(path, pair.before, None)
+    after = files.tokens(path, pair.after, before)
+    if not FEWEST_TOKENS <= len(before) <= MOST_TOKENS:
+        return None
+    (edit,) = line_edits(lines_of(pair.before), lines_of(pair.after))
+    above = len(tokenizer.encode("".join(lines_of(pair.before)[: edit.first])))
+    leading = _filler(tokenizer, others, CONTEXT_TOKENS // 2 - above, random, "a")
+    behind = _filler(tokenizer, others, CONTEXT_TOKENS // 2 - (len(before) - above), random, "b")
+    old, new = (
+        file_segments(tokenizer, path, tokens, ends_line=text.endswith("\n"))
+        for tokens, text in ((before, pair.before), (after, pair.after))
+    )
+    opening = tokenizer.encode_template(f"<|im_start|>system\n{PREAMBLE}<|im_end|>\n<|im_start|>user\n")
+    head = [PromptSegment(opening), *leading]
+    first, second = (PromptSegment(_question(tokenizer, asked)) for asked in QUESTIONS)
+    said = unsaid(lines_of(pair.before), (), (edit,))
+    noted = PromptSegment(tokenizer.encode("".join(note(path, each) for each in said)))
+    return EditPair(
+        pair.id,
+        source,
+        (*head, *old, *behind, first),
+        (*head, *new, *behind, second),
+        (*head, *old, *behind, noted, second),
+    )
+
+
+def _question(tokenizer: BPETokenizer, asked: str) -> list[int]:
+    return [*tokenizer.encode(f"\n{asked}"), *tokenizer.encode_template("<|im_end|>\n<|im_start|>assistant\n")]
+
+
+def _filler(
+    tokenizer: BPETokenizer, others: Sequence[Pair], num_tokens: int, random: Random, name: str
+) -> list[PromptSegment]:
+    """The beginning of other files, about so many tokens of them."""
+    segments: list[PromptSegment] = []
+    number = 0
+    while num_tokens > _FILLER_LINE_TOKENS:
+        number += 1
+        other = random.choice(others)
+        path, text = f"{name}{number}/{other.path}", other.before
+        ids = tokenizer.encode(text)
+        if len(ids) > num_tokens:
+            text = tokenizer.decode(ids[:num_tokens])
+            text = text[: text.rfind("\n") + 1]
+        made = file_segments(tokenizer, path, TextFiles(tokenizer).tokens(path, text, None), ends_line=True)
+        segments += made
+        num_tokens -= sum(len(segment.token_ids) for segment in made)
+    return segments
+
+
+def _library() -> list[Path]:
+    """Files of the standard library that are long enough."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    return sorted(file for file in folder.glob("*.py") if 4_000 <= file.stat().st_size <= 18_000)
+
+
+def _whole(file: Path) -> Pair:
+    return Pair(file.name, file.name, _read(file), "")
+
+
+def _read(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def _parses(text: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd escapes of another's file
+            ast.parse(text)
+    except SyntaxError:
+        return False
+    return True

@@ -1,0 +1,244 @@
+"""Sessions of both programs are read into the same turns, and compacted within the budget, the same way each time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from agent_runtime.errors import BadFile
+from benchmarks.reuse.__main__ import main
+from benchmarks.reuse.compaction import CLEARED, Compactor, Limits
+from benchmarks.reuse.prompts import Prompts, cut
+from benchmarks.reuse.sessions import PREAMBLE, Message, Session, load
+from tests.models import RealModel
+
+FILE = (
+    "import os\n\n\ndef first(a):\n    b = a\n    c = b\n    return c\n\n\n"
+    "def second():\n    d = 1\n    e = d\n    return e\n"
+)
+CALLS = [
+    {"type": "toolCall", "id": "1", "name": "bash", "arguments": {"command": "ls"}},
+    {"type": "toolCall", "id": "2", "name": "read", "arguments": {"path": "src/a.py"}},
+]
+
+
+def said(role: str, *parts: Any, **fields: Any) -> dict[str, Any]:
+    content = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+    return {"type": "message", "message": {"role": role, "content": content, **fields}}
+
+
+PI = [
+    {"type": "session", "id": "x"},
+    said("user", "Look."),
+    said("assistant", "I will.", *CALLS),
+    said("toolResult", "a.py", toolName="bash", toolCallId="1"),
+    said("toolResult", FILE, toolName="read", toolCallId="2"),
+    said("assistant", "Done."),
+]
+SHOWN = "[File: src/a.py (13 lines total)]\n" + "".join(
+    f"{number}:{line}\n" for number, line in enumerate(FILE.splitlines(), start=1)
+)
+SWE_AGENT = {
+    "history": [
+        {"role": "system", "content": "SETTING: a shell."},
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": "open src/a.py"},
+        {"role": "user", "content": SHOWN + "bash-$"},
+        {"role": "assistant", "content": "submit"},
+    ]
+}
+
+
+def written(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    lines = "".join(json.dumps(record) + "\n" for record in PI)
+    (folder / "pi.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "pi2.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (folder / "swe.traj.gz").write_bytes(gzip.compress(json.dumps(SWE_AGENT).encode()))
+    (folder / "cases.jsonl").write_text('{"original": "", "expected": ""}\n', encoding="utf-8")
+    (folder / "NOTES.md").write_text("none", encoding="utf-8")
+    return folder
+
+
+def test_every_format_gives_its_turns(tmp_path: Path) -> None:
+    found = load(written(tmp_path / "all"))
+    first, second, third = found.sessions
+    assert first.turns == second.turns
+    assert [turn.messages for turn in first.turns] == [
+        (Message("system", PREAMBLE), Message("user", "Look.")),
+        (
+            Message("system", PREAMBLE),
+            Message("user", "Look."),
+            Message(
+                "assistant",
+                'I will.\n<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>\n'
+                '<tool_call>\n{"name": "read", "arguments": {"path": "src/a.py"}}\n</tool_call>',
+            ),
+            Message("tool", "a.py"),
+            Message("tool", FILE, "src/a.py"),
+        ),
+    ]
+    assert first.turns[1].answer == Message("assistant", "Done.")
+    assert third.turns[1].messages[-1] == Message("tool", SHOWN + "bash-$", "src/a.py")
+    assert third.turns[1].messages[0] == Message("system", "SETTING: a shell.")
+    assert sorted(file.name for files in found.skipped.values() for file in files) == ["NOTES.md", "cases.jsonl"]
+
+
+def test_requests_that_name_their_tools_have_them_in_the_prompt(tmp_path: Path) -> None:
+    request = {"messages": [{"role": "user", "content": "Hi."}], "tools": [{"name": "read"}]}
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps(request), encoding="utf-8")
+    (turn,) = load(file).sessions[0].turns
+    assert turn.messages == (Message("system", PREAMBLE + '\n\n[{"name": "read"}]'), Message("user", "Hi."))
+    assert turn.answer is None
+
+
+@pytest.mark.parametrize("name", ["gone", "empty", "damaged.jsonl", "damaged.traj.gz", "NOTES.md"])
+def test_bad_input_gives_one_message(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "damaged.jsonl").write_text("{", encoding="utf-8")
+    (tmp_path / "damaged.traj.gz").write_bytes(gzip.compress(b"{}")[:-3])
+    (tmp_path / "NOTES.md").write_text("none", encoding="utf-8")
+    with pytest.raises(BadFile):
+        load(tmp_path / name)
+    with pytest.raises(SystemExit) as caught:
+        main(["--model", "smollm2-135m", "--session", str(tmp_path / name), "--count-only"])
+    assert caught.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def size(message: Message) -> int:
+    return len(message.text)
+
+
+def long_history(random: Random, num_turns: int) -> list[Message]:
+    messages = [Message("system", "s" * 40)]
+    for number in range(num_turns):
+        if random.random() < 0.2:
+            messages.append(Message("user", f"{number}: " + "u" * random.randrange(60)))
+        messages.append(Message("assistant", f"{number}: " + "a" * random.randrange(100)))
+        for _ in range(random.choice((1, 1, 1, 2, 5))):
+            long = random.random() < 0.1
+            messages.append(
+                Message("tool", f"{number}: " + "t" * random.randrange(900 if long else 150), f"{number}.py")
+            )
+    return messages
+
+
+LIMITS = Limits(budget=1600, low_water=800, cap=300)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_prompts_stay_within_the_budget_and_go_on_between_compactions(seed: int) -> None:
+    history = long_history(Random(seed), 150)
+    turns = [place for place, message in enumerate(history) if message.role == "assistant" and place > 1]
+    compactor, again = Compactor(size, LIMITS), Compactor(size, LIMITS)
+    before: Sequence[Message] = ()
+    cut_at = []
+    for turn, place in enumerate(turns):
+        count = compactor.num_compactions
+        prompt = compactor.prompt(history[:place])
+        assert prompt == again.prompt(history[:place])  # the same every time
+        assert sum(map(size, prompt)) <= LIMITS.budget
+        assert prompt[0] == history[0]
+        assert size(history[place - 1]) > LIMITS.cap or prompt[-1] == history[place - 1]
+        if compactor.num_compactions == count:
+            assert prompt[: len(before)] == tuple(before)
+        else:
+            cut_at.append(turn)
+            assert prompt[: len(before)] != tuple(before)
+        before = prompt
+    assert len(cut_at) > 3
+    assert len(turns) > 3 * len(cut_at)
+
+
+def test_results_go_first_and_the_oldest_ones() -> None:
+    limits = Limits(budget=700, low_water=500, cap=300)
+    results = [Message("tool", str(number) * 100) for number in range(7)]
+    history = [Message("system", "s"), Message("user", "u")]
+    for result in results:
+        history += [Message("assistant", "a"), result]
+    prompt = Compactor(size, limits).prompt(history)
+    shown = [message.text for message in prompt if message.role == "tool"]
+    assert shown == [CLEARED] * 4 + [result.text for result in results[4:]]
+
+
+def test_what_was_asked_stands_in_the_summary() -> None:
+    limits = Limits(budget=1200, low_water=900, cap=500)
+    history = [Message("system", "s")]
+    for number in range(40):
+        history += [Message("user", f"wish {number}"), Message("assistant", "a" * 40)]
+    prompt = Compactor(size, limits).prompt(history)
+    assert prompt[1].role == "user"
+    assert "- wish 24" in prompt[1].text
+    assert prompt[2].role in ("user", "assistant")
+    assert sum(map(size, prompt)) <= limits.low_water
+
+
+def test_a_history_that_is_another_one_starts_anew() -> None:
+    compactor = Compactor(size, LIMITS)
+    compactor.prompt(long_history(Random(1), 60))
+    other = [Message("system", "t"), Message("user", "u")]
+    assert compactor.prompt(other) == tuple(other)
+
+
+def test_limits_must_make_sense() -> None:
+    with pytest.raises(ValueError, match="ascend"):
+        Limits(budget=100, low_water=200, cap=50)
+
+
+def test_files_are_cut_at_their_definitions_however_they_are_shown() -> None:
+    pieces = cut(FILE, "src/a.py")
+    assert [piece.split("\n")[0] for piece in pieces] == ["import os", "def first(a):", "def second():"]
+    numbered = cut(SHOWN + "bash-$", "src/a.py")
+    assert [piece.split("\n")[0][:12] for piece in numbered] == ["[File: src/a", "4:def first(", "10:def secon"]
+    assert "".join(pieces) == FILE
+    assert "".join(numbered) == SHOWN + "bash-$"
+    assert cut(FILE, "") == cut(FILE, "notes.unknown") == [FILE]
+    assert cut("", "a.py") == []
+
+
+def test_a_prompt_is_chatml_and_what_files_say_is_text(smollm2: RealModel) -> None:
+    prompts = Prompts(smollm2.tokenizer)
+    messages = [Message("system", "s"), Message("tool", "<|im_end|>\n" + FILE, "a.py"), Message("assistant", "")]
+    segments = prompts.of(messages)
+    ids = [token for segment in segments for token in segment.token_ids]
+    expected = (
+        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\n<tool_response>\n<|im_end|>\n"
+        f"{FILE}\n</tool_response><|im_end|>\n<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert smollm2.tokenizer.decode(ids) == expected
+    end = smollm2.tokenizer.control_id("<|im_end|>")
+    assert ids.count(end) == 3
+    assert prompts.size(messages[1]) == sum(len(segment.token_ids) for segment in prompts.message(messages[1]))
+    assert len(prompts.message(messages[1])) == 3
+
+
+def test_a_folder_is_counted_and_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    session = ["--model", "smollm2-135m", "--session", str(written(tmp_path / "all"))]
+    main([*session, "--count-only", "--json", str(out)])
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert {"exact", "fast", "turbo"} <= found["summary"].keys()
+    exact = found["summary"]["exact"]
+    assert exact["cached_tokens"] + exact["reused_tokens"] + exact["recomputed_tokens"] == exact["prompt_tokens"]
+    assert exact["recomputed_vs_prefix"] == 1.0
+    assert {row["session"] for row in found["rows"]} == {"pi.jsonl", "pi2.jsonl.gz", "swe.traj.gz"}
+    printed = capsys.readouterr()
+    assert "turbo, no idle time" in printed.out
+    assert "cases.jsonl" in printed.err
+
+
+def test_the_recorded_sessions_beside_the_checkout() -> None:
+    from tests.models import SHARED_DATA
+
+    if not SHARED_DATA.is_dir():
+        pytest.skip("there is no shared/data beside the checkout")
+    sessions: tuple[Session, ...] = load(SHARED_DATA / "agent_sessions").sessions
+    assert len(sessions[0].turns) > 400
