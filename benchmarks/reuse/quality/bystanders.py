@@ -31,9 +31,9 @@ def repeat(stretch: Stretch, random: Random) -> Probe | None:
     if found is None:
         return None
     edit, name, text = found
-    body = text.lstrip()
+    begun = text[: text.index(f"{name}(") + len(f"{name}(")].lstrip()
     question = f"Write the function `{name}` of the file again, without a change."
-    return _probe("repeat", edit, question, f"```python\n{body[: body.index(name)]}")
+    return _probe("repeat", edit, question, f"```python\n{begun}")
 
 
 def go_on(stretch: Stretch, random: Random) -> Probe | None:

@@ -18,6 +18,9 @@ from repo_cache.incremental import EncodedText, encoded
 FIRST_QUESTION = "Does this file look complete? Answer in one word."
 """What the turn before the edit asks: the file is stored by then, and nothing is known of the question to come."""
 
+MOST_COPIED = 1_000
+"""Characters of the file that an answer is expected to copy at most."""
+
 _SLOT = "\ue0f0"
 
 
@@ -33,6 +36,9 @@ class LaidOutProbe:
     tail: tuple[int, ...]
     spans: tuple[int, ...]
     """Where the spans of the new file end, in tokens of the new prompt."""
+    copied: tuple[int, ...] = ()
+    """What the file has behind the beginning of the answer: a good model's answer to a probe that the edit leaves
+    alone, to draft with. Empty where the answer is no copy."""
 
     @property
     def first_prompt(self) -> list[int]:
@@ -108,6 +114,7 @@ def lay_out(probe: Probe, text: TextSide) -> LaidOutProbe:
         question(FIRST_QUESTION, ""),
         question(probe.question, probe.begun),
         tuple(len(opening) + end for end in spans.tolist()),
+        tuple(tokenizer.encode(_rest(probe))) if probe.probe_class == "insensitive" else (),
     )
 
 
@@ -120,6 +127,13 @@ def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((first, end))
     return joined
+
+
+def _rest(probe: Probe) -> str:
+    """What the new file has behind the beginning of an answer that is a copy of some of it."""
+    begun = probe.begun.removeprefix("```python\n")
+    whole = probe.after.find(begun) + len(begun)
+    return probe.after[whole : whole + MOST_COPIED]
 
 
 def _num_equal(first: NDArray[np.uint32], second: NDArray[np.uint32]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from random import Random
 
-VERBS = re.findall(
+VERBS: list[str] = re.findall(
     r"\w+",
     """
     acquire apply attach build check collect compute convert decode describe detect emit encode expand extract fetch
@@ -14,7 +14,7 @@ VERBS = re.findall(
     settle shift sort split store strip submit trace transform update validate verify walk wrap
     """,
 )
-NOUNS = re.findall(
+NOUNS: list[str] = re.findall(
     r"\w+",
     """
     anchor archive batch border bucket buffer cell channel chunk column cursor digest entry event field filter folder

@@ -1,5 +1,5 @@
 """Stretches of real Python files, the standard library's, for probes to edit: whole top-level statements, 1,000 to
-2,500 tokens of them."""
+2,000 tokens of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from itertools import accumulate
 from pathlib import Path
 from random import Random
 
-FEWEST_CHARS, MOST_CHARS = 4_500, 8_000
-"""About 1,200 to 2,200 tokens."""
+FEWEST_CHARS, MOST_CHARS = 4_000, 6_500
+"""About 1,000 to 1,900 tokens."""
 
 _SHORTEST_FILE = 6_000
 
