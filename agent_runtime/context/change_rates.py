@@ -9,7 +9,7 @@ DECAY = 0.9
 """What a turn counts for beside the one after it: some ten turns back are remembered."""
 PRIOR_CHANCE = 0.05
 """Of a file of which nothing was seen."""
-PRIOR_TURNS = 4.0
+PRIOR_TURNS = 10.0
 """How many turns the prior counts for: so many without a change halve it."""
 
 
