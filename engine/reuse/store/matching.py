@@ -86,15 +86,16 @@ def choose(runs: Sequence[Run]) -> list[Run]:
     """Runs and parts of runs that do not overlap, ascending: the longest first, the others where they leave room.
 
     Of runs of one length goes first that of the record which the prompt has most in common with (its parts saw one
-    another), then the lower generation, then the newer. What is left of a run must be a k-gram long at least.
+    another), then the lower generation, then the one found first, which is the newer. What is left of a run must be a
+    k-gram long at least.
     """
     in_common: Counter[int] = Counter()
     for run in runs:
         in_common[run.entry.record] += run.end - run.start
 
-    def ranked(run: Run) -> tuple[int, int, int, int, int, Run]:
+    def ranked(run: Run) -> tuple[int, int, int, int, Run]:
         generation = max(piece.entry.generation for piece in run.pieces())
-        return run.start - run.end, -in_common[run.entry.record], generation, -run.entry.number, next(order), run
+        return run.start - run.end, -in_common[run.entry.record], generation, next(order), run
 
     order = count()
     queue = [ranked(run) for run in runs]

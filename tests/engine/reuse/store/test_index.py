@@ -217,6 +217,14 @@ def test_a_match_goes_on_across_entries_that_were_entered_one_by_one() -> None:
     assert spans(index.find(b"one", whole, 100)) == [(100, 1499, 140, record)]
 
 
+def test_a_match_begins_where_the_run_does_on_either_side_of_an_entrys_border() -> None:
+    index = SpanIndex(3000)
+    record = stored(index, b"one", text(0, 700))
+    for first in range(240, 272):
+        (match,) = index.find(b"one", ids([2000, 2001], text(0, 700)[first:], [1]), 0)
+        assert (match.start, match.source, match.end, match.record) == (2, first, 2 + 700 - first, record)
+
+
 def test_a_match_has_one_generation() -> None:
     index = SpanIndex(3000)
     whole, record = text(0, 700), index.new_record()
@@ -279,6 +287,32 @@ def test_superseded_entries_go_first_though_they_were_used() -> None:
     assert (tainted, 0) not in held
     assert {(old, 0), (tainted, 256), (exact, 0)} <= held
     index.check_integrity()
+
+
+def test_what_a_record_repeats_does_not_supersede_itself() -> None:
+    index = SpanIndex(3000)
+    record, head, repeated = index.new_record(), text(0, 256), text(1, 256)
+    for start, token_ids in ((0, head), (256, repeated), (512, ids([2000], repeated))):
+        slots = index.reserve(len(token_ids))
+        assert slots is not None
+        index.enter(b"one", token_ids, slots, 0, start, record)
+    assert not any(entry.is_superseded for entry in index.held())
+    assert spans(index.find(b"one", ids(head, repeated, [1]), 0)) == [(0, 512, 0, record)]
+
+
+def test_what_is_left_around_an_evicted_entry_is_found() -> None:
+    index = SpanIndex(3 * 256)
+    whole = text(0, 768)
+    record = stored(index, b"one", whole)
+    for part in (whole[:257], whole[512:]):
+        index.find(b"one", part, 0)
+    slots = index.reserve(200)
+    assert slots is not None
+    index.check_integrity()
+    assert spans(index.find(b"one", whole, 0)) == [(0, 256, 0, record), (512, 767, 512, record)]
+    index.enter(b"one", whole[256:456], slots, 0, 256, record)
+    index.check_integrity()
+    assert spans(index.find(b"one", whole, 0)) == [(0, 456, 0, record), (512, 767, 512, record)]
 
 
 def test_what_was_used_outlives_what_was_not_and_in_the_end_goes_too() -> None:

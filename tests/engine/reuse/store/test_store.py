@@ -166,8 +166,8 @@ def test_what_was_in_memory_is_there_after_a_restart(tmp_path: Path) -> None:
     assert store.new_record() != one.record
     store.close()
     for other in (store_of(600, disk(tmp_path, fingerprint=b"other")), store_of(600, disk(tmp_path), torch.float16)):
-        assert other.find(b"root", text(0, 500), 0) == []
         assert other.stats().num_absent_tokens == 0
+        assert other.find(b"root", text(0, 500), 0) == []
         other.close()
 
 
@@ -202,6 +202,59 @@ def test_more_than_the_memory_holds_is_loaded_as_far_as_it_fits(tmp_path: Path) 
     for match in found:
         assert torch.equal(held(store, match)[0], one.keys[:, match.source : match.source + len(match.slots)])
     store.check_integrity()
+    store.close()
+
+
+def test_what_is_loaded_takes_no_room_from_what_is_found(tmp_path: Path) -> None:
+    store = store_of(700, disk(tmp_path))
+    on_disk = remembered(store, text(0, 512))
+    in_memory = remembered(store, text(1, 512))
+    found = store.find(b"root", np.concatenate((text(0, 512), text(1, 512))), 0)
+    assert store.stats().num_tier_hits == 0, "nothing is read for which something that is found must go"
+    assert [match.record for match in found if match.start >= 512] == [in_memory.record]
+    assert sum(len(match.slots) for match in found if match.start >= 512) == 511
+    for match in found:
+        one = on_disk if match.record == on_disk.record else in_memory
+        assert torch.equal(held(store, match)[0], one.keys[:, match.source : match.source + len(match.slots)])
+    store.check_integrity()
+    store.close()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_making_room_for_an_entry_may_have_it_forgotten(tmp_path: Path, is_lost: bool) -> None:
+    """The disk holds so little that what leaves memory displaces what is about to be read, or was just missed."""
+    store = store_of(512, disk(tmp_path, 600 if is_lost else 300))
+    for seed in range(4 if is_lost else 3):
+        remembered(store, text(seed, 256))
+    flush(store)
+    if is_lost:
+        sorted(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime_ns)[0].unlink()
+    prompt = np.concatenate((text(0, 256), text(1, 256)))
+    for match in store.find(b"root", prompt, 0):
+        assert match.slots.size
+    store.check_integrity()
+    store.close()
+
+
+def test_no_more_is_known_of_than_the_disk_can_hold(tmp_path: Path) -> None:
+    store = store_of(512, disk(tmp_path, 600))
+    for seed in range(8):
+        remembered(store, text(seed, 256))
+        store.check_integrity()
+    assert store.stats().num_absent_tokens == 512
+    store.close()
+
+
+def test_superseded_entries_are_not_written_when_they_leave(tmp_path: Path) -> None:
+    store = store_of(512, disk(tmp_path))
+    remembered(store, text(0, 256), generation=1)
+    exact = remembered(store, text(0, 256))
+    remembered(store, text(1, 256))
+    flush(store)
+    assert list(disk(tmp_path).headers()) == []
+    remembered(store, text(2, 256))
+    flush(store)
+    assert [header.record for header in disk(tmp_path).headers()] == [exact.record]
     store.close()
 
 
