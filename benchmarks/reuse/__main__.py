@@ -1,14 +1,18 @@
 """What is run again of an agent's prompts, mode by mode: `python -m benchmarks.reuse --model M --session FILE`.
 
-A recorded session is replayed turn by turn in a window of 16k tokens (see `compaction`); all sessions of a folder go
-through one engine, one after the other. Tokens are counted over all turns by the engine's own bookkeeping:
+Recorded sessions are replayed turn by turn in a window of 16k tokens (see `compaction`), all of a folder through one
+engine, one after the other. Tokens are counted over all turns by the engine's own bookkeeping, without a forward pass:
 
-    exact   the longest cached prefix: what vLLM, SGLang and TensorRT-LLM do
-    fast    and unchanged tokens behind a change, but for the rest of the changed segment
-    turbo   and all unchanged tokens
+    exact      the longest cached prefix: what vLLM, SGLang and TensorRT-LLM do
+    fast       and unchanged tokens behind a change, but for the rest of the changed segment
+    turbo      and all unchanged tokens
+    balanced   the exact prefix of a prompt that keeps files as they were and has notes on what changed
 
 `fast` and `turbo` are counted twice: with time between the turns, while tools run, in which the engine runs the prompt
-exactly, and without any.
+exactly, and without any. The same is counted of turns around one edit in a context of 6,000 tokens. Unless
+`--count-only`, a sample of both is timed: to the first token, cold, behind the exact prefix and in each mode, with
+peers on the same prompts. What it does to answers is measured by `benchmarks.reuse.quality`: here with `--probes`, or
+taken over from its JSON with `--quality`.
 """
 
 from __future__ import annotations
@@ -16,28 +20,42 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from agent_runtime.errors import BadFile, HunkError
 from agent_runtime.models.model_tokenizer import open_tokenizer
 from agent_runtime.models.settings import ModelSettings
 from benchmarks.machine import describe
-from benchmarks.reuse.counting import Books, SessionCount, count, prompts_of
+from benchmarks.reuse.contest import hold
+from benchmarks.reuse.counting import Books, Prompt, SessionCount, count, prompts_of
+from benchmarks.reuse.edit_counting import count_edits
+from benchmarks.reuse.pairs import edit_pairs
 from benchmarks.reuse.prompts import Prompts
-from benchmarks.reuse.rows import count_rows, count_summary
+from benchmarks.reuse.rows import count_rows, edit_rows, summarise, time_rows
 from benchmarks.reuse.sessions import load
-from benchmarks.reuse.tables import count_tables
+from benchmarks.reuse.tables import count_tables, edit_table, time_tables
 
-MODES = ("exact", "fast", "turbo")
+MODES = ("exact", "balanced", "fast", "turbo")
+SESSION_MODES = ("exact", "fast", "turbo")
+"""Those in which prompts are as they were recorded."""
+
+COUNTED_PAIRS = 40
+"""Edits of each source that are counted."""
+
+BUSY = 0.7
+"""Load from which times are not to be kept."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Count, measure, print the tables, write the JSON."""
     options = _options(arguments)
     print(describe(), flush=True)
+    load_at_start = os.getloadavg()[0]
     try:
         prompts = Prompts(open_tokenizer(options.model, ModelSettings.from_env(os.environ)))
         found = load(options.session)
@@ -49,22 +67,60 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for why, files in found.skipped.items():
         print(f"skipped, {why}: {', '.join(file.name for file in files)}", file=sys.stderr)
     made = {session.name: prompts_of(session, prompts) for session in found.sessions}
-    counts = [each for mode in options.modes for idle in _idle(mode) for each in _count(made, mode, idle)]
-    print(count_tables(counts), flush=True)
-    summary: dict[str, Any] = {"model": options.model, "machine": describe(), **count_summary(counts)}
+    counts = _count(made, [mode for mode in SESSION_MODES if mode in options.modes])
+    edits = count_edits(edit_pairs(prompts.tokenizer, COUNTED_PAIRS, options.seed), options.modes)
+    print(f"\n{options.model}\n\n{count_tables(counts)}\n\n{edit_table(edits)}", flush=True)
+    timed: dict[str, Any] = {}
+    if not options.count_only:
+        timed = _measured(options, prompts, made, load_at_start)
     if options.json:
-        written = {"summary": summary, "rows": count_rows(counts)}
+        summary = summarise(counts, edits, timed.get("times", ()), timed.get("quality", {}))
+        facts = {"model": options.model, "machine": describe(), "load_at_start": load_at_start, "seed": options.seed}
+        memory = {"memory": timed["memory"]} if timed else {}
+        rows = count_rows(counts) + edit_rows(edits) + time_rows(timed.get("times", ()))
+        written = {"summary": facts | memory | summary, "rows": rows}
         options.json.write_text(json.dumps(written, indent=1), encoding="utf-8")
 
 
-def _idle(mode: str) -> tuple[bool, ...]:
-    """Whether there is time between turns; exactness gains nothing from it."""
-    return (False,) if mode == "exact" else (True, False)
+def _count(made: Mapping[str, Sequence[Prompt]], modes: Sequence[Any]) -> list[SessionCount]:
+    """Every session in every mode; exactness gains nothing from time between turns."""
+    counts = []
+    for mode in modes:
+        for idle in (False,) if mode == "exact" else (True, False):
+            books = Books()
+            counts += [count(name, prompts, mode, books, rebuilds=idle) for name, prompts in made.items()]
+    return counts
 
 
-def _count(made: dict[str, Any], mode: Any, idle: bool) -> list[SessionCount]:
-    books = Books()
-    return [count(name, prompts, mode, books, rebuilds=idle) for name, prompts in made.items()]
+def _measured(
+    options: argparse.Namespace, prompts: Prompts, made: Mapping[str, Sequence[Prompt]], load_at_start: float
+) -> dict[str, Any]:
+    """Times, memory and quality, of which the tables are printed as they come."""
+    if load_at_start > BUSY:
+        print(f"the machine is busy (load {load_at_start:.1f}): times are not to be kept", file=sys.stderr)
+    times, memory, versions = hold(options, prompts, made)
+    print(f"\n{', '.join(versions)}\n\n{time_tables(times)}\n", flush=True)
+    shown = ", ".join(
+        f"{name.removesuffix('_bytes')} {size / 1e6:,.0f} MB" for name, size in memory.items() if size > 1e6
+    )
+    print(f"memory: {shown}; a token {memory['token_bytes']:,} bytes", flush=True)
+    return {"times": times, "memory": memory, "quality": _quality(options)}
+
+
+def _quality(options: argparse.Namespace) -> dict[str, Any]:
+    """By mode, as `benchmarks.reuse.quality` has it; it runs in a process of its own and prints its own tables."""
+    if options.quality:
+        return dict(json.loads(options.quality.read_text(encoding="utf-8"))["summary"])
+    if not options.probes:
+        return {}
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "quality.json"
+        command = [sys.executable, "-m", "benchmarks.reuse.quality", "--model", options.model, "--json", str(out)]
+        command += ["--probes", str(options.probes), "--seed", str(options.seed)]
+        command += ["--plots", str(options.plots)] if options.plots else []
+        if subprocess.run(command, check=False).returncode:
+            sys.exit("benchmarks.reuse.quality failed; what it said stands above")
+        return dict(json.loads(out.read_text(encoding="utf-8"))["summary"])
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -75,11 +131,27 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--session", type=Path, required=True, help=".jsonl, .jsonl.gz, .traj.gz or a folder of them")
     parser.add_argument("--mode", default=",".join(MODES), help="which modes, by commas")
     parser.add_argument("--count-only", action="store_true", help="no model is loaded, only its tokenizer")
+    parser.add_argument("--turns", type=int, default=2, help="timed: so many turns, and so many behind compactions")
+    parser.add_argument("--pairs", type=int, default=3, help="timed: so many recorded edits, and so many made ones")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is timed")
+    parser.add_argument("--seed", type=int, default=1, help="which turns and edits")
+    parser.add_argument("--peers", default="", help="`vllm`, with its prefix caching on (`make peers` installs it)")
+    parser.add_argument("--probes", type=int, default=0, help="probes of a kind that answers are judged by")
+    parser.add_argument("--quality", type=Path, help="the JSON of benchmarks.reuse.quality, to go into this one's")
     parser.add_argument("--json", type=Path, help="write summary and rows there, too")
+    parser.add_argument(
+        "--plots",
+        type=Path,
+        nargs="?",
+        const=Path("build"),
+        help="write the plot of the quality into this folder (build/)",
+    )
     options = parser.parse_args(arguments)
     options.modes = [mode for mode in options.mode.split(",") if mode]
     if unknown := set(options.modes) - set(MODES):
         parser.error(f"--mode: there is no {', '.join(sorted(unknown))}; there are {', '.join(MODES)}")
+    if min(options.turns, options.pairs, options.probes) < 0 or options.rounds < 1:
+        parser.error("--turns, --pairs and --probes must not be negative, --rounds at least 1")
     return options
 
 

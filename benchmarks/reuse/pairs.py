@@ -56,8 +56,13 @@ class EditPair:
     overlaid: tuple[PromptSegment, ...] = ()
 
 
-def edit_pairs(tokenizer: BPETokenizer, count: int, seed: int, cases: Path = DEFAULT_CASES) -> list[EditPair]:
-    """Up to `count` pairs of recorded edits, where there are some at `cases`, and as many made ones."""
+def edit_pairs(
+    tokenizer: BPETokenizer, count: int, seed: int, cases: Path = DEFAULT_CASES, context: int = CONTEXT_TOKENS
+) -> list[EditPair]:
+    """Up to `count` pairs of recorded edits, where there are some at `cases`, and as many made ones.
+
+    `context`: tokens of a prompt, about; longer where the edited file is.
+    """
     recorded = recorded_pairs(cases) if cases.exists() else []
     sources = {"recorded": _single_hunks(recorded, seed), "made": _made(seed)}
     found = []
@@ -68,7 +73,7 @@ def edit_pairs(tokenizer: BPETokenizer, count: int, seed: int, cases: Path = DEF
         for pair in edits:
             if number == count:
                 break
-            laid_out = _laid_out(tokenizer, pair, source, others, random)
+            laid_out = _laid_out(tokenizer, pair, source, others, random, context // 2)
             if laid_out is not None:
                 found.append(laid_out)
                 number += 1
@@ -113,7 +118,7 @@ def _edited(lines: Sequence[str], place: int, random: Random) -> list[str]:
 
 
 def _laid_out(
-    tokenizer: BPETokenizer, pair: Pair, source: str, others: Sequence[Pair], random: Random
+    tokenizer: BPETokenizer, pair: Pair, source: str, others: Sequence[Pair], random: Random, half: int
 ) -> EditPair | None:
     """The pair among other files; None where its file is too long or too short, or its edit too near an end."""
     files = TextFiles(tokenizer)
@@ -124,8 +129,8 @@ def _laid_out(
         return None
     (edit,) = line_edits(lines_of(pair.before), lines_of(pair.after))
     above = len(tokenizer.encode("".join(lines_of(pair.before)[: edit.first])))
-    leading = _filler(tokenizer, others, CONTEXT_TOKENS // 2 - above, random, "a")
-    behind = _filler(tokenizer, others, CONTEXT_TOKENS // 2 - (len(before) - above), random, "b")
+    leading = _filler(tokenizer, others, half - above, random, "a")
+    behind = _filler(tokenizer, others, half - (len(before) - above), random, "b")
     old, new = (
         file_segments(tokenizer, path, tokens, ends_line=text.endswith("\n"))
         for tokens, text in ((before, pair.before), (after, pair.after))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.reuse.counting import SessionCount
+from benchmarks.reuse.edit_counting import EditCount
+from benchmarks.reuse.timing import COLD, LAST, PairTimes
 
 Row = dict[str, Any]
 
@@ -27,6 +30,124 @@ def count_totals(counts: Sequence[SessionCount]) -> list[Row]:
     for each in counts:
         groups.setdefault((each.mode, each.idle), []).append(each)
     return [_row("all", found, prefix) for found in groups.values()]
+
+
+def edit_rows(edits: Sequence[EditCount]) -> list[Row]:
+    """A row for each edit and mode."""
+    return [
+        {
+            "edit": edit.id,
+            "source": edit.source,
+            "mode": mode,
+            "prompt_tokens": turn.prompt,
+            "cached_tokens": turn.cached,
+            "reused_tokens": turn.reused,
+            "recomputed_tokens": turn.recomputed,
+            "recomputed_by": dict(turn.by_reason),
+            "recomputed_share": turn.recomputed / turn.prompt,
+            "recomputed_vs_prefix": edit.vs_prefix(mode),
+        }
+        for edit in edits
+        for mode, turn in edit.by_mode.items()
+    ]
+
+
+def edit_totals(edits: Sequence[EditCount]) -> list[Row]:
+    """A row for each source and mode: medians over the edits, and the worst tenth."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in edit_rows(edits):
+        groups.setdefault((row["source"], row["mode"]), []).append(row)
+        groups.setdefault(("all", row["mode"]), []).append(row)
+    return [
+        {
+            "source": source,
+            "mode": mode,
+            "edits": len(found),
+            "prompt_tokens": _median(found, "prompt_tokens"),
+            "recomputed_tokens": _median(found, "recomputed_tokens"),
+            "recomputed_share": _median(found, "recomputed_share"),
+            "recomputed_vs_prefix": _median(found, "recomputed_vs_prefix"),
+            "recomputed_vs_prefix_p90": _p90(row["recomputed_vs_prefix"] for row in found),
+        }
+        for (source, mode), found in groups.items()
+    ]
+
+
+def time_rows(times: Sequence[PairTimes]) -> list[Row]:
+    """A row for each pair of turns and mode or peer: medians over the rounds."""
+    rows = []
+    for one in times:
+        medians = {name: statistics.median(seconds) for name, seconds in one.seconds.items()}
+        for name, seconds in medians.items():
+            usage = one.usage.get(name, {})
+            rows.append(
+                {
+                    "pair": one.id,
+                    "source": one.source,
+                    "mode": name,
+                    "prompt_tokens": one.prompt,
+                    "recomputed_tokens": usage.get("recomputed"),
+                    "ttft_seconds": seconds,
+                    "ttft_ratio_cold": seconds / medians[COLD],
+                    "ttft_ratio_prefix": seconds / medians[LAST],
+                    "floor_seconds": statistics.median(one.floors[name]) if one.floors.get(name) else None,
+                    "same_first_token": None if name == COLD else one.tokens.get(name) == one.tokens[LAST],
+                }
+            )
+    return rows
+
+
+def time_totals(times: Sequence[PairTimes]) -> list[Row]:
+    """A row for each kind of turn and mode or peer: over its pairs."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in time_rows(times):
+        kind = "edit" if row["source"] in ("recorded", "made") else row["source"]
+        groups.setdefault((kind, row["mode"]), []).append(row)
+    return [
+        {
+            "kind": kind,
+            "mode": mode,
+            "pairs": len(found),
+            "recomputed_tokens": _median(found, "recomputed_tokens"),
+            "ttft_p50": _median(found, "ttft_seconds"),
+            "ttft_p90": _p90(row["ttft_seconds"] for row in found),
+            "ttft_ratio_cold": _median(found, "ttft_ratio_cold"),
+            "ttft_ratio_prefix": _median(found, "ttft_ratio_prefix"),
+            "floor": _median(found, "floor_seconds"),
+            "same_first_token": _share(row["same_first_token"] for row in found),
+        }
+        for (kind, mode), found in groups.items()
+    ]
+
+
+def summarise(
+    counts: Sequence[SessionCount],
+    edits: Sequence[EditCount],
+    times: Sequence[PairTimes],
+    quality: Mapping[str, Mapping[str, Any]],
+) -> Row:
+    """By mode: the sessions' tokens and times, under `edit` those of the turn behind an edit, and the quality.
+
+    Times of the sessions are those of turns behind a compaction, where the modes differ.
+    """
+    summary = count_summary(counts)
+    for row in edit_totals(edits):
+        if row["source"] == "all":
+            kept = {key: value for key, value in row.items() if key not in ("source", "mode")}
+            summary.setdefault(row["mode"], {})["edit"] = kept
+    for row in time_totals(times):
+        kept = {key: value for key, value in row.items() if key.startswith(("ttft", "floor")) and value is not None}
+        mode = summary.setdefault(row["mode"], {})
+        if row["kind"] == "edit":
+            mode.setdefault("edit", {}).update(kept)
+        elif row["kind"] == "compacted":
+            mode.update(kept)
+        else:
+            mode[row["kind"]] = kept
+    for name, classes in quality.items():
+        if name in summary:
+            summary[name].update(classes)
+    return summary
 
 
 def count_summary(counts: Sequence[SessionCount]) -> Row:
@@ -61,3 +182,18 @@ def _row(session: str, counts: Sequence[SessionCount], prefix: int | None) -> Ro
         "new_share": sums["new"] / sums["prompt"],
         "recomputed_vs_prefix": sums["recomputed"] / prefix if prefix else None,
     }
+
+
+def _median(rows: Sequence[Row], key: str) -> float | None:
+    values = [row[key] for row in rows if row[key] is not None]
+    return statistics.median(values) if values else None
+
+
+def _p90(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
+
+
+def _share(values: Iterable[bool | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.engine.tables import table
+from benchmarks.engine.tables import number, table
 from benchmarks.reuse.counting import SessionCount
-from benchmarks.reuse.rows import Row, count_rows, count_totals
+from benchmarks.reuse.edit_counting import EditCount
+from benchmarks.reuse.rows import Row, count_rows, count_totals, edit_totals, time_totals
+from benchmarks.reuse.timing import PairTimes
 
 NAME_CHARS = 28
 
@@ -14,6 +16,56 @@ NAME_CHARS = 28
 def count_tables(counts: Sequence[SessionCount]) -> str:
     """Tokens by mode over all sessions, and each session's share."""
     return f"{_totals(count_totals(counts))}\n\n{_sessions(count_rows(counts))}"
+
+
+def edit_table(edits: Sequence[EditCount]) -> str:
+    """Tokens of the turn behind an edit, by where the edits come from."""
+    heads = ["one edit in the middle", "mode", "edits", "prompt tokens", "recomputed", "of exact prefix's", "p90"]
+    lines = [
+        [
+            row["source"],
+            row["mode"],
+            str(row["edits"]),
+            f"{row['prompt_tokens']:,.0f}",
+            f"{row['recomputed_tokens']:,.0f}",
+            _share(row["recomputed_vs_prefix"]),
+            _share(row["recomputed_vs_prefix_p90"]),
+        ]
+        for row in edit_totals(edits)
+    ]
+    return table(heads, lines)
+
+
+def time_tables(times: Sequence[PairTimes]) -> str:
+    """Times to the first token, by kind of turn."""
+    heads = [
+        "turn",
+        "",
+        "turns",
+        "recomputed",
+        "p50 s",
+        "p90 s",
+        "of cold",
+        "of exact prefix's",
+        "floor s",
+        "same token",
+    ]
+    lines = [
+        [
+            row["kind"],
+            row["mode"],
+            str(row["pairs"]),
+            number(row["recomputed_tokens"]),
+            f"{row['ttft_p50']:.3f}",
+            f"{row['ttft_p90']:.3f}",
+            f"{row['ttft_ratio_cold']:.3f}",
+            f"{row['ttft_ratio_prefix']:.3f}",
+            "-" if row["floor"] is None else f"{row['floor']:.3f}",
+            _share(row["same_first_token"]),
+        ]
+        for row in time_totals(times)
+    ]
+    return table(heads, lines)
 
 
 def _totals(rows: Sequence[Row]) -> str:
