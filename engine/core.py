@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from engine.draft_rows import DraftRows
@@ -16,6 +17,7 @@ from engine.errors import (
     RequestError,
 )
 from engine.generation import Generation
+from engine.idle_work import IdleStats, IdleWork
 from engine.invariant import InvariantDecoder
 from engine.kv_pool import KVPool
 from engine.kv_reuse import KVReuse
@@ -24,7 +26,7 @@ from engine.paging import KVPages, root_key
 from engine.pass_rows import PassRows, batch_of, verifications
 from engine.projections import AdapterSet
 from engine.reuse import ReusePlan
-from engine.reuse.store import SpanStore
+from engine.reuse.store import DiskTier, SpanStore
 from engine.scheduling import Scheduler
 from engine.scheduling import Sequence as ScheduledSequence
 from engine.speculation.drafting import Drafting
@@ -60,16 +62,23 @@ class EngineCore:
         num_pages = config.num_pages(model.config, weights.dtype)
         self._pool = KVPool(model.config, num_pages, config.page_size, weights.device, weights.dtype)
         self.reuse = self._new_reuse()
+        self._idle = self._new_idle()
         self._adapters = AdapterSet(model.config, weights.dtype, weights.device)
         self._timed = TimedPasses(model, self._pool, config.pass_times_dir, clock)
         self.times = self._timed.times
         self.num_passes = 0
         self.drafted: dict[str, SourceUsage] = {}
         self._num_added = 0
-        self.reset()
+        self._start_empty()
 
     def reset(self) -> None:
         """Forget every request and all cached KV; the memory stays."""
+        self._start_empty()
+        if self.reuse is not None:
+            self.reuse.forget()
+        self._idle.forget()
+
+    def _start_empty(self) -> None:
         self.pages = KVPages(
             self.config.num_pages(self.model.config, self.model.weights.dtype),
             self.config.page_size,
@@ -81,8 +90,6 @@ class EngineCore:
         self.scheduler = Scheduler(
             self.config.scheduler, self.pages, self._clock, rows.lengths, rows.branches, self._take_over
         )
-        if self.reuse is not None:
-            self.reuse.forget()
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Let requests name a LoRA adapter, a PEFT folder, that stays beside the model; raises WeightsError.
@@ -94,6 +101,10 @@ class EngineCore:
     def add(self, request: GenerationRequest, proposer: Proposer | None = None) -> int:
         """Take a request and return its id; raises RequestError, DoesNotFit or QueueFull."""
         self._check(request)
+        self._idle.make_way()
+        return self._add(request, proposer, in_idle_time=False)
+
+    def _add(self, request: GenerationRequest, proposer: Proposer | None, *, in_idle_time: bool) -> int:
         adapter = None if request.adapter is None else self._adapters.get(request.adapter)
         generation = Generation(request, self._token_bytes, Drafting(proposer, self.times, self._clock), adapter)
         arrival = self._clock()
@@ -106,7 +117,8 @@ class EngineCore:
             arrival=arrival,
             deadline=None if request.deadline_s is None else arrival + request.deadline_s,
             retain_s=request.retain_s,
-            reuse=request.reuse,
+            reuse=self._idle.allowed(request.reuse),
+            in_idle_time=in_idle_time,
         )
         self.scheduler.add(sequence)
         self._num_added += 1
@@ -118,6 +130,15 @@ class EngineCore:
         if self.reuse is not None:
             self.reuse.store.close()
 
+    def idle_stats(self) -> IdleStats:
+        """What is done while nobody waits."""
+        return self._idle.stats()
+
+    def forget_cached(self) -> None:
+        """Drop all KV that is only kept for later requests, and what is left to do for them."""
+        self._idle.forget()
+        self.pages.forget()
+
     def cancel(self, request_id: int) -> None:
         """Take a request back in any state; its pages are free at once. One that has ended is left as it is."""
         if request_id in self._live:
@@ -125,10 +146,15 @@ class EngineCore:
 
     def has_pending_work(self) -> bool:
         """Whether a step would do something."""
-        return self.scheduler.has_pending_work()
+        return self.scheduler.has_pending_work() or self._idle.has_work
 
     def step(self) -> list[Output]:
-        """One pass over what is scheduled, and what it gave each request that took part."""
+        """One pass over what is scheduled, and what it gave each request that took part.
+
+        Where nothing is to be scheduled, it is one of idle work.
+        """
+        if not self.scheduler.has_pending_work():
+            self._idle.begin()
         outputs = [
             self._fail(each, DeadlineExceeded("the request's time is over")) for each in self.scheduler.expired()
         ]
@@ -138,7 +164,7 @@ class EngineCore:
         outputs += self._outputs(schedule) if schedule else []
         if self.config.check_integrity:
             self.check_integrity()
-        return outputs
+        return [each for each in outputs if not self._idle.take(each)]
 
     def check_integrity(self) -> None:
         """The books of scheduler and pages agree, and every request that is not over is in them."""
@@ -252,7 +278,10 @@ class EngineCore:
         if not generation.finished:
             return Output(request_id, step=step)
         self._remove(request_id)
-        return Output(request_id, step=step, result=generation.result())
+        result = generation.result()
+        if not sequence.in_idle_time:
+            self._idle.ended(generation.request, sequence.root, result)
+        return Output(request_id, step=step, result=result)
 
     def _without_draft(self, request_id: int) -> Output:
         """Repeat the pass without the draft: if its values are no numbers, 0 * NaN reaches the rows before it."""
@@ -280,8 +309,20 @@ class EngineCore:
         config, model, weights = self.config, self.model, self.model.weights
         if not config.span_bytes or model.config.sliding_window is not None:
             return None
-        store = SpanStore(model.config, weights.dtype, weights.device, capacity_bytes=config.span_bytes)
+        tier = None
+        if config.span_dir is not None:
+            tier = DiskTier(config.span_dir, config.span_disk_bytes, model.fingerprint)
+        store = SpanStore(model.config, weights.dtype, weights.device, capacity_bytes=config.span_bytes, disk=tier)
         return KVReuse(store, model, self._pool)
+
+    def _new_idle(self) -> IdleWork:
+        return IdleWork(
+            partial(self._add, proposer=None, in_idle_time=True),
+            self.cancel,
+            self.model.fingerprint.hex(),
+            rebuild=self.config.idle_rebuild,
+            audit=self.config.audit,
+        )
 
     def _remove(self, request_id: int) -> None:
         sequence, generation = self._live.pop(request_id)

@@ -10,6 +10,7 @@ from typing import Self
 
 from engine.core import EngineCore
 from engine.engine_config import EngineConfig
+from engine.idle_work import IdleStats
 from engine.model import Decoder
 from engine.paging import PoolStats
 from engine.scheduling import SchedulerStats
@@ -23,13 +24,14 @@ class EngineStats:
     """One look at an engine: `scheduler` counts requests, `kv` pages and cached tokens.
 
     `num_passes` are those since the start, whoever took part. `by_source` counts the draft tokens of requests that are
-    over, by where they were copied from.
+    over, by where they were copied from. `idle` is what is done while nobody waits.
     """
 
     scheduler: SchedulerStats
     kv: PoolStats
     num_passes: int
     by_source: Mapping[str, SourceUsage]
+    idle: IdleStats
 
 
 class Engine:
@@ -91,7 +93,7 @@ class Engine:
 
     def forget_cached(self) -> None:
         """Drop all KV that is only kept for later requests; raises EngineClosed."""
-        self._worker.call(lambda core: core.pages.forget()).result()
+        self._worker.call(lambda core: core.forget_cached()).result()
 
     def check_integrity(self) -> None:
         """The books of the engine add up, between two steps."""
@@ -110,4 +112,4 @@ class Engine:
 
 def _stats(core: EngineCore) -> EngineStats:
     by_source = {source: replace(usage) for source, usage in core.drafted.items()}
-    return EngineStats(core.scheduler.stats(), core.pages.stats(), core.num_passes, by_source)
+    return EngineStats(core.scheduler.stats(), core.pages.stats(), core.num_passes, by_source, core.idle_stats())

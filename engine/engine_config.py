@@ -9,6 +9,7 @@ import torch
 
 from engine.config import ModelConfig
 from engine.kv_pool import page_bytes
+from engine.reuse.audit import AuditConfig
 from engine.scheduling import SchedulerConfig
 
 
@@ -24,8 +25,9 @@ class EngineConfig:
     same bits whatever runs beside it and however it is drafted, and takes longer (`InvariantDecoder`). span_bytes:
     memory for the KV that requests with `reuse` other than exact may take over, beside the pool, taken at once; 0: none
     is kept, and all requests are exact, as they are where the model has a sliding window. span_dir: a folder that keeps
-    it, too, across starts, up to `span_disk_bytes`. check_integrity: have every step end with a check of the books, for
-    tests.
+    it, too, across starts, up to `span_disk_bytes`. idle_rebuild: while nobody waits, have prompts that took KV over
+    run exactly, so that the next turn finds exact KV. audit: which of their answers are compared with exact ones then,
+    and what follows. check_integrity: have every step end with a check of the books, for tests.
     """
 
     max_seq_len: int = 16384
@@ -38,6 +40,8 @@ class EngineConfig:
     span_bytes: int = 0
     span_dir: Path | None = None
     span_disk_bytes: int = 4 << 30
+    idle_rebuild: bool = False
+    audit: AuditConfig = field(default_factory=AuditConfig)
     check_integrity: bool = False
 
     def __post_init__(self) -> None:

@@ -43,13 +43,15 @@ class Reuse:
     segment_ends: where the prompt's segments end, in tokens, ascending; what lies behind the last is one more. budget:
     the share, in [0, 1], of the tokens behind the first change that is run again although it is stored (None: the
     mode's own; 1: all of them, which is a full prefill). recompute: half-open ranges of the prompt that are run
-    whatever is stored.
+    whatever is stored. edit_class: what kind of edit the prompt follows, as the caller names it; audits keep apart what
+    they find of each.
     """
 
     mode: ReuseMode = "exact"
     segment_ends: Sequence[int] = ()
     budget: float | None = None
     recompute: Sequence[tuple[int, int]] = ()
+    edit_class: str = ""
 
     def __post_init__(self) -> None:
         if self.mode not in ("exact", "fast", "turbo"):

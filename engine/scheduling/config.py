@@ -12,12 +12,12 @@ class SchedulerConfig:
     max_batched_tokens: the most tokens of one step, drafts included. max_drafted: draft tokens that a step may hold
     beyond that while nobody runs or waits beside the one that they belong to. prefill_beside_decodes: the most prompt
     tokens of a step in which anything decodes; with it the gap between two tokens of a stream is bounded (see
-    `Scheduler`). max_num_seqs: the most sequences that run at once; each has a token in every step, so no more than
-    max_batched_tokens. max_waiting: further requests are refused. max_overtaken: how often a sequence whose prompt
-    finds no pages may be overtaken by later ones that do; from then on it is the next to be admitted. aging_s: the
-    seconds of waiting that count as one level of priority; None: no wait outweighs a priority. least_shared: a sequence
-    waits while so many tokens or more of its prompt are being computed by another that begins alike; below that, to run
-    them again is sooner done.
+    `Scheduler`), and what a request waits that comes in the middle of idle work. max_num_seqs: the most sequences that
+    run at once; each has a token in every step, so no more than max_batched_tokens. max_waiting: further requests are
+    refused. max_overtaken: how often a sequence whose prompt finds no pages may be overtaken by later ones that do;
+    from then on it is the next to be admitted. aging_s: the seconds of waiting that count as one level of priority;
+    None: no wait outweighs a priority. least_shared: a sequence waits while so many tokens or more of its prompt are
+    being computed by another that begins alike; below that, to run them again is sooner done.
     """
 
     max_batched_tokens: int = 512

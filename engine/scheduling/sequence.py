@@ -25,10 +25,10 @@ class Sequence:
 
     id: unique, and growing with every request. token_ids: the prompt, then the output as it is written. max_len: the
     most tokens of prompt and output. root: the key under which its KV is shared (`root_key`). priority: lower goes
-    first. reuse: how much KV of earlier prompts it may take over. arrival, deadline: seconds on the scheduler's clock.
-    retain_s: how long its KV is kept before that of others once it is removed. draft: a guess at what follows
-    `token_ids`, set by the engine whenever it likes. branch: another way on from within the draft, set with it.
-    num_branched: tokens of the branch that are in the step.
+    first. reuse: how much KV of earlier prompts it may take over. in_idle_time: nobody waits for it. arrival, deadline:
+    seconds on the scheduler's clock. retain_s: how long its KV is kept before that of others once it is removed.
+    draft: a guess at what follows `token_ids`, set by the engine whenever it likes. branch: another way on from within
+    the draft, set with it. num_branched: tokens of the branch that are in the step.
 
     num_cached_prompt: prompt tokens whose KV was there when it was first admitted. num_preempted: how often it lost
     its pages. num_overtaken: how often a later one was admitted while its own prompt found no pages. plan: what it took
@@ -46,6 +46,7 @@ class Sequence:
     draft: list[int] = field(default_factory=list)
     branch: DraftBranch | None = None
     reuse: Reuse = EXACT
+    in_idle_time: bool = False
     num_branched: int = field(default=0, init=False)
     prompt_len: int = field(init=False)
     num_computed: int = field(default=0, init=False)

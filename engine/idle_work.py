@@ -1,0 +1,142 @@
+"""Runs what is left to do for prompts that took over KV while nobody waits, one request of its own at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from engine.errors import EngineError
+from engine.reuse import EXACT, Reuse
+from engine.reuse.audit import LIKELIEST, AuditClass, AuditConfig, AuditEstimate, AuditPolicy, compare
+from engine.reuse.idle import IdleCounts, IdleQueue, IdleTask
+from engine.types import GenerationRequest, GenerationResult, Output
+
+
+@dataclass(frozen=True, slots=True)
+class IdleStats:
+    """`num_waiting` tasks are left; `counts` are those since the start; `audits` by class of requests."""
+
+    num_waiting: int
+    counts: IdleCounts
+    audits: Mapping[AuditClass, AuditEstimate]
+
+
+class IdleWork:
+    """One a core, which asks it to `begin` where nothing waits or runs, and to `make_way` for every request.
+
+    An exact run of the prompt puts its KV into the prefix cache, where the next turn finds it, and in place of what the
+    approximate run left in the span store. An audit runs the output once more on KV that is taken over, before that.
+    Who comes meanwhile waits for the pass that is running; what earlier ones have computed stays cached.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[GenerationRequest], int],
+        cancel: Callable[[int], None],
+        fingerprint: str,
+        *,
+        rebuild: bool,
+        audit: AuditConfig,
+    ) -> None:
+        """`start` has the core run a request whose outputs come to `take`; `fingerprint` is the model's."""
+        self._start = start
+        self._cancel = cancel
+        self._fingerprint = fingerprint
+        self._rebuild = rebuild
+        self._policy = AuditPolicy(audit)
+        self._counts = IdleCounts()
+        self._queue = IdleQueue(self._counts)
+        self._task: IdleTask | None = None
+        self._request_id: int | None = None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything is left to do."""
+        return self._task is not None or len(self._queue) > 0
+
+    def allowed(self, reuse: Reuse) -> Reuse:
+        """What a request allows, with the budget of its class where it names none."""
+        raised_by = self._policy.raised_by(self._class_of(reuse))
+        return replace(reuse, budget=raised_by) if raised_by and reuse.budget is None else reuse
+
+    def ended(self, request: GenerationRequest, root: bytes, result: GenerationResult) -> None:
+        """A request of somebody else is over."""
+        if not result.usage.reused_approximate:
+            return
+        audited = request.reuse.budget is None and self._policy.draws()  # who names a budget is answered for by himself
+        if self._rebuild or audited:
+            ids = result.token_ids[: self._policy.config.most_tokens] if audited else ()
+            self._queue.push(IdleTask(request, root, ids))
+
+    def begin(self) -> None:
+        """Nobody waits: run a request of the newest task, if there is one."""
+        while self._task is None and (task := self._queue.pop()) is not None:
+            try:
+                self._request_id = self._start(_request_of(task, self.allowed(task.request.reuse)))
+            except EngineError:
+                self._counts.dropped += 1
+            else:
+                self._task = task
+
+    def make_way(self) -> None:
+        """Somebody waits: take the running request back, and go on with it later."""
+        if self._task is not None and self._request_id is not None:
+            self._counts.interrupted += 1
+            self._cancel(self._request_id)
+            self._queue.push(self._task)
+            self._task = None
+
+    def take(self, output: Output) -> bool:
+        """Whether an output belongs to a request of its own."""
+        if self._task is None or output.id != self._request_id:
+            return False
+        if output.error is not None:
+            self._counts.dropped += 1
+            self._task = None
+        elif output.result is not None:
+            task, self._task = self._task, None
+            self._went(task, output.result)
+        return True
+
+    def forget(self) -> None:
+        """Leave everything that is left to do."""
+        if self._task is not None and self._request_id is not None:
+            self._cancel(self._request_id)
+        self._task = None
+        self._queue.clear()
+
+    def stats(self) -> IdleStats:
+        """One look at it."""
+        return IdleStats(len(self._queue) + (self._task is not None), replace(self._counts), self._policy.estimates())
+
+    def _went(self, task: IdleTask, result: GenerationResult) -> None:
+        """A task's request is over."""
+        if task.is_to_be_compared:
+            if result.usage.reused_approximate:
+                self._queue.push(replace(task, approximate=result.logprobs))
+            else:  # an exact run has come between
+                self._queue.push(replace(task, audited_ids=()))
+            return
+        self._counts.rebuilt += 1
+        self._counts.rebuilt_tokens += result.usage.recomputed
+        if task.approximate:
+            self._counts.audited += 1
+            self._policy.book(self._class_of(task.request.reuse), compare(result.logprobs, task.approximate))
+
+    def _class_of(self, reuse: Reuse) -> AuditClass:
+        return AuditClass(self._fingerprint, reuse.mode, reuse.edit_class)
+
+
+def _request_of(task: IdleTask, reuse: Reuse) -> GenerationRequest:
+    """The prompt once more: on KV that is taken over where that is to be compared, else exactly."""
+    ids = task.audited_ids
+    return replace(
+        task.request,
+        max_new_tokens=max(1, len(ids)),
+        forced_ids=ids,
+        logprobs=LIKELIEST if ids else None,
+        stop_ids=frozenset(),
+        stop=(),
+        deadline_s=None,
+        reuse=reuse if task.is_to_be_compared else EXACT,
+    )

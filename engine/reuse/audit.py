@@ -1,0 +1,183 @@
+"""How far answers on taken-over KV are from exact ones, and how much more is run again where they are too far."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.reuse.types import ReuseMode
+from engine.types import TokenLogprob
+
+LIKELIEST = 20
+"""Tokens whose probabilities are compared one by one; the others are one."""
+
+MOST_CLASSES = 64
+"""Classes that are told apart; later ones count as unnamed."""
+
+LEAST_REST = 1e-9
+"""Less than this is left to the others by no model; what is computed to be less is rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditConfig:
+    """Which approximate answers are audited and what follows; raises ValueError where the numbers make no sense.
+
+    share: of the approximate requests, drawn with `seed`. most_tokens: of an output that are compared. max_kl: of the
+    approximate distributions from the exact ones, the mean over tokens, in nats. min_agreement: the share of tokens at
+    which both have the same likeliest one. fewest_tokens: that are compared before the budget of a class is raised, by
+    `step_up`; after `calm_factor` times as many with at most half of either error it is lowered by `step_down`, never
+    below the mode's own. half_life: tokens after which an older comparison counts half.
+    """
+
+    share: float = 0.0
+    seed: int = 0
+    most_tokens: int = 64
+    max_kl: float = 0.01
+    min_agreement: float = 0.99
+    fewest_tokens: int = 256
+    calm_factor: int = 8
+    half_life: int = 4096
+    step_up: float = 0.05
+    step_down: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("share", "min_agreement", "step_up", "step_down"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must lie in [0, 1]")
+        for name in ("most_tokens", "fewest_tokens", "calm_factor", "half_life"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not self.max_kl > 0.0:  # a NaN fails too
+            raise ValueError(f"max_kl is {self.max_kl}; it must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditClass:
+    """Requests that are judged together: of one model, one mode, and one kind of edit as callers name it."""
+
+    fingerprint: str
+    mode: ReuseMode
+    edit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Of the same tokens on exact and on approximate KV; `kl` is the sum over them, in nats."""
+
+    num_tokens: int
+    num_agreed: int
+    kl: float
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEstimate:
+    """What is known of a class: the share of stored tokens that its requests run again beyond the mode's own, and the
+    running means of what was compared since that last changed.
+
+    num_tokens: of those means, older ones counting less.
+    """
+
+    raised_by: float
+    num_audits: int
+    num_tokens: float
+    kl: float
+    agreement: float
+
+
+def compare(exact: Sequence[TokenLogprob], approximate: Sequence[TokenLogprob]) -> Comparison:
+    """Of two runs of the same tokens with the LIKELIEST ones at each.
+
+    The divergence is that of the tokens that both runs name and of all others as one, which is the true one at most.
+    """
+    pairs = list(zip(exact, approximate, strict=True))
+    assert all(one.token_id == other.token_id and one.top and other.top for one, other in pairs), "of different runs"
+    agreed = sum(one.top[0][0] == other.top[0][0] for one, other in pairs)
+    return Comparison(len(pairs), agreed, sum(_divergence(dict(one.top), dict(other.top)) for one, other in pairs))
+
+
+def _divergence(exact: Mapping[int, float], approximate: Mapping[int, float]) -> float:
+    """KL(exact || approximate) of two maps of token ids to logarithms of probabilities."""
+    named = exact.keys() & approximate.keys()
+    total = sum(math.exp(exact[each]) * (exact[each] - approximate[each]) for each in named)
+    rest, other_rest = (
+        max(LEAST_REST, 1.0 - sum(math.exp(part[each]) for each in named)) for part in (exact, approximate)
+    )
+    return max(0.0, total + rest * math.log(rest / other_rest))
+
+
+class _Running:
+    """The running means of one class, and by how much its budget is raised."""
+
+    def __init__(self) -> None:
+        self.raised_by = 0.0
+        self.num_audits = 0
+        self._num_tokens = self._num_agreed = self._kl = 0.0
+
+    def add(self, found: Comparison, half_life: int) -> None:
+        """Take a comparison in."""
+        left = 0.5 ** (found.num_tokens / half_life)
+        self.num_audits += 1
+        self._num_tokens = self._num_tokens * left + found.num_tokens
+        self._num_agreed = self._num_agreed * left + found.num_agreed
+        self._kl = self._kl * left + found.kl
+
+    def raise_by(self, step: float) -> None:
+        """Change the budget; what was compared tells nothing of the new one."""
+        self.raised_by = min(1.0, max(0.0, self.raised_by + step))
+        self._num_tokens = self._num_agreed = self._kl = 0.0
+
+    def estimate(self) -> AuditEstimate:
+        """The means of nothing are those of a perfect match."""
+        count = self._num_tokens or 1.0
+        agreement = self._num_agreed / count if self._num_tokens else 1.0
+        return AuditEstimate(self.raised_by, self.num_audits, self._num_tokens, self._kl / count, agreement)
+
+
+class AuditPolicy:
+    """Draws the requests to audit, and moves the budget of each class of them. Not thread-safe."""
+
+    def __init__(self, config: AuditConfig) -> None:
+        self.config = config
+        self._random = random.Random(config.seed)  # a sample, no secret
+        self._classes: dict[AuditClass, _Running] = {}
+
+    def draws(self) -> bool:
+        """Whether the approximate request that has just ended is one of the sample."""
+        return self._random.random() < self.config.share
+
+    def raised_by(self, of: AuditClass) -> float:
+        """The share of stored tokens that requests of this class run again beyond the mode's own."""
+        known = self._classes.get(self._told_apart(of))
+        return 0.0 if known is None else known.raised_by
+
+    def book(self, of: AuditClass, found: Comparison) -> None:
+        """Take a comparison in; raise or lower the budget of its class where enough of them say so."""
+        own = self._classes.setdefault(self._told_apart(of), _Running())
+        own.add(found, self.config.half_life)
+        estimate = own.estimate()
+        if self._is_too_far(estimate):
+            own.raise_by(self.config.step_up)
+        elif own.raised_by and self._is_calm(estimate):
+            own.raise_by(-self.config.step_down)
+
+    def estimates(self) -> dict[AuditClass, AuditEstimate]:
+        """What is known of each class."""
+        return {of: own.estimate() for of, own in self._classes.items()}
+
+    def _told_apart(self, of: AuditClass) -> AuditClass:
+        """The class, or the unnamed one where there are too many names: callers choose them."""
+        if of in self._classes or len(self._classes) < MOST_CLASSES:
+            return of
+        return AuditClass(of.fingerprint, of.mode)
+
+    def _is_too_far(self, found: AuditEstimate) -> bool:
+        if found.num_tokens < self.config.fewest_tokens:
+            return False
+        return found.kl > self.config.max_kl or found.agreement < self.config.min_agreement
+
+    def _is_calm(self, found: AuditEstimate) -> bool:
+        if found.num_tokens < self.config.calm_factor * self.config.fewest_tokens:
+            return False
+        return found.kl <= self.config.max_kl / 2 and 1 - found.agreement <= (1 - self.config.min_agreement) / 2
