@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from hashlib import sha256
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, get_args
 
 import httpx
 import pytest
@@ -19,7 +20,7 @@ from agent_runtime.errors import CorruptModel, EditRefused, HunkError, NoConnect
 from agent_runtime.http.app import MAX_BODY_BYTES
 from agent_runtime.limits import MAX_FILE_BYTES
 from agent_runtime.merger import ModelTask, Watcher
-from agent_runtime.types import ApplyRequest
+from agent_runtime.types import ApplyRequest, ReuseName
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving
 
@@ -157,6 +158,26 @@ def test_scope_and_decide_reach_the_model() -> None:
         client.apply(ApplyRequest(FILE.encode(), BLOCK, prediction=MERGED, mode="model", scope="file", decide="score"))
     (request,) = merger.seen
     assert (request.scope, request.decide, request.prediction) == ("file", "score", MERGED)
+
+
+def test_the_mode_of_reuse_reaches_the_model_of_every_file_and_no_salt_but_ours(tmp_path: Path) -> None:
+    merger = ScriptedMerger(MERGED)
+    (tmp_path / "a.py").write_text(FILE)
+    patch = "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n-a = 1\n+a = 3\n b = 2\n"
+    ways: list[dict[str, Any]] = [
+        {"original": FILE, "edit": BLOCK},
+        {"path": "a.py", "edit": BLOCK},
+        {"files": [{"path": "a.py", "edit": BLOCK}]},
+        {"edit": patch},
+        {"edit": patch, "files": [{"path": "a.py", "original": FILE}]},
+    ]
+    with serving(merger, tmp_path) as url:
+        for way in ways:
+            assert post(url, way | {"mode": "model", "reuse": "turbo"}).json()["status"] == "merged"
+        assert post(url, ways[0] | {"mode": "model", "reuse": None}).status_code == 200
+        with Client(url) as client:
+            client.apply(ApplyRequest(FILE.encode(), BLOCK, mode="model", reuse="fast", salt="another tenant's"))
+    assert [(asked.reuse, asked.salt) for asked in merger.seen] == [("turbo", "")] * 5 + [(None, ""), ("fast", "")]
 
 
 @pytest.mark.parametrize("asks_to_write", [{"decide": "generate"}, {"mode": "model"}])
@@ -367,3 +388,6 @@ def test_a_problem_of_the_service_is_the_same_error_at_the_client() -> None:
 def test_the_api_describes_itself_with_an_example_that_works(url: str) -> None:
     schema = httpx.get(f"{url}/openapi.json").json()["components"]["schemas"]["ApplyBody"]
     assert post(url, schema["examples"][0]).json()["status"] == "merged"
+    assert set(next(one["enum"] for one in schema["properties"]["reuse"]["anyOf"] if "enum" in one)) == {
+        *get_args(ReuseName)
+    }

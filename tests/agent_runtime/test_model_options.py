@@ -94,3 +94,10 @@ def test_what_there_is_not_is_a_usage_error(arguments: list[str | Path], option:
     done = hunk_here(*arguments, option, value)
     assert done.exit_code == 2
     assert value in done.output
+
+
+def test_balanced_is_no_default_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_runtime.wiring.model_slot", lambda *_: pytest.fail("nothing is loaded"))
+    done = hunk_here("serve", "--reuse", "balanced")
+    assert isinstance(done.exception, BadRequest)
+    assert "use 'exact', or 'fast'" in str(done.exception)
