@@ -315,15 +315,32 @@ def test_what_is_forgotten_is_not_found(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_is_written_is_found_in_all_layers() -> None:
-    store = store_of(1000)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_what_is_written_is_found_in_all_layers(dtype: torch.dtype) -> None:
+    store = store_of(1000, dtype=dtype)
     kept = remembered(store, text(0, 400))
     (match,) = store.find(b"root", text(0, 400), 100)
     for layer in range(CONFIG.num_layers):
         assert torch.equal(store.keys[layer][match.slots], kept.keys[layer, 100:399])
         assert torch.equal(store.values[layer][match.slots], kept.values[layer, 100:399])
     store.check_integrity()
-    assert store.stats().num_bytes == 400 * TOKEN_BYTES
+    assert store.stats().num_bytes == 400 * TOKEN_BYTES // 2 * dtype.itemsize
+
+
+def test_keys_that_lie_apart_in_memory_are_written_as_they_are() -> None:
+    store = store_of(100)
+    both = torch.randn(30, 2 * CONFIG.num_kv_heads, CONFIG.head_dim).to(torch.bfloat16)
+    keys, values = both.chunk(2, dim=1)
+    slots = store.reserve(30)
+    assert slots is not None
+    scattered = np.random.default_rng(0).permutation(slots)
+    with torch.inference_mode():
+        store.write(scattered, 1, keys, values)
+    assert torch.equal(store.keys[1][scattered], keys)
+    assert torch.equal(store.values[1][scattered], values)
+    assert not store.keys[0].any()
+    with pytest.raises(AssertionError, match="as they are"):
+        store.write(slots, 1, keys.half(), values.half())
 
 
 def test_it_takes_as_many_tokens_as_its_bytes_hold() -> None:
