@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from engine.errors import EngineError
 from engine.reuse.store import DiskTier, SpanStore
+from engine.reuse.store.memory import SpanMemory
 from tests.engine.reuse.store.stores import (
     CONFIG,
     CPU,
@@ -341,6 +342,25 @@ def test_keys_that_lie_apart_in_memory_are_written_as_they_are() -> None:
     assert not store.keys[0].any()
     with pytest.raises(AssertionError, match="as they are"):
         store.write(slots, 1, keys.half(), values.half())
+
+
+@pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)])
+def test_torchs_own_copies_are_the_same_as_those_in_the_hosts_memory(device: torch.device) -> None:
+    if device.type == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    memories = [SpanMemory(CONFIG, torch.bfloat16, each, 40 * TOKEN_BYTES) for each in (CPU, device)]
+    memories[1]._rows = None
+    slots = np.random.default_rng(0).permutation(40)[:25]
+    for layer in range(CONFIG.num_layers):
+        keys, values = torch.randn(2, 25, CONFIG.num_kv_heads, CONFIG.head_dim).to(torch.bfloat16)
+        for memory in memories:
+            memory.write(slots, layer, keys.to(memory.device), values.to(memory.device))
+    first, second = (memory.payload(slots) for memory in memories)
+    assert first == second
+    for memory in memories:
+        memory.restore(slots[::-1].copy(), first)
+    assert memories[0].payload(np.arange(40)) == memories[1].payload(np.arange(40))
+    assert memories[0].payload(slots[::-1].copy()) == first
 
 
 def test_it_takes_as_many_tokens_as_its_bytes_hold() -> None:
