@@ -16,6 +16,7 @@ from engine.model import Decoder
 from engine.paging import KVPages, page_runs
 from engine.pass_rows import PassRows
 from engine.reuse import ReusePlan, plan_reuse
+from engine.reuse.lineage import Lineage
 from engine.reuse.recording import PassRecorder, Recording
 from engine.reuse.store import SpanStore
 from engine.scheduling import Sequence as ScheduledSequence
@@ -34,6 +35,7 @@ class KVReuse:
         self._model = model
         self._pool = pool
         self._scratch = Scratch()
+        self._lineage = Lineage()
         self._recordings: dict[int, Recording] = {}
 
     def take_over(self, pages: KVPages, sequence: ScheduledSequence, num_cached: int) -> ReusePlan | None:
@@ -44,7 +46,7 @@ class KVReuse:
         try:
             token_ids = np.array(sequence.token_ids, dtype=np.uint32)
             matches = self.store.find(sequence.root, token_ids, num_cached)
-            plan = plan_reuse(len(token_ids), num_cached, matches, sequence.reuse)
+            plan = plan_reuse(len(token_ids), num_cached, matches, sequence.reuse, self._lineage)
             if not plan.placed:
                 return None
             self._place(pages, sequence.id, plan)
@@ -90,15 +92,14 @@ class KVReuse:
     def forget(self) -> None:
         """Drop every sequence and all that is stored."""
         self._recordings.clear()
+        self._lineage.forget()
         self.store.forget()
 
     def _recording(self, sequence: ScheduledSequence) -> Recording:
         return self._recordings.setdefault(sequence.id, Recording(self.store))
 
     def _enter(self, sequence: ScheduledSequence, recording: Recording) -> None:
-        plan = sequence.plan
-        num_exact, generation = (len(sequence.token_ids), 0) if plan is None else (plan.num_exact, plan.generation)
-        recording.enter(sequence.root, sequence.token_ids, num_exact, generation)
+        recording.enter(sequence.root, sequence.token_ids, sequence.plan, self._lineage)
 
     @torch.inference_mode()
     def _place(self, pages: KVPages, sequence_id: int, plan: ReusePlan) -> None:

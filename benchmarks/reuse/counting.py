@@ -19,12 +19,16 @@ from benchmarks.reuse.prompts import Prompts
 from benchmarks.reuse.sessions import Message, Session
 from engine.paging import KVPages, root_key
 from engine.reuse import PromptSegment, RecomputeReason, Reuse, ReuseMode, ReusePlan, plan_reuse
+from engine.reuse.lineage import Lineage
 from engine.reuse.recording import Recording
 from engine.reuse.store import SpanIndex, SpanStore
 
 PAGE_SIZE = 32
 NUM_PAGES = 2 * 16_384 // PAGE_SIZE
 """Those of an engine as it is by default: two prompts of the longest."""
+
+ALL = 1 << 30
+"""Idle time for any prompt."""
 
 NUM_SLOTS = 65_536
 """Tokens in the span store: 0.8 GB for the 0.5B model, 1.9 GB for the 1.5B one."""
@@ -54,6 +58,7 @@ class Books:
         self.num_pages = num_pages
         self._pages = KVPages(num_pages, page_size)
         self._index = SpanIndex(num_slots)
+        self._lineage = Lineage()
         self._num_sequences = 0
 
     def turn(
@@ -78,9 +83,14 @@ class Books:
         by_reason: dict[RecomputeReason, int] = {"changed": len(run)} if plan is None else dict(plan.by_reason)
         return TurnCount(len(prompt), num_cached, reused, len(run), by_reason)
 
-    def rebuild(self, segments: Sequence[PromptSegment], salt: str = "") -> int:
-        """Run a prompt exactly, as the engine does while nobody waits; returns the tokens that this takes."""
-        return self.turn(segments, "exact", salt=salt).recomputed
+    def rebuild(self, segments: Sequence[PromptSegment], most: int, salt: str = "") -> int:
+        """Run up to `most` tokens of a prompt exactly, as the engine does while nobody waits; returns how many it ran.
+
+        What an interrupted run has computed stays: the next one goes on from there.
+        """
+        prompt = [token for segment in segments for token in segment.token_ids]
+        num_cached = self._pages.num_cached(prompt, root_key(b"", salt, None))
+        return self.turn([PromptSegment(prompt[: num_cached + most])], "exact", salt=salt).recomputed
 
     def check_integrity(self) -> None:
         """The books add up."""
@@ -91,25 +101,27 @@ class Books:
         self, segments: Sequence[PromptSegment], prompt: list[int], num_cached: int, root: bytes, mode: ReuseMode
     ) -> ReusePlan | None:
         matches = self._index.find(root, np.array(prompt, np.uint32), num_cached)
-        plan = plan_reuse(len(prompt), num_cached, matches, Reuse.of(segments, mode))
+        plan = plan_reuse(len(prompt), num_cached, matches, Reuse.of(segments, mode), self._lineage)
         return plan if plan.placed else None
 
     def _record(self, root: bytes, token_ids: list[int], positions: list[int], plan: ReusePlan | None) -> None:
         recording = Recording(cast(SpanStore, self._index))  # of a store, it uses what the index has
         recording.reserve(len(positions))
         recording.keep(positions)
-        num_exact, generation = (len(token_ids), 0) if plan is None else (plan.num_exact, plan.generation)
-        recording.enter(root, token_ids, num_exact, generation)
+        recording.enter(root, token_ids, plan, self._lineage)
         recording.give_back()
 
 
 @dataclass(slots=True)
 class SessionCount:
-    """One session's turns in one mode; `rebuilt`: tokens run between the turns, where there was `idle` time."""
+    """One session's turns in one mode.
+
+    idle: tokens that the engine has time for between two turns, while tools run; rebuilt: how many it ran.
+    """
 
     session: str
     mode: str
-    idle: bool = False
+    idle: int = 0
     turns: list[TurnCount] = field(default_factory=list)
     rebuilt: int = 0
 
@@ -157,13 +169,13 @@ def prompts_of(session: Session, prompts: Prompts, limits: Limits = WINDOW) -> l
 
 
 def count(
-    name: str, made: Sequence[Prompt], mode: ReuseMode, books: Books, *, salt: str = "", rebuilds: bool = False
+    name: str, made: Sequence[Prompt], mode: ReuseMode, books: Books, *, salt: str = "", idle: int = 0
 ) -> SessionCount:
-    """Replay a session's prompts; with `rebuilds` each is run exactly, too, before the next one comes."""
-    found = SessionCount(name, mode, rebuilds)
+    """Replay a session's prompts; between two turns up to `idle` tokens of what was taken over are run exactly."""
+    found = SessionCount(name, mode, idle)
     for prompt in made:
         turn = books.turn(prompt.segments, mode, prompt.answer_ids, salt)
         found.turns.append(replace(turn, new=prompt.new, compacted=prompt.compacted))
-        if rebuilds:
-            found.rebuilt += books.rebuild([*prompt.segments, PromptSegment(prompt.answer_ids)], salt)
+        if idle and turn.reused:
+            found.rebuilt += books.rebuild([*prompt.segments, PromptSegment(prompt.answer_ids)], idle, salt)
     return found

@@ -9,13 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.reuse.lineage import Lineage
 from engine.reuse.types import Match, RecomputeReason, Reuse
 
 FEWEST_TOKENS = 8
 """A shorter match is run: what it saves is less than what a wrong context does."""
 
 MAX_GENERATION = 3
-"""KV that stands on this many takings over is not taken over again but run."""
+"""A prompt that would take over KV of this generation takes nothing over: it is run exactly, and all is exact again.
+
+To run the old tokens alone would not help: what they look back on makes them as old at once.
+"""
 
 _REASONS: tuple[RecomputeReason, ...] = ("changed", "segment", "budget", "asked", "tail")
 
@@ -27,7 +31,7 @@ class ReusePlan:
     num_exact: tokens up to here are exact once they are run: the prefix that was cached, and what follows it up to the
     first token that is taken over. placed: what is taken over, ascending; none of it overlaps. pending: positions of
     the tokens that are run, ascending, the last one among them. by_reason: those by why. generation: that of what is
-    run behind `num_exact`.
+    run behind `num_exact`: of what it looks back on, or one more where that has missed a change.
     """
 
     num_exact: int
@@ -42,19 +46,25 @@ class ReusePlan:
         return sum(len(each.slots) for each in self.placed)
 
 
-def plan_reuse(num_tokens: int, num_cached: int, matches: Sequence[Match], reuse: Reuse) -> ReusePlan:
+def plan_reuse(
+    num_tokens: int, num_cached: int, matches: Sequence[Match], reuse: Reuse, lineage: Lineage | None = None
+) -> ReusePlan:
     """Plan a prompt of `num_tokens`, of which the first `num_cached` have exact KV.
 
     `matches` ascend, do not overlap and lie behind the exact prefix, all but the last token at most. Every token is
-    cached, placed or pending; with a budget of 1 all behind the prefix are pending, which is a full prefill.
+    cached, placed or pending; with a budget of 1 all behind the prefix are pending, which is a full prefill. `lineage`
+    tells where two matches meet that met in an earlier prompt.
     """
-    matches = [each for each in matches if len(each.slots) >= FEWEST_TOKENS and each.generation < MAX_GENERATION]
+    matches = [each for each in matches if len(each.slots) >= FEWEST_TOKENS]
+    if any(each.generation >= MAX_GENERATION for each in matches):
+        matches = []
+    changes = _changes(num_cached, matches, lineage or Lineage())
     why = np.full(num_tokens, -1, dtype=np.int8)
     why[num_cached:] = _REASONS.index("changed")
     for match in matches:
         why[match.start : match.end] = -1
     if reuse.mode == "fast":
-        _mark(why, _rest_of_segments(num_tokens, num_cached, matches, reuse.segment_ends), "segment")
+        _mark(why, _rest_of_segments(num_tokens, changes, reuse.segment_ends), "segment")
     _mark(why, [(max(first, num_cached), max(end, num_cached)) for first, end in reuse.recompute], "asked")
     if reuse.budget:
         _spend(why, reuse.budget)
@@ -67,37 +77,45 @@ def plan_reuse(num_tokens: int, num_cached: int, matches: Sequence[Match], reuse
         placed=placed,
         pending=pending,
         by_reason={reason: int(count) for reason, count in zip(_REASONS, counts, strict=True) if count},
-        generation=1 + max((each.generation for each in placed), default=-1),
+        generation=max((each.generation for each in placed), default=0) + bool(placed and changes),
     )
 
 
-def _rest_of_segments(
-    num_tokens: int, num_cached: int, matches: Sequence[Match], ends: Sequence[int]
-) -> list[tuple[int, int]]:
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Before the match that starts at `end` something is new, [start, end), or gone (then the two are equal)."""
+
+    start: int
+    end: int
+
+
+def _changes(num_cached: int, matches: Sequence[Match], lineage: Lineage) -> list[_Change]:
+    """Where the matches have missed something: what no match covers, and where two meet that had not met before.
+
+    Behind the last match nothing was missed.
+    """
+    found = []
+    end, before = num_cached, None
+    for match in matches:
+        if match.start > end or not lineage.goes_on(before, match):
+            found.append(_Change(end, match.start))
+        end, before = match.end, match
+    return found
+
+
+def _rest_of_segments(num_tokens: int, changes: Sequence[_Change], ends: Sequence[int]) -> list[tuple[int, int]]:
     """From each change to the end of the segment that it ends in: there stand conclusions about it.
 
-    A change is what no match covers, and the place of a deletion, where two matches meet that stood apart or in
-    different prompts; on a segment's border a deletion changes neither side.
+    On a segment's border a deletion changes neither side.
     """
     borders = {0, *ends}
     ranges = []
-    changed_to, before = num_cached, None
-    for match in matches:
-        is_hole = match.start > changed_to
-        is_seam = not _goes_on(before, match)
-        if is_hole or (is_seam and match.start not in borders):
-            last_changed = match.start - 1 if is_hole else match.start
-            place = bisect_right(ends, last_changed)
-            ranges.append((match.start, ends[place] if place < len(ends) else num_tokens))
-        changed_to, before = match.end, match
+    for change in changes:
+        is_new = change.end > change.start
+        if is_new or change.end not in borders:
+            place = bisect_right(ends, change.end - 1 if is_new else change.end)
+            ranges.append((change.end, ends[place] if place < len(ends) else num_tokens))
     return ranges
-
-
-def _goes_on(before: Match | None, match: Match) -> bool:
-    """Whether nothing was deleted before a match; behind the cached prefix, whether it keeps its place."""
-    if before is None:
-        return match.source == match.start
-    return match.record == before.record and match.source == before.source + len(before.slots)
 
 
 def _mark(why: NDArray[np.int8], ranges: Sequence[tuple[int, int]], reason: RecomputeReason) -> None:

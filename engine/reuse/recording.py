@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.batch import runs_of
+from engine.reuse.lineage import Lineage
+from engine.reuse.planning import ReusePlan
 from engine.reuse.store import SpanStore
 
 RESERVED = 64
@@ -52,10 +54,20 @@ class Recording:
         self._store.give_back(np.array(self._spare + self._slots, dtype=np.int64))
         self._positions, self._slots, self._spare = [], [], []
 
-    def enter(self, root: bytes, token_ids: Sequence[int], num_exact: int, generation: int) -> None:
-        """Let what was kept be found: up to `num_exact` as exact, behind it as of this generation."""
+    def enter(self, root: bytes, token_ids: Sequence[int], plan: ReusePlan | None, lineage: Lineage) -> None:
+        """Let what was kept be found: as exact, or, where a plan took KV over before it, as of that plan's generation.
+
+        `lineage` is told how the prompt was put together.
+        """
+        num_exact, generation = (len(token_ids), 0) if plan is None else (plan.num_exact, plan.generation)
+        record = self._enter(root, token_ids, num_exact, generation)
+        if plan is not None:
+            lineage.add(plan.placed, record, [] if record is None else runs_of(self._positions))
+        self._positions, self._slots = [], []
+
+    def _enter(self, root: bytes, token_ids: Sequence[int], num_exact: int, generation: int) -> int | None:
         if not self._positions:
-            return
+            return None
         ids = np.array(token_ids, dtype=np.uint32)
         slots = dict(zip(self._positions, self._slots, strict=True))
         record = self._store.new_record()
@@ -65,7 +77,7 @@ class Recording:
                 if start < stop:
                     own = np.array([slots[position] for position in range(start, stop)], dtype=np.int64)
                     self._store.enter(root, ids[start:stop], own, tainted, start, record)
-        self._positions, self._slots = [], []
+        return record
 
 
 class PassRecorder:

@@ -79,7 +79,7 @@ class Match:
 
     source: where the first of them stood in the prompt that it was stored of. record: which prompt that was; matches
     of one record that keep their distance saw one another. generation: 0 where the stored KV is what a full prefill
-    computed; n where it looked back on KV that was taken over, of generation n - 1 at most.
+    computed; n where it looked back on KV that was taken over and had missed n changes.
     """
 
     start: int

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.errors import RequestError
 from engine.reuse import Match, PromptSegment, Reuse, ReuseMode, plan_reuse
+from engine.reuse.lineage import Lineage
 from engine.reuse.planning import FEWEST_TOKENS, MAX_GENERATION
 
 
@@ -64,6 +65,8 @@ def test_every_token_is_cached_taken_over_or_run(prompt: tuple[int, int, list[Ma
             assert slot == known
             assert part.source + at == whole.source + part.start + at - whole.start
             assert part.generation == whole.generation < MAX_GENERATION
+    if any(each.generation == MAX_GENERATION and len(each.slots) >= FEWEST_TOKENS for each in found):
+        assert not placed, "the prompt is run exactly"
     if reuse.budget == 1.0:
         assert not any(position > plan.pending[0] for position in placed)
     for first, end in reuse.recompute:  # what is exact already is not run again
@@ -112,12 +115,54 @@ def test_without_segments_all_behind_a_change_is_run() -> None:
     assert (plan.num_exact, plan.num_placed) == (0, 40)  # whoever stored it may have had another prompt
 
 
-def test_short_matches_and_old_generations_are_run() -> None:
+def test_short_matches_are_run() -> None:
     short = match(10, 10 + FEWEST_TOKENS - 1)
-    old = match(50, 80, generation=MAX_GENERATION)
-    plan = plan_reuse(101, 0, [short, old, match(80, 100, generation=MAX_GENERATION - 1)], Reuse("turbo"))
+    plan = plan_reuse(101, 0, [short, match(80, 100)], Reuse("turbo"))
     assert ranges(plan.pending) == [(0, 80), (100, 101)]
-    assert plan.generation == MAX_GENERATION
+
+
+def test_what_has_missed_too_many_changes_is_not_taken_over_at_all() -> None:
+    old = match(50, 80, generation=MAX_GENERATION)
+    plan = plan_reuse(101, 0, [match(0, 40), old], Reuse("turbo"))
+    assert (plan.num_placed, plan.num_exact, plan.generation) == (0, 101, 0)
+
+
+def test_a_generation_counts_changes_and_not_turns() -> None:
+    """A change makes KV one generation older; what follows in later turns, with nothing new before it, does not."""
+    lineage = Lineage()
+    changed = plan_reuse(101, 0, [match(0, 40), match(43, 100, 41)], Reuse("turbo"), lineage)
+    assert changed.generation == 1
+    lineage.add(changed.placed, 1, [(40, 43), (100, 110)])
+    found = [match(0, 40), match(40, 43 + 5, 40, 1, 1), match(48, 100, 46), match(100, 110, 100, 1, 1)]
+    assert plan_reuse(121, 0, found, Reuse("turbo"), lineage).generation == 2, "that is another prompt"
+    found = [match(0, 40), match(43, 100, 41), match(100, 110, 100, 1, 1)]
+    assert plan_reuse(121, 0, found, Reuse("turbo"), lineage).generation == 2, "the changed tokens are lost"
+    long = plan_reuse(151, 0, [match(0, 40), match(60, 140, 41)], Reuse("turbo"), lineage)
+    lineage.add(long.placed, 2, [(40, 60), (140, 160)])
+    found = [match(0, 40), match(40, 60, 40, 2, 1), match(60, 140, 41), match(140, 160, 140, 2, 1)]
+    again = plan_reuse(181, 0, found, Reuse("fast", (30, 100, 160)), lineage)
+    assert again.generation == 1
+    assert ranges(again.pending) == [(160, 181)]
+    moved = plan_reuse(181, 0, [*found[:3], match(140, 150, 150, 2, 1)], Reuse("fast", (30, 100, 160)), lineage)
+    assert moved.generation == 2
+
+
+def test_behind_the_cached_prefix_a_place_in_an_earlier_prompt_is_kept_too() -> None:
+    lineage = Lineage()
+    lineage.add([match(20, 80, 10)], None, [])
+    kept = plan_reuse(101, 20, [match(20, 80, 10)], Reuse("fast", (60,)), lineage)
+    assert (kept.generation, ranges(kept.pending)) == (0, [(80, 101)])
+    other = plan_reuse(101, 20, [match(20, 80, 11)], Reuse("fast", (60,)), lineage)
+    assert (other.generation, ranges(other.pending)) == (1, [(20, 60), (80, 101)])
+
+
+def test_only_the_last_prompts_are_remembered() -> None:
+    lineage = Lineage(most=2)
+    for record in (5, 6, 7):
+        lineage.add([match(20, 80, 10, record)], None, [])
+    assert [lineage.goes_on(None, match(20, 80, 10, record)) for record in (5, 6, 7)] == [False, True, True]
+    lineage.forget()
+    assert not lineage.goes_on(None, match(20, 80, 10, 7))
 
 
 def test_the_budget_goes_to_what_follows_changes_most_closely() -> None:
