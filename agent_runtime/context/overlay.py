@@ -66,17 +66,16 @@ def unsaid(
         for first, end, told, want in _groups(said, wanted)
         if applied(old, told, first, end) != applied(old, want, first, end)
     ]
-    holding = [edit for edit in said if not any(change.covers(edit) for change in changes)]
     joined: list[LineEdit] = []
     for change in changes:
         last = joined[-1] if joined else None
         near = last is not None and change.first - last.end <= 2 * context
-        if last is not None and near and not any(last.end <= edit.first < change.first for edit in holding):
+        if last is not None and near and not any(last.end <= edit.first < change.first for edit in said):
             lines = (*last.lines, *old[last.end : change.first], *change.lines)
             joined[-1] = LineEdit(last.first, change.end, lines)
         else:
             joined.append(change)
-    return tuple(_widened(old, edit, [*holding, *joined], context) for edit in joined)
+    return tuple(_widened(old, edit, [*said, *joined], context) for edit in joined)
 
 
 def after(said: Sequence[LineEdit], more: Sequence[LineEdit]) -> tuple[LineEdit, ...]:

@@ -164,6 +164,29 @@ def test_a_rewritten_history_loses_no_note(smollm2: RealModel) -> None:
     assert text_of(smollm2, short).rindex("return x + 2000") > text_of(smollm2, short).index("Summary.")
 
 
+def test_a_turn_that_is_asked_again_has_the_clock_and_the_notes_of_now(smollm2: RealModel) -> None:
+    own = session(smollm2)
+    own.turn(FILES, (), "One?", "balanced")
+    own.turn({**FILES, "a.py": A2}, said("One?", "Yes."), "Two?", "balanced", clock="10:00\n")
+    again = own.turn({**FILES, "a.py": A2.replace("2000", "3000")}, said("One?", "Yes."), "Two?", "balanced")
+    assert "10:00" not in text_of(smollm2, again)
+    assert "return x + 2000" not in text_of(smollm2, again)
+    assert text_of(smollm2, again).count("return x + 3000") == 1
+
+
+def test_behind_what_broke_the_prefix_files_are_written_anew(smollm2: RealModel) -> None:
+    other = A.replace("function", "other")
+    own = session(smollm2)
+    assert own.turn({"a.py": A, "c.py": other}, (), "One?", "balanced").order == ("a.py", "c.py")
+    edited = other.replace("return x + 20", "return x + 2000")
+    second = own.turn({"a.py": A, "c.py": edited}, said("One?", "Yes."), "Two?", "balanced")
+    assert second.noted == ("c.py",)
+    third = own.turn({"c.py": edited}, said("One?", "Yes.", "Two?", "No."), "Three?", "balanced")
+    assert third.rebased == ("c.py",)
+    assert edited in text_of(smollm2, third)
+    assert "supersedes lines" not in text_of(smollm2, third)
+
+
 def read_back(prompt_text: str) -> dict[str, str]:
     """The files as a reader has them who puts every note in its place."""
     files: dict[str, dict[int, str]] = {}
