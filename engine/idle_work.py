@@ -72,7 +72,7 @@ class IdleWork:
         """Nobody waits: run a request of the newest task, if there is one."""
         while self._task is None and (task := self._queue.pop()) is not None:
             try:
-                self._request_id = self._start(_request_of(task, self.allowed(task.request.reuse)))
+                self._request_id = self._start(_request_of(task))
             except EngineError:
                 self._counts.dropped += 1
             else:
@@ -127,7 +127,7 @@ class IdleWork:
         return AuditClass(self._fingerprint, reuse.mode, reuse.edit_class)
 
 
-def _request_of(task: IdleTask, reuse: Reuse) -> GenerationRequest:
+def _request_of(task: IdleTask) -> GenerationRequest:
     """The prompt once more: on KV that is taken over where that is to be compared, else exactly."""
     ids = task.audited_ids
     return replace(
@@ -138,5 +138,5 @@ def _request_of(task: IdleTask, reuse: Reuse) -> GenerationRequest:
         stop_ids=frozenset(),
         stop=(),
         deadline_s=None,
-        reuse=reuse if task.is_to_be_compared else EXACT,
+        reuse=task.request.reuse if task.is_to_be_compared else EXACT,
     )
