@@ -8,11 +8,11 @@ engine, one after the other. Tokens are counted over all turns by the engine's o
     turbo      and all unchanged tokens
     balanced   the exact prefix of a prompt that keeps files as they were and has notes on what changed
 
-`fast` and `turbo` are counted twice: with time between the turns, while tools run, in which the engine runs the prompt
-exactly, and without any. The same is counted of turns around one edit in a context of 6,000 tokens. Unless
-`--count-only`, a sample of both is timed: to the first token, cold, behind the exact prefix and in each mode, with
-peers on the same prompts. What it does to answers is measured by `benchmarks.reuse.quality`: here with `--probes`, or
-taken over from its JSON with `--quality`.
+`fast` and `turbo` are counted with time between the turns, while tools run, in which the engine runs exactly what it
+took over: as much as it needs, as much as 2,048 tokens take, none. The same is counted of turns around one edit in a
+context of 6,000 tokens. Unless `--count-only`, a sample of both is timed: to the first token, cold, behind the exact
+prefix and in each mode, with peers on the same prompts. What reuse does to answers is measured by
+`benchmarks.reuse.quality`: from here with `--probes`, or taken over from its JSON with `--quality`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from agent_runtime.models.model_tokenizer import open_tokenizer
 from agent_runtime.models.settings import ModelSettings
 from benchmarks.machine import describe
 from benchmarks.reuse.contest import hold
-from benchmarks.reuse.counting import Books, Prompt, SessionCount, count, prompts_of
+from benchmarks.reuse.counting import ALL, Books, Prompt, SessionCount, count, prompts_of
 from benchmarks.reuse.edit_counting import count_edits
 from benchmarks.reuse.pairs import edit_pairs
 from benchmarks.reuse.prompts import Prompts
@@ -43,6 +43,9 @@ from benchmarks.reuse.tables import count_tables, edit_table, time_tables
 MODES = ("exact", "balanced", "fast", "turbo")
 SESSION_MODES = ("exact", "fast", "turbo")
 """Those in which prompts are as they were recorded."""
+
+IDLE = (ALL, 2_048, 0)
+"""Tokens that there is time for between two turns: 2,048 are two seconds with the 0.5B model on two cores."""
 
 COUNTED_PAIRS = 40
 """Edits of each source that are counted."""
@@ -57,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(describe(), flush=True)
     load_at_start = os.getloadavg()[0]
     try:
-        prompts = Prompts(open_tokenizer(options.model, ModelSettings.from_env(os.environ)))
         found = load(options.session)
+        prompts = Prompts(open_tokenizer(options.model, ModelSettings.from_env(os.environ)))
     except BadFile as error:
         print(error, file=sys.stderr)
         sys.exit(2)
@@ -86,9 +89,9 @@ def _count(made: Mapping[str, Sequence[Prompt]], modes: Sequence[Any]) -> list[S
     """Every session in every mode; exactness gains nothing from time between turns."""
     counts = []
     for mode in modes:
-        for idle in (False,) if mode == "exact" else (True, False):
+        for idle in (0,) if mode == "exact" else IDLE:
             books = Books()
-            counts += [count(name, prompts, mode, books, rebuilds=idle) for name, prompts in made.items()]
+            counts += [count(name, prompts, mode, books, idle=idle) for name, prompts in made.items()]
     return counts
 
 

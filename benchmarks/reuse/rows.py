@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.reuse.counting import SessionCount
+from benchmarks.reuse.counting import ALL, SessionCount
 from benchmarks.reuse.edit_counting import EditCount
 from benchmarks.reuse.timing import COLD, LAST, PairTimes
 
@@ -26,7 +26,7 @@ def count_totals(counts: Sequence[SessionCount]) -> list[Row]:
     """A row for each mode, over all sessions."""
     exact = [each for each in counts if each.mode == "exact"]
     prefix = sum(each.total("recomputed") for each in exact) if exact else None
-    groups: dict[tuple[str, bool], list[SessionCount]] = {}
+    groups: dict[tuple[str, int], list[SessionCount]] = {}
     for each in counts:
         groups.setdefault((each.mode, each.idle), []).append(each)
     return [_row("all", found, prefix) for found in groups.values()]
@@ -151,14 +151,15 @@ def summarise(
 
 
 def count_summary(counts: Sequence[SessionCount]) -> Row:
-    """By mode, over all sessions; what holds without idle time between turns stands under a key of its own."""
+    """By mode, over all sessions, with idle time between turns; with less or none under keys of their own."""
     summary: Row = {}
     for row in count_totals(counts):
         kept = {key: row[key] for key in row if key not in ("session", "mode", "idle")}
-        if row["idle"] or row["mode"] == "exact":
-            summary.setdefault(row["mode"], {}).update(kept)
+        own = summary.setdefault(row["mode"], {})
+        if row["idle"] == ALL or row["mode"] == "exact":
+            own.update(kept)
         else:
-            summary.setdefault(row["mode"], {})["without_idle"] = kept
+            own[f"idle_{row['idle']}_tokens"] = kept
     return summary
 
 

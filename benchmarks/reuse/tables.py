@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.engine.tables import number, table
-from benchmarks.reuse.counting import SessionCount
+from benchmarks.reuse.counting import ALL, SessionCount
 from benchmarks.reuse.edit_counting import EditCount
 from benchmarks.reuse.rows import Row, count_rows, count_totals, edit_totals, time_totals
 from benchmarks.reuse.timing import PairTimes
@@ -107,7 +107,9 @@ def _sessions(rows: Sequence[Row]) -> str:
 
 
 def _mode(row: Row) -> str:
-    return str(row["mode"]) if row["idle"] or row["mode"] == "exact" else f"{row['mode']}, no idle time"
+    if row["mode"] == "exact" or row["idle"] == ALL:
+        return str(row["mode"])
+    return f"{row['mode']}, idle {row['idle']:,}" if row["idle"] else f"{row['mode']}, never idle"
 
 
 def _share(value: float | None) -> str:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.reuse.counting import Books, Prompt, count
+from benchmarks.reuse.counting import ALL, Books, Prompt, count
 from engine.core import EngineCore
 from engine.reuse import PromptSegment, Reuse, ReuseMode
 from tests.engine.cores import tiny_model
@@ -67,11 +67,17 @@ def test_the_count_is_that_of_an_engine(mode: ReuseMode, num_pages: int) -> None
 
 def test_with_time_between_the_turns_all_but_what_is_new_is_exact() -> None:
     prompts = conversation(Random("idle"), 12)
-    idle = count("a", prompts, "turbo", Books(600, NUM_SLOTS, PAGE_SIZE), rebuilds=True)
+    idle = count("a", prompts, "turbo", Books(600, NUM_SLOTS, PAGE_SIZE), idle=ALL)
     exact = count("a", prompts, "exact", Books(600, NUM_SLOTS, PAGE_SIZE))
     assert [turn.cached for turn in idle.turns] == [turn.cached for turn in exact.turns]
     assert idle.rebuilt >= idle.total("reused") > 0
     assert idle.total("recomputed") < exact.total("recomputed")
+
+
+def test_time_for_a_part_computes_that_part() -> None:
+    segments = [PromptSegment(random_ids(Random("part"), 100))]
+    books = Books(600, NUM_SLOTS, PAGE_SIZE)
+    assert [books.rebuild(segments, 40) for _ in range(4)] == [40, 40, 20, 1]  # the last token is run in any case
 
 
 def test_tenants_share_nothing() -> None:

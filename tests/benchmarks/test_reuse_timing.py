@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.peers.jobs import Answer, Job
 from benchmarks.reuse.contest import sampled_turns
-from benchmarks.reuse.counting import Books, Prompt, count
+from benchmarks.reuse.counting import ALL, Books, Prompt, count
 from benchmarks.reuse.edit_counting import count_edits
 from benchmarks.reuse.ours import ReuseOurs
 from benchmarks.reuse.pairs import EditPair, edit_pairs
@@ -95,7 +95,7 @@ def test_the_summary_has_the_names_that_were_agreed() -> None:
     pair = tiny_pair()
     (times,) = measure(InProcess(), [], [pair], MODES, rounds=1)  # type: ignore[arg-type]
     session = [Prompt(list(pair.first), [1, 2], 0, compacted=False), Prompt(list(pair.second), [], 3, compacted=True)]
-    counts = [count("s", session, mode, Books(), rebuilds=mode == "fast") for mode in ("exact", "fast")]
+    counts = [count("s", session, mode, Books(), idle=ALL if mode == "fast" else 0) for mode in ("exact", "fast")]
     edits = count_edits([pair], MODES)
     (turn,) = sampled_turns({"s": session}, 1, 0)
     (session_times,) = measure(InProcess(), [], [turn], ("fast",), rounds=1)  # type: ignore[arg-type]
