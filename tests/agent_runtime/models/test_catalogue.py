@@ -7,7 +7,7 @@ import re
 import pytest
 
 from agent_runtime.errors import UnknownModel
-from agent_runtime.models.catalogue import CATALOGUE, CatalogueEntry, find
+from agent_runtime.models.catalogue import CATALOGUE, CatalogueEntry, find, session_reuse
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
@@ -42,3 +42,8 @@ def test_name_near_nothing_tells_them_all(name: str) -> None:
     with pytest.raises(UnknownModel) as caught:
         find(name)
     assert all(entry.name in str(caught.value) for entry in CATALOGUE)
+
+
+def test_sessions_follow_changes_as_was_measured_for_the_model() -> None:
+    assert session_reuse("qwen2.5-coder-0.5b") == "fast"
+    assert session_reuse("models/of-somebody-else") == "exact"
