@@ -21,6 +21,11 @@ MAX_GENERATION = 3
 To run the old tokens alone would not help: what they look back on makes them as old at once.
 """
 
+LEAST_SAVED = 0.5
+"""Share of the tokens behind the exact prefix that must be taken over, or none is: behind the first one that is, all
+that is run is approximate and never shared, which later turns pay for. On recorded sessions without idle time between
+the turns, 523 prompts of 5.4 million tokens, `fast` ran more than an exact prefix cache without this rule."""
+
 _REASONS: tuple[RecomputeReason, ...] = ("changed", "segment", "budget", "asked", "tail")
 
 
@@ -65,6 +70,8 @@ def plan_reuse(
         why[match.start : match.end] = -1
     if reuse.mode == "fast":
         _mark(why, _rest_of_segments(num_tokens, changes, reuse.segment_ends), "segment")
+    if np.count_nonzero(why[num_cached:] < 0) < LEAST_SAVED * (num_tokens - num_cached):
+        why[num_cached:] = _REASONS.index("changed")
     _mark(why, [(max(first, num_cached), max(end, num_cached)) for first, end in reuse.recompute], "asked")
     if reuse.budget:
         _spend(why, reuse.budget)

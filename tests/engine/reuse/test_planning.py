@@ -104,21 +104,28 @@ def test_two_prompts_that_meet_within_a_segment_are_a_change() -> None:
 
 
 def test_what_keeps_its_place_behind_the_cached_prefix_is_unchanged() -> None:
-    assert ranges(plan_reuse(101, 20, [match(20, 100)], Reuse("fast", (60,))).pending) == [(100, 101)]
-    moved = plan_reuse(101, 20, [match(20, 100, 25)], Reuse("fast", (60,)))
-    assert ranges(moved.pending) == [(20, 60), (100, 101)]
+    assert ranges(plan_reuse(101, 20, [match(20, 100)], Reuse("fast", (50,))).pending) == [(100, 101)]
+    moved = plan_reuse(101, 20, [match(20, 100, 25)], Reuse("fast", (50,)))
+    assert ranges(moved.pending) == [(20, 50), (100, 101)]
 
 
 def test_without_segments_all_behind_a_change_is_run() -> None:
-    plan = plan_reuse(101, 0, [match(0, 40), match(43, 100, 41)], Reuse("fast"))
-    assert ranges(plan.pending) == [(40, 101)]
-    assert (plan.num_exact, plan.num_placed) == (0, 40)  # whoever stored it may have had another prompt
+    plan = plan_reuse(101, 0, [match(0, 60), match(63, 100, 61)], Reuse("fast"))
+    assert ranges(plan.pending) == [(60, 101)]
+    assert (plan.num_exact, plan.num_placed) == (0, 60)  # whoever stored it may have had another prompt
 
 
 def test_short_matches_are_run() -> None:
     short = match(10, 10 + FEWEST_TOKENS - 1)
-    plan = plan_reuse(101, 0, [short, match(80, 100)], Reuse("turbo"))
-    assert ranges(plan.pending) == [(0, 80), (100, 101)]
+    plan = plan_reuse(101, 0, [short, match(40, 100)], Reuse("turbo"))
+    assert ranges(plan.pending) == [(0, 40), (100, 101)]
+
+
+def test_what_saves_too_little_is_not_worth_the_taint() -> None:
+    assert plan_reuse(101, 1, [match(50, 100)], Reuse("turbo")).num_placed == 50
+    spared = plan_reuse(101, 1, [match(51, 100)], Reuse("turbo"))
+    assert (spared.num_placed, spared.num_exact, spared.generation) == (0, 101, 0)
+    assert spared.by_reason == {"changed": 100}
 
 
 def test_what_has_missed_too_many_changes_is_not_taken_over_at_all() -> None:
@@ -149,11 +156,11 @@ def test_a_generation_counts_changes_and_not_turns() -> None:
 
 def test_behind_the_cached_prefix_a_place_in_an_earlier_prompt_is_kept_too() -> None:
     lineage = Lineage()
-    lineage.add([match(20, 80, 10)], None, [])
-    kept = plan_reuse(101, 20, [match(20, 80, 10)], Reuse("fast", (60,)), lineage)
-    assert (kept.generation, ranges(kept.pending)) == (0, [(80, 101)])
-    other = plan_reuse(101, 20, [match(20, 80, 11)], Reuse("fast", (60,)), lineage)
-    assert (other.generation, ranges(other.pending)) == (1, [(20, 60), (80, 101)])
+    lineage.add([match(20, 90, 10)], None, [])
+    kept = plan_reuse(101, 20, [match(20, 90, 10)], Reuse("fast", (40,)), lineage)
+    assert (kept.generation, ranges(kept.pending)) == (0, [(90, 101)])
+    other = plan_reuse(101, 20, [match(20, 90, 11)], Reuse("fast", (40,)), lineage)
+    assert (other.generation, ranges(other.pending)) == (1, [(20, 40), (90, 101)])
 
 
 def test_only_the_last_prompts_are_remembered() -> None:
