@@ -65,6 +65,7 @@ class DiskTier:
             if not self._is_failing:  # said once, not with every entry
                 log.warning("KV cannot be kept in %s: %s", self.folder, error)
             self._is_failing = True
+            self._room = 0  # look again
             return False
         self._is_failing = False
         return True

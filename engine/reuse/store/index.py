@@ -21,8 +21,8 @@ from engine.reuse.types import Match
 ROOT_BYTES = 32
 """Of a root's digest. It goes into files, where a tenant's salt must not be read."""
 
-MOST_SUPERSEDED = 64
-"""Entries that begin with one k-gram and are looked at when new tokens are entered, the newest."""
+MOST_SUPERSEDED = 8
+"""Entries that begin with one k-gram and are compared when new tokens are entered, the newest: it need not find all."""
 
 
 class SpanIndex:
@@ -87,10 +87,8 @@ class SpanIndex:
 
     def reserve(self, num_tokens: int, spared: Sequence[Entry] = ()) -> Slots | None:
         """Slots for so many tokens, by evicting if need be, though none of `spared`; None: there are not as many."""
-        room = (
-            self._slots.num_free + self._num_held - sum(len(entry.slots) for entry in spared if entry.slots is not None)
-        )
-        if num_tokens > room:
+        num_spared = sum(len(entry.slots) for entry in spared if entry.slots is not None)
+        if num_tokens > self._slots.num_free + self._num_held - num_spared:
             return None
         numbers = {entry.number for entry in spared}
         while self._slots.num_free < num_tokens:

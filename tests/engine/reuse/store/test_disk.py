@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import random
+import shutil
 import stat
 import time
 from dataclasses import replace
@@ -192,6 +193,14 @@ def test_on_a_full_disk_nothing_is_kept_and_nothing_left_behind(
     assert tier.get(HEADER) is None
     put(tier)
     assert tier.get(HEADER) is not None
+
+
+def test_a_folder_that_was_removed_is_made_again(tier: DiskTier) -> None:
+    put(tier)
+    shutil.rmtree(tier.folder)
+    assert not tier.put(HEADER, memoryview(KV))
+    put(tier)
+    assert list(tier.headers()) == [HEADER]
 
 
 def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
