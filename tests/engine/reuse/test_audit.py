@@ -41,6 +41,13 @@ def test_a_worked_example() -> None:
     assert found.kl == pytest.approx(0.5 * math.log(2) + 0.25 * math.log(0.5))
 
 
+def test_a_near_tie_is_no_difference_of_opinion() -> None:
+    """0.4 and 0.35 are 0.13 nats apart, 0.4 and 0.3 0.29; a token that the exact run does not name is far from it."""
+    exact = [token({0: 0.4, 1: 0.35}), token({0: 0.4, 1: 0.3}), token({0: 0.4, 1: 0.35})]
+    other = [token({1: 0.4, 0: 0.35}), token({1: 0.4, 0: 0.3}), token({2: 0.4, 0: 0.35})]
+    assert compare(exact, other).num_agreed == 1
+
+
 def test_tokens_that_one_side_does_not_name_count_with_the_others() -> None:
     found = compare([token({0: 0.5, 1: 0.4})], [token({0: 0.5, 2: 0.4})])
     assert found.num_agreed == 1
