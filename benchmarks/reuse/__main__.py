@@ -9,10 +9,11 @@ engine, one after the other. Tokens are counted over all turns by the engine's o
     balanced   the exact prefix of a prompt that keeps files as they were and has notes on what changed
 
 `fast` and `turbo` are counted with time between the turns, while tools run, in which the engine runs exactly what it
-took over: as much as it needs, as much as 2,048 tokens take, none. The same is counted of turns around one edit in a
-context of 6,000 tokens. Unless `--count-only`, a sample of both is timed: to the first token, cold, behind the exact
-prefix and in each mode, with peers on the same prompts. What reuse does to answers is measured by
-`benchmarks.reuse.quality`: from here with `--probes`, or taken over from its JSON with `--quality`.
+took over: as much as it needs, as much as 2,048 tokens take, none. Sessions that read whole files are replayed a second
+time with these files in the prompt (see `workspace`). The same is counted of turns around one edit in a context of
+6,000 tokens. Unless `--count-only`, a sample is timed: to the first token, cold, behind the exact prefix and in each
+mode, with peers on the same prompts. What reuse does to answers is measured by `benchmarks.reuse.quality`: from here
+with `--probes`, or taken over from its JSON with `--quality`.
 """
 
 from __future__ import annotations
@@ -37,13 +38,11 @@ from benchmarks.reuse.edit_counting import count_edits
 from benchmarks.reuse.pairs import edit_pairs
 from benchmarks.reuse.prompts import Prompts
 from benchmarks.reuse.rows import count_rows, edit_rows, summarise, time_rows
-from benchmarks.reuse.sessions import load
+from benchmarks.reuse.sessions import Session, load
 from benchmarks.reuse.tables import count_tables, edit_table, time_tables
+from benchmarks.reuse.workspace import workspace_prompts
 
 MODES = ("exact", "balanced", "fast", "turbo")
-SESSION_MODES = ("exact", "fast", "turbo")
-"""Those in which prompts are as they were recorded."""
-
 IDLE = (ALL, 2_048, 0)
 """Tokens that there is time for between two turns: 2,048 are two seconds with the 0.5B model on two cores."""
 
@@ -70,29 +69,57 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for why, files in found.skipped.items():
         print(f"skipped, {why}: {', '.join(file.name for file in files)}", file=sys.stderr)
     made = {session.name: prompts_of(session, prompts) for session in found.sessions}
-    counts = _count(made, [mode for mode in SESSION_MODES if mode in options.modes])
+    counts = _count(made, options.modes)
+    workspace = _count_workspace(found.sessions, prompts, options.modes)
     edits = count_edits(edit_pairs(prompts.tokenizer, COUNTED_PAIRS, options.seed), options.modes)
-    print(f"\n{options.model}\n\n{count_tables(counts)}\n\n{edit_table(edits)}", flush=True)
+    parts = [count_tables("the conversation as recorded", counts)]
+    parts += [count_tables("files kept in the prompt", workspace)] if workspace else []
+    print("\n\n".join(["", options.model, *parts, edit_table(edits)]), flush=True)
     timed: dict[str, Any] = {}
     if not options.count_only:
         timed = _measured(options, prompts, made, load_at_start)
     if options.json:
-        summary = summarise(counts, edits, timed.get("times", ()), timed.get("quality", {}))
+        summary = summarise(counts, workspace, edits, timed.get("times", ()), timed.get("quality", {}))
         facts = {"model": options.model, "machine": describe(), "load_at_start": load_at_start, "seed": options.seed}
         memory = {"memory": timed["memory"]} if timed else {}
-        rows = count_rows(counts) + edit_rows(edits) + time_rows(timed.get("times", ()))
+        rows = (
+            count_rows(counts, "conversation")
+            + count_rows(workspace, "workspace")
+            + edit_rows(edits)
+            + time_rows(timed.get("times", ()))
+        )
         written = {"summary": facts | memory | summary, "rows": rows}
         options.json.write_text(json.dumps(written, indent=1), encoding="utf-8")
 
 
 def _count(made: Mapping[str, Sequence[Prompt]], modes: Sequence[Any]) -> list[SessionCount]:
-    """Every session in every mode; exactness gains nothing from time between turns."""
+    """Every session in every mode that has the recorded prompts; exactness gains nothing from time between turns."""
     counts = []
     for mode in modes:
+        if mode == "balanced":
+            continue
         for idle in (0,) if mode == "exact" else IDLE:
             books = Books()
             counts += [count(name, prompts, mode, books, idle=idle) for name, prompts in made.items()]
     return counts
+
+
+def _count_workspace(sessions: Sequence[Session], prompts: Prompts, modes: Sequence[Any]) -> list[SessionCount]:
+    """The sessions that read whole files, with these in the prompt; in `balanced` with notes on what changed."""
+    made: dict[str, list[Prompt]] = {}
+    noted: dict[str, list[Prompt]] = {}
+    for session in sessions:
+        found = workspace_prompts(session, prompts, "exact")
+        if found:
+            made[session.name] = found
+            if "balanced" in modes:
+                noted[session.name] = workspace_prompts(session, prompts, "balanced")
+    books = Books()
+    balanced = [count(name, found, "exact", books) for name, found in noted.items()]
+    for one in balanced:
+        one.mode = "balanced"
+    counts = _count(made, modes)
+    return [one for one in counts if one.mode == "exact"] + balanced + [one for one in counts if one.mode != "exact"]
 
 
 def _measured(

@@ -13,13 +13,16 @@ from benchmarks.reuse.timing import COLD, LAST, PairTimes
 
 Row = dict[str, Any]
 
+EXACT_MODES = ("exact", "balanced")
+"""Modes whose KV is exact, so that time between turns changes nothing."""
+
 COUNTED = ("prompt", "cached", "reused", "recomputed", "new")
 
 
-def count_rows(counts: Sequence[SessionCount]) -> list[Row]:
-    """A row for each session and mode."""
+def count_rows(counts: Sequence[SessionCount], layout: str = "") -> list[Row]:
+    """A row for each session and mode; `layout` says how the prompts were made."""
     prefix = {each.session: each.total("recomputed") for each in counts if each.mode == "exact"}
-    return [_row(each.session, [each], prefix.get(each.session)) for each in counts]
+    return [{"layout": layout} | _row(each.session, [each], prefix.get(each.session)) for each in counts]
 
 
 def count_totals(counts: Sequence[SessionCount]) -> list[Row]:
@@ -122,15 +125,19 @@ def time_totals(times: Sequence[PairTimes]) -> list[Row]:
 
 def summarise(
     counts: Sequence[SessionCount],
+    workspace: Sequence[SessionCount],
     edits: Sequence[EditCount],
     times: Sequence[PairTimes],
     quality: Mapping[str, Mapping[str, Any]],
 ) -> Row:
-    """By mode: the sessions' tokens and times, under `edit` those of the turn behind an edit, and the quality.
+    """By mode: the sessions' tokens and times, and the quality; under `workspace` the tokens with files in the prompt,
+    under `edit` tokens and times of the turn behind an edit.
 
     Times of the sessions are those of turns behind a compaction, where the modes differ.
     """
     summary = count_summary(counts)
+    for name, kept in count_summary(workspace).items():
+        summary.setdefault(name, {})["workspace"] = kept
     for row in edit_totals(edits):
         if row["source"] == "all":
             kept = {key: value for key, value in row.items() if key not in ("source", "mode")}
@@ -156,7 +163,7 @@ def count_summary(counts: Sequence[SessionCount]) -> Row:
     for row in count_totals(counts):
         kept = {key: row[key] for key in row if key not in ("session", "mode", "idle")}
         own = summary.setdefault(row["mode"], {})
-        if row["idle"] == ALL or row["mode"] == "exact":
+        if row["idle"] == ALL or row["mode"] in EXACT_MODES:
             own.update(kept)
         else:
             own[f"idle_{row['idle']}_tokens"] = kept

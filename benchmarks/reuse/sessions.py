@@ -12,6 +12,7 @@ from typing import Any
 from agent_runtime.errors import BadFile
 from agent_runtime.recorded import SUFFIXES, RecordedSession, ToolCall, read_session
 from agent_runtime.recorded import Message as Recorded
+from agent_runtime.recorded import Turn as RecordedTurn
 
 PREAMBLE = """You are a coding agent that works in a terminal. You help with a software project by reading files, \
 running commands, editing code and writing files.
@@ -49,10 +50,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One session by the name of its file."""
+    """One session by the name of its file; `recorded` are its turns as they were read, calls of tools apart."""
 
     name: str
     turns: tuple[Turn, ...]
+    recorded: Sequence[RecordedTurn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def _session(file: Path) -> Session:
     if not file.name.endswith(SUFFIXES):
         raise BadFile(f"{file} is no session by its name")
     recorded = read_session(file)
-    return Session(recorded.name, tuple(_turns(recorded)))
+    return Session(recorded.name, tuple(_turns(recorded)), recorded.turns)
 
 
 def _turns(session: RecordedSession) -> Iterator[Turn]:

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from benchmarks.engine.tables import number, table
 from benchmarks.reuse.counting import ALL, SessionCount
 from benchmarks.reuse.edit_counting import EditCount
-from benchmarks.reuse.rows import Row, count_rows, count_totals, edit_totals, time_totals
+from benchmarks.reuse.rows import EXACT_MODES, Row, count_rows, count_totals, edit_totals, time_totals
 from benchmarks.reuse.timing import PairTimes
 
 NAME_CHARS = 28
 
 
-def count_tables(counts: Sequence[SessionCount]) -> str:
-    """Tokens by mode over all sessions, and each session's share."""
-    return f"{_totals(count_totals(counts))}\n\n{_sessions(count_rows(counts))}"
+def count_tables(title: str, counts: Sequence[SessionCount]) -> str:
+    """Tokens by mode over all sessions, and each session's share where there are some."""
+    parts = [_totals(title, count_totals(counts))]
+    parts += [_sessions(count_rows(counts))] if len({each.session for each in counts}) > 1 else []
+    return "\n\n".join(parts)
 
 
 def edit_table(edits: Sequence[EditCount]) -> str:
@@ -68,8 +70,8 @@ def time_tables(times: Sequence[PairTimes]) -> str:
     return table(heads, lines)
 
 
-def _totals(rows: Sequence[Row]) -> str:
-    heads = ["all sessions", "turns", "prompt tokens", "cached exact", "reused approx.", "recomputed", "of prompt"]
+def _totals(title: str, rows: Sequence[Row]) -> str:
+    heads = [title, "turns", "prompt tokens", "cached exact", "reused approx.", "recomputed", "of prompt"]
     heads += ["of exact prefix's", "by reason", "after compactions", "run while idle"]
     lines = [
         [
@@ -107,7 +109,7 @@ def _sessions(rows: Sequence[Row]) -> str:
 
 
 def _mode(row: Row) -> str:
-    if row["mode"] == "exact" or row["idle"] == ALL:
+    if row["mode"] in EXACT_MODES or row["idle"] == ALL:
         return str(row["mode"])
     return f"{row['mode']}, idle {row['idle']:,}" if row["idle"] else f"{row['mode']}, never idle"
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from agent_runtime.context import ContextMode
 from agent_runtime.errors import BadFile
 from benchmarks.reuse import __main__ as reuse
 from benchmarks.reuse.compaction import CLEARED, Compactor, Limits
 from benchmarks.reuse.prompts import Prompts, cut
 from benchmarks.reuse.sessions import PREAMBLE, Message, Session, load
+from benchmarks.reuse.workspace import workspace_prompts
 from tests.models import RealModel
 
 FILE = (
@@ -230,6 +232,7 @@ def test_a_folder_is_counted_and_written_down(
     reuse.main([*session, "--count-only", "--json", str(out)])
     found = json.loads(out.read_text(encoding="utf-8"))
     assert {"exact", "fast", "turbo"} <= found["summary"].keys()
+    assert found["summary"]["balanced"]["workspace"]["turns"] == 4
     exact = found["summary"]["exact"]
     assert exact["cached_tokens"] + exact["reused_tokens"] + exact["recomputed_tokens"] == exact["prompt_tokens"]
     assert exact["recomputed_vs_prefix"] == 1.0
@@ -246,3 +249,43 @@ def test_the_recorded_sessions_beside_the_checkout() -> None:
         pytest.skip("there is no shared/data beside the checkout")
     sessions: tuple[Session, ...] = load(SHARED_DATA / "agent_sessions").sessions
     assert len(sessions[0].turns) > 400
+
+
+def test_files_in_the_prompt_are_as_the_session_has_made_them(tmp_path: Path, smollm2: RealModel) -> None:
+    edit = {
+        "type": "toolCall",
+        "id": "3",
+        "name": "edit",
+        "arguments": {"path": "src/a.py", "oldText": "    c = b\n", "newText": "    c = a\n"},
+    }
+    file = tmp_path / "a.jsonl"
+    text = FILE + "".join(f"\n\ndef other_{number}():\n    return {number}\n" for number in range(20))
+    read = said("toolResult", text, toolName="read", toolCallId="2")
+    records = [
+        *PI[:-2],
+        read,
+        said("assistant", edit),
+        said("toolResult", "ok", toolName="edit", toolCallId="3"),
+        PI[-1],
+    ]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    session, prompts = load(file).sessions[0], Prompts(smollm2.tokenizer)
+
+    def texts(mode: ContextMode) -> list[str]:
+        made = workspace_prompts(session, prompts, mode)
+        return [
+            smollm2.tokenizer.decode([token for segment in prompt.segments for token in segment.token_ids])
+            for prompt in made
+        ]
+
+    first, second, third = texts("exact")
+    assert text not in first
+    assert text in second
+    assert text not in third
+    assert text.replace("c = b", "c = a") in third
+    assert second.count("def first") == 1
+    assert "[src/a.py stands among the files above, as it is now.]" in second
+    *same, noted = texts("balanced")
+    assert same == [first, second]
+    assert text in noted
+    assert noted.rindex("c = a") > noted.index("</file>")

@@ -100,7 +100,7 @@ def test_the_summary_has_the_names_that_were_agreed() -> None:
     (turn,) = sampled_turns({"s": session}, 1, 0)
     (session_times,) = measure(InProcess(), [], [turn], ("fast",), rounds=1)  # type: ignore[arg-type]
     quality = {"fast": {"insensitive": {"top1": 1.0}, "sensitive": {"stale_rate": 0.0}}, "noise": {}}
-    found = summarise(counts, edits, [times, session_times], quality)
+    found = summarise(counts, counts, edits, [times, session_times], quality)
     fast = found["fast"]
     assert fast["recomputed_vs_prefix"] == fast["recomputed_tokens"] / found["exact"]["recomputed_tokens"]
     assert {"recomputed_share", "ttft_ratio_cold", "ttft_ratio_prefix", "insensitive", "sensitive"} <= fast.keys()
@@ -108,7 +108,8 @@ def test_the_summary_has_the_names_that_were_agreed() -> None:
     assert fast["edit"]["recomputed_vs_prefix"] == 16 / 66
     assert {"ttft_ratio_cold", "ttft_ratio_prefix", "floor"} <= fast["edit"].keys()
     assert "noise" not in found
-    printed = "\n".join([count_tables(counts), edit_table(edits), time_tables([times, session_times])])
+    assert fast["workspace"]["recomputed_share"] == fast["recomputed_share"]
+    printed = "\n".join([count_tables("all", counts), edit_table(edits), time_tables([times, session_times])])
     assert "balanced" in printed
     assert "compacted" in printed
 
