@@ -49,13 +49,10 @@ class Volatile:
 
 
 def volatile_at(first: str, second: str, place: int) -> Volatile | None:
-    """What value of these kinds two lines part in, at character `place`; None where they do not part in one.
-
-    Both have to begin at the same character: 'x 1' and 'yy 2' differ in their words.
-    """
+    """What value of these kinds two lines part in, at character `place`; None where they do not part in one."""
     for kind, pattern in _KINDS:
         one, other = _covering(pattern, first, place), _covering(pattern, second, place)
-        if one is not None and other is not None and one.start() == other.start() and one.group() != other.group():
+        if one is not None and other is not None and one.group() != other.group():
             return Volatile(kind, one.group(), other.group(), one.start()) if _is_value(kind, one, other) else None
     return None
 

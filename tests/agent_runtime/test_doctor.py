@@ -90,6 +90,7 @@ def test_a_timestamp_at_byte_0_is_named(before: str, after: str) -> None:
         ("You have used 12,345 tokens", "You have used 13,001 tokens", "counter"),
         ("Be brief.", "Be thorough.", "text"),
         ("x = parse_header1(a)", "y = parse_header2(b)", "text"),
+        ("Call parse_header_v1x for it.", "Call parse_header_v2x for it.", "text"),
     ],
 )
 def test_other_values_that_never_stay(before: str, after: str, expected: str) -> None:
@@ -185,7 +186,9 @@ def test_an_edited_file_is_named_with_its_line(layout: str) -> None:
 
 def test_an_edited_file_in_a_tools_result_is_named_by_the_call() -> None:
     call = {"function": {"name": "read", "arguments": '{"path": "src/a.py"}'}, "type": "function", "id": "1"}
-    asked = [SYSTEM, USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    asked: list[dict[str, Any]] = [SYSTEM, USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    other = {"function": {"name": "read", "arguments": '{"path": "src/b.py"}'}, "type": "function", "id": "2"}
+    asked[-1]["tool_calls"] = [call, other]
     first = [*asked, {"role": "tool", "content": CODE}]
     second = [
         *asked,
@@ -229,6 +232,8 @@ def test_with_a_tokenizer_tokens_are_counted(smollm2: RealModel) -> None:
     )
     assert found.num_recomputed == len(ids) - found.counts.num_kept
     assert found.num_recomputed - 4 <= found.counts.num_same < found.num_recomputed
+    late = diagnose(plain(BODY + first), plain(BODY + second), smollm2.tokenizer)
+    assert late.counts.num_same <= late.num_recomputed < found.num_recomputed + 4
     guessed = of_texts(first, second)
     assert guessed.counts.estimated
     assert 0.5 < guessed.counts.num_tokens / len(ids) < 2.0
