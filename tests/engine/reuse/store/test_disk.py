@@ -9,6 +9,7 @@ import random
 import shutil
 import stat
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -249,3 +250,28 @@ def test_a_file_that_vanishes_while_the_folder_is_read(tier: DiskTier) -> None:
     path.unlink()
     assert list(tier._headers(found)) == []
     assert tier.get(HEADER) is None
+
+
+def test_two_engines_fill_one_folder_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each removes files that the other is reading; what is got is what was put."""
+    kv = {record: random.Random(record).randbytes(len(KV)) for record in range(30)}
+
+    def use(seed: int) -> int:
+        tier, order = DiskTier(tmp_path, 8 * (ALIGNMENT + len(KV)), b"model"), random.Random(seed)
+        num_got = 0
+        for _ in range(300):
+            record = order.randrange(30)
+            header = replace(HEADER, record=record)
+            if order.random() < 0.5:
+                assert tier.put(header, memoryview(kv[record]))
+            else:
+                got = tier.get(header)
+                assert got is None or bytes(got) == kv[record]
+                num_got += got is not None
+            list(tier.headers())
+        return num_got
+
+    with ThreadPoolExecutor(3) as pool:
+        assert sum(pool.map(use, range(3))) > 10
+    assert caplog.records == []
+    assert {path.suffix for path in tmp_path.iterdir()} == {".kv"}
