@@ -36,4 +36,4 @@ def test_a_changed_constant_is_told_by_its_new_value(qwen05: RealModel) -> None:
             assert prompt.noted == ("settings.py",)
             result = engine.run(GenerationRequest(prompt.token_ids, 8, stop_ids=ends))
             assert str(70 + number) in tokenizer.decode(result.token_ids)
-            assert result.usage.cached >= prompt.num_kept > 300
+            assert result.usage.cached >= prompt.num_kept > 100
