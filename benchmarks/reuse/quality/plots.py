@@ -10,7 +10,12 @@ from typing import Any
 
 import matplotlib as mpl
 
+from benchmarks.reuse.quality.rows import NOISE
+
 mpl.use("Agg")
+
+COLOURS = [mpl.colormaps["tab20"](at) for at in range(20)]
+"""One a choice."""
 
 DOTS_PER_INCH = 80
 
@@ -41,14 +46,19 @@ def against_share(summary: Mapping[str, Mapping[str, Any]], classes: Sequence[st
         num_rows, 3, figsize=(13, 3.2 * num_rows), layout="constrained", sharex=True, sharey=True, squeeze=False
     )
     for axes, name in zip(panels.flat, classes, strict=False):
-        for label, points in curves(summary, name).items():
+        for (label, points), colour in zip(curves(summary, name).items(), COLOURS, strict=False):
             style = "o-" if len(points) > 1 else "s"
-            axes.plot([share for share, _ in points], [loss for _, loss in points], style, label=label, markersize=5)
+            shares, losses = zip(*points, strict=True)
+            axes.plot(shares, losses, style, label=label, markersize=5, color=colour)
+        noise = summary.get(NOISE, {}).get(name)
+        if noise is not None:
+            floor = max(LEAST_LOSS, 1.0 - noise["effect_recovered"])
+            axes.axhline(floor, color="#777777", linewidth=0.8, linestyle=":", label="two exact runs")
         axes.set_xscale("symlog", linthresh=0.01)
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.2%}")
-        axes.axhline(0.02, color="#777777", linewidth=0.8, linestyle="--")
+        axes.axhline(0.02, color="#777777", linewidth=0.8, linestyle="--", label="goal")
         axes.set_title(name, fontsize=10)
         axes.grid(alpha=0.3)
     for axes in panels.flat[len(classes) :]:

@@ -27,21 +27,22 @@ def quality_table(summary: Summary, settings: Iterable[str]) -> str:
 
 def choices_table(summary: Summary, kinds: Sequence[str]) -> str:
     """A line a choice: its price, and what it recovers of the edit's effect, kind by kind."""
+    kinds = [kind for kind in kinds if any(kind in found for found in summary.values())]
     heads = ["run again beside the change", "of the file behind it", *kinds, "all", "answered", "stale", "of full"]
     lines = []
     for setting, found in summary.items():
         all_ = found.get("sensitive")
         if all_ is None or setting == NOISE:
             continue
-        shares = [_percent(found[kind]["effect_recovered"]) if kind in found else "-" for kind in kinds]
+        shares = [f"{found[kind]['effect_recovered']:.2%}" if kind in found else "-" for kind in kinds]
         answered = found.get("answered", {}).get("effect_recovered")
         lines.append(
             [
                 setting,
                 _percent(all_["share_run_behind"]),
                 *shares,
-                _percent(all_["effect_recovered"]),
-                "-" if answered is None else _percent(answered),
+                f"{all_['effect_recovered']:.2%}",
+                "-" if answered is None else f"{answered:.2%}",
                 _percent(all_["stale_rate"]),
                 _percent(all_["stale_rate_full"]),
             ]
