@@ -22,7 +22,11 @@ from agent_runtime.warming import warm
 from agent_runtime.watched import WatchedFiles
 from agent_runtime.workspace import Workspace
 from engine.engine_config import EngineConfig
+from engine.reuse.audit import AuditConfig
 from engine.scheduling import SchedulerConfig
+
+AUDITED = 0.02
+"""Share of the approximate answers that are compared with exact ones, while nobody waits."""
 
 
 def open_model(
@@ -90,6 +94,8 @@ def _limits(options: LoadOptions, cache_dir: Path) -> EngineConfig:
             pass_times_dir=cache_dir / "pass-times",
             batch_invariant=options.batch_invariant,
             span_bytes=_bytes(span_gib),
+            idle_rebuild=span_gib > 0,
+            audit=AuditConfig(share=AUDITED if span_gib > 0 else 0.0),
             span_dir=cache_dir / "spans" if disk else None,
             span_disk_bytes=max(1, _bytes(options.span_disk_gib)),
         )

@@ -20,18 +20,17 @@ from engine.generation import Generation
 from engine.idle_work import IdleStats, IdleWork
 from engine.invariant import InvariantDecoder
 from engine.kv_pool import KVPool
-from engine.kv_reuse import KVReuse
+from engine.kv_reuse import kv_reuse
 from engine.model import Decoder
 from engine.paging import KVPages, root_key
 from engine.pass_rows import PassRows, batch_of, verifications
 from engine.projections import AdapterSet
 from engine.reuse import ReusePlan
-from engine.reuse.store import DiskTier, SpanStore
 from engine.scheduling import Scheduler
 from engine.scheduling import Sequence as ScheduledSequence
 from engine.speculation.drafting import Drafting
 from engine.timed_passes import TimedPasses
-from engine.types import GenerationRequest, GenerationStep, GenerationUsage, Output, Proposer, SourceUsage
+from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
 from engine.verification import Verification, verify
 
 _Chosen = tuple[PassRows, Verification | EngineFault | None]
@@ -61,8 +60,14 @@ class EngineCore:
         weights = model.weights
         num_pages = config.num_pages(model.config, weights.dtype)
         self._pool = KVPool(model.config, num_pages, config.page_size, weights.device, weights.dtype)
-        self.reuse = self._new_reuse()
-        self._idle = self._new_idle()
+        self.reuse = kv_reuse(config, model, self._pool)
+        self._idle = IdleWork(
+            partial(self._add, proposer=None, in_idle_time=True),
+            self.cancel,
+            model.fingerprint.hex(),
+            rebuild=config.idle_rebuild,
+            audit=config.audit,
+        )
         self._adapters = AdapterSet(model.config, weights.dtype, weights.device)
         self._timed = TimedPasses(model, self._pool, config.pass_times_dir, clock)
         self.times = self._timed.times
@@ -249,7 +254,7 @@ class EngineCore:
         sequence, generation, request_id = rows.sequence, rows.generation, rows.sequence.id
         generation.usage.forwards += 1
         generation.usage.prefill_forwards += sequence.num_computed < sequence.prompt_len
-        _count_prompt(sequence, generation.usage)
+        generation.count_prompt(sequence.num_cached_prompt, sequence.first_plan)
         generation.usage.preempted = sequence.num_preempted
         if chosen is None:
             self._keep(rows, rows.num_pending)
@@ -304,26 +309,6 @@ class EngineCore:
         if self.reuse is not None:
             self.reuse.keep(rows, num_final)
 
-    def _new_reuse(self) -> KVReuse | None:
-        """None where the configuration has no memory for it, or the model a window."""
-        config, model, weights = self.config, self.model, self.model.weights
-        if not config.span_bytes or model.config.sliding_window is not None:
-            return None
-        tier = None
-        if config.span_dir is not None:
-            tier = DiskTier(config.span_dir, config.span_disk_bytes, model.fingerprint)
-        store = SpanStore(model.config, weights.dtype, weights.device, capacity_bytes=config.span_bytes, disk=tier)
-        return KVReuse(store, model, self._pool)
-
-    def _new_idle(self) -> IdleWork:
-        return IdleWork(
-            partial(self._add, proposer=None, in_idle_time=True),
-            self.cancel,
-            self.model.fingerprint.hex(),
-            rebuild=self.config.idle_rebuild,
-            audit=self.config.audit,
-        )
-
     def _remove(self, request_id: int) -> None:
         sequence, generation = self._live.pop(request_id)
         if self.reuse is not None:
@@ -331,15 +316,6 @@ class EngineCore:
         self.scheduler.remove(request_id)
         for source, usage in generation.usage.by_source.items():
             self.drafted.setdefault(source, SourceUsage()).add(usage)
-
-
-def _count_prompt(sequence: ScheduledSequence, usage: GenerationUsage) -> None:
-    """What became of the prompt's tokens when they were first run."""
-    plan = sequence.first_plan
-    usage.cached = sequence.num_cached_prompt
-    usage.reused_approximate = 0 if plan is None else plan.num_placed
-    usage.recomputed = usage.prompt - usage.cached - usage.reused_approximate
-    usage.recomputed_by = {"changed": usage.recomputed} if plan is None else dict(plan.by_reason)
 
 
 def _fault(error: Exception) -> EngineFault:

@@ -13,6 +13,7 @@ from engine.engine_config import EngineConfig
 from engine.idle_work import IdleStats
 from engine.model import Decoder
 from engine.paging import PoolStats
+from engine.reuse.store import SpanStats
 from engine.scheduling import SchedulerStats
 from engine.streams import AsyncStream, Stream
 from engine.types import GenerationRequest, GenerationResult, Proposer, SourceUsage
@@ -24,7 +25,8 @@ class EngineStats:
     """One look at an engine: `scheduler` counts requests, `kv` pages and cached tokens.
 
     `num_passes` are those since the start, whoever took part. `by_source` counts the draft tokens of requests that are
-    over, by where they were copied from. `idle` is what is done while nobody waits.
+    over, by where they were copied from. `spans` counts what is stored of earlier prompts for those that may take it
+    over, None where nothing is. `idle` is what is done while nobody waits.
     """
 
     scheduler: SchedulerStats
@@ -32,6 +34,7 @@ class EngineStats:
     num_passes: int
     by_source: Mapping[str, SourceUsage]
     idle: IdleStats
+    spans: SpanStats | None
 
 
 class Engine:
@@ -112,4 +115,5 @@ class Engine:
 
 def _stats(core: EngineCore) -> EngineStats:
     by_source = {source: replace(usage) for source, usage in core.drafted.items()}
-    return EngineStats(core.scheduler.stats(), core.pages.stats(), core.num_passes, by_source, core.idle_stats())
+    spans = None if core.reuse is None else core.reuse.store.stats()
+    return EngineStats(core.scheduler.stats(), core.pages.stats(), core.num_passes, by_source, core.idle_stats(), spans)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.projections import Adapter
+from engine.reuse import ReusePlan
 from engine.sampling import Choice, Sampler
 from engine.speculation.drafting import Drafting
 from engine.stopping import StopFinder
@@ -43,6 +44,14 @@ class Generation:
     def finished(self) -> bool:
         """Whether the output has ended."""
         return self._stops.stopped or len(self.output_ids) == self.request.max_new_tokens
+
+    def count_prompt(self, num_cached: int, plan: ReusePlan | None) -> None:
+        """What became of the prompt's tokens when they were first run: so many had exact KV, others as in the plan."""
+        usage = self.usage
+        usage.cached = num_cached
+        usage.reused_approximate = 0 if plan is None else plan.num_placed
+        usage.recomputed = usage.prompt - num_cached - usage.reused_approximate
+        usage.recomputed_by = {"changed": usage.recomputed} if plan is None else dict(plan.by_reason)
 
     def draft(self, most: int) -> list[int]:
         """What may come next, up to `most` tokens; one place is left for the token that every pass gives for free.

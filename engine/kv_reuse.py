@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.batch import Batch
+from engine.engine_config import EngineConfig
 from engine.kv_pool import KVPool
 from engine.model import Decoder
 from engine.paging import KVPages, page_runs
@@ -18,12 +19,23 @@ from engine.pass_rows import PassRows
 from engine.reuse import ReusePlan, plan_reuse
 from engine.reuse.lineage import Lineage
 from engine.reuse.recording import PassRecorder, Recording
-from engine.reuse.store import SpanStore
+from engine.reuse.store import DiskTier, SpanStore
 from engine.scheduling import Sequence as ScheduledSequence
 from kernels.attention import Scratch
 from kernels.span_placement import place
 
 log = logging.getLogger(__name__)
+
+
+def kv_reuse(config: EngineConfig, model: Decoder, pool: KVPool) -> KVReuse | None:
+    """None where the configuration has no memory for it, or the model a window; EngineError where memory is short."""
+    if not config.span_bytes or model.config.sliding_window is not None:
+        return None
+    tier = None
+    if config.span_dir is not None:
+        tier = DiskTier(config.span_dir, config.span_disk_bytes, model.fingerprint)
+    dtype, device = model.weights.dtype, model.weights.device
+    return KVReuse(SpanStore(model.config, dtype, device, capacity_bytes=config.span_bytes, disk=tier), model, pool)
 
 
 class KVReuse:
