@@ -59,7 +59,7 @@ def test_the_reference_gives_each_query_what_it_gets_alone_at_the_end_of_its_key
         torch.testing.assert_close(found[row].view(2, 3, 16), alone)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(data=st.data(), dtype=st.sampled_from(list(BOUND)), seed=st.integers(0, 1 << 30))
 def test_any_positions(data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
     torch.manual_seed(seed)
@@ -69,7 +69,7 @@ def test_any_positions(data: st.DataObject, dtype: torch.dtype, seed: int) -> No
     check(positions, seq_len, data.draw(st.sampled_from(HEADS)), dtype, cuts)
 
 
-@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("heads", [(2, 7, 64), (2, 6, 128)])
 @pytest.mark.parametrize(
     "pieces",
     [[(5, 40), (300, 420), (900, 905)], [(0, 1), (1199, 1200)], [(3, 203), (204, 404), (405, 605)], [(700, 701)]],
@@ -90,7 +90,7 @@ def test_where_blocks_are_cut_changes_nothing(
     monkeypatch.setattr(blocked, "FEWEST_ROWS", 1)
     monkeypatch.setattr(scattered, "MOST_UNSEEN", most_unseen)
     torch.manual_seed(most_scores)
-    check(sorted(torch.randperm(300)[:80].tolist()), 300, (3, 2, 16))
+    check(sorted(torch.randperm(300)[:40].tolist()), 300, (3, 2, 16))
 
 
 @pytest.mark.parametrize("dtype", list(BOUND))
