@@ -33,7 +33,8 @@ def hold(
     print(f"{options.model}: loading in {', '.join(['hunk', *peers])}", file=sys.stderr, flush=True)
     try:
         with entrants(options.model, CONTEXT, peers, cache_dir, module="benchmarks.reuse.ours") as found:
-            times = measure(found.ours, found.peers, pairs, options.modes, options.rounds)
+            most = min(CONTEXT, found.config.max_positions)
+            times = measure(found.ours, found.peers, fitting(pairs, most), options.modes, options.rounds)
             return times, found.ours.ask("memory"), [one.version for one in found.all]
     except (ContestantFailed, ModelUnavailable) as error:
         sys.exit(str(error))
@@ -53,3 +54,15 @@ def sampled_turns(made: Mapping[str, Sequence[Prompt]], count: int, seed: int) -
             kind = "compacted" if now.compacted else "turn"
             kinds[kind].append(EditPair(f"{name[:24]}:{number}", kind, first, tuple(now.segments)))
     return [pair for found in kinds.values() for pair in random.sample(found, min(count, len(found)))]
+
+
+def fitting(pairs: Sequence[EditPair], context: int) -> list[EditPair]:
+    """Those whose prompts, and a token after them, fit a model's context; the others are named."""
+    found = []
+    for pair in pairs:
+        longest = 1 + max(sum(len(segment.token_ids) for segment in prompt) for prompt in pair.prompts)
+        if longest <= context:
+            found.append(pair)
+        else:
+            print(f"{pair.id} is left out: {longest} tokens do not fit the model's {context}", file=sys.stderr)
+    return found

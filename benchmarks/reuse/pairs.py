@@ -55,6 +55,11 @@ class EditPair:
     second: tuple[PromptSegment, ...]
     overlaid: tuple[PromptSegment, ...] = ()
 
+    @property
+    def prompts(self) -> tuple[tuple[PromptSegment, ...], ...]:
+        """All of them."""
+        return self.first, self.second, self.overlaid
+
 
 def edit_pairs(
     tokenizer: BPETokenizer, count: int, seed: int, cases: Path = DEFAULT_CASES, context: int = CONTEXT_TOKENS

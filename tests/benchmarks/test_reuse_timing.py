@@ -6,8 +6,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
+
 from benchmarks.peers.jobs import Answer, Job
-from benchmarks.reuse.contest import sampled_turns
+from benchmarks.reuse.contest import fitting, sampled_turns
 from benchmarks.reuse.counting import ALL, Books, Prompt, count
 from benchmarks.reuse.edit_counting import count_edits
 from benchmarks.reuse.ours import ReuseOurs
@@ -124,6 +126,13 @@ def test_sampled_turns_have_the_turn_before_them_with_its_answer() -> None:
         (now,) = pair.second[0].token_ids
         assert [list(segment.token_ids) for segment in pair.first] == [[now - 1], [99 + now]]
     assert found == sampled_turns({"s": prompts}, 3, 7)
+
+
+def test_what_does_not_fit_the_context_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = tiny_pair()  # the longest prompt is the one with a note, 133 tokens
+    assert fitting([pair], 134) == [pair]
+    assert fitting([pair], 133) == []
+    assert "134 tokens" in capsys.readouterr().err
 
 
 def test_edits_are_in_the_middle_of_their_context(smollm2: RealModel, tmp_path: Path) -> None:
