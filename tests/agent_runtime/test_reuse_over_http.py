@@ -11,18 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 
 from agent_runtime.model_merge import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import TextSide, from_gguf
+from agent_runtime.prompt import PromptForm
 from agent_runtime.watched import WatchedFiles
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.model import Decoder
 from engine.streams import Stream
 from engine.types import GenerationRequest, Proposer
-from tests.agent_runtime.serving import post, serving
+from tests.agent_runtime.serving import serving
 from tests.models import RealModel
 
 NAMES = ["area", "volume", "weight", "price", "power", "angle", "height", "length", "speed", "phase", "depth", "width"]
@@ -68,7 +70,8 @@ class Dictated:
 @pytest.fixture(scope="module")
 def text_side(smollm2: RealModel) -> TextSide:
     tokenizer, metadata = from_gguf(smollm2.gguf)
-    return metadata.with_tokenizer(tokenizer)
+    plain = PromptForm("plain", "You merge edits into code.", ())  # without an example, which is run for each service
+    return replace(metadata.with_tokenizer(tokenizer), form=plain)
 
 
 @contextmanager
@@ -83,7 +86,7 @@ def service(decoder: Decoder, text: TextSide, root: Path) -> Iterator[tuple[str,
 
 def asked(url: str, change: str, **options: Any) -> dict[str, Any]:
     body = {"path": "a.py", "edit": change, "mode": "model", "scope": "file"} | options
-    answer = post(url, body)
+    answer = httpx.post(f"{url}/apply", json=body, timeout=300)
     assert answer.status_code == 200, answer.text
     return cast(dict[str, Any], answer.json())
 
