@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from agent_runtime.prompt import TextEncoder
@@ -70,6 +70,13 @@ class ContextPrompt:
         return tuple(number for segment in self.segments for number in segment.token_ids)
 
     def reuse(self, budget: float | None = None) -> Reuse:
-        """What the engine may reuse for it."""
+        """What the engine may reuse for it.
+
+        The question is run whatever is stored: one that was asked before a file changed would bring along what was
+        concluded then.
+        """
         mode: ReuseMode = "exact" if self.mode == "balanced" else self.mode
-        return Reuse.of(self.segments, mode, budget)
+        allowed = Reuse.of(self.segments, mode, budget)
+        if mode == "exact" or self.parts[-1].kind != "question":
+            return allowed
+        return replace(allowed, recompute=((self.parts[-2].end, self.parts[-1].end),))

@@ -113,6 +113,12 @@ def test_a_changed_file_is_written_anew_or_noted(smollm2: RealModel) -> None:
     assert prompts["balanced"].reuse().mode == "exact"
     assert prompts["exact"].segments == prompts["fast"].segments
     assert prompts["fast"].reuse(0.1).mode == "fast"
+    ((first, end),) = prompts["fast"].reuse(0.1).recompute
+    asked = smollm2.tokenizer.decode(prompts["fast"].token_ids[first:end])
+    assert asked.endswith("<|im_start|>user\nTwo?<|im_end|>\n<|im_start|>assistant\n")
+    assert "Yes." not in asked
+    assert end == len(prompts["fast"].token_ids)
+    assert prompts["exact"].reuse().recompute == ()
     assert A2 in text_of(smollm2, prompts["exact"])
     assert "supersedes lines" not in text_of(smollm2, prompts["exact"])
     assert prompts["balanced"].num_kept > 500 > prompts["exact"].num_kept or len(A) < 1000
