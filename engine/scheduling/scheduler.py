@@ -188,8 +188,10 @@ class Scheduler:
         prefills = [each for each in self._running if each.num_pending > 1]
         num_decodes = len(self._running) - len(prefills)
         num_left = self.config.max_batched_tokens - num_decodes
-        if num_decodes or any(each.in_idle_time for each in prefills):
+        if num_decodes:
             num_left = min(num_left, self.config.prefill_beside_decodes)
+        if any(each.in_idle_time for each in prefills):
+            num_left = min(num_left, self.config.prefill_in_idle_time)
         return list(zip(prefills, shares([each.num_pending for each in prefills], num_left), strict=True))
 
     def _admit(self) -> None:

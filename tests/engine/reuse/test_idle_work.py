@@ -13,6 +13,7 @@ from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.reuse import Reuse
 from engine.reuse.audit import AuditClass, AuditConfig, compare
+from engine.scheduling import SchedulerConfig
 from engine.types import GenerationRequest, GenerationResult
 from tests.engine.cores import tiny_model
 from tests.engine.reuse.turns import SPAN_BYTES, edited, random_ids, reusing_core, run
@@ -104,9 +105,9 @@ def test_who_comes_waits_for_one_pass_and_what_was_done_stays() -> None:
     assert counts.rebuilt_tokens == len(NEW) - 59 - 2 * 16, "it went on where it was interrupted"
 
 
-def test_a_pass_of_idle_work_holds_no_more_than_one_beside_a_stream() -> None:
+def test_a_pass_of_idle_work_is_short() -> None:
     core = idle_core()
-    core.scheduler.config = core.scheduler.config.__class__(prefill_beside_decodes=10)
+    core.scheduler.config = SchedulerConfig(prefill_in_idle_time=10)
     run_approximately(core)
     computed = [59]
     while core.has_pending_work():

@@ -14,6 +14,7 @@ from engine.scheduling import SchedulerConfig
     [
         ({"max_batched_tokens": 0}, "max_batched_tokens is 0; it must be at least 1"),
         ({"prefill_beside_decodes": 0}, "prefill_beside_decodes is 0"),
+        ({"prefill_in_idle_time": 0}, "prefill_in_idle_time is 0"),
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
         ({"max_waiting": 0}, "max_waiting is 0"),
         ({"least_shared": 0}, "least_shared is 0"),
