@@ -10,7 +10,7 @@ from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
 
 REBASE_SHARE = 0.25
-"""Of a file's tokens: where its notes take more, the file is written anew."""
+"""Of a file's tokens: where its notes take more, the file is written anew (measured: docs/reuse.md, Overlay)."""
 
 
 @dataclass(frozen=True, slots=True)
