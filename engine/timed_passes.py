@@ -27,8 +27,12 @@ TOLD = 0.75
 not in blocks of rows behind a departure, so other passes are quicker than the times say."""
 
 OUTDATED = 1.5
-"""If single passes are quicker than those kept by that factor, the kept ones ran beside something else. That slows all
-of them, but not all alike."""
+"""If single passes are quicker than those kept by that factor, or passes of TELLING rows cost more or less than that
+factor of what those kept say, told in single passes, the kept ones ran beside something else. That slows all of them,
+but not all alike: single passes the most, so that on an overloaded machine rows look free."""
+
+TELLING = 64
+"""Rows of the pass that tells whether the kept times have the right shape: between a single one and what drafts run."""
 
 
 class TimedPasses:
@@ -45,7 +49,7 @@ class TimedPasses:
         if self._file is not None:
             passes = _Passes(model, pool)
             kept = self._file.read()
-            if kept is None or OUTDATED * least_seconds(passes.run, 1, clock) < kept(1):
+            if kept is None or _are_outdated(kept, passes, clock):
                 kept = measured(passes.run, clock, passes.most)
                 self._file.write(kept)
             self.times = kept
@@ -71,6 +75,15 @@ def machine(device: torch.device) -> str:
         name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     kind = torch.backends.cpu.get_cpu_capability()
     return f"{name}, {kind}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+def _are_outdated(kept: PassTimes, passes: _Passes, clock: Callable[[], float]) -> bool:
+    single = least_seconds(passes.run, 1, clock)
+    if OUTDATED * single < kept(1):
+        return True
+    num_rows = min(TELLING, passes.most)
+    seconds = least_seconds(passes.run, num_rows, clock)
+    return seconds > 0.0 and not 1.0 / OUTDATED < (seconds / single) / (kept(num_rows) / kept(1)) < OUTDATED
 
 
 class _AllRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -64,7 +65,7 @@ def test_the_first_start_measures_and_the_next_reads(
     assert same(run_one(core, REQUEST), alone(model, REQUEST)), "what was measured has left nothing behind"
     measured = len(machine.rows)
     again = core_with(tmp_path, machine, model)
-    assert machine.rows[measured:] == [1, 1, 1], "just to see whether the times can be right"
+    assert machine.rows[measured:] == [1, 1, 1, 64, 64, 64], "just to see whether the times can be right"
     assert again.times.seconds == core.times.seconds
 
 
@@ -79,6 +80,22 @@ def test_times_of_a_loaded_start_are_measured_again_when_the_load_is_gone(
     for _ in range(2):
         core = core_with(tmp_path, machine, model)
         assert core.times.seconds == pytest.approx(first.times.seconds)
+
+
+@pytest.mark.parametrize("factor", [0.0, 5.0])
+def test_times_of_another_shape_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    """On a machine that does too much at once rows look free; what was learned there is no good without the load."""
+    model = tiny_model()
+    machine = Machine(model, monkeypatch)
+    right = core_with(tmp_path, machine, model).times.seconds
+    (file,) = tmp_path.iterdir()
+    kept = json.loads(file.read_text())
+    single = kept["seconds"]["1"]
+    kept["seconds"] = {rows: single + factor * (each - single) for rows, each in kept["seconds"].items()}
+    file.write_text(json.dumps(kept))
+    assert core_with(tmp_path, machine, model).times.seconds == pytest.approx(right)
 
 
 def test_every_row_of_a_measured_pass_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,13 +167,11 @@ def test_engines_that_measure_by_themselves_find_the_same_but_for_a_few_in_a_hun
 def test_times_that_are_far_from_right_are_corrected_and_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file says that rows cost next to nothing; single passes and drafts show what they do."""
+    """The times say that rows cost next to nothing; single passes and drafts show what they do."""
     model = tiny_model()
     machine = Machine(model, monkeypatch)
-    first = core_with(tmp_path, machine, model)
-    assert first._timed._file is not None
-    first._timed._file.write(PassTimes({1: 0.0054, 1024: 0.0058}))
     core = core_with(tmp_path, machine, model)
+    core.times.replace(PassTimes({1: 0.0054, 1024: 0.0058}))
     target = alone(model, REQUEST).token_ids
     before = core.times(40) / core.times(1)
     for _ in range(40):
@@ -164,7 +179,10 @@ def test_times_that_are_far_from_right_are_corrected_and_written_down(
         run_one(core, REQUEST, Oracle(target, hazard=1e-4))
     assert before < 1.01
     assert core.times(40) / core.times(1) > 1.4
-    assert core_with(tmp_path, machine, model).times.seconds == core.times.seconds, "and the file is corrected"
+    assert core._timed._file is not None
+    kept = core._timed._file.read()
+    assert kept is not None
+    assert kept.seconds == core.times.seconds, "and the file is corrected"
 
 
 def test_passes_that_are_not_scored_throughout_teach_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
