@@ -26,6 +26,8 @@ NUM_SEQUENCES = 2
 class ReuseOurs(Ours):
     """One engine with a span store."""
 
+    _num_floors = 0
+
     def turn(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Run a prompt and write one token; what it took until that, and what became of the prompt's tokens.
 
@@ -44,8 +46,10 @@ class ReuseOurs(Ours):
 
     def floor(self, asked: dict[str, Any]) -> float:
         """Seconds of a pass over a prompt's last `num_tokens` alone, behind all others, whose KV must be cached."""
-        prompt, count = asked["prompt_ids"], asked["num_tokens"]
-        other = prompt[: len(prompt) - count] + [token ^ 1 for token in prompt[len(prompt) - count :]]
+        prompt, count, size = asked["prompt_ids"], asked["num_tokens"], self._core.model.config.vocab_size
+        self._num_floors += 1  # no two may run the same tokens, or the second finds them cached
+        own = [(token + self._num_floors) % size for token in prompt[len(prompt) - count :]]
+        other = prompt[: len(prompt) - count] + own
         found = self.turn({"prompt_ids": other, "mode": "exact", "segment_ends": (), "salt": asked["salt"]})
         assert found["recomputed"] == count, "the prompt before them is cached"
         seconds: float = found["seconds"]
