@@ -74,8 +74,9 @@ class KVReuse:
         first = 0
         for each in all_rows:
             recording = self._recording(each.sequence)
-            if recording.is_past(each.positions[0]):  # it lost its pages and is run again
-                self._enter(each.sequence, recording)
+            if recording.plan is not each.sequence.plan or recording.is_past(each.positions[0]):
+                self._enter(each.sequence, recording)  # it lost its pages and is run again, on other KV maybe
+                recording.plan = each.sequence.plan
             own = recording.reserve(len(each.positions))
             rows += range(first, first + len(own))
             slots.append(own)
@@ -111,7 +112,7 @@ class KVReuse:
         return self._recordings.setdefault(sequence.id, Recording(self.store))
 
     def _enter(self, sequence: ScheduledSequence, recording: Recording) -> None:
-        recording.enter(sequence.root, sequence.token_ids, sequence.plan, self._lineage)
+        recording.enter(sequence.root, sequence.token_ids, self._lineage)
 
     @torch.inference_mode()
     def _place(self, pages: KVPages, sequence_id: int, plan: ReusePlan) -> None:

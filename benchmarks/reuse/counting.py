@@ -108,7 +108,8 @@ class Books:
         recording = Recording(cast(SpanStore, self._index))  # of a store, it uses what the index has
         recording.reserve(len(positions))
         recording.keep(positions)
-        recording.enter(root, token_ids, plan, self._lineage)
+        recording.plan = plan
+        recording.enter(root, token_ids, self._lineage)
         recording.give_back()
 
 

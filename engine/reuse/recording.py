@@ -21,10 +21,12 @@ RESERVED = 64
 class Recording:
     """One sequence's tokens in the span store: where they stand in it, and the slots that hold their KV.
 
-    Where the store has no room for more, what follows is not kept.
+    Where the store has no room for more, what follows is not kept. `plan`: what the sequence took over before the
+    tokens that are kept were run.
     """
 
     def __init__(self, store: SpanStore) -> None:
+        self.plan: ReusePlan | None = None
         self._store = store
         self._positions: list[int] = []
         self._slots: list[int] = []
@@ -54,11 +56,12 @@ class Recording:
         self._store.give_back(np.array(self._spare + self._slots, dtype=np.int64))
         self._positions, self._slots, self._spare = [], [], []
 
-    def enter(self, root: bytes, token_ids: Sequence[int], plan: ReusePlan | None, lineage: Lineage) -> None:
+    def enter(self, root: bytes, token_ids: Sequence[int], lineage: Lineage) -> None:
         """Let what was kept be found: as exact, or, where a plan took KV over before it, as of that plan's generation.
 
         `lineage` is told how the prompt was put together.
         """
+        plan = self.plan
         num_exact, generation = (len(token_ids), 0) if plan is None else (plan.num_exact, plan.generation)
         record = self._enter(root, token_ids, num_exact, generation)
         if plan is not None:

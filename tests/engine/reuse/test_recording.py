@@ -11,6 +11,7 @@ import torch
 from engine.core import EngineCore
 from engine.kv_pool import page_bytes
 from engine.paging import root_key
+from engine.reuse import Reuse
 from engine.speculation.pass_times import PassTimes
 from engine.types import GenerationRequest, Proposer
 from tests.engine.cores import tiny_model
@@ -116,3 +117,36 @@ def test_a_request_that_was_taken_back_leaves_what_it_computed() -> None:
     core.cancel(number)
     check_kept(core, prompt[:33])
     check_no_leak(core)
+
+
+def test_what_was_run_on_taken_kv_is_not_exact_because_the_sequence_was_run_exactly_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It loses its pages, and finds nothing to take over when it comes again: two parts, each of its own generation."""
+    random = Random(5)
+    core = reusing_core(max_batched_tokens=16)
+    old = random_ids(random, 80)
+    run(core, old, max_new_tokens=1)
+    new = [*random_ids(random, 6), *old, *random_ids(random, 40)]
+    number = core.add(GenerationRequest(new, 3, reuse=Reuse("turbo")))
+    core.step()
+    core.step()
+    sequence = core._live[number][0]
+    assert sequence.plan is not None
+    assert core.reuse is not None
+    core.scheduler._preempt(sequence)
+    with monkeypatch.context() as patch:
+        patch.setattr(core.reuse.store, "find", lambda *_: [])
+        core.step()
+    assert sequence.plan is None
+    while core.has_pending_work():
+        core.step()
+    check_no_leak(core)
+    root = root_key(core.model.fingerprint, "", None)
+    exact, _ = obvious.run(core.model, new)
+    entries = list(core.reuse.store._index._entries.values())
+    assert {entry.generation for entry in entries if entry.record > 0} >= {0, 1}
+    for match in core.reuse.store.find(root, np.array(new, dtype=np.uint32), 0):
+        stored = core.reuse.store.values[1][torch.from_numpy(match.slots)]
+        expected = torch.cat([each.values[1] for each in exact[match.start : match.end]])
+        assert (match.generation == 0) == torch.allclose(stored, expected, atol=2e-5, rtol=1e-4)
