@@ -6,7 +6,11 @@ HunkError
 ├── BadFile                 exit 2, HTTP 422   the file cannot be taken: binary, no text, too large, a directory
 │   ├── FileMissing         exit 2, HTTP 404
 │   ├── OutsideRoot         exit 2, HTTP 403
+│   ├── WorkspaceMissing    exit 2, HTTP 404
 │   └── TooLarge            exit 2, HTTP 413
+├── Unauthorized            exit 2, HTTP 401   no token, or one that the service does not know
+├── Forbidden               exit 2, HTTP 403   the token lacks the scope
+├── TooManyRequests         exit 1, HTTP 429   over the rate or the quota of a tenant
 ├── Stale                   exit 3, HTTP 409   the file is not what the sender believed
 ├── EditRefused             exit 3, HTTP 422   the edit does not apply; carries the editor's reasons
 ├── ModelUnavailable        exit 4, HTTP 503   the model cannot be had or loaded
@@ -77,11 +81,45 @@ class OutsideRoot(BadFile):
     kind = "outside-root"
 
 
+class WorkspaceMissing(BadFile):
+    """There is no such workspace."""
+
+    http_status = 404
+    kind = "no-such-workspace"
+
+
 class TooLarge(BadFile):
     """The file, the edit or the prompt is over a limit."""
 
     http_status = 413
     kind = "too-large"
+
+
+class Unauthorized(HunkError):
+    """The request has no token, or one that the service does not know."""
+
+    exit_code = 2
+    http_status = 401
+    kind = "unauthorized"
+
+
+class Forbidden(HunkError):
+    """The token lacks the scope that this needs."""
+
+    exit_code = 2
+    http_status = 403
+    kind = "forbidden"
+
+
+class TooManyRequests(HunkError):
+    """The tenant is over its rate or its quota; `retry_after_s` says when it may try again."""
+
+    http_status = 429
+    kind = "too-many-requests"
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class Stale(HunkError):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from agent_runtime.types import ApplyRequest, GivenScope, ScoredReading, Usage
 from editor.types import Check, MergeOutcome, ParsedEdit
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The text of one token, or of several where one alone is not text, and how the model came by it."""
+
+    text: str
+    origin: Literal["copied", "generated"]
 
 
 class Watcher:
@@ -16,8 +24,14 @@ class Watcher:
     def began(self, stop: Callable[[], None]) -> None:
         """The model was asked; calling `stop`, from any thread, ends the apply with Cancelled."""
 
+    def entered(self, phase: str) -> None:
+        """Another phase begins, named as in `timings` without its `_ms`: parse, merge, prefill, decode, verify, ..."""
+
     def wrote(self, num_tokens: int) -> None:
         """Another forward pass is over; so many tokens are written so far."""
+
+    def wrote_pieces(self, region: int, pieces: Sequence[Piece]) -> None:
+        """That pass wrote these tokens of the answer for one region (from 0) of the file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import torch
 
 from agent_runtime.apply import Applier
 from agent_runtime.errors import BadRequest
-from agent_runtime.http.app import Service
+from agent_runtime.http.service import Service
 from agent_runtime.model_merge import ModelMerger
 from agent_runtime.model_slot import ModelSlot
 from agent_runtime.models.load import LoadedModel, load_model
@@ -20,7 +20,7 @@ from agent_runtime.models.settings import DEFAULT_SPAN_GIB, LoadOptions, MergeOp
 from agent_runtime.models.store import Store
 from agent_runtime.warming import warm
 from agent_runtime.watched import WatchedFiles
-from agent_runtime.workspace import Workspace
+from agent_runtime.workspaces import Workspaces
 from engine.engine_config import EngineConfig
 from engine.reuse.audit import AuditConfig
 from engine.scheduling import SchedulerConfig
@@ -109,4 +109,4 @@ def _bytes(gib: float) -> int:
 
 def service(slot: ModelSlot, root: Path | None) -> Service:
     """The parts of the HTTP service."""
-    return Service(Applier(slot.get), slot, Workspace(root) if root is not None else None)
+    return Service(Applier(slot.get), slot, Workspaces(root))

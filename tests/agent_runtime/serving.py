@@ -14,10 +14,11 @@ import httpx
 import uvicorn
 
 from agent_runtime.apply import Applier
-from agent_runtime.http.app import Service, build_app
+from agent_runtime.http.app import build_app
+from agent_runtime.http.service import Service
 from agent_runtime.merger import Merger
 from agent_runtime.model_slot import ModelSlot
-from agent_runtime.workspace import Workspace
+from agent_runtime.workspaces import Workspaces
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def serving(merger: Merger | None, root: Path | None = None, fault: Exception | 
     if merger is not None or fault is not None:
         slot.load_in_background(loaded.set, lambda _: loaded.set())
         loaded.wait()
-    app = build_app(Service(Applier(slot.get), slot, Workspace(root) if root else None))
+    app = build_app(Service(Applier(slot.get), slot, Workspaces(root)))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

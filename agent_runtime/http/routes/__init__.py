@@ -1,0 +1,13 @@
+"""The routes, a file a group; each makes a router from the service's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+
+from agent_runtime.http.routes.apply import apply_routes
+from agent_runtime.http.routes.health import health_routes
+from agent_runtime.http.service import Service
+
+ROUTES: tuple[Callable[[Service], APIRouter], ...] = (health_routes, apply_routes)
