@@ -9,8 +9,15 @@ HunkError
 │   ├── WorkspaceMissing    exit 2, HTTP 404
 │   └── TooLarge            exit 2, HTTP 413
 ├── Unauthorized            exit 2, HTTP 401   no token, or one that the service does not know
+├── TokensUnreadable        exit 2, HTTP 503   the service's token file cannot be read: nobody is let in
 ├── Forbidden               exit 2, HTTP 403   the token lacks the scope
+├── ForeignHost             exit 2, HTTP 403   the request names another host, or comes from a page of another
 ├── TooManyRequests         exit 1, HTTP 429   over the rate or the quota of a tenant
+├── SessionMissing          exit 2, HTTP 404   there is no such session, or it was idle for too long
+├── Conflict                exit 2, HTTP 409   the name stands for something else already, or must stay
+│   └── SessionBusy         exit 2, HTTP 409   the session works on another call
+├── SnapshotGone            exit 2, HTTP 410   the version to compare with is not kept any more
+├── NotIndexed              exit 1, HTTP 503   the workspace's files are not tokenised (yet)
 ├── Stale                   exit 3, HTTP 409   the file is not what the sender believed
 ├── EditRefused             exit 3, HTTP 422   the edit does not apply; carries the editor's reasons
 ├── ModelUnavailable        exit 4, HTTP 503   the model cannot be had or loaded
@@ -120,6 +127,43 @@ class TooManyRequests(HunkError):
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class SessionMissing(HunkError):
+    """There is no such session; it may have been idle for too long."""
+
+    exit_code = 2
+    http_status = 404
+    kind = "no-such-session"
+
+
+class Conflict(HunkError):
+    """What is asked for contradicts what is there already."""
+
+    exit_code = 2
+    http_status = 409
+    kind = "conflict"
+
+
+class SessionBusy(Conflict):
+    """The session works on another call; a conversation takes one after the other."""
+
+    kind = "session-busy"
+
+
+class SnapshotGone(HunkError):
+    """The version is not kept any more; read the snapshot again."""
+
+    exit_code = 2
+    http_status = 410
+    kind = "snapshot-gone"
+
+
+class NotIndexed(HunkError):
+    """The workspace's files are not tokenised yet, or cannot be."""
+
+    http_status = 503
+    kind = "not-indexed"
 
 
 class Stale(HunkError):

@@ -200,7 +200,8 @@ class ModelMerger:
 
     def _asked(self, question: Question, outline: str, task: ModelTask, mode: ReuseMode) -> _Asked:
         text, tokenizer = question.region.text, self._loaded.text.tokenizer
-        known = self._files.tokens(task.request.path, text) if self._files and text == task.text else None
+        request, is_file = task.request, text == task.text
+        known = self._files.tokens(request.path, text, request.root) if self._files and is_file else None
         try:
             encoder = FileEncoder(tokenizer, task.request.path, text, known)
             prompt = build_prompt(

@@ -63,6 +63,8 @@ class Options:
     salt: str = ""
     """What is computed for one salt is taken for no other: one a tenant. Whoever serves an edit chooses it, nobody
     who sends one does."""
+    root: str = ""
+    """The folder, resolved, in which `path` names the file; "" where none is known. Chosen like the salt."""
 
     def options(self) -> dict[str, Any]:
         """All options by name."""
@@ -73,7 +75,7 @@ class Options:
         return {name: value for name, value in self.options().items() if name in SENT_OPTIONS}
 
 
-SENT_OPTIONS = tuple(option.name for option in fields(Options) if option.name != "salt")
+SENT_OPTIONS = tuple(option.name for option in fields(Options) if option.name not in ("salt", "root"))
 
 
 @dataclass(frozen=True, slots=True)

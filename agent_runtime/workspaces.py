@@ -2,35 +2,199 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from agent_runtime.errors import OutsideRoot, WorkspaceMissing
+from agent_runtime.errors import BadRequest, Conflict, OutsideRoot, WorkspaceMissing
 from agent_runtime.principal import LOCAL, Principal
+from agent_runtime.registered import Registered
+from agent_runtime.watched import WatchedFiles
 from agent_runtime.workspace import Workspace
+from repo_cache.tokenizer import BPETokenizer
+from repo_cache.types import FileTokens
 
 DEFAULT = "default"
 """The workspace of `hunk serve --root`, which a request means where it names none."""
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What a workspace may be called: it stands in URLs and in logs."""
+
+MAX_WORKSPACES = 64
+"""Of one tenant: each that is asked about is kept in memory, tokenised, and watched."""
+
+NOT_WATCHED = "the service was started with --no-watch"
+
 
 class Workspaces:
-    """Registered folders; a tenant sees its own, and the one that the service was started with."""
+    """Registered folders; a tenant sees its own, and the one that the service was started with. Thread-safe.
 
-    def __init__(self, root: Path | None = None) -> None:
-        self._by_name = {DEFAULT: Workspace(root)} if root is not None else {}
+    Names are a tenant's own: two tenants may use one name, and none learns of the other's. What is registered is
+    forgotten when the service ends: which folders it may touch is said by whoever starts it, and by nobody before.
+
+    It is also the `KnownFiles` of the merger: the tokens of the workspace that a request is about, and of no other.
+    """
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        allowed: Sequence[Path] = (),
+        watch: bool = True,
+        store: Path | None = None,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        """`allowed` are folders below which others may be registered, beside `root`; see `WatchedFiles` for the rest.
+
+        Raises BadRequest where one of them is no folder.
+        """
+        self._allowed = tuple(Workspace(folder).root for folder in ([root] if root is not None else []) + [*allowed])
+        self._watch, self._store, self._say = watch, store, say
+        self._tokenizer: BPETokenizer | None = None
+        self._lock = threading.Lock()
+        self._on_remove: list[Callable[[Registered], None]] = []
+        self._by_key: dict[tuple[str | None, str], Registered] = {}
+        if root is not None:
+            self._add(Registered(DEFAULT, Workspace(root)))
 
     def get(self, name: str | None = None, principal: Principal = LOCAL) -> Workspace:
         """One by name, the default where none is given; raises WorkspaceMissing, or OutsideRoot without a default."""
-        if name is None and DEFAULT not in self._by_name:
+        return self.entry(name, principal).workspace
+
+    def find(self, name: str | None, principal: Principal = LOCAL) -> Workspace | None:
+        """As `get`, but None where none is named and there is no default."""
+        return None if name is None and not self.has_default else self.get(name, principal)
+
+    @property
+    def has_default(self) -> bool:
+        """Whether the service was started with a folder."""
+        return (None, DEFAULT) in self._by_key
+
+    def entry(self, name: str | None = None, principal: Principal = LOCAL) -> Registered:
+        """As `get`, with all that is known of it."""
+        if name is None and not self.has_default:
             raise OutsideRoot("this service reads no files: send 'original', or start it with --root DIR")
-        found = self._by_name.get(name or DEFAULT)
+        tenant = None if name in (None, DEFAULT) else principal.tenant
+        found = self._by_key.get((tenant, name or DEFAULT))
         if found is None:
             raise WorkspaceMissing(f"there is no workspace {name!r}; GET /workspaces lists them")
         return found
 
-    def find(self, name: str | None, principal: Principal = LOCAL) -> Workspace | None:
-        """As `get`, but None where none is named and there is no default."""
-        return None if name is None and DEFAULT not in self._by_name else self.get(name, principal)
+    def seen_by(self, principal: Principal) -> list[Registered]:
+        """The default, and the tenant's own by name."""
+        with self._lock:
+            seen = [entry for entry in self._by_key.values() if entry.tenant in (None, principal.tenant)]
+        return sorted(seen, key=lambda entry: (entry.tenant is not None, entry.name))
+
+    def register(self, root: str, name: str | None = None, principal: Principal = LOCAL) -> tuple[Registered, bool]:
+        """Make a folder a workspace of the principal's tenant; returns it, and whether it is new.
+
+        `root` is absolute; without a name, it is called as its folder is. Again the same does nothing. Raises Forbidden
+        without the scope `admin`; BadRequest for a root that is no folder and for a bad name; OutsideRoot where the
+        operator does not allow the folder, or another tenant has it, one above or one below; Conflict where the
+        name is taken or the tenant has too many.
+        """
+        principal.check("admin")
+        workspace = self._allowed_folder(root)
+        given, name = name, name or _name_of(workspace.root)
+        if not NAME.fullmatch(name):
+            raise BadRequest(
+                f"the name {name!r} is not one of 1 to 64 letters, digits, '.', '_' and '-', the first a letter or a "
+                "digit" + ("" if given else "; give one as 'name'"),
+                field="name",
+            )
+        with self._lock:
+            known = self._by_key.get((principal.tenant, name))
+            if known is not None and known.workspace.root == workspace.root:
+                return known, False
+            if known is not None or name == DEFAULT:
+                raise Conflict(f"the name {name!r} stands for another folder already; choose another, or remove it")
+            if any(_touch(entry.workspace.root, workspace.root) for entry in self._of_others(principal)):
+                raise OutsideRoot(f"{root} is not to be had: it belongs to somebody else, or holds what does")
+            if sum(entry.tenant == principal.tenant for entry in self._by_key.values()) >= MAX_WORKSPACES:
+                raise Conflict(f"there are {MAX_WORKSPACES} workspaces already, which is the most; remove one first")
+            return self._add(Registered(name, workspace, principal.tenant)), True
+
+    def remove(self, name: str, principal: Principal = LOCAL) -> None:
+        """Forget a workspace; its files stay. Raises Forbidden, WorkspaceMissing, or Conflict for the default."""
+        principal.check("admin")
+        if name == DEFAULT and self.has_default:
+            raise Conflict("the default workspace stays for as long as the service runs; start it without --root")
+        with self._lock:
+            found = self._by_key.pop((principal.tenant, name), None)
+        if found is None:
+            raise WorkspaceMissing(f"there is no workspace {name!r}; GET /workspaces lists them")
+        for told in self._on_remove:
+            told(found)
+        found.close()
+
+    def when_removed(self, told: Callable[[Registered], None]) -> None:
+        """Have somebody told of each workspace that is removed from here on."""
+        self._on_remove.append(told)
+
+    def tokenize_with(self, tokenizer: BPETokenizer) -> None:
+        """The model is loaded: from here on files can be had as tokens."""
+        with self._lock:
+            self._tokenizer = tokenizer
+            for entry in self._by_key.values():
+                self._equip(entry)
+
+    def tokens(self, path: str, text: str, root: str = "") -> FileTokens | None:
+        """Those of the file at `path` below `root` (else of the default), if they are of just this text; never waits.
+
+        Files of one content are the same for whoever has that content at hand, so no tenant is asked for.
+        """
+        with self._lock:
+            found = next((entry for entry in self._by_key.values() if entry.root == root or not root), None)
+            watched = found.watched if found is not None and (root or found.name == DEFAULT) else None
+        return watched.tokens(path, text) if watched is not None else None
+
+    def close(self) -> None:
+        """Look at no more files."""
+        with self._lock:
+            entries = list(self._by_key.values())
+        for entry in entries:
+            entry.close()
 
     def __iter__(self) -> Iterator[tuple[str, Workspace]]:
-        return iter(self._by_name.items())
+        with self._lock:
+            entries = list(self._by_key.values())
+        return ((entry.name, entry.workspace) for entry in entries)
+
+    def _add(self, entry: Registered) -> Registered:
+        self._by_key[entry.tenant, entry.name] = entry
+        self._equip(entry)
+        return entry
+
+    def _equip(self, entry: Registered) -> None:
+        if not self._watch:
+            entry.why_not = NOT_WATCHED
+        elif self._tokenizer is not None and entry.watched is None:
+            entry.watched = WatchedFiles(entry.workspace.root, self._tokenizer, self._store, self._say)
+
+    def _allowed_folder(self, root: str) -> Workspace:
+        """Where links lead out of what is allowed, it is what they lead to that counts."""
+        folder = Path(root)
+        if "\0" in root or not folder.is_absolute():
+            raise BadRequest(f"the root {root!r} is not an absolute path", field="root")
+        try:
+            resolved = folder.resolve()
+        except (OSError, RuntimeError) as error:  # links that lead in a circle
+            raise BadRequest(f"the root {root} cannot be read: {error}", field="root") from error
+        if not any(resolved.is_relative_to(allowed) for allowed in self._allowed):
+            raise OutsideRoot(
+                f"{root} is not below a folder that this service may use; whoever starts it adds one with --allow-root"
+            )
+        return Workspace(resolved)
+
+    def _of_others(self, principal: Principal) -> list[Registered]:
+        return [entry for entry in self._by_key.values() if entry.tenant not in (None, principal.tenant)]
+
+
+def _touch(one: Path, other: Path) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+def _name_of(root: Path) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", root.name).strip("-._")[:64]

@@ -32,7 +32,8 @@ def work_of(applier: Applier, workspace: Workspace | None, body: ApplyBody, salt
     if body.path is None and body.original is None and workspace is not None:
         if body.prediction is not None:
             raise BadRequest("a prediction is of one file: name it by 'path', or give 'original'", field="prediction")
-        return partial(applier.apply_patch, PatchRequest(edit, **body.options(salt)), workspace.read_if_there)
+        patch = PatchRequest(edit, **body.options(salt), root=str(workspace.root))
+        return partial(applier.apply_patch, patch, workspace.read_if_there)
     return partial(applier.apply, _request(workspace, body, body, salt))
 
 
@@ -49,7 +50,8 @@ def _several(applier: Applier, workspace: Workspace | None, body: ApplyBody, fil
         raise BadRequest("give 'edit' once: for each file, or beside 'files' for all", field="edit")
     if any(file.prediction is not None for file in files):
         raise BadRequest("a file has a prediction where it has its own 'edit'", field="prediction")
-    request = PatchRequest(_edit(body.edit, "edit"), **body.options(salt))
+    root = "" if workspace is None or any(file.original is not None for file in files) else str(workspace.root)
+    request = PatchRequest(_edit(body.edit, "edit"), **body.options(salt), root=root)
     return partial(applier.apply_patch, request, _reader(workspace, files))
 
 
@@ -62,7 +64,8 @@ def _refuse_single_fields(body: ApplyBody) -> None:
 def _request(workspace: Workspace | None, file: ApplyBody | FileBody, body: ApplyBody, salt: str) -> ApplyRequest:
     edit = _edit(file.edit, "edit" if file is body else "files")
     prediction = text_of(file.prediction)
-    return ApplyRequest(_current(workspace, file), edit, file.path or "", prediction, **body.options(salt))
+    original, root = _current(workspace, file), "" if workspace is None or file.original is not None else workspace.root
+    return ApplyRequest(original, edit, file.path or "", prediction, **body.options(salt), root=str(root))
 
 
 def _reader(workspace: Workspace | None, files: list[FileBody]) -> Reader:
