@@ -2,7 +2,11 @@
 
 HunkError
 ├── BadRequest              exit 2, HTTP 400   the request itself is malformed
-│   └── Unsupported         exit 2, HTTP 422   a field or value that this version does not know
+│   ├── Unsupported         exit 2, HTTP 422   a field or value that this version does not know
+│   ├── NoSuchRoute         exit 2, HTTP 404   the service has no such path
+│   ├── MethodNotAllowed    exit 2, HTTP 405   the path is there, but not for this method
+│   ├── UnsupportedMedia    exit 2, HTTP 415   the body is not sent as JSON
+│   └── KeyReused           exit 2, HTTP 422   an Idempotency-Key came before, with another body
 ├── BadFile                 exit 2, HTTP 422   the file cannot be taken: binary, no text, too large, a directory
 │   ├── FileMissing         exit 2, HTTP 404
 │   ├── OutsideRoot         exit 2, HTTP 403
@@ -45,6 +49,8 @@ class HunkError(Exception):
     http_status: ClassVar[int] = 500
     kind: ClassVar[str] = "internal"
     """Stable short name; the last part of the problem's `type` URI."""
+    retry_after_s: float | None = None
+    """Seconds until the same request may succeed; None where waiting does not help."""
 
 
 class BadRequest(HunkError):
@@ -64,6 +70,34 @@ class Unsupported(BadRequest):
 
     http_status = 422
     kind = "unsupported"
+
+
+class NoSuchRoute(BadRequest):
+    """The service has no such path."""
+
+    http_status = 404
+    kind = "no-such-route"
+
+
+class MethodNotAllowed(BadRequest):
+    """The path does not take this method; `Allow` names those that it takes."""
+
+    http_status = 405
+    kind = "method-not-allowed"
+
+
+class UnsupportedMedia(BadRequest):
+    """The body is not sent as JSON."""
+
+    http_status = 415
+    kind = "unsupported-media-type"
+
+
+class KeyReused(BadRequest):
+    """The Idempotency-Key was sent before with another body; a new request needs a new key."""
+
+    http_status = 422
+    kind = "idempotency-key-reused"
 
 
 class BadFile(HunkError):
@@ -110,12 +144,29 @@ class Unauthorized(HunkError):
     kind = "unauthorized"
 
 
+class TokensUnreadable(HunkError):
+    """The token file cannot be read, or is not one; until it can be, nobody is let in."""
+
+    exit_code = 2
+    http_status = 503
+    kind = "tokens-unreadable"
+    retry_after_s = 5.0
+
+
 class Forbidden(HunkError):
     """The token lacks the scope that this needs."""
 
     exit_code = 2
     http_status = 403
     kind = "forbidden"
+
+
+class ForeignHost(HunkError):
+    """The request names another host."""
+
+    exit_code = 2
+    http_status = 403
+    kind = "foreign-host"
 
 
 class TooManyRequests(HunkError):
@@ -196,6 +247,7 @@ class ModelUnavailable(HunkError):
     exit_code = 4
     http_status = 503
     kind = "model-unavailable"
+    retry_after_s = 5.0
     reasons: tuple[Reason, ...] = ()
 
 
@@ -204,6 +256,7 @@ class Busy(ModelUnavailable):
 
     http_status = 429
     kind = "busy"
+    retry_after_s = 1.0
 
 
 class UnknownModel(ModelUnavailable):
@@ -211,6 +264,7 @@ class UnknownModel(ModelUnavailable):
 
     http_status = 422
     kind = "unknown-model"
+    retry_after_s = None
 
 
 class DownloadFailed(ModelUnavailable):
@@ -223,6 +277,7 @@ class CorruptModel(ModelUnavailable):
     """The model's file does not have the SHA-256 that it must have, or cannot be read."""
 
     kind = "corrupt-model"
+    retry_after_s = None
 
 
 class ModelFailed(HunkError):

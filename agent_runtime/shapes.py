@@ -8,9 +8,13 @@ from typing import Any
 
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale
 from agent_runtime.types import (
+    AnswerTrace,
     ApplyResult,
     FileResult,
+    ForwardTrace,
     GivenScope,
+    OutputRun,
+    PromptRun,
     Reading,
     Reason,
     ScoredReading,
@@ -33,13 +37,41 @@ def result_to_json(result: ApplyResult) -> dict[str, Any]:
         "files": files,
         "usage": asdict(result.usage),
         "timings": {name: round(value, 3) for name, value in result.timings.items()},
+        "trace": None if result.trace is None else [_trace_to_json(answer) for answer in result.trace],
     }
+
+
+def _trace_to_json(answer: AnswerTrace) -> dict[str, Any]:
+    return {
+        "path": answer.path,
+        "region": answer.region,
+        "purpose": answer.purpose,
+        "prompt": [asdict(run) for run in answer.prompt],
+        "completion": [
+            {"text": run.text, "origin": run.origin, "pass": run.pass_number, "tokens": run.tokens}
+            for run in answer.output
+        ],
+        "forwards": [asdict(each) for each in answer.forwards],
+    }
+
+
+def _trace_from_json(answer: Mapping[str, Any]) -> AnswerTrace:
+    return AnswerTrace(
+        path=answer["path"],
+        region=answer["region"],
+        purpose=answer["purpose"],
+        prompt=tuple(PromptRun(**_known(PromptRun, run)) for run in answer["prompt"]),
+        output=tuple(OutputRun(run["text"], run["origin"], run["pass"], run["tokens"]) for run in answer["completion"]),
+        forwards=tuple(ForwardTrace(**_known(ForwardTrace, each)) for each in answer["forwards"]),
+    )
 
 
 def result_from_json(answer: Mapping[str, Any]) -> ApplyResult:
     """The answer of a service; fields of a later version are passed over. Raises KeyError or TypeError."""
     files = tuple(_file_from_json(file) for file in answer["files"])
-    return ApplyResult(files, _usage_from_json(answer["usage"]), dict(answer["timings"]))
+    trace = answer.get("trace")
+    traced = None if trace is None else tuple(_trace_from_json(each) for each in trace)
+    return ApplyResult(files, _usage_from_json(answer["usage"]), dict(answer["timings"]), traced)
 
 
 def _usage_from_json(usage: Mapping[str, Any]) -> Usage:
@@ -81,6 +113,8 @@ def problem_of(fault: HunkError) -> dict[str, Any]:
         problem["reasons"] = [asdict(reason) for reason in fault.reasons]
     if isinstance(fault, Stale):
         problem["current_sha256"] = fault.current_sha256
+    if fault.retry_after_s is not None:
+        problem["retry_after_s"] = fault.retry_after_s
     return problem
 
 
@@ -91,6 +125,9 @@ def fault_of(problem: Mapping[str, Any]) -> HunkError:
         return Stale(detail, current_sha256=str(problem.get("current_sha256", "")))
     known = {fault.kind: fault for fault in _subclasses(HunkError)}
     fault = known.get(kind, HunkError)(detail or "the service answered with an unknown error")
+    fault.retry_after_s = problem.get("retry_after_s")
+    if isinstance(fault, BadRequest):
+        fault.field = str(problem.get("field", ""))
     if isinstance(fault, EditRefused | ModelUnavailable):
         fault.reasons = tuple(reason_from_json(reason) for reason in problem.get("reasons", ()))
     return fault

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
 
 from agent_runtime.http.body_limit import BodyLimit
 from agent_runtime.http.guard import OwnHostsOnly
+from agent_runtime.http.openapi import ANY_PROBLEM, DescribedApp
 from agent_runtime.http.problems import add_problems
+from agent_runtime.http.request_id import RequestId
 from agent_runtime.http.routes import ROUTES
 from agent_runtime.http.service import Service
 from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES
@@ -28,9 +31,19 @@ def build_app(service: Service, *, hosts: Iterable[str] = (), on_start: Callable
         yield
         await run_sync(service.model.close)
 
-    app = FastAPI(title="Hunk", summary="Applies code edits.", lifespan=lifespan)
+    app = DescribedApp(
+        title="Hunk",
+        summary="Applies code edits with a language model at the price of what changed.",
+        version=version("hunk"),
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=ANY_PROBLEM,
+    )
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
     app.add_middleware(OwnHostsOnly, hosts=hosts)
+    app.add_middleware(RequestId)  # the outermost: what the others refuse has an id, too
     add_problems(app)
     for routes in ROUTES:
         app.include_router(routes(service))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_runtime.errors import TooLarge
-from agent_runtime.shapes import problem_of
+from agent_runtime.http.problems import problem_response
 
 
 class BodyLimit:
@@ -25,7 +24,7 @@ class BodyLimit:
             return
         announced = Headers(scope=scope).get("content-length", "0")
         if announced.isdigit() and int(announced) > self._max_bytes:
-            await self._refuse(scope, receive, send)
+            await problem_response(self._fault())(scope, receive, send)
             return
         num_bytes = 0
 
@@ -41,7 +40,3 @@ class BodyLimit:
 
     def _fault(self) -> TooLarge:
         return TooLarge(f"the request's body is over the limit of {self._max_bytes / 1e6:.0f} MB")
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = JSONResponse(problem_of(self._fault()), 413, media_type="application/problem+json")
-        await response(scope, receive, send)

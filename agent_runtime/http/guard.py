@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent_runtime.shapes import PROBLEM_TYPE
+from agent_runtime.errors import ForeignHost
+from agent_runtime.http.problems import problem_response
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -27,13 +27,8 @@ class OwnHostsOnly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 403."""
         if scope["type"] == "http" and (foreign := self._foreign(Headers(scope=scope))):
-            problem = {
-                "type": PROBLEM_TYPE + "foreign-host",
-                "title": "The request names another host",
-                "status": 403,
-                "detail": f"{foreign} is not a name of this service; `hunk serve --allow-host NAME` admits it",
-            }
-            await JSONResponse(problem, 403, media_type="application/problem+json")(scope, receive, send)
+            fault = ForeignHost(f"{foreign} is not a name of this service; `hunk serve --allow-host NAME` admits it")
+            await problem_response(fault)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

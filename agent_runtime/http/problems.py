@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from math import ceil
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from agent_runtime.errors import HunkError
+from agent_runtime.errors import (
+    BadRequest,
+    HunkError,
+    MethodNotAllowed,
+    NoSuchRoute,
+    TooLarge,
+    Unauthorized,
+    UnsupportedMedia,
+)
+from agent_runtime.http.request_id import HEADER, request_id
 from agent_runtime.http.schema import fault_of_validation
-from agent_runtime.shapes import PROBLEM_TYPE, problem_of
+from agent_runtime.shapes import problem_of
 
-RETRY_AFTER = {429: "1", 503: "5"}
-"""Seconds until it is worth another try."""
-
-HTTP_KINDS = {404: "no-such-route", 405: "no-such-route", 413: "too-large"}
-"""Problem kinds of what the framework refuses before a route is reached."""
+PROBLEM_MEDIA = "application/problem+json"
 
 
 def add_problems(app: FastAPI) -> None:
@@ -28,32 +33,70 @@ def add_problems(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _bug)
 
 
-def problem_response(problem: dict[str, Any]) -> JSONResponse:
-    """A problem as the answer to a request."""
-    status = problem["status"]
-    headers = {"Retry-After": RETRY_AFTER[status]} if status in RETRY_AFTER else None
-    return JSONResponse(problem, status, headers, media_type="application/problem+json")
+def problem_response(fault: HunkError) -> Response:
+    """A fault as the answer to a request."""
+    headers = {}
+    if fault.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, ceil(fault.retry_after_s)))
+    if isinstance(fault, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    body = json.dumps(problem_of(fault))  # in ASCII: what was sent may hold a lone surrogate, and is quoted
+    return Response(body, fault.http_status, headers, media_type=PROBLEM_MEDIA)
 
 
-async def _malformed(_: Request, error: Exception) -> JSONResponse:
+def fault_of_bug(error: Exception) -> HunkError:
+    """What the sender is told of an error that nobody foresaw; the log has it all."""
+    return HunkError(f"a fault of this service ({type(error).__name__}); its log has the details")
+
+
+async def _malformed(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return problem_response(problem_of(fault_of_validation(list(error.errors()))))
+    sent = request.headers.get("content-type", "")
+    if isinstance(error.body, bytes) and error.body:  # the framework reads nothing but JSON
+        what = f"{sent!r} is" if sent else "there is no Content-Type, and nothing else is"
+        return problem_response(UnsupportedMedia(f"{what} not taken here: send JSON, as application/json"))
+    return problem_response(fault_of_validation(list(error.errors())))
 
 
-async def _fault(_: Request, error: Exception) -> JSONResponse:
+async def _fault(_: Request, error: Exception) -> Response:
     assert isinstance(error, HunkError)
-    return problem_response(problem_of(error))
+    return problem_response(error)
 
 
-async def _bug(_: Request, error: Exception) -> JSONResponse:
-    """The server logs the traceback; the client gets a problem as from everywhere else."""
-    fault = HunkError(f"a fault of this service ({type(error).__name__}); its log has the details")
-    return problem_response(problem_of(fault))
+async def _bug(request: Request, error: Exception) -> Response:
+    """The server logs the traceback; the client gets a problem as from everywhere else.
+
+    This answer does not pass the middleware, so it gets the request's id here.
+    """
+    response = problem_response(fault_of_bug(error))
+    response.headers[HEADER] = request_id(request.scope)
+    return response
 
 
-async def _refused_by_framework(_: Request, error: Exception) -> JSONResponse:
+async def _refused_by_framework(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    kind = HTTP_KINDS.get(error.status_code, "malformed")
-    return problem_response(
-        {"type": PROBLEM_TYPE + kind, "title": error.detail, "status": error.status_code, "detail": error.detail}
-    )
+    path = request.url.path
+    match error.status_code:
+        case 404:
+            return problem_response(NoSuchRoute(f"there is no {path}; /openapi.json lists what there is"))
+        case 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            response = problem_response(MethodNotAllowed(f"{path} does not take {request.method}, but {allowed}"))
+            response.headers["Allow"] = allowed
+            return response
+        case 413:
+            return problem_response(TooLarge(error.detail))
+        case _:
+            return problem_response(_unreadable(error))
+
+
+def _unreadable(error: HTTPException) -> HunkError:
+    """What is wrong with a body that the framework gave up on: it says it only by the cause."""
+    match error.__cause__:
+        case RecursionError():
+            return BadRequest("the body's JSON is nested too deeply; no request needs more than a few levels")
+        case UnicodeDecodeError() as cause:
+            return BadRequest(f"the body is not valid JSON: it is not UTF-8 (byte {cause.start})")
+        case ValueError() as cause:  # an integer of thousands of digits
+            return BadRequest(f"the body is not valid JSON: {cause}")
+    return BadRequest(f"the request cannot be read: {error.detail}")
