@@ -13,6 +13,7 @@ from agent_runtime.patching import apply_patch
 from agent_runtime.refusals import may_be_mended, reason_of, refusal, unreadable, with_path
 from agent_runtime.reusing import mode_of
 from agent_runtime.timings import Timings
+from agent_runtime.tracing import traced
 from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, PatchRequest, Reader, Reason, Usage, total_usage
 from editor import codec
 from editor.errors import EditSyntaxError
@@ -41,8 +42,11 @@ class Applier:
         Raises BadFile, EditRefused, BadRequest, TooLarge, ModelUnavailable and what else `Merger.merge` raises; a merge
         that a check rejects is an answer with status `rejected`, not an error.
         """
+        return traced(request.trace, watcher, lambda watcher: self._apply(request, watcher))
+
+    def _apply(self, request: ApplyRequest, watcher: Watcher) -> ApplyResult:
         mode_of(request.reuse, "exact")
-        timings = Timings()
+        timings = Timings(watcher.entered)
         with timings.phase("parse"):
             source = decode(request.original, request.path)
             edit, request = _read(request)
@@ -57,12 +61,16 @@ class Applier:
 
     def apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge several edits, each into its file: all or none. Raises what `apply` raises, EditRefused for all."""
+        wanted = any(request.trace for request in requests)
+        return traced(wanted, watcher, lambda watcher: self._apply_each(requests, watcher))
+
+    def _apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher) -> ApplyResult:
         timings = Timings()
         results: list[ApplyResult] = []
         reasons: list[Reason] = []
         for request in requests:
             try:
-                results.append(self.apply(request, watcher))
+                results.append(self._apply(request, watcher))
                 timings.add(results[-1].timings)
             except EditRefused as refused:
                 reasons += with_path(refused.reasons, request.path)
@@ -73,8 +81,11 @@ class Applier:
 
     def apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge an edit of the files that it names, which `read` gives: all or none. Raises what `apply` raises."""
+        return traced(request.trace, watcher, lambda watcher: self._apply_patch(request, read, watcher))
+
+    def _apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher) -> ApplyResult:
         mode_of(request.reuse, "exact")
-        timings = Timings()
+        timings = Timings(watcher.entered)
 
         def ask(task: ModelTask) -> Outcome:
             return self._ask_model(task, timings, watcher)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from agent_runtime.types import ApplyRequest, GivenScope, ScoredReading, Usage
+from agent_runtime.types import AnswerTrace, ApplyRequest, GivenScope, ScoredReading, Usage
 from editor.types import Check, MergeOutcome, ParsedEdit
 
 
@@ -21,6 +21,9 @@ class Piece:
 class Watcher:
     """Follows the model's work on one apply, which may ask it several times; this one cares for nothing."""
 
+    wants_text = False
+    """Whether `wrote_pieces` and `answered` are called: it takes a little time to make text of tokens."""
+
     def began(self, stop: Callable[[], None]) -> None:
         """The model was asked; calling `stop`, from any thread, ends the apply with Cancelled."""
 
@@ -31,7 +34,13 @@ class Watcher:
         """Another forward pass is over; so many tokens are written so far."""
 
     def wrote_pieces(self, region: int, pieces: Sequence[Piece]) -> None:
-        """That pass wrote these tokens of the answer for one region (from 0) of the file."""
+        """A pass wrote these tokens of the answer for one region (from 0) of the file.
+
+        Together they are the answer, without its closing tag. Behind the phase `prompt` an answer begins anew.
+        """
+
+    def answered(self, trace: AnswerTrace) -> None:
+        """The model has answered one question."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from agent_runtime.answer_text import Follow, follower
 from agent_runtime.deciding import best_of, score_answers, sound, weigh
 from agent_runtime.drafting import draft_of
 from agent_runtime.errors import BadFile, BadRequest, TooLarge
@@ -106,6 +107,7 @@ class ModelMerger:
         """
         clock, run = _Clock(), Run()
         started = time.perf_counter()
+        watcher.entered("scope")
         scope = scope_of(task)
         clock.add(scope=time.perf_counter() - started)
         written = self._write(task, scope, watcher, run, clock)
@@ -132,6 +134,7 @@ class ModelMerger:
         candidates = task.by_rule.candidates
         clock, run = _Clock(), Run()
         started = time.perf_counter()
+        watcher.entered("scope")
         scope = scope_of(task)
         clock.add(scope=time.perf_counter() - started)
         numbers = sound(task, scope)
@@ -158,14 +161,17 @@ class ModelMerger:
     ) -> tuple[ScoredReading, ...]:
         """Ask about all regions at once how likely each candidate's text is there."""
         started = time.perf_counter()
+        watcher.entered("prompt")
         asked = [self._asked(question, scope.outline, task, "exact") for question in questions(task, scope)]
         texts = [cut(task.text, candidate.text, scope.regions) for candidate in candidates]
         answers = [[self._answer(regions[number], one) for regions in texts] for number, one in enumerate(asked)]
         prompts = [one.prompt for one in asked]
         prompted = time.perf_counter()
+        watcher.entered("score")
+        follow = self._follow(task, watcher)
         try:
             logprobs = score_answers(
-                self._loaded.engine, prompts, answers, watcher, run, self._deadline_s, task.request.salt
+                self._loaded.engine, prompts, answers, watcher, run, self._deadline_s, task.request.salt, follow
             )
         except engine_errors.EngineError as error:
             raise fault_of(error, self.name) from error
@@ -175,6 +181,7 @@ class ModelMerger:
     def _write(self, task: ModelTask, scope: Scope, watcher: Watcher, run: Run, clock: _Clock) -> _Written:
         """Ask for all regions at once, and put the answers into the file."""
         started = time.perf_counter()
+        watcher.entered("prompt")
         mode = mode_of(task.request.reuse, self._reuse)
         asked = [self._asked(question, scope.outline, task, mode) for question in questions(task, scope)]
         requests = [self._generation(one.prompt, task.request, mode) for one in asked]
@@ -182,9 +189,12 @@ class ModelMerger:
             draft_of(one.question, one.prompt, one.encoder, self._loaded.text) if task.request.draft == "copy" else None
             for one in asked
         ]
-        prompted, run.first_step, num_before = time.perf_counter(), 0.0, len(run.results)
+        follow = self._follow(task, watcher)
+        texts = [] if follow is None else [follow(request, region) for region, request in enumerate(requests)]
+        prompted, run.first_step, run.phase_behind, num_before = time.perf_counter(), 0.0, "decode", len(run.results)
+        watcher.entered("prefill")
         try:
-            run_together(self._loaded.engine, list(zip(requests, drafts, strict=True)), watcher, run)
+            run_together(self._loaded.engine, list(zip(requests, drafts, strict=True)), watcher, run, texts)
         except engine_errors.EngineError as error:
             raise fault_of(error, self.name) from error
         finished = time.perf_counter()
@@ -217,6 +227,9 @@ class ModelMerger:
         except TokenizerError as error:  # SmolLM2 has no token for some control characters
             raise BadFile(f"model {self.name} cannot read this file or edit: {error}") from error
         return _Asked(question, prompt, encoder)
+
+    def _follow(self, task: ModelTask, watcher: Watcher) -> Follow | None:
+        return follower(watcher, self._loaded.text.tokenizer.token_bytes(), task.request.path)
 
     def _answer(self, text: str, asked: _Asked) -> list[int]:
         try:

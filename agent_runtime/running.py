@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from agent_runtime.answer_text import AnswerText
 from agent_runtime.errors import (
     BadRequest,
     Busy,
@@ -44,19 +45,27 @@ def fault_of(error: engine_errors.EngineError, model: str) -> HunkError:
 
 @dataclass(slots=True)
 class Run:
-    """What the engine made of some requests. `first_step` is when the first tokens of any were confirmed."""
+    """What the engine made of some requests.
+
+    `first_step` is when the first tokens of any were confirmed; then begins `phase_behind`, if it has a name.
+    """
 
     results: list[GenerationResult] = field(default_factory=list)
     first_step: float = 0.0
+    phase_behind: str = ""
     num_written: int = 0
 
 
 def run_together(
-    engine: Engine, requests: Sequence[tuple[GenerationRequest, Proposer | None]], watcher: Watcher, run: Run
+    engine: Engine,
+    requests: Sequence[tuple[GenerationRequest, Proposer | None]],
+    watcher: Watcher,
+    run: Run,
+    texts: Sequence[AnswerText] = (),
 ) -> None:
     """Run all to their ends and add them to `run`; if one fails or is taken back, so are all.
 
-    Raises what the engine raises.
+    `texts` follow the answers, where the watcher wants to be told their text. Raises what the engine raises.
     """
     with ExitStack() as taken_back:
         streams: list[Stream] = []
@@ -69,20 +78,27 @@ def run_together(
                 stream.cancel()
 
         watcher.began(stop)
-        run.results += [_drained(stream, watcher, run) for stream in streams]
+        followers = texts or [None] * len(streams)
+        run.results += [_drained(*each, watcher, run) for each in zip(streams, followers, strict=True)]
 
 
-def _drained(stream: Stream, watcher: Watcher, run: Run) -> GenerationResult:
+def _drained(stream: Stream, text: AnswerText | None, watcher: Watcher, run: Run) -> GenerationResult:
     while True:
         try:
-            num_tokens = len(next(stream).token_ids)
+            step = next(stream)
         except StopIteration as end:
             result: GenerationResult = end.value
+            if text is not None:
+                text.end(result)
             return result
-        run.num_written += num_tokens
-        if num_tokens and not run.first_step:
+        run.num_written += len(step.token_ids)
+        if step.token_ids and not run.first_step:
             run.first_step = time.perf_counter()
+            if run.phase_behind:
+                watcher.entered(run.phase_behind)
         watcher.wrote(run.num_written)
+        if text is not None:
+            text.take(step)
 
 
 def usage_of(counted: GenerationUsage) -> Usage:

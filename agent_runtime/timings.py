@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Timings:
-    """Adds up the milliseconds of each phase; `total_ms` runs from the start to the end."""
+    """Adds up the milliseconds of each phase, whose beginning `entered` is told.
 
+    `total_ms` runs from the start to the end.
+    """
+
+    entered: Callable[[str], None] = lambda phase: None
     by_phase: dict[str, float] = field(default_factory=dict)
     _started: float = field(default_factory=time.perf_counter)
 
@@ -19,6 +23,7 @@ class Timings:
     def phase(self, name: str) -> Iterator[None]:
         """Time the block as `<name>_ms`."""
         started = time.perf_counter()
+        self.entered(name)
         yield
         self.add({f"{name}_ms": (time.perf_counter() - started) * 1e3})
 

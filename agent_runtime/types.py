@@ -60,6 +60,8 @@ class Options:
     decide: Decide = DECIDE
     reuse: ReuseName | None = None
     """None: what the service was started with; in this process `exact`."""
+    trace: bool = False
+    """Whether the answer tells token by token what the model read and wrote."""
     salt: str = ""
     """What is computed for one salt is taken for no other: one a tenant. Whoever serves an edit chooses it, nobody
     who sends one does."""
@@ -181,6 +183,61 @@ def total_usage(parts: Iterable[Usage]) -> Usage:
     return Usage(**counts, prefix_hit_rate=rate, by_source=by_source, recomputed_by=dict(recomputed_by))
 
 
+PromptKind = Literal["cached", "reused", "recomputed"]
+"""Whether a prompt's tokens took exact KV, took KV of other prompts approximately, or were run."""
+
+Origin = Literal["copied", "generated", "scored"]
+"""How output tokens came about: the draft had them and the model confirmed them, the model wrote them itself, or they
+belong to a reading that it was given to say how likely it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRun:
+    """Neighbouring tokens of a prompt with the same fate. A character that two runs share stands in the second."""
+
+    text: str
+    kind: PromptKind
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRun:
+    """Neighbouring tokens of an answer that one pass (from 0) confirmed and that came about in the same way.
+
+    Tokens that end the answer, such as its closing tag, count and have no text.
+    """
+
+    text: str
+    origin: Origin
+    pass_number: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardTrace:
+    """One pass: the tokens of the answer that it confirmed, and the draft tokens that were put before the model."""
+
+    tokens: int
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTrace:
+    """One question to the model and its answer, token by token: their counts add up to those of `Usage`.
+
+    region: which of the file's regions it is about, from 0. purpose: the model writes the region, or scores a reading
+    of it, of which `output` then is the part that tells it from the others.
+    """
+
+    path: str
+    region: int
+    purpose: Literal["write", "score"]
+    prompt: tuple[PromptRun, ...]
+    output: tuple[OutputRun, ...]
+    forwards: tuple[ForwardTrace, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class GivenScope:
     """How much of a file a model was given: the whole of it, or regions, beside an outline of the rest.
@@ -247,12 +304,14 @@ class ApplyResult:
     """The answer to one apply. A result that a check rejects still carries everything.
 
     `timings` holds milliseconds by phase (`parse_ms`, `merge_ms`, `scope_ms`, `prompt_ms`, `score_ms`, `prefill_ms`,
-    `decode_ms`, `verify_ms`) and `total_ms`; a phase that did not happen is absent.
+    `decode_ms`, `verify_ms`) and `total_ms`; a phase that did not happen is absent. `trace` has an entry for each
+    question to the model, in their order; None where the request did not ask for it.
     """
 
     files: tuple[FileResult, ...]
     usage: Usage
     timings: dict[str, float] = field(default_factory=dict)
+    trace: tuple[AnswerTrace, ...] | None = None
 
     @property
     def status(self) -> Status:

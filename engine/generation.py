@@ -52,6 +52,7 @@ class Generation:
         usage.reused_approximate = 0 if plan is None else plan.num_placed
         usage.recomputed = usage.prompt - num_cached - usage.reused_approximate
         usage.recomputed_by = {"changed": usage.recomputed} if plan is None else dict(plan.by_reason)
+        usage.reused_at = () if plan is None else tuple((each.start, each.end) for each in plan.placed)
 
     def draft(self, most: int) -> list[int]:
         """What may come next, up to `most` tokens; one place is left for the token that every pass gives for free.
@@ -82,17 +83,21 @@ class Generation:
 
     def take(self, choice: Choice, num_drafted: int, num_branched: int = 0) -> GenerationStep:
         """Append what the model chose along a draft or its branch, up to the token that ends the output."""
-        num_accepted = len(choice.token_ids) - 1
+        num_guessed, num_accepted = num_drafted + num_branched, len(choice.token_ids) - 1
         was_forced = self.is_forced
         taken = self._append(choice.token_ids)
         logprobs = choice.logprobs[: len(taken)]
         self._logprobs += logprobs
-        if not was_forced:  # then it was no guess
+        num_accepted = min(num_accepted, len(taken))
+        if was_forced:  # then it was no guess
+            num_guessed = num_accepted = 0
+        else:
             self.drafting.observe(taken, num_drafted, len(self.output_ids), num_branched)
-            self.usage.drafted += num_drafted + num_branched
-            self.usage.accepted += min(num_accepted, len(taken))
+        self.usage.drafted += num_guessed
+        self.usage.accepted += num_accepted
         self.usage.completion = len(self.output_ids)
-        return GenerationStep(tuple(taken), self._stops.release(finished=self.finished), logprobs)
+        text = self._stops.release(finished=self.finished)
+        return GenerationStep(tuple(taken), text, logprobs, num_guessed, num_accepted)
 
     def result(self) -> GenerationResult:
         """The whole output, once it has ended."""

@@ -221,7 +221,8 @@ class GenerationUsage:
     run again. `prefill_forwards` are those of the `forwards` that ran tokens of the prompt, the one with its last ones
     among them, which gives output, too. `by_source` splits `drafted` and `accepted` by the names that the drafter gave
     its runs. `near_ties` are greedy choices that were so
-    near a tie that the last bits, which depend on what runs beside a row, may have decided them.
+    near a tie that the last bits, which depend on what runs beside a row, may have decided them. `reused_at` are the
+    half-open ranges of the prompt whose tokens `reused_approximate` counts, ascending; the cached ones are its first.
     """
 
     prompt: int = 0
@@ -237,6 +238,7 @@ class GenerationUsage:
     preempted: int = 0
     near_ties: int = 0
     by_source: dict[str, SourceUsage] = field(default_factory=dict)
+    reused_at: tuple[tuple[int, int], ...] = ()
 
     @property
     def prefix_hit_rate(self) -> float:
@@ -260,12 +262,15 @@ class TokenLogprob:
 class GenerationStep:
     """What one forward pass added: `text` is what became certain to be output (it may lag behind the ids).
 
-    `text` ends at the end of a UTF-8 character. Both are empty behind a chunk of the prompt.
+    `text` ends at the end of a UTF-8 character. Both are empty behind a chunk of the prompt. Of the ids the first
+    `num_accepted` were drafted, as `num_drafted` tokens were in this pass; those behind are the model's own, or forced.
     """
 
     token_ids: tuple[int, ...]
     text: bytes
     logprobs: tuple[TokenLogprob, ...] = ()
+    num_drafted: int = 0
+    num_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

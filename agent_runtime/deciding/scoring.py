@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agent_runtime.answer_text import Follow
 from agent_runtime.deciding.siblings import siblings
 from agent_runtime.merger import Watcher
 from agent_runtime.prompt import ApplyPrompt
@@ -23,6 +24,7 @@ def score_answers(
     run: Run,
     deadline_s: float | None = None,
     salt: str = "",
+    follow: Follow | None = None,
 ) -> list[list[Logprobs]]:
     """What the model thinks of `answers[q]`, the token ids of some answers to the question of `prompts[q]`.
 
@@ -32,8 +34,9 @@ def score_answers(
     ride in the same passes. Raises what the engine raises.
     """
     requests: list[GenerationRequest] = []
+    regions: list[int] = []
     places: list[list[int | None]] = []
-    for prompt, ids in zip(prompts, answers, strict=True):
+    for region, (prompt, ids) in enumerate(zip(prompts, answers, strict=True)):
         distinct = list(dict.fromkeys(tuple(answer) for answer in ids))
         found = siblings(distinct, prompt.file_ids)
         if found is None:
@@ -51,7 +54,9 @@ def score_answers(
             )
             for part in found.parts
         ]
+        regions += [region] * len(found.parts)
     num_before = len(run.results)
-    run_together(engine, [(request, None) for request in requests], watcher, run)
+    texts = [] if follow is None else list(map(follow, requests, regions))
+    run_together(engine, [(request, None) for request in requests], watcher, run, texts)
     given = [tuple(each.logprob for each in result.logprobs) for result in run.results[num_before:]]
     return [[() if place is None else given[place] for place in of_question] for of_question in places]

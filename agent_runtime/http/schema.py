@@ -116,6 +116,7 @@ class ApplyBody(BaseModel):
     prediction: Prediction | None = Field(None, description="The whole file as it is expected to be after the edit.")
     reuse: ReuseName | None = Field(None, description="What may be taken of earlier edits. Null: the service's own.")
     stream: Literal[False] = False
+    trace: bool = Field(False, description="Tell in the answer, token by token, what the model read and wrote.")
     write: Literal[False] = False
 
     def options(self, salt: str = "") -> dict[str, Any]:

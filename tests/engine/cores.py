@@ -92,6 +92,8 @@ class Collected:
     errors: dict[int, Exception] = field(default_factory=dict)
     ids: dict[int, list[int]] = field(default_factory=dict)
     texts: dict[int, bytes] = field(default_factory=dict)
+    guessed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Drafted and accepted tokens, as the steps have them."""
 
     def take(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
@@ -100,10 +102,16 @@ class Collected:
             if output.step is not None:
                 self.ids.setdefault(output.id, []).extend(output.step.token_ids)
                 self.texts[output.id] = self.texts.get(output.id, b"") + output.step.text
+                drafted, accepted = self.guessed.get(output.id, (0, 0))
+                assert output.step.num_accepted <= min(output.step.num_drafted, len(output.step.token_ids))
+                self.guessed[output.id] = drafted + output.step.num_drafted, accepted + output.step.num_accepted
             if output.result is not None:
                 self.results[output.id] = output.result
                 assert tuple(self.ids[output.id]) == output.result.token_ids
                 assert self.texts[output.id] == output.result.text
+                usage = output.result.usage
+                assert self.guessed[output.id] == (usage.drafted, usage.accepted)
+                assert sum(end - first for first, end in usage.reused_at) == usage.reused_approximate
             if output.error is not None:
                 self.errors[output.id] = output.error
 
