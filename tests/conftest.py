@@ -14,6 +14,8 @@ from engine.model import Decoder
 from engine.weights import load
 from tests.models import RealModel, real_model, share_gguf_readers
 
+os.environ["HUNK_CONFIG"] = ""  # what the person who runs the tests has configured is not theirs
+
 torch.set_num_threads(os.cpu_count() or 1)
 
 # A shell starts what runs in its background with SIGINT ignored, and children inherit that: no Ctrl-C would reach them.

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,15 +16,16 @@ import typer
 from rich.console import Console
 
 from agent_runtime.apply import Applier
-from agent_runtime.cli.model_options import ADAPTER, BATCH_INVARIANT, DTYPE, QUANTIZE, SPAN_DISK, SPAN_MEMORY
 from agent_runtime.cli.render import print_refusal, print_result
-from agent_runtime.client import Client
+from agent_runtime.cli.setting_options import takes
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.merger import Merger, Watcher
 from agent_runtime.models.progress import for_console
-from agent_runtime.models.settings import DEFAULT_MODEL, LoadOptions, ModelSettings
 from agent_runtime.outcome import decode
+from agent_runtime.settings.choosing import Chosen
+from agent_runtime.settings.declaration import SETTINGS
+from agent_runtime.settings.loading import model_settings, single_options
 from agent_runtime.shapes import problem_of, result_to_json
 from agent_runtime.types import (
     DECIDE,
@@ -48,6 +49,9 @@ REFUSED = EditRefused.exit_code
 
 STDIN = Path("-")
 
+LOADING = ("dtype", "quantize", "adapter", "batch_invariant", "span_memory", "span_disk")
+"""Settings of a model that is loaded in this process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
@@ -57,6 +61,7 @@ class Pipeline:
     apply_patch: Callable[[PatchRequest, Reader], ApplyResult]
 
 
+@takes("apply")
 def apply_command(
     edit: Annotated[Path, typer.Option("--edit", metavar="EDIT", help="A file with the edit; - is standard input.")],
     file: Annotated[
@@ -77,10 +82,6 @@ def apply_command(
         Policy, typer.Option("--policy", help="Which checks reject: all, or those that nobody can have meant.")
     ] = "strict",
     instruction: Annotated[str, typer.Option("--instruction", help="What the edit is for, in words.")] = "",
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help=f"A catalogue name or path. [{DEFAULT_MODEL}]")
-    ] = None,
-    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Ask the service there instead.")] = None,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, max=10.0, help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="Makes sampling repeatable.")] = 0,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="The longest answer.")] = None,
@@ -93,17 +94,9 @@ def apply_command(
     prediction: Annotated[
         Path | None, typer.Option("--prediction", metavar="TEXT", help="A file with what FILE is expected to become.")
     ] = None,
-    reuse: Annotated[
-        ReuseName | None,
-        typer.Option("--reuse", help="What the model takes of earlier edits; fast and turbo approximate."),
-    ] = None,
     draft: Annotated[Draft, typer.Option("--draft", help="`none` decodes plainly, for comparison.")] = "copy",
-    dtype: DTYPE = "bfloat16",
-    quantize: QUANTIZE = None,
-    adapter: ADAPTER = None,
-    batch_invariant: BATCH_INVARIANT = False,
-    span_memory: SPAN_MEMORY = 0.0,
-    span_disk: SPAN_DISK = 0.0,
+    *,
+    chosen: Chosen,
 ) -> None:
     """Merge an edit into a file, or into the files that it names, and show the difference.
 
@@ -121,17 +114,9 @@ def apply_command(
         draft=draft,
         scope=scope,
         decide=decide,
-        reuse=reuse,
+        reuse=_reuse(chosen),
     )
-    load_options = LoadOptions(
-        dtype,
-        adapter=adapter,
-        quantize=quantize,
-        batch_invariant=batch_invariant,
-        span_gib=span_memory,
-        span_disk_gib=span_disk,
-    )
-    with _faults_for(as_json), _pipeline(url, model, load_options) as pipeline:
+    with _faults_for(as_json), _pipeline(chosen) as pipeline:
         text = _read_edit(edit)
         if file is None:
             if prediction is not None:
@@ -173,27 +158,35 @@ def _printable(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", errors="replace")
 
 
+def _reuse(chosen: Chosen) -> ReuseName | None:
+    """What was asked for; a service is left its own way where nobody asked on the command line."""
+    return chosen.values.reuse if "reuse" in chosen.flags() or not chosen.values.url else None
+
+
 @contextmanager
-def _pipeline(url: str | None, model: str | None, options: LoadOptions) -> Iterator[Pipeline]:
-    if url:
-        if options != LoadOptions():
+def _pipeline(chosen: Chosen) -> Iterator[Pipeline]:
+    settings, flags = chosen.values, chosen.flags()
+    if settings.url:
+        if misplaced := [SETTINGS[name].flag for name in LOADING if name in flags]:
             raise BadRequest(
-                "--dtype, --quantize, --adapter, --batch-invariant, --span-memory and --span-disk are for a model in "
-                "this process; give them to the service of --url when it is started",
+                f"{', '.join(misplaced)}: that is for a model in this process; give it to the service of "
+                f"{chosen.origins['url']} when it is started",
                 field="url",
             )
-        with Client(url) as client:
+        from agent_runtime.client import Client
+
+        model = settings.model if "model" in flags else None
+        with Client(settings.url) as client:
             yield Pipeline(partial(client.apply, model=model), partial(client.apply_patch, model=model))
         return
     console = Console(stderr=True, highlight=False)
-    name = model or DEFAULT_MODEL
 
     def open_merger() -> Merger:
         from agent_runtime.wiring import open_merger  # torch takes a second to import, and most edits need no model
 
-        with console.status(f"loading {name}"):
-            settings = ModelSettings.from_env(os.environ)
-            return open_merger(name, settings, replace(options, kv_sequences=1), for_console(console))
+        with console.status(f"loading {settings.model}"):
+            models = model_settings(os.environ, chosen)
+            return open_merger(settings.model, models, single_options(settings), for_console(console))
 
     counter = _TokenCounter(console)
     applier = Applier(cache(open_merger))

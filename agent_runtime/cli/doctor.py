@@ -17,8 +17,8 @@ from agent_runtime.doctor.diagnosis import ASSUMED_SPEED, Speed
 from agent_runtime.doctor.session import BrokenTurn, broken_turns, by_cause, diagnose_turn
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.model_tokenizer import open_tokenizer
-from agent_runtime.models.settings import ModelSettings
 from agent_runtime.recorded import RecordedSession, read_session
+from agent_runtime.settings.loading import model_settings
 
 
 def doctor_command(
@@ -67,7 +67,7 @@ def doctor_command(
 
 def _measures(model: str | None, tokenizer: str | None, speed: float | None) -> tuple[Encoder | None, Speed]:
     """What counts tokens, None where they are to be estimated, and the speed of prefill."""
-    settings = ModelSettings.from_env(os.environ)
+    settings = model_settings(os.environ)
     name = tokenizer or model
     encoder = open_tokenizer(name, settings) if name else None
     if speed is not None:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli.apply import apply_command
+from agent_runtime.cli.config import config
 from agent_runtime.cli.doctor import doctor_command
 from agent_runtime.cli.models import models
 from agent_runtime.cli.serve import serve_command
@@ -25,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(models)
+app.add_typer(config)
 app.command("apply")(apply_command)
 app.command("doctor")(doctor_command)
 app.command("serve")(serve_command)

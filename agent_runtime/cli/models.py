@@ -17,6 +17,7 @@ from agent_runtime.models.pull import pull
 from agent_runtime.models.settings import ModelSettings, parse_sources
 from agent_runtime.models.sources import named_sources
 from agent_runtime.models.store import Store, ready, verify
+from agent_runtime.settings.loading import model_settings
 
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C ended, as shells have it: 128 + SIGINT."""
@@ -79,7 +80,7 @@ def verify_command(name: NAME, as_json: JSON = False) -> None:
 
 
 def _settings() -> ModelSettings:
-    return ModelSettings.from_env(os.environ)
+    return model_settings(os.environ)
 
 
 def _store() -> Store:

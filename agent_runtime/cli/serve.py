@@ -7,30 +7,18 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
-import typer
 import uvicorn
 from rich.console import Console
 
-from agent_runtime.cli.model_options import ADAPTER, BATCH_INVARIANT, DTYPE, QUANTIZE, SPAN_DISK, SPAN_MEMORY
 from agent_runtime.cli.models import INTERRUPTED
+from agent_runtime.cli.setting_options import takes
 from agent_runtime.errors import BadRequest, HunkError
-from agent_runtime.http.app import build_app
 from agent_runtime.models.progress import LineProgress, for_console
-from agent_runtime.models.settings import (
-    DEFAULT_CONTEXT,
-    DEFAULT_MODEL,
-    DEFAULT_NUM_SEQS,
-    DEFAULT_SPAN_DISK_GIB,
-    DEFAULT_SPAN_GIB,
-    LoadOptions,
-    MergeOptions,
-    ModelSettings,
-)
 from agent_runtime.reusing import mode_of
-from agent_runtime.types import ReuseName
+from agent_runtime.settings.choosing import Chosen
+from agent_runtime.settings.loading import merge_options, model_settings, service_options
 
 SHUTDOWN_SECONDS = 5
 """How long an edit may go on after Ctrl-C; one that the model still works on then is answered 503."""
@@ -39,60 +27,28 @@ ANSWER_SECONDS = 10
 """How long after that the answers may take; one pass of the model has to end first."""
 
 
-def serve_command(
-    root: Annotated[
-        Path | None, typer.Option("--root", metavar="DIR", help="Files below it may be named by path.")
-    ] = None,
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="A catalogue name or path.")] = DEFAULT_MODEL,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8311,
-    allow_host: Annotated[
-        list[str] | None, typer.Option("--allow-host", help="A further name of this service.")
-    ] = None,
-    context: Annotated[int, typer.Option("--context", min=256, help="Tokens of prompt and answer.")] = DEFAULT_CONTEXT,
-    dtype: DTYPE = "bfloat16",
-    quantize: QUANTIZE = None,
-    adapter: ADAPTER = None,
-    max_num_seqs: Annotated[
-        int, typer.Option("--max-num-seqs", min=1, max=512, help="Edits that the model works on at once.")
-    ] = DEFAULT_NUM_SEQS,
-    kv_gib: Annotated[
-        float | None, typer.Option("--kv-gib", min=0.0, help="Memory for keys and values. [two full contexts]")
-    ] = None,
-    batch_invariant: BATCH_INVARIANT = False,
-    deadline: Annotated[
-        float | None, typer.Option("--deadline", min=0.1, metavar="SECONDS", help="What the model may take an edit.")
-    ] = None,
-    reuse: Annotated[
-        ReuseName, typer.Option("--reuse", help="What an edit that does not say takes of earlier ones.")
-    ] = "exact",
-    span_memory: SPAN_MEMORY = DEFAULT_SPAN_GIB,
-    span_disk: SPAN_DISK = DEFAULT_SPAN_DISK_GIB,
-    watch: Annotated[
-        bool, typer.Option("--watch/--no-watch", help="Keep the files below the root tokenised, once one is edited.")
-    ] = True,
-) -> None:
-    """Serve POST /apply until Ctrl-C."""
-    mode_of(reuse, "exact")
-    from agent_runtime.wiring import model_slot, service  # torch takes a second to import; `hunk --help` needs none
+@takes("serve")
+def serve_command(chosen: Chosen) -> None:
+    """Serve POST /apply until Ctrl-C.
+
+    Every option may also stand in a file or in the environment: see `hunk config`.
+    """
+    settings = chosen.values
+    mode_of(settings.reuse, "exact")
+    from agent_runtime.http.app import build_app  # these two take a second to import; `hunk --help` needs neither
+    from agent_runtime.wiring import model_slot, service
 
     console = Console(stderr=True, highlight=False)
-    options = LoadOptions(
-        dtype,
-        context,
-        adapter,
-        quantize,
-        max_num_seqs,
-        kv_gib,
-        batch_invariant=batch_invariant,
-        span_gib=span_memory,
-        span_disk_gib=span_disk if span_memory else 0.0,
+    slot = model_slot(
+        settings.model,
+        model_settings(os.environ, chosen),
+        service_options(settings),
+        for_console(console),
+        merge_options(settings),
     )
-    merging = MergeOptions(deadline, reuse, root if watch else None)
-    slot = model_slot(model, ModelSettings.from_env(os.environ), options, for_console(console), merging)
-    parts = service(slot, root)
+    parts = service(slot, settings.root)
     faults: list[HunkError] = []
-    with _listen(host, port) as listener:
+    with _listen(settings.host, settings.port) as listener:
         say = LineProgress(console).say
         name, number = listener.getsockname()[:2]
 
@@ -104,7 +60,7 @@ def serve_command(
             say(f"listening on http://{_bracketed(name)}:{number}, loading {slot.name}")
             slot.load_in_background(lambda: say(f"{slot.name} is ready"), give_up)
 
-        app = build_app(parts, hosts=[host, *(allow_host or [])], on_start=start)
+        app = build_app(parts, hosts=[settings.host, *settings.allow_host], on_start=start)
         grace = SHUTDOWN_SECONDS + ANSWER_SECONDS
         server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=grace), slot.close)
         code = 0

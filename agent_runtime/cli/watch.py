@@ -18,7 +18,8 @@ from agent_runtime.cli.watch_view import JsonView, LineView, TableView, View
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.model_tokenizer import open_tokenizer
 from agent_runtime.models.progress import for_console
-from agent_runtime.models.settings import DEFAULT_MODEL, ModelSettings
+from agent_runtime.settings import choose
+from agent_runtime.settings.loading import model_settings
 from repo_cache.cache import RepoCache
 from repo_cache.errors import RepoCacheError
 from repo_cache.reading import MAX_FILE_BYTES
@@ -28,9 +29,11 @@ from repo_cache.workspace import IndexProgress
 def watch_command(
     root: Annotated[Path, typer.Argument(metavar="PATH", help="The folder to watch.")] = Path(),
     model: Annotated[
-        str,
-        typer.Option("--model", "--tokenizer", metavar="MODEL", help="Whose tokenizer: a catalogue name or path."),
-    ] = DEFAULT_MODEL,
+        str | None,
+        typer.Option(
+            "--model", "--tokenizer", metavar="MODEL", help="Whose tokenizer: a name or path. Default: the setting."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Index, say what there is, and end.")] = False,
     include: Annotated[
@@ -50,11 +53,12 @@ def watch_command(
     Git's ignore rules hold. Ends with 0 after --once, 2 for bad input, 4 where the tokenizer cannot be had, 130 after
     Ctrl-C.
     """
-    settings = ModelSettings.from_env(os.environ)
+    chosen = choose(os.environ)
+    settings = model_settings(os.environ, chosen)
     output = Console(highlight=False)
     view: View = JsonView() if as_json else TableView(output) if output.is_terminal and not once else LineView(output)
     try:
-        tokenizer = open_tokenizer(model, settings)
+        tokenizer = open_tokenizer(model or chosen.values.model, settings)
         started = time.perf_counter()
         with _faults(), ExitStack() as stack:
             cache = RepoCache.open(

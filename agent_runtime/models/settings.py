@@ -27,8 +27,8 @@ DEFAULT_NUM_SEQS = 64
 DEFAULT_SPAN_GIB = 1.0
 """Of a service, for KV that is taken over behind a change: 37,000 tokens of the 1.5B model, 87,000 of the 0.5B."""
 
-DEFAULT_SPAN_DISK_GIB = 4.0
-"""Of the folder that keeps it across starts of a service."""
+SMALL_SPAN_GIB = 0.25
+"""The same of a service whose edits are exact where they do not ask for more."""
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 Quantize = Literal["int8", "int4"]

@@ -70,10 +70,12 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
     limits = ["--context", "300", "--max-num-seqs", "5", "--kv-gib", "0.5", "--deadline", "9", "--reuse", "fast"]
     limits += ["--span-memory", "0.25"]
     assert isinstance(hunk_here("serve").exception, Stopped)
+    assert isinstance(hunk_here("serve", "--reuse", "turbo").exception, Stopped)
     assert isinstance(hunk_here("serve", "--root", "src", *limits, *OPTIONS).exception, Stopped)
     assert isinstance(hunk_here("serve", "--root", "src", "--no-watch", "--span-memory", "0").exception, Stopped)
     assert asked == [
-        (LoadOptions(span_gib=1.0, span_disk_gib=4.0), MergeOptions()),
+        (LoadOptions(span_gib=0.25), MergeOptions()),
+        (LoadOptions(span_gib=1.0), MergeOptions(reuse="turbo")),
         (
             LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5, 2, True, span_gib=0.25, span_disk_gib=2.0),
             MergeOptions(9.0, "fast", Path("src")),
@@ -86,7 +88,7 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
 def test_a_service_loads_its_model_itself(arguments: list[str | Path], option: int) -> None:
     done = hunk_here(*arguments, "--url", "http://127.0.0.1:9", *OPTIONS[option : option + 2])
     assert isinstance(done.exception, BadRequest)
-    assert "give them to the service of --url when it is started" in str(done.exception)
+    assert "give it to the service of --url when it is started" in str(done.exception)
 
 
 @pytest.mark.parametrize(("option", "value"), [("--dtype", "float64"), ("--quantize", "int2")])
