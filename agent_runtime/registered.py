@@ -20,6 +20,9 @@ Snapshots share what they have in common: 64 of them cost what changed in betwee
 """
 
 
+NOT_LOADED = "the model, whose tokenizer it takes, is not loaded yet"
+
+
 class GivenSnapshots:
     """Snapshots by the version under which clients know them, the newest; thread-safe.
 
@@ -65,7 +68,7 @@ class Registered:
     workspace: Workspace
     tenant: str | None = None
     watched: WatchedFiles | None = None
-    why_not: str = "the model, whose tokenizer it takes, is not loaded yet"
+    why_not: str = NOT_LOADED
     given: GivenSnapshots = field(default_factory=GivenSnapshots)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from agent_runtime.models.resolve import ModelFiles, resolve
 from agent_runtime.models.settings import DEFAULT_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.store import Store
 from agent_runtime.warming import warm
-from agent_runtime.watched import WatchedFiles
 from agent_runtime.workspaces import Workspaces
 from engine.engine_config import EngineConfig
 from engine.reuse.audit import AuditConfig
@@ -49,16 +49,20 @@ def model_slot(
     options: LoadOptions,
     progress: Progress,
     merging: MergeOptions,
+    workspaces: Workspaces | None = None,
 ) -> ModelSlot:
-    """A place for the model, which is looked for now (raising UnknownModel, ...), and loaded and warmed later."""
+    """A place for the model, which is looked for now (raising UnknownModel, ...), and loaded and warmed later.
+
+    The files of the `workspaces` can be had as its tokens from then on.
+    """
     files = resolve(name_or_path, Store(settings.cache_dir), progress)
 
     def load() -> ModelMerger:
         loaded = _load(files, settings, options, progress)
         warm(loaded)
-        root, tokens = merging.watched_root, settings.cache_dir / "tokens"
-        watched = WatchedFiles(root, loaded.text.tokenizer, tokens, progress.say) if root is not None else None
-        return ModelMerger(loaded, merging.deadline_s, reuse=merging.reuse, files=watched)
+        if workspaces is not None:
+            workspaces.tokenize_with(loaded.text.tokenizer)
+        return ModelMerger(loaded, merging.deadline_s, reuse=merging.reuse, files=workspaces)
 
     return ModelSlot(files.name, load)
 
@@ -107,6 +111,17 @@ def _bytes(gib: float) -> int:
     return int(gib * (1 << 30))
 
 
-def service(slot: ModelSlot, root: Path | None) -> Service:
+def open_workspaces(
+    root: Path | None, allowed: Sequence[Path], settings: ModelSettings, progress: Progress, *, watch: bool = True
+) -> Workspaces:
+    """The folders of a service: `root`, and what is registered below that and the `allowed` ones.
+
+    Raises BadRequest where one of them is no folder.
+    """
+    store = settings.cache_dir / "tokens"
+    return Workspaces(root, allowed=allowed, watch=watch, store=store, say=progress.say)
+
+
+def service(slot: ModelSlot, workspaces: Workspaces) -> Service:
     """The parts of the HTTP service."""
-    return Service(Applier(slot.get), slot, Workspaces(root))
+    return Service(Applier(slot.get), slot, workspaces)

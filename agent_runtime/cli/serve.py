@@ -36,17 +36,13 @@ def serve_command(chosen: Chosen) -> None:
     settings = chosen.values
     mode_of(settings.reuse, "exact")
     from agent_runtime.http.app import build_app  # these two take a second to import; `hunk --help` needs neither
-    from agent_runtime.wiring import model_slot, service
+    from agent_runtime.wiring import model_slot, open_workspaces, service
 
     console = Console(stderr=True, highlight=False)
-    slot = model_slot(
-        settings.model,
-        model_settings(os.environ, chosen),
-        service_options(settings),
-        for_console(console),
-        merge_options(settings),
-    )
-    parts = service(slot, settings.root)
+    progress, models = for_console(console), model_settings(os.environ, chosen)
+    workspaces = open_workspaces(settings.root, settings.allow_root, models, progress, watch=settings.watch)
+    slot = model_slot(settings.model, models, service_options(settings), progress, merge_options(settings), workspaces)
+    parts = service(slot, workspaces)
     faults: list[HunkError] = []
     with _listen(settings.host, settings.port) as listener:
         say = LineProgress(console).say

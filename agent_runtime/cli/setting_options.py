@@ -73,7 +73,8 @@ def _parameter(each: Declared) -> inspect.Parameter:
         show_default=False,
         rich_help_panel=setting.group,
     )
-    annotation = list[str] | None if kind.many else each.annotation | None
+    many = list[Path] | None if kind.base is Path else list[str] | None
+    annotation = many if kind.many else each.annotation | None
     return inspect.Parameter(
         each.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, option]
     )

@@ -57,13 +57,12 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class MergeOptions:
-    """How a loaded model merges: the seconds that it may take an edit (None: as long as it takes), what an edit that
-    does not say takes of earlier ones, and the folder whose files are kept tokenised (None: none).
+    """How a loaded model merges: the seconds that it may take an edit (None: as long as it takes), and what an edit
+    that does not say takes of earlier ones.
     """
 
     deadline_s: float | None = None
     reuse: ReuseName = "exact"
-    watched_root: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,16 @@ class Settings:
             help="Files below it may be named by path.", commands=("serve", "mcp"), metavar="DIR", unset="no files"
         ),
     ] = None
+    allow_root: Annotated[
+        tuple[Path, ...],
+        Setting(
+            help="Folders below it may be registered as workspaces, too; may be given again.",
+            commands=SERVE,
+            metavar="DIR",
+        ),
+    ] = ()
     watch: Annotated[
-        bool, Setting(help="Keep the files below the root tokenised, once one is edited.", commands=SERVE)
+        bool, Setting(help="Keep the files of workspaces tokenised, once one is edited.", commands=SERVE)
     ] = True
     deadline: Annotated[
         float | None,

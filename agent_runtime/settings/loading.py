@@ -60,4 +60,4 @@ def single_options(values: Settings) -> LoadOptions:
 
 def merge_options(values: Settings) -> MergeOptions:
     """How a service's model merges."""
-    return MergeOptions(values.deadline, values.reuse, values.root if values.watch else None)
+    return MergeOptions(values.deadline, values.reuse)

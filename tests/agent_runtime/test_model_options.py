@@ -9,6 +9,9 @@ import pytest
 
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.settings import LoadOptions, MergeOptions
+from agent_runtime.principal import LOCAL
+from agent_runtime.registered import NOT_LOADED
+from agent_runtime.workspaces import NOT_WATCHED, Workspaces
 from tests.agent_runtime.in_process import hunk_here
 
 EDIT = "a = 1\n# ... existing code ...\n"
@@ -59,11 +62,15 @@ def test_apply_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[tuple[LoadOptions, MergeOptions]] = []
+    roots: list[list[tuple[Path, str]]] = []
 
-    def stop(name: str, settings: Any, options: LoadOptions, progress: Any, merging: MergeOptions) -> None:
+    def stop(
+        name: str, settings: Any, options: LoadOptions, progress: Any, merging: MergeOptions, workspaces: Workspaces
+    ) -> None:
         asked.append((options, merging))
+        roots.append([(each.workspace.root, each.why_not) for each in workspaces.seen_by(LOCAL)])
         raise Stopped("stopped")
 
     monkeypatch.setattr("agent_runtime.wiring.model_slot", stop)
@@ -71,17 +78,25 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
     limits += ["--span-memory", "0.25"]
     assert isinstance(hunk_here("serve").exception, Stopped)
     assert isinstance(hunk_here("serve", "--reuse", "turbo").exception, Stopped)
-    assert isinstance(hunk_here("serve", "--root", "src", *limits, *OPTIONS).exception, Stopped)
-    assert isinstance(hunk_here("serve", "--root", "src", "--no-watch", "--span-memory", "0").exception, Stopped)
+    assert isinstance(hunk_here("serve", "--root", tmp_path, *limits, *OPTIONS).exception, Stopped)
+    assert isinstance(hunk_here("serve", "--root", tmp_path, "--no-watch", "--span-memory", "0").exception, Stopped)
     assert asked == [
         (LoadOptions(span_gib=0.25), MergeOptions()),
         (LoadOptions(span_gib=1.0), MergeOptions(reuse="turbo")),
         (
             LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5, 2, True, span_gib=0.25, span_disk_gib=2.0),
-            MergeOptions(9.0, "fast", Path("src")),
+            MergeOptions(9.0, "fast"),
         ),
         (LoadOptions(), MergeOptions()),
     ]
+    assert roots == [[], [], [(tmp_path, NOT_LOADED)], [(tmp_path, NOT_WATCHED)]]
+
+
+def test_serve_refuses_folders_that_are_none() -> None:
+    for options in (["--root", "no-such-folder"], ["--allow-root", "no-such-folder"]):
+        done = hunk_here("serve", *options)
+        assert isinstance(done.exception, BadRequest)
+        assert "no-such-folder is not a folder" in str(done.exception)
 
 
 @pytest.mark.parametrize("option", range(0, len(OPTIONS), 2))
