@@ -1,0 +1,16 @@
+"""Sessions: the context of an agent's conversation about a folder of files, kept across turns."""
+
+from agent_runtime.sessions.registry import Sessions
+from agent_runtime.sessions.session import PREAMBLE, Session
+from agent_runtime.sessions.types import Answer, FileState, ReadFile, SeenFile, SessionState
+
+__all__ = [
+    "PREAMBLE",
+    "Answer",
+    "FileState",
+    "ReadFile",
+    "SeenFile",
+    "Session",
+    "SessionState",
+    "Sessions",
+]

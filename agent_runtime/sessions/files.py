@@ -1,0 +1,179 @@
+"""The files of a session's context: where each comes from, what it was when it was last looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import PurePosixPath
+
+from agent_runtime.errors import BadFile, BadRequest, OutsideRoot, TooLarge
+from agent_runtime.limits import MAX_FILE_BYTES, check_size
+from agent_runtime.outcome import decode
+from agent_runtime.sessions.types import FileState, ReadFile, SeenFile
+from agent_runtime.watched import KnownFiles
+from agent_runtime.workspace import Workspace
+from repo_cache.types import FileTokens
+
+MAX_FILES = 512
+MAX_BYTES = 4 << 20
+"""Of all files of a context together: some million tokens, which is more than any context here holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """What is remembered of a file: the hash and the size of its bytes."""
+
+    sha256: str
+    size: int
+
+    @classmethod
+    def of(cls, data: bytes) -> _Version:
+        return cls(sha256(data).hexdigest(), len(data))
+
+
+class SessionFiles:
+    """Files that the model is shown: those of a workspace as they are at each turn, and texts that were put in."""
+
+    def __init__(self, workspace: Workspace | None, known: KnownFiles | None) -> None:
+        """`known` may have the tokens of the workspace's files at hand."""
+        self._workspace, self._known = workspace, known
+        self._own: dict[str, bytes] = {}
+        """Texts that were put in, by the path that they stand for."""
+        self._last: dict[str, _Version] = {}
+        """All files of the context, each as it was when it was last read or shown."""
+        self._shown: dict[str, str] = {}
+        """By path, the hash of what the model was shown last, "" for a file that was gone."""
+
+    def read(
+        self, paths: Iterable[str], texts: Mapping[str, str], *, forget: Iterable[str] = (), with_text: bool = False
+    ) -> list[ReadFile]:
+        """Take files out of the context, and put files of the workspace and texts into it: all or none.
+
+        Those to be forgotten that are not in it are passed over. Raises what `Workspace.read` raises, BadFile where one is no text, TooLarge where they are too many.
+        """
+        given = {_plain(path): _encoded(text, path) for path, text in texts.items()}
+        data = {path: self._from_workspace(path) for path in map(_plain, paths)} | given
+        versions = {path: _Version.of(each) for path, each in data.items()}
+        answer = []
+        for path, each in data.items():
+            encoding = decode(each, path).encoding
+            text = each.decode(encoding) if with_text else None
+            now, last = versions[path], self._last.get(path)
+            state = _state(now.sha256, last.sha256 if last is not None else "")
+            answer.append(ReadFile(path, state, now.sha256, now.size, encoding, text))
+        out = set(map(_plain, forget))
+        kept = {path: version for path, version in self._last.items() if path not in out}
+        _check_size(kept | versions)
+        self._last = kept | versions
+        self._own = {path: own for path, own in self._own.items() if path not in out | data.keys()} | given
+        return answer
+
+    def data(self, path: str) -> bytes:
+        """A file's bytes as they are now, in the context or not; raises what `Workspace.read` raises."""
+        own = self._own.get(_plain(path))
+        return own if own is not None else self._from_workspace(path)
+
+    def data_if_there(self, path: str) -> bytes | None:
+        """As `data`, None where there is no such file."""
+        own = self._own.get(_plain(path))
+        if own is not None or self._workspace is None:
+            return own
+        return self._workspace.read_if_there(path)
+
+    def is_own(self, path: str) -> bool:
+        """Whether it is a text that was put in, or would be."""
+        return self._workspace is None or _plain(path) in self._own
+
+    def put(self, path: str, data: bytes | None) -> None:
+        """A text that was put in is another now; None: it is no more."""
+        path = _plain(path)
+        if data is None:
+            self._own.pop(path, None)
+            self._last.pop(path, None)
+        else:
+            self._own[path] = data
+            self._last.setdefault(path, _Version("", len(data)))
+
+    def as_they_are(self) -> tuple[dict[str, FileTokens | str], tuple[SeenFile, ...]]:
+        """What the next turn shows, with tokens where they are at hand, and what of it is new, changed or gone.
+
+        A file that cannot be read (any more) is not shown, until it can be again.
+        """
+        now: dict[str, FileTokens | str] = {}
+        seen: list[SeenFile] = []
+        for path in self._last:
+            before = self._shown.get(path)
+            try:
+                data = self.data(path)
+                text = decode(data, path).text
+            except BadFile:
+                self._last[path] = _Version("", 0)
+                if before != "":
+                    seen.append(SeenFile(path, "gone", ""))
+                continue
+            self._last[path] = version = _Version.of(data)
+            now[path] = self._tokens(path, text) or text
+            if before != version.sha256:
+                seen.append(SeenFile(path, _state(version.sha256, before or ""), version.sha256))
+        _check_size(self._last)
+        return now, tuple(seen)
+
+    def were_shown(self) -> None:
+        """The model has been shown them as `as_they_are` gave them."""
+        self._shown = {path: version.sha256 for path, version in self._last.items()}
+
+    def state(self) -> tuple[SeenFile, ...]:
+        """Each file of the context as it was last looked at, beside what the model was shown last."""
+        shown = self._shown
+        return tuple(
+            SeenFile(path, _state(version.sha256, shown.get(path, "")), version.sha256)
+            for path, version in dict(self._last).items()
+        )
+
+    def _tokens(self, path: str, text: str) -> FileTokens | None:
+        if self._known is None or self._workspace is None or path in self._own:
+            return None
+        return self._known.tokens(path, text, str(self._workspace.root))
+
+    def _from_workspace(self, path: str) -> bytes:
+        if self._workspace is None:
+            raise OutsideRoot(
+                f"{path} cannot be read: the session has no workspace; give the file's text, or begin one with a "
+                "workspace"
+            )
+        return self._workspace.read(path)
+
+
+def _check_size(files: Mapping[str, _Version]) -> None:
+    if len(files) > MAX_FILES:
+        raise TooLarge(f"{len(files)} files are over the {MAX_FILES} that a session holds; have it forget some")
+    num_bytes = sum(version.size for version in files.values())
+    if num_bytes > MAX_BYTES:
+        raise TooLarge(
+            f"the session's {len(files)} files have {num_bytes / 1e6:.1f} MB; the limit is {MAX_BYTES / 1e6:.1f} MB: "
+            "have it forget some"
+        )
+
+
+def _state(now: str, before: str) -> FileState:
+    """Of two hashes, "" where there is no file."""
+    if not now:
+        return "gone"
+    return "new" if not before else "same" if now == before else "changed"
+
+
+def _plain(path: str) -> str:
+    """`./a.py` is `a.py`."""
+    return str(PurePosixPath(path)) if path else path
+
+
+def _encoded(text: str, path: str) -> bytes:
+    if not path:
+        raise BadRequest("a text needs a path that it stands for", field="texts")
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"{path} holds a lone surrogate at character {error.start}", field="texts") from None
+    check_size(len(data), path, MAX_FILE_BYTES)
+    return data

@@ -1,0 +1,101 @@
+"""The sessions of a service: found by their ids, bounded in number, ended when nobody uses them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent_runtime.errors import SessionMissing, TooManyRequests
+from agent_runtime.principal import Principal
+from agent_runtime.sessions.session import Session
+
+MAX_OF_TENANT = 32
+MAX_IN_ALL = 256
+"""Where there are more, the one that was used longest ago gives way: each holds its texts and their tokens."""
+
+IDLE_SECONDS = 3600.0
+"""After which a session is ended that nobody used."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    session: Session
+    tenant: str
+    used_at: float
+
+
+class Sessions:
+    """Each tenant's own. Thread-safe."""
+
+    def __init__(
+        self,
+        max_of_tenant: int = MAX_OF_TENANT,
+        max_in_all: int = MAX_IN_ALL,
+        idle_seconds: float = IDLE_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_of_tenant, self._max_in_all = max_of_tenant, max_in_all
+        self._idle_seconds, self._now = idle_seconds, now
+        self._lock = threading.Lock()
+        self._by_id: OrderedDict[str, _Kept] = OrderedDict()
+        """In the order in which they were used, the last at the end."""
+
+    def add(self, session: Session, principal: Principal) -> None:
+        """Keep a session; raises TooManyRequests where all that would have to give way are at work."""
+        with self._lock:
+            self._end_idle()
+            own = [kept for kept in self._by_id.values() if kept.tenant == principal.tenant]
+            if len(own) >= self._max_of_tenant:
+                self._make_room(own)
+            elif len(self._by_id) >= self._max_in_all:
+                self._make_room(list(self._by_id.values()))
+            self._by_id[session.id] = _Kept(session, principal.tenant, self._now())
+
+    def get(self, session_id: str, principal: Principal) -> Session:
+        """One by its id, which counts as its use; raises SessionMissing."""
+        with self._lock:
+            self._end_idle()
+            kept = self._by_id.get(session_id)
+            if kept is None or kept.tenant != principal.tenant:
+                raise SessionMissing("there is no such session (any more): those that nobody uses are ended; begin one")
+            kept.used_at = self._now()
+            self._by_id.move_to_end(session_id)
+            return kept.session
+
+    def remove(self, session_id: str, principal: Principal) -> None:
+        """End a session; raises SessionMissing."""
+        session = self.get(session_id, principal)
+        with self._lock:
+            self._end(session)
+
+    def end_where(self, holds: Callable[[Session], bool]) -> None:
+        """End all sessions of which this is so, such as those of a workspace that is no more."""
+        with self._lock:
+            for kept in list(self._by_id.values()):
+                if holds(kept.session):
+                    self._end(kept.session)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def _end_idle(self) -> None:
+        for kept in list(self._by_id.values()):
+            if kept.session.busy:
+                continue
+            if self._now() - kept.used_at <= self._idle_seconds:
+                break
+            self._end(kept.session)
+
+    def _make_room(self, among: list[_Kept]) -> None:
+        for kept in among:
+            if not kept.session.busy:
+                self._end(kept.session)
+                return
+        raise TooManyRequests(f"{len(among)} sessions are at work, which is the most; end one, or wait for an answer")
+
+    def _end(self, session: Session) -> None:
+        session.close()
+        self._by_id.pop(session.id, None)

@@ -1,0 +1,268 @@
+"""One session: an agent's conversation with the model about files, turn by turn."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+from agent_runtime.apply import Applier
+from agent_runtime.chat.types import ChatModel, ChatRequest, ReadyPrompt
+from agent_runtime.context import ContextPrompt, HistoryMessage, SessionContext
+from agent_runtime.errors import BadRequest, SessionBusy, SessionMissing, Stale, TooLarge
+from agent_runtime.limits import MAX_EDIT_BYTES, check_size
+from agent_runtime.merger import Watcher
+from agent_runtime.sessions.files import SessionFiles
+from agent_runtime.sessions.types import Answer, ReadFile, SessionState
+from agent_runtime.timings import Timings
+from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, ReuseName, Usage, total_usage
+from agent_runtime.watched import KnownFiles
+from agent_runtime.workspace import Workspace
+from agent_runtime.writing import written
+from repo_cache.errors import TokenizerError
+from repo_cache.types import FileTokens
+
+PREAMBLE = "You are a careful programmer. You are shown files of a project, and answer questions about them."
+"""What the model is told first where nothing else is given. It stays the same: everything behind it is kept as KV."""
+
+MAX_ANSWER_TOKENS = 1024
+"""Of an answer where the question does not say."""
+
+_NOBODY = Watcher()
+
+
+class Session:
+    """What the model is shown and what was said, kept from question to question.
+
+    The files are those that were read, as they are when a question is asked. One call works at a time: a second one is
+    refused with SessionBusy, since a conversation has an order. A call that fails leaves the conversation as it was.
+    Reading needs no model; the first question does.
+    """
+
+    def __init__(
+        self,
+        applier: Applier,
+        chat: Callable[[], ChatModel],
+        *,
+        workspace: Workspace | None = None,
+        known: KnownFiles | None = None,
+        reuse: ReuseName = "exact",
+        preamble: str = PREAMBLE,
+        salt: str = "",
+        workspace_name: str | None = None,
+    ) -> None:
+        """`chat` gives the model, or raises ModelUnavailable; `known` may have the tokens of the workspace's files at
+        hand. `reuse`: how prompts follow changes of files (docs/reuse.md). `salt`: as in `agent_runtime.types.Options`.
+        """
+        self.id = secrets.token_urlsafe(16)
+        self.reuse = reuse
+        self.workspace = workspace
+        self.workspace_name = workspace_name
+        self._applier, self._chat = applier, chat
+        self._preamble, self._salt = preamble, salt
+        self._files = SessionFiles(workspace, known)
+        self._context: SessionContext | None = None
+        self._messages: tuple[HistoryMessage, ...] = ()
+        self._turns: tuple[Usage, ...] = ()
+        self._usage = Usage()
+        self._prompt_tokens = 0
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def usage(self) -> Usage:
+        """Of all that was asked and applied."""
+        return self._usage
+
+    @property
+    def messages(self) -> tuple[HistoryMessage, ...]:
+        """What was said, questions and answers in turn."""
+        return self._messages
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call works."""
+        return self._lock.locked()
+
+    def read(
+        self,
+        paths: Iterable[str] = (),
+        *,
+        texts: Mapping[str, str] | None = None,
+        forget: Iterable[str] = (),
+        with_text: bool = False,
+    ) -> list[ReadFile]:
+        """Put files of the workspace, and texts under paths of their own, into the context, and take some out of it.
+
+        All or none. Says of each that was put in whether it is new, or has changed since it was last read or asked about. Raises FileMissing,
+        OutsideRoot, BadFile where one is no text, TooLarge where they are too many.
+        """
+        with self._working():
+            return self._files.read(paths, texts or {}, forget=forget, with_text=with_text)
+
+    def ask(
+        self,
+        question: str,
+        *,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: Iterable[str] = (),
+        clock: str = "",
+        prediction: str | None = None,
+        watcher: Watcher = _NOBODY,
+    ) -> Answer:
+        """Ask the model, which sees the files as they are now and all that was said.
+
+        `clock` is whatever else changes with every turn, such as the time: it stands right before the question, so that
+        nothing before it is computed anew. Raises TooLarge where files, conversation and question do not fit the
+        context, and what `ChatModel.answer` raises.
+        """
+        if not question.strip():
+            raise BadRequest("the question is empty", field="question")
+        check_size(len(question), "the question", MAX_EDIT_BYTES)
+        with self._working():
+            chat = self._chat()
+            timings = Timings()
+            with timings.phase("read"):
+                files, seen = self._files.as_they_are()
+            with timings.phase("layout"):
+                prompt = self._laid_out(chat, files, question, clock)
+            request = ChatRequest(
+                prompt=ReadyPrompt(prompt.token_ids, prompt.reuse()),
+                max_tokens=max_tokens or MAX_ANSWER_TOKENS,
+                temperature=temperature,
+                top_p=top_p,
+                seed=seed,
+                stop=tuple(stop),
+                prediction=prediction,
+                salt=self._salt,
+            )
+            answer = chat.answer(request, watcher)
+            timings.add(answer.timings)
+            self._files.were_shown()
+            self._messages += (HistoryMessage("user", question), HistoryMessage("assistant", answer.text))
+            self._prompt_tokens = answer.usage.prompt
+            self._turns += (answer.usage,)
+            self._usage = total_usage([self._usage, answer.usage])
+            return Answer(answer.text, answer.finish_reason, answer.usage, timings.finished(), seen, prompt.noted)
+
+    def apply(
+        self,
+        edit: str,
+        *,
+        path: str | None = None,
+        write: bool = False,
+        expected_sha256: str | None = None,
+        prediction: str | None = None,
+        watcher: Watcher = _NOBODY,
+        **options: Any,
+    ) -> ApplyResult:
+        """Merge an edit into one file, or without `path` into the files that it names; `options` as in `Options`.
+
+        With `write`, what is merged takes the files' places, all or none, and the next question shows it; texts that
+        were put in are changed in the session. Raises what `Applier.apply` and `Workspace.write` raise, and Stale where
+        the file is not the expected one.
+        """
+        options = self._own_options(options)
+        with self._working():
+            if path is None:
+                if expected_sha256 is not None or prediction is not None:
+                    raise BadRequest("expected_sha256 and prediction are of one file: name it by 'path'", field="path")
+                result = self._applier.apply_patch(PatchRequest(edit, **options), self._files.data_if_there, watcher)
+            else:
+                original = self._files.data(path)
+                _check_hash(original, path, expected_sha256)
+                result = self._applier.apply(ApplyRequest(original, edit, path, prediction, **options), watcher)
+            self._usage = total_usage([self._usage, result.usage])
+            return self._written(result, watcher) if write else result
+
+    def state(self) -> SessionState:
+        """What there is to see, while a call works too."""
+        return SessionState(
+            self.id,
+            self.workspace_name,
+            self.reuse,
+            self._files.state(),
+            self._messages,
+            self._usage,
+            self._turns,
+            self._prompt_tokens,
+        )
+
+    def close(self) -> None:
+        """Take no more calls; one that works ends as it would have."""
+        self._closed = True
+
+    def _own_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """How edits are merged: with what is reused as the session has it, where nothing else is given."""
+        root = str(self.workspace.root) if self.workspace is not None else ""
+        reuse = None if self.reuse == "balanced" else self.reuse  # a single edit has no earlier turn
+        return {**given, "salt": self._salt, "root": root, "reuse": given.get("reuse") or reuse}
+
+    def _laid_out(
+        self, chat: ChatModel, files: Mapping[str, FileTokens | str], question: str, clock: str
+    ) -> ContextPrompt:
+        if self._context is None:
+            self._context = SessionContext(chat.text.template, chat.text.tokenizer, preamble=self._preamble)
+        try:
+            prompt = self._context.turn(files, self._messages, question, self.reuse, clock=clock)
+        except TokenizerError as error:  # SmolLM2 has no token for some control characters
+            raise BadRequest(f"model {chat.name} cannot read this question: {error}", field="question") from error
+        _check_fits(prompt, chat)
+        return prompt
+
+    def _written(self, result: ApplyResult, watcher: Watcher) -> ApplyResult:
+        """The workspace's files first: it is they that can fail."""
+        own = [file for file in result.files if self._files.is_own(file.path)]
+        if self.workspace is not None and not own:
+            return written(self.workspace, result, watcher)
+        if result.status != "merged":
+            return result
+        if self.workspace is not None:
+            self.workspace.write([file for file in result.files if file.status == "merged" and file not in own])
+        for file in own:
+            if file.action in ("delete", "move"):
+                self._files.put(file.path, None)
+            if file.action != "delete":
+                self._files.put(file.move_to or file.path, file.data)
+        return replace(result, written=True)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise SessionBusy("the session works on another call; wait for its answer, or begin a session of its own")
+        try:
+            if self._closed:
+                raise SessionMissing("the session has ended; begin a new one")
+            yield
+        finally:
+            self._lock.release()
+
+
+def _check_fits(prompt: ContextPrompt, chat: ChatModel) -> None:
+    num_tokens = prompt.parts[-1].end
+    if num_tokens < chat.max_seq_len:
+        return
+    sizes = {"file": 0, "history": 0}
+    before = 0
+    for part in prompt.parts:
+        if part.kind in sizes:
+            sizes[part.kind] += part.end - before
+        before = part.end
+    raise TooLarge(
+        f"the prompt's {num_tokens} tokens ({sizes['file']} of files, {sizes['history']} of the conversation) leave no "
+        f"room for an answer in the context of {chat.max_seq_len}; have the session forget files, begin a new one, or "
+        "start with a larger --context"
+    )
+
+
+def _check_hash(data: bytes, path: str, expected_sha256: str | None) -> None:
+    current = sha256(data).hexdigest()
+    if expected_sha256 not in (None, current):
+        raise Stale(f"{path} is not what the edit was made for; read it again", current_sha256=current)
