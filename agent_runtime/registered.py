@@ -8,6 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from agent_runtime.errors import NotIndexed, SnapshotGone
+from agent_runtime.listing import Listing
 from agent_runtime.watched import WatchedFiles
 from agent_runtime.workspace import Workspace
 from repo_cache.cache import RepoCache
@@ -70,6 +71,10 @@ class Registered:
     watched: WatchedFiles | None = None
     why_not: str = NOT_LOADED
     given: GivenSnapshots = field(default_factory=GivenSnapshots)
+    listing: Listing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.listing = Listing(self.workspace.root)
 
     @property
     def root(self) -> str:
