@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from agent_runtime.types import AnswerTrace, ApplyRequest, GivenScope, ScoredReading, Usage
 from editor.types import Check, MergeOutcome, ParsedEdit
+
+if TYPE_CHECKING:
+    from agent_runtime.chat.types import ChatModel  # which is watched by a `Watcher`, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,10 @@ class Merger(Protocol):
 
         Raises what `merge` raises.
         """
+        ...
+
+    def chat(self) -> ChatModel:
+        """The same model, to be asked for answers in a chat."""
         ...
 
     def close(self) -> None:

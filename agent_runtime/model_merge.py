@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from agent_runtime.answer_text import Follow, follower
+from agent_runtime.chat.answering import LoadedChat
 from agent_runtime.deciding import best_of, score_answers, sound, weigh
 from agent_runtime.drafting import draft_of
 from agent_runtime.errors import BadFile, BadRequest, TooLarge
@@ -92,6 +93,10 @@ class ModelMerger:
     def name(self) -> str:
         """The model's name in the catalogue, or its file's."""
         return self._loaded.name
+
+    def chat(self) -> LoadedChat:
+        """The same model, to be asked for answers in a chat."""
+        return LoadedChat(self._loaded, self._deadline_s)
 
     def close(self) -> None:
         """End behind the pass that runs; edits that are being merged fail with ModelUnavailable."""

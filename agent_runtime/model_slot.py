@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from agent_runtime.chat.types import ChatModel
 from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.merger import Merger
 
@@ -25,6 +26,10 @@ class ModelSlot:
         if self._merger is None:
             raise ModelUnavailable(f"model {self.name} is still being loaded; try again in some seconds")
         return self._merger
+
+    def chat(self) -> ChatModel:
+        """The model, to be asked for answers in a chat; raises what `get` raises."""
+        return self.get().chat()
 
     def load(self) -> Merger:
         """Load the model now, in this thread."""

@@ -1,0 +1,124 @@
+"""Has a loaded model write the answers of chats, and hands out their text as it becomes certain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from agent_runtime.answer_text import follower
+from agent_runtime.chat.drafting import draft_of
+from agent_runtime.chat.prompting import prompt_ids
+from agent_runtime.chat.types import ChatAnswer, ChatRequest, ChatTokenLogprob, ReadyPrompt
+from agent_runtime.errors import BadRequest, TooLarge
+from agent_runtime.merger import Watcher
+from agent_runtime.models.load import LoadedModel
+from agent_runtime.models.text_side import TextSide
+from agent_runtime.running import Run, fault_of, run_together, usage_of
+from agent_runtime.timings import Timings
+from engine import errors as engine_errors
+from engine.types import GenerationRequest, GenerationResult, TokenLogprob
+
+NO_FILE = ""
+"""The path of what an answer is about, in its trace."""
+
+
+class LoadedChat:
+    """A loaded model as a `ChatModel`: chats and edits that come together share its passes.
+
+    `deadline_s` is how long an answer may take whose request does not say, the wait for its turn included.
+    """
+
+    def __init__(self, loaded: LoadedModel, deadline_s: float | None = None) -> None:
+        self._loaded = loaded
+        self._deadline_s = deadline_s
+
+    @property
+    def name(self) -> str:
+        """The model's name in the catalogue, or its file's."""
+        return self._loaded.name
+
+    @property
+    def text(self) -> TextSide:
+        """Its tokenizer and its chat template."""
+        return self._loaded.text
+
+    @property
+    def max_seq_len(self) -> int:
+        """Tokens of prompt and answer together."""
+        return self._loaded.engine.max_seq_len
+
+    def answer(self, request: ChatRequest, watcher: Watcher) -> ChatAnswer:
+        """Write the answer; raises what `ChatModel.answer` names."""
+        timings = Timings(watcher.entered)
+        with timings.phase("prompt"):
+            generation = self._generation(request)
+            copies = request.draft == "copy"
+            draft = draft_of(self.text, generation.prompt_ids, request.prediction) if copies else None
+        run, token_bytes = Run(phase_behind="decode"), self.text.tokenizer.token_bytes()
+        follow = follower(watcher, token_bytes, NO_FILE)
+        texts = [] if follow is None else [follow(generation, 0)]
+        watcher.entered("prefill")
+        started = time.perf_counter()
+        try:
+            run_together(self._loaded.engine, [(generation, draft)], watcher, run, texts)
+        except engine_errors.EngineError as error:
+            raise fault_of(error, self.name) from error
+        finished = time.perf_counter()
+        first = run.first_step or finished
+        timings.add({"prefill_ms": (first - started) * 1e3, "decode_ms": (finished - first) * 1e3})
+        (result,) = run.results
+        return ChatAnswer(
+            result.text.decode("utf-8", errors="replace"),
+            result.finish_reason,
+            usage_of(result.usage),
+            timings.finished(),
+            _logprobs(result, token_bytes),
+        )
+
+    def _generation(self, request: ChatRequest) -> GenerationRequest:
+        prompt = request.prompt
+        if not isinstance(prompt, ReadyPrompt):
+            prompt = ReadyPrompt(prompt_ids(self.text, prompt))
+        room = self.max_seq_len - len(prompt.token_ids)
+        if room < 1:
+            raise TooLarge(
+                f"the prompt's {len(prompt.token_ids)} tokens leave no room for an answer in the context of "
+                f"{self.max_seq_len}; send less, or start with a larger --context"
+            )
+        try:
+            return GenerationRequest(
+                prompt=prompt.token_ids,
+                max_new_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
+                temperature=request.temperature,
+                top_p=request.top_p,
+                top_k=request.top_k,
+                min_p=request.min_p,
+                repetition_penalty=request.repetition_penalty,
+                logit_bias=request.logit_bias,
+                logprobs=request.logprobs,
+                seed=request.seed,
+                stop_ids=self.text.stop_ids,
+                stop=tuple(each.encode() for each in request.stop),
+                deadline_s=request.deadline_s or self._deadline_s,
+                salt=request.salt,
+                reuse=prompt.reuse,
+            )
+        except engine_errors.RequestError as error:
+            raise BadRequest(str(error)) from error
+
+
+def _logprobs(result: GenerationResult, token_bytes: Sequence[bytes]) -> tuple[ChatTokenLogprob, ...]:
+    """Those of the tokens that the answer's text is made of: what ended it is not among them."""
+    found: list[ChatTokenLogprob] = []
+    num_bytes = 0
+    for token_id, scored in zip(result.token_ids, result.logprobs, strict=False):
+        if num_bytes >= len(result.text):
+            break
+        num_bytes += len(token_bytes[token_id])
+        found.append(_logprob(scored, token_bytes))
+    return tuple(found)
+
+
+def _logprob(scored: TokenLogprob, token_bytes: Sequence[bytes]) -> ChatTokenLogprob:
+    top = tuple((token_bytes[token_id], logprob) for token_id, logprob in scored.top)
+    return ChatTokenLogprob(token_bytes[scored.token_id], scored.logprob, top)
