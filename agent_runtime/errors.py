@@ -12,7 +12,10 @@ HunkError
 │   ├── OutsideRoot         exit 2, HTTP 403
 │   ├── WorkspaceMissing    exit 2, HTTP 404
 │   └── TooLarge            exit 2, HTTP 413
+│       └── HeadersTooLarge exit 2, HTTP 431   the request's headers are too long, or too many
 ├── Unauthorized            exit 2, HTTP 401   no token, or one that the service does not know
+├── RequestTooSlow          exit 1, HTTP 408   the request's body did not come in time
+├── TooManyConnections      exit 1, HTTP 503   the service has as many connections as it takes
 ├── TokensUnreadable        exit 2, HTTP 503   the service's token file cannot be read: nobody is let in
 ├── Forbidden               exit 2, HTTP 403   the token lacks the scope
 ├── ForeignHost             exit 2, HTTP 403   the request names another host, or comes from a page of another
@@ -136,6 +139,28 @@ class TooLarge(BadFile):
     kind = "too-large"
 
 
+class HeadersTooLarge(TooLarge):
+    """The request's headers are too long, or too many."""
+
+    http_status = 431
+    kind = "headers-too-large"
+
+
+class RequestTooSlow(HunkError):
+    """The request's body did not come in time."""
+
+    http_status = 408
+    kind = "request-too-slow"
+
+
+class TooManyConnections(HunkError):
+    """The service has as many connections as it takes."""
+
+    http_status = 503
+    kind = "too-many-connections"
+    retry_after_s = 1.0
+
+
 class Unauthorized(HunkError):
     """The request has no token, or one that the service does not know."""
 
@@ -247,7 +272,7 @@ class ModelUnavailable(HunkError):
     exit_code = 4
     http_status = 503
     kind = "model-unavailable"
-    retry_after_s = 5.0
+    retry_after_s: float | None = 5.0
     reasons: tuple[Reason, ...] = ()
 
 

@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent_runtime.errors import BadFile, BadRequest, FileMissing, OutsideRoot
-from agent_runtime.limits import read_file
+from agent_runtime.confined import Confined
+from agent_runtime.errors import FileMissing
+from agent_runtime.journal import LOG, Journal
+from agent_runtime.recovery import recover
 from agent_runtime.types import FileResult
 from agent_runtime.writer import Change, write_all
 
 
 class Workspace:
-    """One folder; a path is taken relative to it and, with all symbolic links followed, has to end inside it."""
+    """One folder; a path is taken relative to it and, with all symbolic links followed, has to end inside it.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
-        if not self.root.is_dir():
-            raise BadRequest(f"the root {root} is not a folder", field="root")
+    Git's own folder (`.git`) counts as outside: what is written there, git runs.
+    """
+
+    def __init__(self, root: Path, journals: Path | None = None) -> None:
+        """`journals` is a folder that keeps the journals of all roots; without it a killed write stays half done.
+
+        What a write that was killed has left is seen to now. Raises BadRequest where the root is no folder.
+        """
+        self._files = Confined(root)
+        self.root = self._files.root
+        self._journal = None if journals is None else Journal(journals, self.root)
+        self._recover()
 
     def read(self, path: str) -> bytes:
-        """A file's bytes; raises OutsideRoot, or what `read_file` raises."""
-        return read_file(self._locate(path))
+        """A file's bytes; raises OutsideRoot, FileMissing, TooLarge or BadFile."""
+        return self._files.read(path)
 
     def read_if_there(self, path: str) -> bytes | None:
         """A file's bytes, None where there is none; raises as `read` does."""
@@ -39,29 +49,19 @@ class Workspace:
         wanted: dict[str, Change] = {}
         for file in files:
             if file.action in ("delete", "move"):
-                wanted.setdefault(file.path, Change(self._place(file.path), None, file.sha256_before))
+                wanted.setdefault(file.path, Change(file.path, None, file.sha256_before))
         for file in files:
             if file.action != "delete":
                 path = file.move_to or file.path
-                mode_of = self._place(file.path) if file.move_to else None
-                wanted[path] = Change(self._place(path), file.data, before.get(path, ""), mode_of)
-        write_all(list(wanted.values()))
+                mode_of = file.path if file.move_to else None
+                wanted[path] = Change(path, file.data, before.get(path, ""), mode_of)
+        write_all(self._files, list(wanted.values()), self._journal)
 
-    def _place(self, path: str) -> Path:
-        """The path itself, its folder resolved; a link in the last place stays one."""
-        self._locate(path)
-        place = self.root / path
-        return place.parent.resolve() / place.name
-
-    def _locate(self, path: str) -> Path:
-        if "\0" in path or not path:
-            raise BadRequest("path is empty or holds a NUL", field="path")
-        if Path(path).is_absolute():
-            raise OutsideRoot(f"path {path} is absolute; give it relative to the root")
+    def _recover(self) -> None:
+        if self._journal is None or not self._journal.has_left():
+            return
         try:
-            located = (self.root / path).resolve()
-        except (OSError, RuntimeError) as error:  # links that lead in a circle
-            raise BadFile(f"cannot read {path}: {error}") from error
-        if not located.is_relative_to(self.root):
-            raise OutsideRoot(f"path {path} leads out of the root")
-        return located
+            with self._journal.locked():
+                recover(self._files, self._journal)
+        except OSError as error:
+            LOG.error("the journal of %s cannot be read: %s", self.root, error)

@@ -1,7 +1,8 @@
 """Writes merged files in place of the old ones: wholly or not at all, one file or several.
 
-Several files are checked before any is touched, then written one after the other; an error in the middle undoes what
-was written. A process that is killed in between leaves some files new and some old: there is no journal yet.
+All files are looked at before any is touched, and all new bytes are on the disk before the first name changes. An error
+in the middle undoes what was done; where a journal is kept, the next start finishes or undoes what a process that was
+killed left. One file needs no more than its rename.
 """
 
 from __future__ import annotations
@@ -10,173 +11,186 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from agent_runtime.errors import BadFile, Stale
+from agent_runtime.confined import NOTHING, Confined
+from agent_runtime.errors import BadFile, FileMissing
+from agent_runtime.journal import Entry, Journal, Record
+from agent_runtime.recovery import clean_up, recover, undo
+from agent_runtime.renaming import do, stale, write_new
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """What is to become of one path: these bytes, or no file where `data` is None.
 
-    `expected_sha256` is what stands there now, "" for nothing. `mode_of` is the file whose mode bits a new one takes.
+    `expected_sha256` is what stands there now, "" for nothing. `mode_of` is the path whose mode bits a new file takes.
+    A link is followed to the file that is written; where a file is deleted, the link goes and the file stays.
     """
 
-    path: Path
+    path: str
     data: bytes | None
     expected_sha256: str
-    mode_of: Path | None = None
+    mode_of: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Planned:
-    """One change with its links followed, the bytes and mode that stood there, and the new bytes beside it."""
+    """One change, what it does to which real path, and the file whose mode bits it takes."""
 
     change: Change
-    target: Path
-    old: bytes | None
-    mode: int | None
-    staged: Path | None = None
+    entry: Entry
+    like: os.stat_result | None
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the bytes stand there already."""
+        return self.entry.before == self.entry.after
 
 
 def replace_file(path: Path, data: bytes, *, expected_sha256: str) -> None:
     """Put `data` in place of the file's bytes, if these still have the expected hash.
 
     A temporary file beside it is written, synced and renamed over it, so a reader sees the old bytes or the new ones.
-    Mode bits stay; a symbolic link stays one, and its target is replaced. Raises Stale (with the current hash) or
-    BadFile.
+    Mode bits stay; a symbolic link stays one, and its target is replaced; another hard link keeps the old bytes.
+    Raises Stale (with the current hash), FileMissing or BadFile.
     """
-    write_all([Change(path, data, expected_sha256)])
+    target = path.resolve()
+    if not target.parent.is_dir():
+        raise FileMissing(f"there is no file {path}")
+    write_all(Confined(target.parent), [Change(target.name, data, expected_sha256)])
 
 
-def write_all(changes: Sequence[Change]) -> None:
-    """Make all changes or none; raises Stale (with the current hash) or BadFile.
+def write_all(root: Confined, changes: Sequence[Change], journal: Journal | None = None) -> None:
+    """Make all changes below the root, or none; raises Stale (with the current hash), OutsideRoot or BadFile.
 
-    New bytes are written and synced beside their targets before the first one is renamed, so that a full disk changes
-    nothing. Folders are made as they are needed, and stay where a deletion empties them.
+    Folders are made as they are needed, and stay where a deletion empties them.
     """
-    folders: list[Path] = []
-    planned: list[_Planned] = []
-    try:
-        for change in changes:
-            with _named(change.path):
-                planned.append(_plan(change))
-        _check_distinct(planned)
-        for plan in planned:
-            with _named(plan.change.path):
-                _stage(plan, folders)
-        _commit(planned)
-    except BaseException:
-        _clean_up(planned, folders)
-        raise
-    for folder in {plan.target.parent for plan in planned}:
-        with contextlib.suppress(OSError):  # the renames are done; syncing only guards them against a power cut
-            _sync_folder(folder)
+    with _alone(root, journal):
+        record_id = secrets.token_hex(8)
+        planned = [_plan(root, change, f".{record_id}-{number}") for number, change in enumerate(changes)]
+        _check_distinct(root, planned)
+        planned = [plan for plan in planned if not plan.changes_nothing]
+        if len(planned) == 1:  # its rename is all that there is to do, or to undo
+            planned = [replace(plan, entry=replace(plan.entry, kept="")) for plan in planned]
+        with _named("the folders of the edit"):
+            folders = dict.fromkeys(folder for plan in planned for folder in root.missing_folders(plan.entry.real))
+        record = Record(record_id, tuple(plan.entry for plan in planned), tuple(sorted(folders)))
+        if planned:
+            _write(root, planned, record, journal)
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _alone(root: Confined, journal: Journal | None) -> Iterator[None]:
+    """No other write goes on below the root, and none is half done."""
+    if journal is None:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        with _named("the journal"):
+            stack.enter_context(journal.locked())
+            recover(root, journal)
+        yield
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise BadFile(f"cannot write {path}: {error.strerror or error}; nothing was changed") from error
 
 
-def _plan(change: Change) -> _Planned:
+def _plan(root: Confined, change: Change, name: str) -> _Planned:
     """Look at what stands there; raises Stale where it is not what was expected."""
-    target = change.path if change.data is None else change.path.resolve()
+    like = None if change.mode_of is None else root.at(change.mode_of, lambda real: _state(root, real))
+    staged, kept = f"{name}.hunk", f"{name}.old.hunk"
     if not change.expected_sha256:
-        if target.exists() or target.is_symlink():
-            now = sha256(target.read_bytes()).hexdigest() if target.is_file() else ""
-            raise Stale(f"{change.path} is there by now; apply the edit again", current_sha256=now)
-        mode = None if change.mode_of is None else change.mode_of.stat().st_mode & 0o7777
-        return _Planned(change, target, None, mode)
-    old = target.read_bytes()
-    current = sha256(old).hexdigest()
+        assert change.data is not None, "nothing is there to delete"
+        real = root.real(change.path)
+        with _named(change.path):
+            now = root.mark(real)
+        if now != NOTHING:
+            raise stale(change.path, now)
+        return _Planned(change, Entry(real, NOTHING, sha256(change.data).hexdigest(), staged, ""), like)
+    current = sha256(root.read(change.path)).hexdigest()
     if current != change.expected_sha256:
-        raise Stale(f"{change.path} changed while the edit was made; apply it again", current_sha256=current)
-    if not os.access(target if change.data is not None else target.parent, os.W_OK):
-        raise PermissionError(13, "it is write-protected")
-    return _Planned(change, target, old, target.stat().st_mode & 0o7777)
+        raise stale(change.path, current)
+    if change.data is None:
+        real = root.real(change.path, follow_last=False)
+        with _named(change.path):
+            _check_writable(root, real, ".")
+            entry = Entry(real, root.mark(real), NOTHING, "", kept)
+        return _Planned(change, entry, None)
+    real = root.real(change.path)
+    with _named(change.path):
+        _check_writable(root, real, real.rpartition("/")[2])
+        like = _state(root, real)
+    return _Planned(change, Entry(real, current, sha256(change.data).hexdigest(), staged, kept), like)
 
 
-def _check_distinct(planned: Sequence[_Planned]) -> None:
+def _state(root: Confined, real: str) -> os.stat_result:
+    with root.folder_of(real) as (folder, name):
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
+def _check_writable(root: Confined, real: str, name: str) -> None:
+    with root.folder_of(real) as (folder, _):
+        if not os.access(name, os.W_OK, dir_fd=folder):
+            raise PermissionError(13, "it is write-protected")
+
+
+def _check_distinct(root: Confined, planned: Sequence[_Planned]) -> None:
     """Two names of one file, such as a link and its target, cannot both be written."""
-    seen: dict[Path, Path] = {}
+    seen: dict[str, str] = {}
     for plan in planned:
-        file = plan.target.resolve()
+        file = root.real(plan.change.path)
         if file in seen:
             raise BadFile(f"{seen[file]} and {plan.change.path} are the same file; nothing was changed")
         seen[file] = plan.change.path
 
 
-def _stage(plan: _Planned, folders: list[Path]) -> None:
-    if plan.change.data is None:
-        return
-    _make_folders(plan.target.parent, folders)
-    temporary = plan.target.with_name(f".{secrets.token_hex(8)}.hunk")
-    # A file without an example to follow gets what the umask leaves, as any new file does.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if plan.mode is None else 0o600)
-    plan.staged = temporary
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(plan.change.data)
-        file.flush()
-        if plan.mode is not None:
-            os.fchmod(file.fileno(), plan.mode)
-        os.fsync(file.fileno())
-
-
-def _commit(planned: Sequence[_Planned]) -> None:
-    done: list[_Planned] = []
+def _write(root: Confined, planned: Sequence[_Planned], record: Record, journal: Journal | None) -> None:
+    several = len(planned) > 1
     try:
+        if journal is not None:
+            with _named("the journal"):
+                journal.note(record, sync=False)  # of a killed process; a power cut may leave temporary files
+        _stage(root, planned, record)
+        record = replace(record, committing=several)
+        if journal is not None and several:
+            with _named("the journal"):
+                journal.note(record, sync=True)
         for plan in planned:
             with _named(plan.change.path):
-                if plan.staged is None:
-                    plan.target.unlink()
-                else:
-                    plan.staged.replace(plan.target)
-            done.append(plan)
+                do(root, plan.entry)
     except BaseException as error:
-        lost = [str(plan.change.path) for plan in reversed(done) if not _undone(plan)]
+        lost = undo(root, record)
+        if journal is not None:
+            journal.forget(record)
         if lost:
-            raise BadFile(f"writing failed ({error}), and these could not be put back: {', '.join(lost)}") from error
+            where = f"their old bytes lie beside them as .{record.id}-*.old.hunk"
+            raise BadFile(
+                f"writing failed ({error}), and these could not be put back: {', '.join(lost)}; {where}"
+            ) from error
         raise
+    with contextlib.suppress(OSError):  # it is written: what is left over is no fault of the edit
+        clean_up(root, record.entries)
+    if journal is not None:
+        journal.forget(record)
 
 
-def _undone(plan: _Planned) -> bool:
-    try:
-        if plan.old is None:
-            plan.target.unlink(missing_ok=True)
-            return True
-        _stage(back := _Planned(Change(plan.change.path, plan.old, ""), plan.target, None, plan.mode), [])
-        assert back.staged is not None
-        back.staged.replace(plan.target)
-    except OSError:
-        return False
-    return True
-
-
-def _make_folders(folder: Path, made: list[Path]) -> None:
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    for one in reversed(missing):
-        one.mkdir()
-        made.append(one)
-
-
-def _clean_up(planned: Sequence[_Planned], folders: Sequence[Path]) -> None:
+def _stage(root: Confined, planned: Sequence[_Planned], record: Record) -> None:
+    """Write all new bytes beside their targets, onto the disk."""
+    for missing in record.folders:
+        with _named(missing):
+            root.make_folder(missing)
     for plan in planned:
-        if plan.staged is not None:
-            plan.staged.unlink(missing_ok=True)
-    for folder in reversed(folders):
-        with contextlib.suppress(OSError):  # somebody else uses it by now
-            folder.rmdir()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        if plan.change.data is not None:
+            with _named(plan.change.path), root.folder_of(plan.entry.real) as (folder, _):
+                write_new(folder, plan.entry.staged, plan.change.data, plan.like)
+    for real in {plan.entry.real.rpartition("/")[0]: plan.entry.real for plan in planned}.values():
+        with contextlib.suppress(OSError):  # some file systems cannot sync a folder
+            root.sync_folder_of(real)

@@ -1,0 +1,157 @@
+"""Looks at files below a folder and never outside it, whatever is renamed or linked meanwhile.
+
+A path is resolved first, with its symbolic links, and has to end below the root. That look is no guard, as what it saw
+may be something else a moment later. The guard is how the resolved path is opened then: from the root's descriptor
+name by name, following no link (`repo_cache.reading.open_below`); and what is done is done through the descriptor that
+came of it. A link that comes up in between is met as a link, and the path is resolved anew.
+
+The root is taken as it was named: whoever may replace the folders above it decides what it is. So does whoever moves an
+open folder out of the root, for which one has to be allowed to write at both ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+from agent_runtime.errors import BadFile, BadRequest, FileMissing, OutsideRoot, TooLarge
+from agent_runtime.limits import bytes_of, check_regular
+from repo_cache.reading import FOLDER_FLAGS, PASSAGE_FLAGS, READ_FLAGS, open_below
+
+NUM_LOOKS = 16
+"""Times that a path is resolved; whose links change that often leads nowhere."""
+
+BECAME_A_LINK = frozenset({errno.ELOOP, errno.ENOTDIR})
+"""How opening a resolved path fails where a name in it is a link by now (or leads in a circle, or is no folder)."""
+
+NOTHING = ""
+"""The mark of a path at which nothing stands."""
+
+Found = TypeVar("Found")
+
+
+class Confined:
+    """A folder, and paths relative to it: as they were sent, or `real`, which holds no link, no '.' and no '..'."""
+
+    def __init__(self, root: Path) -> None:
+        """Raises BadRequest where the root is no folder."""
+        self.root = root.resolve()
+        if not self.root.is_dir():
+            raise BadRequest(f"the root {root} is not a folder", field="root")
+
+    def read(self, path: str) -> bytes:
+        """A file's bytes; raises OutsideRoot, FileMissing, TooLarge or BadFile."""
+        return self.at(path, lambda real: bytes_of(self._opened(real, path), path))
+
+    def at(self, path: str, act: Callable[[str], Found]) -> Found:
+        """What `act` makes of the real path; again with what it is then, where a name of it became a link.
+
+        Raises OutsideRoot, BadRequest, FileMissing or BadFile.
+        """
+        for looks_left in reversed(range(NUM_LOOKS)):
+            try:
+                return act(self.real(path))
+            except FileNotFoundError:
+                raise FileMissing(f"there is no file {path}") from None
+            except OSError as error:
+                if error.errno not in BECAME_A_LINK or not looks_left:
+                    raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
+        raise AssertionError("the last look returns or raises")
+
+    def real(self, path: str, *, follow_last: bool = True) -> str:
+        """The path without links, as far as it is there; a link in the last place may stay. "" is the root.
+
+        Raises OutsideRoot, or BadRequest.
+        """
+        if "\0" in path or not path:
+            raise BadRequest("path is empty or holds a NUL", field="path")
+        if Path(path).is_absolute():
+            raise OutsideRoot(f"path {path} is absolute; give it relative to the root")
+        asked = self.root / path
+        # Path.resolve() raises where links lead in a circle; here opening does, later.
+        found = Path(os.path.realpath(asked if follow_last else asked.parent))
+        if not follow_last:
+            found = Path(os.path.normpath(found / asked.name))
+        if not found.is_relative_to(self.root):
+            raise OutsideRoot(f"path {path} leads out of the root")
+        names = found.relative_to(self.root).parts
+        if any(name.lower() == ".git" for name in names):
+            raise OutsideRoot(f"path {path} leads into git's own folder, from which git runs programs")
+        return "/".join(names)
+
+    def mark(self, real: str) -> str:
+        """What stands at a real path now (`mark_of`), `NOTHING` where its folder is not there; raises OSError."""
+        try:
+            with self.folder_of(real) as (folder, name):
+                return mark_of(folder, name)
+        except FileNotFoundError:
+            return NOTHING
+
+    @contextmanager
+    def folder_of(self, real: str) -> Iterator[tuple[int, str]]:
+        """The descriptor of a real path's folder, and the name there; raises OSError."""
+        folder, _, name = real.rpartition("/")
+        descriptor = open_below(self.root, folder, PASSAGE_FLAGS)
+        try:
+            yield descriptor, name
+        finally:
+            os.close(descriptor)
+
+    def missing_folders(self, real: str) -> list[str]:
+        """Which folders of a real path are not there, the outermost first; raises OSError."""
+        names = real.split("/")[:-1]
+        folders = ["/".join(names[: number + 1]) for number in range(len(names))]
+        return [folder for folder in folders if self.mark(folder) == NOTHING]
+
+    def make_folder(self, real: str) -> None:
+        """Make one folder, if it is not there; raises OSError."""
+        with self.folder_of(real) as (folder, name):
+            try:
+                os.mkdir(name, dir_fd=folder)
+            except FileExistsError:
+                os.close(open_below(self.root, real, PASSAGE_FLAGS))
+
+    def remove_folder(self, real: str) -> None:
+        """Remove one folder; raises OSError where it is not empty, or not there."""
+        with self.folder_of(real) as (folder, name):
+            os.rmdir(name, dir_fd=folder)
+
+    def sync_folder_of(self, real: str) -> None:
+        """Have the names in a real path's folder last through a power cut; raises OSError."""
+        descriptor = open_below(self.root, real.rpartition("/")[0], FOLDER_FLAGS)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _opened(self, real: str, path: str) -> int:
+        with self.folder_of(real) as (folder, name):
+            state = os.stat(name or ".", dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISLNK(state.st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            check_regular(state, path)  # what is no file is not opened: that alone can set a device going
+            return os.open(name, READ_FLAGS, dir_fd=folder)
+
+
+def mark_of(folder: int, name: str) -> str:
+    """What stands at a name in an open folder: a file's SHA-256, `NOTHING`, or a mark that no file has; raises OSError.
+
+    A link's mark is of where it leads to.
+    """
+    try:
+        state = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(state.st_mode):
+            return "link to " + sha256(os.fsencode(os.readlink(name, dir_fd=folder))).hexdigest()
+        if not stat.S_ISREG(state.st_mode):
+            return "no file"
+        return sha256(bytes_of(os.open(name, READ_FLAGS, dir_fd=folder), name)).hexdigest()
+    except FileNotFoundError:
+        return NOTHING
+    except TooLarge:
+        return "too large"
