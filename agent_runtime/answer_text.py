@@ -59,9 +59,10 @@ class AnswerText:
 
     def end(self, result: GenerationResult) -> None:
         """The answer is whole: what is left of it is told, and then all of it."""
-        rest, run = self._waiting[0] if self._waiting else (b"", self._runs[-1])
-        text = self._decoder.decode(rest[: self._num_bytes], True)
-        self._tell([(text, run)] if text else [])
+        if self._runs:
+            rest, run = self._waiting[0] if self._waiting else (b"", self._runs[-1])
+            text = self._decoder.decode(rest[: self._num_bytes], True)
+            self._tell([(text, run)] if text else [])
         self._watcher.answered(
             AnswerTrace(
                 path=self._path,

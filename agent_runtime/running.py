@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent_runtime.answer_text import AnswerText
+from agent_runtime.current_request import current_round
 from agent_runtime.errors import (
     BadRequest,
     Busy,
@@ -70,7 +71,7 @@ def run_together(
     with ExitStack() as taken_back:
         streams: list[Stream] = []
         for request, proposer in requests:
-            streams.append(engine.generate(request, proposer))
+            streams.append(engine.generate(replace(request, priority=current_round()), proposer))
             taken_back.callback(streams[-1].close)
 
         def stop() -> None:
@@ -78,7 +79,7 @@ def run_together(
                 stream.cancel()
 
         watcher.began(stop)
-        followers = texts or [None] * len(streams)
+        followers: Sequence[AnswerText | None] = texts or [None] * len(streams)
         run.results += [_drained(*each, watcher, run) for each in zip(streams, followers, strict=True)]
 
 
