@@ -29,6 +29,7 @@ HunkError
 ├── EditRefused             exit 3, HTTP 422   the edit does not apply; carries the editor's reasons
 ├── ModelUnavailable        exit 4, HTTP 503   the model cannot be had or loaded
 │   ├── Busy                exit 4, HTTP 429   too many edits wait for it already
+│   ├── Ending              exit 4, HTTP 503   the service is ending; another one may take it
 │   ├── UnknownModel        exit 4, HTTP 422
 │   ├── DownloadFailed      exit 4, HTTP 503
 │   └── CorruptModel        exit 4, HTTP 503
@@ -200,9 +201,11 @@ class TooManyRequests(HunkError):
     http_status = 429
     kind = "too-many-requests"
 
-    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, limit: str = "") -> None:
+        """`limit` names the setting that was reached, where it is one."""
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.limit = limit
 
 
 class SessionMissing(HunkError):
@@ -282,6 +285,12 @@ class Busy(ModelUnavailable):
     http_status = 429
     kind = "busy"
     retry_after_s = 1.0
+
+
+class Ending(ModelUnavailable):
+    """The service is ending; another one, or this one once it has started again, may take the request."""
+
+    kind = "ending"
 
 
 class UnknownModel(ModelUnavailable):

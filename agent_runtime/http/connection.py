@@ -1,0 +1,107 @@
+"""One connection of a client: how many there may be, and how long one may keep the service waiting.
+
+uvicorn ends connections that are idle after an answer, and waits for ever for the head of a request, for the rest of a
+body that nobody reads, and for a client that does not take its answer. Every few seconds each connection is looked at;
+one that has not moved for `PATIENCE_SECONDS` is cut. The time that a body may take is `body_limit.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from agent_runtime.errors import BadRequest, HunkError, TooManyConnections
+from agent_runtime.shapes import problem_of
+
+PATIENCE_SECONDS = 30.0
+NUM_LOOKS = 6
+"""In that time."""
+
+MAX_CONNECTIONS = 1000
+"""Most systems let a process have 1,024 files open where nothing else is set."""
+
+MAX_HEAD_BYTES = 32 << 10
+
+
+class PatientConnection(H11Protocol):
+    """What uvicorn talks HTTP by, with an end to its patience."""
+
+    patience_s = PATIENCE_SECONDS
+    max_connections = MAX_CONNECTIONS
+
+    _look_task: asyncio.TimerHandle | None = None
+    _cycle_seen: object = None
+    _num_waiting = 0
+    _num_stuck = 0
+    _unsent_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection, or answer 503 where there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            self._end_with(TooManyConnections(f"the service has {self.max_connections} connections already"))
+        self._look_later()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Look at it no more."""
+        if self._look_task is not None:
+            self._look_task.cancel()
+        super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        """The client has taken what was held back."""
+        self._num_stuck = 0
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is answered as all faults are."""
+        self._end_with(BadRequest(msg))
+
+    def _look_later(self) -> None:
+        self._look_task = self.loop.call_later(self.patience_s / NUM_LOOKS, self._look)
+
+    def _look(self) -> None:
+        """Count the looks since the connection last moved."""
+        is_same = self.cycle is self._cycle_seen
+        self._cycle_seen = self.cycle
+        self._num_waiting = self._num_waiting + 1 if is_same and not self._is_answering() else 0
+        unsent_bytes = self.transport.get_write_buffer_size()
+        self._num_stuck = self._num_stuck + 1 if unsent_bytes and unsent_bytes >= self._unsent_bytes else 0
+        self._unsent_bytes = unsent_bytes
+        if max(self._num_waiting, self._num_stuck) >= NUM_LOOKS:
+            self.transport.abort()
+        else:
+            self._look_later()
+
+    def _end_with(self, fault: HunkError) -> None:
+        """Answer a problem, unless another answer is on its way, and close."""
+        if not self._is_answering():
+            self.transport.write(_raw(fault))
+        self.transport.close()
+
+    def _is_answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn says that there is always one
+        return cycle is not None and not cycle.response_complete
+
+
+def _raw(fault: HunkError) -> bytes:
+    body = json.dumps(problem_of(fault)).encode()
+    retry = f"Retry-After: {fault.retry_after_s:.0f}\r\n" if fault.retry_after_s else ""
+    head = (
+        f"HTTP/1.1 {fault.http_status} {'Bad Request' if fault.http_status == 400 else 'Service Unavailable'}\r\n"
+        f"Content-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n{retry}Connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def connection_settings(max_connections: int = MAX_CONNECTIONS) -> dict[str, Any]:
+    """What uvicorn is told about connections (`uvicorn.Config`)."""
+    return {
+        "http": type("Connection", (PatientConnection,), {"max_connections": max_connections}),
+        "ws": "none",
+        "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
+        "server_header": False,
+    }
