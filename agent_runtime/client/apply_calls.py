@@ -1,0 +1,107 @@
+"""The calls that have edits merged: one, a stream of its progress, many at once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_runtime.client.call import Call
+from agent_runtime.client.requests import WorkspaceRequest
+from agent_runtime.errors import BadRequest, HunkError
+from agent_runtime.shapes import fault_of, result_from_json
+from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
+
+EditRequest = ApplyRequest | WorkspaceRequest
+"""One edit: of a file whose text travels with it, or of what the service reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """What became of one request of a batch; `index` counts them from 0 as they were given."""
+
+    index: int
+    outcome: ApplyResult | HunkError
+
+    @property
+    def result(self) -> ApplyResult:
+        """The answer; raises what the request was refused with."""
+        if isinstance(self.outcome, HunkError):
+            raise self.outcome
+        return self.outcome
+
+
+def apply_call(
+    request: EditRequest,
+    *,
+    model: str | None = None,
+    write: bool = False,
+    stream: bool = False,
+    idempotency_key: str | None = None,
+) -> Call[ApplyResult]:
+    """One edit. One that is written has a key, so that it can be sent again without being written twice."""
+    key = idempotency_key if idempotency_key is not None else str(uuid.uuid4()) if write else None
+    flags = {name: True for name, on in (("write", write), ("stream", stream)) if on}
+    return Call(
+        "POST",
+        "/apply",
+        result_from_json,
+        body_of(request) | {"model": model} | flags,
+        changes_nothing=not write,
+        idempotency_key=key,
+        works=True,
+    )
+
+
+def apply_patch_call(request: PatchRequest, read: Reader, *, model: str | None = None) -> Call[ApplyResult]:
+    """One edit of the files that it names; their texts travel with it. Raises what reading edit or files raises."""
+    from agent_runtime.patching import edits_of, files_named  # the parsers take as long to import as all else here
+
+    texts = [{"path": path, **_text(data, path)} for path, data in files_named(edits_of(request), read).items()]
+    body = {"edit": request.edit, "files": texts, **request.sent_options(), "model": model}
+    return Call("POST", "/apply", result_from_json, body, changes_nothing=True, works=True)
+
+
+def batch_call(requests: Sequence[EditRequest], *, model: str | None = None) -> Call[BatchItem]:
+    """Many edits, each for itself; the answers come a line each as they finish."""
+    bodies = [body_of(request) | {"model": model} for request in requests]
+    return Call("POST", "/apply/batch", batch_item_from_json, {"requests": bodies}, works=True)
+
+
+def batch_item_from_json(line: Mapping[str, Any]) -> BatchItem:
+    """One line of the answer to a batch."""
+    problem = line.get("problem")
+    return BatchItem(int(line["index"]), fault_of(problem) if problem else result_from_json(line["result"]))
+
+
+def body_of(request: EditRequest) -> dict[str, Any]:
+    """The fields of a request, as `POST /apply` takes them."""
+    given = {"prediction": request.prediction} if request.prediction is not None else {}
+    if isinstance(request, ApplyRequest):
+        file = {"path": request.path, **_text(request.original, request.path)}
+        return {"edit": request.edit, **file, **given, **request.sent_options()}
+    named = {"path": request.path} if request.path else {}
+    place = {"workspace": request.workspace} if request.workspace is not None else {}
+    return {"edit": request.edit, **named, **place, **_expected(request), **given, **request.sent_options()}
+
+
+def _expected(request: WorkspaceRequest) -> dict[str, Any]:
+    expected = request.expected_sha256
+    if expected is None:
+        return {}
+    if isinstance(expected, str):
+        if not request.path:
+            raise BadRequest("expected_sha256 of several files is given by path: {path: hash}", field="expected_sha256")
+        return {"expected_sha256": expected}
+    if request.path:
+        raise BadRequest("of one file, give its expected_sha256 as a string", field="expected_sha256")
+    return {"files": [{"path": path, "expected_sha256": one} for path, one in expected.items()]}
+
+
+def _text(data: bytes, path: str) -> dict[str, str]:
+    """A file as JSON can hold it: the whole text, BOM and line endings included, and its encoding."""
+    from agent_runtime.outcome import decode
+
+    encoding = decode(data, path).encoding
+    return {"original": data.decode(encoding), "encoding": encoding}

@@ -1,0 +1,163 @@
+"""Talks to a running service, one call after the other in a thread."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator, Iterable
+from contextlib import closing
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+from httpx_sse import EventSource
+
+from agent_runtime.client import service_calls
+from agent_runtime.client.answers import EVENTS, LINES, checked, is_stream, value_in
+from agent_runtime.client.apply_calls import BatchItem, EditRequest, apply_call, apply_patch_call, batch_call
+from agent_runtime.client.call import Call, Value
+from agent_runtime.client.events import Phase, Tokens
+from agent_runtime.client.service_calls import ModelEntry
+from agent_runtime.client.settings import ClientSettings, Retries, Timeouts
+from agent_runtime.client.streams import EventReader, Final, Items, LineReader, Stream
+from agent_runtime.client.wire import FAILURES, Wire
+from agent_runtime.errors import ModelUnavailable
+from agent_runtime.types import ApplyResult, PatchRequest, Reader
+
+Own = TypeVar("Own", bound="Client")
+
+
+class Client:
+    """One service at `base_url`, by default `HUNK_URL` or http://127.0.0.1:8311; any number of threads may use it.
+
+    token: sent as a bearer token; by default `HUNK_TOKEN`. transport: httpx's, in tests
+    `agent_runtime.testing.FakeService`. Every call raises NoConnection where no answer comes, and what the service
+    refused with as the error of `agent_runtime.errors` that says it.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        token: str | None = None,
+        timeouts: Timeouts | None = None,
+        retries: Retries | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        settings = ClientSettings.from_env(
+            os.environ, base_url=base_url, token=token, timeouts=timeouts, retries=retries
+        )
+        self._connect(settings, transport)
+
+    def _connect(self, settings: ClientSettings, transport: httpx.BaseTransport | None) -> None:
+        self._wire = Wire(settings)
+        self._http = httpx.Client(transport=transport, **self._wire.options())
+
+    def __enter__(self: Own) -> Own:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def apply(
+        self,
+        request: EditRequest,
+        *,
+        model: str | None = None,
+        write: bool = False,
+        idempotency_key: str | None = None,
+    ) -> ApplyResult:
+        """Have one edit merged: of a file whose text travels with it, or of a file that the service reads.
+
+        write: the service writes what it merged, which it does inside a workspace only. The call then has an
+        idempotency key, so that asking again writes once; give your own to ask again from another process.
+        """
+        return self._send(apply_call(request, model=model, write=write, idempotency_key=idempotency_key))
+
+    def stream(
+        self,
+        request: EditRequest,
+        *,
+        model: str | None = None,
+        write: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Stream[ApplyResult]:
+        """As `apply`: phases and tokens while it is merged, and the ApplyResult as the last. Closing ends the work."""
+        call = apply_call(request, model=model, write=write, stream=True, idempotency_key=idempotency_key)
+        events = self._events(call)
+        return Stream(events)
+
+    def apply_patch(self, request: PatchRequest, read: Reader, *, model: str | None = None) -> ApplyResult:
+        """Have an edit merged into the files that it names, all or none; `read` gives their texts, which travel along.
+
+        Nothing is written: `result.files` says what becomes of each.
+        """
+        return self._send(apply_patch_call(request, read, model=model))
+
+    def apply_batch(self, requests: Iterable[EditRequest], *, model: str | None = None) -> Items[BatchItem]:
+        """Have many edits merged, each for itself; what became of them comes as they finish. Closing ends the rest."""
+        requests = list(requests)
+        return Items(self._batch(batch_call(requests, model=model), len(requests)))
+
+    def models(self) -> tuple[ModelEntry, ...]:
+        """The models that the service runs."""
+        return self._send(service_calls.models_call())
+
+    def stats(self) -> dict[str, Any]:
+        """What the service counts: its queue, its cache, rates of the last minutes."""
+        return self._send(service_calls.stats_call())
+
+    def health(self) -> bool:
+        """Whether the process answers, whatever else it does; raises NoConnection where nothing does."""
+        return self._send(service_calls.health_call())
+
+    def is_ready(self) -> bool:
+        """Whether the service has loaded its model; raises NoConnection where nothing answers."""
+        try:
+            return self._send(service_calls.ready_call())
+        except ModelUnavailable:
+            return False
+
+    def _send(self, call: Call[Value]) -> Value:
+        """All attempts at one call."""
+        return value_in(call, self._answer(call), self._wire.base_url)
+
+    def _answer(self, call: Call[Any], accept: str = "") -> httpx.Response:
+        """The answer that holds: read whole, or where `accept` names a type that is read as it comes, not yet."""
+        attempts = self._wire.attempts(call)
+        while True:
+            try:
+                response = self._http.send(self._wire.request(self._http, call, accept), stream=bool(accept))
+                if accept and not is_stream(response, accept):
+                    response.read()
+            except FAILURES as error:
+                wait_s: float | None = attempts.wait_after(error)
+            else:
+                wait_s = attempts.wait_after_answer(response)
+            if wait_s is None:
+                return response
+            time.sleep(wait_s)
+
+    def _events(self, call: Call[Final]) -> Generator[Phase | Tokens | Final, None, None]:
+        with closing(self._answer(call, EVENTS)) as response, self._wire.translated(call):
+            reader = EventReader(call.read, self._wire.base_url)
+            for sent in EventSource(checked(response, EVENTS, self._wire.base_url)).iter_sse():
+                event = reader.event(sent)
+                if event is not None:
+                    yield event
+                if reader.has_ended:
+                    return
+            reader.check_ended()
+
+    def _batch(self, call: Call[BatchItem], num_requests: int) -> Generator[BatchItem, None, None]:
+        with closing(self._answer(call, LINES)) as response, self._wire.translated(call):
+            reader = LineReader(call.read, num_requests, self._wire.base_url)
+            for data in checked(response, LINES, self._wire.base_url).iter_bytes():
+                yield from reader.items(data)
+            reader.check_ended()

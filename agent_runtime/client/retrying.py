@@ -1,0 +1,73 @@
+"""Decides after a failed attempt whether there is another one, and how long before."""
+
+from __future__ import annotations
+
+import random
+import time
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from agent_runtime.client.call import Call
+from agent_runtime.client.settings import Retries
+from agent_runtime.errors import HunkError, NoConnection
+
+PASSING = frozenset({429, 502, 503, 504})
+"""Statuses of what may be over in a moment. Where it is, Hunk says when to come back; a proxy may not say."""
+
+
+class Attempts:
+    """The attempts at one call."""
+
+    def __init__(self, call: Call[Any], retries: Retries, base_url: str) -> None:
+        self._call, self._retries, self._base_url = call, retries, base_url
+        self._num_failed = 0
+
+    def wait_after(self, error: Exception) -> float:
+        """Seconds until the next attempt, as no answer came; raises NoConnection where there is none."""
+        fault = no_connection(error, self._base_url, self._call)
+        wait_s = self._wait(0.0)
+        if wait_s is None:
+            raise fault from error
+        return wait_s
+
+    def wait_after_answer(self, response: httpx.Response) -> float | None:
+        """Seconds until the next attempt, None where the answer holds; its body has been read."""
+        header = response.headers.get("Retry-After", "")
+        lasts = not header and "problem+json" in response.headers.get("Content-Type", "")
+        if response.status_code not in PASSING or lasts:
+            return None
+        asked_for = retry_after_s(header)
+        return self._wait(asked_for) if asked_for <= self._retries.longest_retry_after_s else None
+
+    def _wait(self, asked_for: float) -> float | None:
+        if not self._call.may_repeat or self._num_failed >= self._retries.times:
+            return None
+        most = min(self._retries.longest_s, self._retries.first_s * 2**self._num_failed)
+        self._num_failed += 1
+        return asked_for + random.uniform(0.0, most)
+
+
+def retry_after_s(header: str) -> float:
+    """The seconds of a Retry-After header, which may hold a date; 0 where there is none, or none that can be read."""
+    if header.strip().isdecimal():
+        return float(header)
+    try:
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def no_connection(error: Exception, base_url: str, call: Call[Any]) -> HunkError:
+    """What it means that no answer came."""
+    what = str(error) or type(error).__name__
+    if isinstance(error, httpx.ReadTimeout):
+        return NoConnection(f"{base_url} took the request and was silent for longer than the client waits ({what})")
+    text = f"no answer from {base_url} ({what}); is `hunk serve` running there?"
+    if call.idempotency_key is not None:
+        text += (
+            f" Whether the edit was carried out is not known; the same call with idempotency_key="
+            f"{call.idempotency_key!r} carries it out at most once."
+        )
+    return NoConnection(text)

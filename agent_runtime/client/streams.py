@@ -1,0 +1,158 @@
+"""Answers that come piece by piece: what is iterated, and what is read from the lines and events of a response."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from httpx_sse import ServerSentEvent
+
+from agent_runtime.client.answers import made
+from agent_runtime.client.events import Phase, Tokens, phase_from_json, tokens_from_json
+from agent_runtime.errors import HunkError, NoConnection
+from agent_runtime.shapes import fault_of
+
+Item = TypeVar("Item")
+Final = TypeVar("Final")
+
+
+class Items(Generic[Item], Iterator[Item]):
+    """What comes, as it comes. Closing it, or leaving its `with`, ends the work at the service."""
+
+    def __init__(self, items: Generator[Item, None, None]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        return next(self._items)
+
+    def __enter__(self) -> Items[Item]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take no more; what is under way for it at the service ends."""
+        self._items.close()
+
+
+class Stream(Items[Phase | Tokens | Final], Generic[Final]):
+    """Phases and tokens as they come, and the answer as the last."""
+
+    def __enter__(self) -> Stream[Final]:
+        return self
+
+    def result(self) -> Final:
+        """Pass over what is still to come; return the answer."""
+        for event in self:
+            if not isinstance(event, Phase | Tokens):
+                return event
+        raise HunkError("the stream was read to its end or closed before; keep its last event, which is the answer")
+
+
+class AsyncItems(Generic[Item], AsyncIterator[Item]):
+    """As `Items`; leave it by `async with`, or `aclose` it, where it is not read to its end."""
+
+    def __init__(self, items: AsyncGenerator[Item, None]) -> None:
+        self._items = items
+
+    def __aiter__(self) -> AsyncIterator[Item]:
+        return self
+
+    async def __anext__(self) -> Item:
+        return await anext(self._items)
+
+    async def __aenter__(self) -> AsyncItems[Item]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Take no more; what is under way for it at the service ends."""
+        await self._items.aclose()
+
+
+class AsyncStream(AsyncItems[Phase | Tokens | Final], Generic[Final]):
+    """As `Stream`."""
+
+    async def __aenter__(self) -> AsyncStream[Final]:
+        return self
+
+    async def result(self) -> Final:
+        """Pass over what is still to come; return the answer."""
+        async for event in self:
+            if not isinstance(event, Phase | Tokens):
+                return event
+        raise HunkError("the stream was read to its end or closed before; keep its last event, which is the answer")
+
+
+@dataclass(slots=True)
+class EventReader(Generic[Final]):
+    """Makes typed events of server-sent ones; `read` makes the answer of the last."""
+
+    read: Callable[[Any], Final]
+    base_url: str
+    has_ended: bool = False
+
+    def event(self, sent: ServerSentEvent) -> Phase | Tokens | Final | None:
+        """The typed event, None for one of a later version; raises the fault that a problem stands for."""
+        if sent.event not in ("phase", "tokens", "result", "problem"):
+            return None
+        data = made(json.loads, sent.data, f"an event {sent.event!r}", self.base_url)
+        if sent.event == "problem":
+            raise made(fault_of, data, "an event 'problem'", self.base_url)
+        self.has_ended = sent.event == "result"
+        reads: dict[str, Callable[[Any], Any]] = {"phase": phase_from_json, "tokens": tokens_from_json}
+        read = reads.get(sent.event, self.read)
+        event: Phase | Tokens | Final = made(read, data, f"an event {sent.event!r}", self.base_url)
+        return event
+
+    def check_ended(self) -> None:
+        """Raise NoConnection where the stream has ended without its answer."""
+        if not self.has_ended:
+            raise cut_off(self.base_url)
+
+
+@dataclass(slots=True)
+class LineReader(Generic[Item]):
+    r"""Makes items of lines of JSON: cut at "\n" only, where httpx cuts at U+2028 and the like, too."""
+
+    read: Callable[[Any], Item]
+    num_missing: int
+    base_url: str
+    _begun: list[bytes] = field(default_factory=list)
+
+    def items(self, data: bytes) -> list[Item]:
+        """Those whose lines these bytes complete."""
+        first, *more = data.split(b"\n")
+        self._begun.append(first)
+        if not more:
+            return []
+        lines = [line for line in (b"".join(self._begun), *more[:-1]) if line.strip()]
+        self._begun = [more[-1]]
+        self.num_missing -= len(lines)
+        return [made(self._item, line, "a line", self.base_url) for line in lines]
+
+    def check_ended(self) -> None:
+        """Raise NoConnection where the answer has ended too early."""
+        if self.num_missing > 0 or b"".join(self._begun).strip():
+            raise cut_off(self.base_url)
+
+    def _item(self, line: bytes) -> Item:
+        return self.read(json.loads(line))
+
+
+def cut_off(base_url: str) -> NoConnection:
+    """The connection ended before the answer did."""
+    return NoConnection(f"{base_url} ended its answer before it was whole; was the service stopped?")

@@ -1,0 +1,81 @@
+"""The same call by the blocking and by the asynchronous client, so that tests can hold them against each other."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import httpx
+
+from agent_runtime.client import AsyncClient, AsyncItems, BatchItem, Client, Items, Retries
+from agent_runtime.errors import HunkError
+from agent_runtime.shapes import problem_of
+from agent_runtime.testing import FakeService
+
+AT_ONCE = Retries(first_s=0.0)
+
+Doing = Callable[[Any], Any]
+"""What is done with a client of either kind; what it returns is awaited, or iterated, if it has to be."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it: a value, the items of a stream, or an error."""
+
+    value: Any = None
+    error: tuple[type, str, dict[str, Any]] | None = None
+
+
+def by_blocking(doing: Doing, url: str = "http://fake", transport: httpx.BaseTransport | None = None) -> Outcome:
+    with Client(url, retries=AT_ONCE, transport=transport) as client:
+        try:
+            done = doing(client)
+            return Outcome([_plain(item) for item in done] if isinstance(done, Items) else done)
+        except HunkError as error:
+            return Outcome(error=_shown(error))
+
+
+def by_async(doing: Doing, url: str = "http://fake", transport: httpx.AsyncBaseTransport | None = None) -> Outcome:
+    async def run() -> Outcome:
+        async with AsyncClient(url, retries=AT_ONCE, transport=transport) as client:
+            try:
+                done = doing(client)
+                if isinstance(done, AsyncItems):
+                    return Outcome([_plain(item) async for item in done])
+                return Outcome(await done if inspect.isawaitable(done) else done)
+            except HunkError as error:
+                return Outcome(error=_shown(error))
+
+    return anyio.run(run)
+
+
+def both(doing: Doing, script: Callable[[FakeService], Any]) -> tuple[Outcome, FakeService]:
+    """What both clients make of the same script, which is the same, and the service that the blocking one asked."""
+    services = FakeService(), FakeService()
+    for service in services:
+        script(service)
+    blocking = by_blocking(doing, transport=services[0])
+    asynchronous = by_async(doing, transport=services[1])
+    assert blocking == asynchronous
+    assert [_comparable(one) for one in services[0].requests] == [_comparable(one) for one in services[1].requests]
+    return blocking, services[0]
+
+
+def _plain(item: Any) -> Any:
+    """Errors are equal to nothing but themselves; what they say is."""
+    if isinstance(item, BatchItem) and isinstance(item.outcome, HunkError):
+        return item.index, _shown(item.outcome)
+    return item
+
+
+def _shown(error: HunkError) -> tuple[type, str, dict[str, Any]]:
+    return type(error), str(error), problem_of(error)
+
+
+def _comparable(recorded: Any) -> tuple[Any, ...]:
+    """All but a key that is drawn for each call; that there is one counts."""
+    headers = {name: "" if name == "idempotency-key" else value for name, value in recorded.headers.items()}
+    return recorded.method, recorded.path, recorded.query, headers, recorded.body, recorded.left
