@@ -8,6 +8,7 @@ from fastapi import APIRouter
 
 from agent_runtime.http.routes.apply import apply_routes
 from agent_runtime.http.routes.health import health_routes
+from agent_runtime.http.routes.page import page_routes
 from agent_runtime.http.service import Service
 
-ROUTES: tuple[Callable[[Service], APIRouter], ...] = (health_routes, apply_routes)
+ROUTES: tuple[Callable[[Service], APIRouter], ...] = (health_routes, page_routes, apply_routes)

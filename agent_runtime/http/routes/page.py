@@ -1,0 +1,88 @@
+"""`GET /` and `/static/...`: the web page, files of this package that load nothing from elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources import files
+
+from fastapi import APIRouter, Request, Response
+
+from agent_runtime.errors import NoSuchRoute
+from agent_runtime.http.service import Service
+
+MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What the page may do: run and ask for what comes from this service, and nothing else."""
+
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file as it is sent."""
+
+    content: bytes
+    media_type: str
+    cache_control: str
+
+    def response(self, request: Request) -> Response:
+        """The file, or 304 for whoever has it."""
+        tag = f'"{sha256(self.content).hexdigest()[:32]}"'
+        headers = {**HEADERS, "ETag": tag, "Cache-Control": self.cache_control}
+        known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
+        if tag in known or "*" in known:
+            return Response(status_code=304, headers=headers)
+        return Response(self.content, headers=headers, media_type=self.media_type)
+
+
+def page_routes(service: Service) -> APIRouter:
+    """The page's routes; anybody may have it, for it holds nothing: what it shows it asks for with a token."""
+    assets = page_assets()
+    router = APIRouter(include_in_schema=False)
+
+    @router.api_route("/", methods=["GET", "HEAD"])
+    async def page(request: Request) -> Response:
+        """The page."""
+        return assets[""].response(request)
+
+    @router.api_route("/static/{place:path}", methods=["GET", "HEAD"])
+    async def static(place: str, request: Request) -> Response:
+        """A file that the page consists of."""
+        if place not in assets or not place:
+            raise NoSuchRoute(f"the page has no file {place!r}; load it again, if the service is a newer one now")
+        return assets[place].response(request)
+
+    return router
+
+
+def page_assets() -> dict[str, Asset]:
+    """All files by their place below `/static/`, which changes with any of them; the page itself is at ''."""
+    found = {each.name: each.read_bytes() for each in files("agent_runtime.page").iterdir() if _suffix(each.name)}
+    version = sha256(b"".join(found[name] for name in sorted(found))).hexdigest()[:16]
+    html = found.pop("index.html").replace(b'"static/', f'"static/{version}/'.encode())
+    assets = {
+        f"{version}/{name}": Asset(content, MEDIA_TYPES[_suffix(name)], "public, max-age=31536000, immutable")
+        for name, content in found.items()
+    }
+    return assets | {"": Asset(html, MEDIA_TYPES[".html"], "no-cache")}
+
+
+def _suffix(name: str) -> str:
+    """The suffix of a file that is sent, '' for others."""
+    return next((suffix for suffix in MEDIA_TYPES if name.endswith(suffix)), "")

@@ -1,0 +1,48 @@
+// Makes elements; text only ever becomes text nodes.
+
+/**
+ * An element with attributes and children. Strings become text nodes; null and undefined are left out.
+ * An attribute that is `true` has no value, one that is false or null is left out.
+ */
+export function el(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== false && value !== null && value !== undefined) {
+      node.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** Text that only screen readers get. */
+export function forReaders(text) {
+  return el("span", { class: "sr" }, text);
+}
+
+/** A box that scrolls, which the keyboard has to reach. */
+export function scrolling(label, attributes, ...children) {
+  return el("div", { role: "region", tabindex: "0", "aria-label": label, ...attributes }, ...children);
+}
+
+/** Calls that come close together are one, before the next frame is drawn. */
+export function oncePerFrame(work) {
+  let isAsked = false;
+  return () => {
+    if (isAsked) return;
+    isAsked = true;
+    requestAnimationFrame(() => {
+      isAsked = false;
+      work();
+    });
+  };
+}
+
+/** Adds what `make(item)` gives for each item, a slice at a time, so that the page goes on answering. */
+export async function addInSlices(parent, items, make, size = 400, isWanted = () => true) {
+  for (let start = 0; start < items.length; start += size) {
+    if (!isWanted()) return;
+    parent.append(...items.slice(start, start + size).map(make));
+    if (start + size < items.length) await new Promise((next) => setTimeout(next));
+  }
+}

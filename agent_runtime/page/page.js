@@ -1,0 +1,260 @@
+// The page: what is asked for, what happens meanwhile, what came of it.
+
+import { Problem, applyWatched, post, token } from "./api.js";
+import { costPanel } from "./cost.js";
+import { differencePanel } from "./diff.js";
+import { el } from "./dom.js";
+import { EXAMPLES } from "./examples.js";
+import { showProblem } from "./fault.js";
+import { ServiceNow } from "./service.js";
+import { Source } from "./source.js";
+import { LiveTokens, tokensPanel } from "./tokens.js";
+import { statusText, verdictPanel } from "./verdict.js";
+import { milliseconds } from "./words.js";
+
+const byId = (id) => document.getElementById(id);
+const OPTIONS = ["mode", "format", "scope", "decide", "draft", "policy"];
+
+const service = new ServiceNow(byId("service"), byId("model"));
+const source = new Source(complain);
+const live = new LiveTokens(byId("tokens"));
+
+/** What is being applied, or null. */
+let running = null;
+/** What was shown last, if it can be written: the request and its answer. */
+let writable = null;
+
+function say(text) {
+  byId("status").textContent = text;
+}
+
+function complain(problem, ...actions) {
+  if (!(problem instanceof Problem)) problem = new Problem({ title: "It did not work", detail: problem.message });
+  if (problem.kind === "stale") actions.push(reloadButton());
+  if (problem.problem.reasons?.length && navigator.clipboard) actions.push(copyButton(problem.problem.reasons));
+  showProblem(byId("problem"), problem, ...actions);
+}
+
+function reloadButton() {
+  const button = el("button", { type: "button" }, "Load the file again");
+  button.addEventListener("click", async () => {
+    await source.load();
+    byId("problem").hidden = true;
+    say("The file is loaded again. Look at it, and apply once more.");
+    byId("apply").focus();
+  });
+  return button;
+}
+
+function copyButton(reasons) {
+  const button = el("button", { type: "button" }, "Copy the reasons for the model that wrote the edit");
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(JSON.stringify(reasons, null, 2));
+    say("The reasons are copied.");
+  });
+  return button;
+}
+
+function requestBody() {
+  const body = { ...source.fields, edit: byId("edit").value, trace: true };
+  for (const name of OPTIONS) body[name] = byId(name).value;
+  if (byId("reuse").value) body.reuse = byId("reuse").value;
+  if (byId("instruction").value.trim()) body.instruction = byId("instruction").value.trim();
+  return body;
+}
+
+function clear() {
+  writable = null;
+  byId("problem").hidden = true;
+  byId("write-row").hidden = true;
+  live.clear();
+  for (const id of ["phases", "verdict", "difference", "cost"]) byId(id).replaceChildren();
+}
+
+async function apply() {
+  if (running) return;
+  let body;
+  try {
+    if (!byId("edit").value.trim()) throw new Error("Paste an edit first.");
+    body = requestBody();
+  } catch (error) {
+    complain(error);
+    say("Nothing was sent.");
+    return;
+  }
+  clear();
+  await watched("Applying …", async (signal) => {
+    const phases = new Phases(byId("phases"));
+    const answer = await applyWatched(
+      body,
+      (name, data) => {
+        if (name === "phase") phases.enter(data.phase);
+        if (name === "phase" && data.phase === "prompt") live.clear();
+        if (name === "tokens") live.take(data.region, data.pieces);
+      },
+      signal,
+    );
+    phases.end();
+    show(body, answer);
+  }, { canBeStopped: true });
+}
+
+/** Does the work, which nothing else is begun beside, and tells what became of it. */
+async function watched(text, work, { canBeStopped }) {
+  running = new AbortController();
+  byId("apply").disabled = true;
+  byId("write").disabled = true;
+  byId("cancel").disabled = !canBeStopped;
+  byId("result").setAttribute("aria-busy", "true");
+  say(text);
+  try {
+    await work(running.signal);
+  } catch (error) {
+    if (error.name === "AbortError") {
+      say("Stopped. Nothing was written.");
+    } else {
+      complain(error);
+      say(`Not done: ${error.message}`);
+    }
+  } finally {
+    running = null;
+    byId("apply").disabled = false;
+    byId("write").disabled = false;
+    byId("cancel").disabled = true;
+    byId("result").removeAttribute("aria-busy");
+    service.look();
+  }
+}
+
+function show(body, answer) {
+  say(`${statusText(answer)} ${milliseconds(answer.timings.total_ms)}.`);
+  put("verdict", verdictPanel(answer));
+  put("difference", differencePanel(answer.files));
+  put("tokens", tokensPanel(answer.trace, answer.scope));
+  put("cost", costPanel(answer, service.window));
+  if (source.loaded && answer.status === "merged") {
+    writable = { body, answer };
+    byId("write").textContent = `Write to ${body.path}`;
+    byId("write-note").textContent = "exactly what is shown, if the file is still the one that was loaded";
+    byId("write-row").hidden = false;
+  }
+}
+
+function put(id, panel) {
+  byId(id).replaceChildren(...(panel ? [panel] : []));
+}
+
+/**
+ * Has what is shown written. A model might answer otherwise if it was asked again: the request is a replacement of the
+ * whole text, which a rule decides, and it is tried before it is written.
+ */
+async function write() {
+  if (!writable || running) return;
+  const { body, answer } = writable;
+  await watched(`Writing ${body.path} …`, async () => {
+    const request = answer.method === "model" ? asReplacement(body, answer) : { ...body, trace: false };
+    const tried = await post("apply", { ...request, write: false });
+    if (tried.status !== "merged" || tried.sha256 !== answer.sha256) {
+      throw new Error("Nothing was written: the service would write something else now. Apply the edit again.");
+    }
+    const done = await post("apply", { ...request, write: true });
+    byId("write-row").hidden = true;
+    writable = null;
+    say(`Written: ${body.path}, sha256 ${done.sha256.slice(0, 12)}….`);
+    await source.load();
+  }, { canBeStopped: false });
+}
+
+function asReplacement(body, answer) {
+  const edit = JSON.stringify({ old_string: withoutMark(source.loaded.text), new_string: withoutMark(answer.merged) });
+  const { workspace, path, expected_sha256 } = body;
+  return { workspace, path, expected_sha256, edit, format: "replace", mode: "deterministic", policy: "lenient" };
+}
+
+function withoutMark(text) {
+  return text.replace(/^\ufeff/, "");
+}
+
+/** The phases as they begin, with the time that each took. */
+class Phases {
+  #list;
+  #last = null;
+  #began = 0;
+
+  constructor(list) {
+    this.#list = list;
+  }
+
+  enter(phase) {
+    this.end();
+    this.#began = performance.now();
+    this.#last = el("li", { class: "now" }, phase);
+    this.#list.append(this.#last);
+    say(`Phase: ${phase}`);
+  }
+
+  end() {
+    if (!this.#last) return;
+    this.#last.classList.remove("now");
+    this.#last.append(el("small", {}, ` ${milliseconds(performance.now() - this.#began)}`));
+    this.#last = null;
+  }
+}
+
+let nextExample = 0;
+
+function tryExample() {
+  const example = EXAMPLES[nextExample % EXAMPLES.length];
+  nextExample += 1;
+  source.paste(example.name, example.text);
+  byId("edit").value = example.edit;
+  byId("mode").value = example.mode;
+  say(example.mode === "model" ? "An example for the model. Apply it." : "An example that a rule decides. Apply it.");
+}
+
+async function begin() {
+  byId("forget-token").hidden = !token.get();
+  await service.look();
+  try {
+    await source.begin();
+  } catch (problem) {
+    if (problem.status !== 401) complain(problem);
+  }
+}
+
+window.addEventListener("hunk-needs-token", () => {
+  if (!byId("access").hidden) return;
+  byId("access").hidden = false;
+  say(token.get() ? "The service does not know this token." : "The service asks for a token.");
+  byId("token").focus();
+});
+
+byId("access-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token.set(byId("token").value.trim());
+  byId("token").value = "";
+  byId("access").hidden = true;
+  begin();
+});
+
+byId("forget-token").addEventListener("click", () => {
+  token.set("");
+  location.reload();
+});
+
+byId("edit-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  apply();
+});
+byId("cancel").addEventListener("click", () => running?.abort());
+byId("write").addEventListener("click", write);
+byId("example").addEventListener("click", tryExample);
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    apply();
+  }
+  if (event.key === "Escape") running?.abort();
+});
+
+begin();

@@ -1,0 +1,118 @@
+// The file that an edit is for: one of a workspace, or a text that is pasted.
+
+import { get } from "./api.js";
+import { el } from "./dom.js";
+import { count, many } from "./words.js";
+
+const MOST_SHOWN = 300;
+
+const byId = (id) => document.getElementById(id);
+
+/** Follows the choice of the file; `onProblem` hears of what cannot be had. */
+export class Source {
+  #files = [];
+  #loaded = null;
+  #onProblem;
+  #loading = 0;
+
+  constructor(onProblem) {
+    this.#onProblem = onProblem;
+    for (const radio of document.getElementsByName("source")) radio.addEventListener("change", () => this.#arrange());
+    byId("workspace").addEventListener("change", () => this.#list());
+    byId("filter").addEventListener("input", () => this.#filter());
+    byId("paths").addEventListener("change", () => this.load(byId("paths").value));
+  }
+
+  get isOfWorkspace() {
+    return byId("source-workspace").checked;
+  }
+
+  /** What the request says of the file. */
+  get fields() {
+    if (!this.isOfWorkspace) {
+      const name = byId("name").value.trim();
+      return { original: byId("text").value, ...(name ? { path: name } : {}) };
+    }
+    if (!this.#loaded) throw new Error("Choose a file of the workspace first.");
+    const { workspace, path, sha256 } = this.#loaded;
+    return { workspace, path, expected_sha256: sha256 };
+  }
+
+  /** The file of a workspace that is loaded, or null. */
+  get loaded() {
+    return this.isOfWorkspace ? this.#loaded : null;
+  }
+
+  /** Find out which workspaces there are, and show the files of the first, if any. */
+  async begin() {
+    let workspaces = [];
+    try {
+      workspaces = (await get("workspaces")).workspaces;
+    } catch (problem) {
+      if (problem.status !== 404) throw problem;
+    }
+    byId("workspace").replaceChildren(...workspaces.map(({ name }) => el("option", { value: name }, name)));
+    byId("source-workspace").disabled = workspaces.length === 0;
+    if (workspaces.length && !byId("text").value) byId("source-workspace").checked = true;
+    this.#arrange();
+    if (workspaces.length) await this.#list();
+  }
+
+  /** Take a text as if it had been pasted. */
+  paste(name, text) {
+    byId("source-paste").checked = true;
+    this.#arrange();
+    byId("name").value = name;
+    byId("text").value = text;
+  }
+
+  /** Load a file of the workspace (again). */
+  async load(path = this.#loaded?.path) {
+    if (!path) return;
+    this.#loading += 1;
+    const mine = this.#loading;
+    const workspace = byId("workspace").value;
+    try {
+      const place = path.split("/").map(encodeURIComponent).join("/");
+      const file = await get(`workspaces/${encodeURIComponent(workspace)}/files/${place}`);
+      if (mine !== this.#loading) return;
+      this.#loaded = { workspace, path, sha256: file.sha256, text: file.text };
+      byId("text").value = file.text;
+      byId("file-note").textContent =
+        `${path}: ${many(file.text.split("\n").length, "line")}, ${file.encoding}, sha256 ${file.sha256.slice(0, 12)}…`;
+    } catch (problem) {
+      this.#onProblem(problem);
+    }
+  }
+
+  #arrange() {
+    const { isOfWorkspace } = this;
+    byId("from-workspace").hidden = !isOfWorkspace;
+    byId("from-paste").hidden = isOfWorkspace;
+    byId("text").readOnly = isOfWorkspace;
+    byId("file-note").textContent = "";
+    if (isOfWorkspace) byId("text").value = this.#loaded?.text ?? "";
+  }
+
+  async #list() {
+    const workspace = byId("workspace").value;
+    try {
+      const { files } = await get(`workspaces/${encodeURIComponent(workspace)}/files`);
+      this.#files = files.map((file) => (typeof file === "string" ? file : file.path));
+    } catch (problem) {
+      this.#files = [];
+      this.#onProblem(problem);
+    }
+    this.#filter();
+  }
+
+  #filter() {
+    const words = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = this.#files.filter((path) => words.every((word) => path.toLowerCase().includes(word)));
+    const shown = found.slice(0, MOST_SHOWN);
+    byId("paths").replaceChildren(...shown.map((path) => el("option", { value: path }, path)));
+    if (this.#loaded && shown.includes(this.#loaded.path)) byId("paths").value = this.#loaded.path;
+    const more = found.length > shown.length ? `, the first ${count(shown.length)} shown` : "";
+    byId("paths-note").textContent = `${many(found.length, "file")}${more}`;
+  }
+}

@@ -1,0 +1,86 @@
+// Says what became of an edit: how it was merged, how sure that is, what the checks found.
+
+import { el } from "./dom.js";
+import { count, many, percent } from "./words.js";
+
+const STATUSES = {
+  merged: ["good", "Merged"],
+  rejected: ["bad", "Rejected: a check failed. The file would be as shown; nothing can be written."],
+  noop: ["idle", "Nothing to do: the edit is in the file already."],
+};
+
+const CERTAINTIES = {
+  certain: "certain: a rule, and one place only",
+  scored: "scored: the model chose one of the readings",
+  model: "model: the model wrote it",
+};
+
+export function statusText(answer) {
+  return STATUSES[answer.status]?.[1] ?? answer.status;
+}
+
+export function verdictPanel(answer) {
+  return el(
+    "section",
+    { class: "panel", "aria-labelledby": "verdict-title" },
+    el("h3", { id: "verdict-title" }, "How it was made"),
+    answer.files.map(fileVerdict),
+  );
+}
+
+function fileVerdict(file) {
+  const [mood] = STATUSES[file.status] ?? ["idle"];
+  const facts = [
+    ["Status", el("span", { class: `badge ${mood}` }, file.status)],
+    ["Method", file.method === "deterministic" ? "a rule, without the model" : "the model"],
+    ["Rung", file.rung],
+    ["Certainty", CERTAINTIES[file.certainty] ?? file.certainty],
+    ["Candidates", count(file.candidates)],
+  ];
+  if (file.scope) facts.push(["The model read", scopeText(file.scope)]);
+  return el(
+    "div",
+    { class: "verdict" },
+    file.path ? el("p", { class: "path" }, file.move_to ? `${file.path} → ${file.move_to}` : file.path) : null,
+    el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+    readings(file.readings ?? []),
+    checks(file.checks ?? []),
+  );
+}
+
+function scopeText(scope) {
+  if (scope.kind === "file") return `the whole file, ${many(scope.of_lines, "line")}`;
+  return `${count(scope.lines)} of ${many(scope.of_lines, "line")}, in ${many(scope.regions.length, "region")}`;
+}
+
+function readings(found) {
+  if (!found.length) return null;
+  return el(
+    "table",
+    { class: "list" },
+    el("caption", {}, "Readings that the model weighed"),
+    el("thead", {}, el("tr", {}, ["share", "assumed"].map((name) => el("th", { scope: "col" }, name)))),
+    el(
+      "tbody",
+      {},
+      found.map((one) => el("tr", {}, el("td", { class: "number" }, percent(one.score)), el("td", {}, one.why))),
+    ),
+  );
+}
+
+function checks(found) {
+  if (!found.length) return null;
+  return el(
+    "ul",
+    { class: "checks", "aria-label": "Checks" },
+    found.map((check) =>
+      el(
+        "li",
+        { class: check.ok ? "ok" : "failed" },
+        el("span", { class: "mark" }, check.ok ? "✓ passed" : "✗ failed"),
+        el("code", {}, check.name),
+        check.detail ? el("span", { class: "detail" }, check.detail) : null,
+      ),
+    ),
+  );
+}
