@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
+from agent_runtime.at_once import at_once
 from agent_runtime.errors import EditRefused, ModelUnavailable
 from agent_runtime.merger import Merger, ModelChoice, ModelMerge, ModelTask, Watcher
 from agent_runtime.naming import as_blocks, edit_for
@@ -45,19 +47,8 @@ class Applier:
         return traced(request.trace, watcher, lambda watcher: self._apply(request, watcher))
 
     def _apply(self, request: ApplyRequest, watcher: Watcher) -> ApplyResult:
-        mode_of(request.reuse, "exact")
-        timings = Timings(watcher.entered)
-        with timings.phase("parse"):
-            source = decode(request.original, request.path)
-            edit, request = _read(request)
-        outcome = self._merge(source.text, edit, request, timings, watcher)
-        with timings.phase("verify"):
-            if isinstance(outcome, AlreadyApplied):
-                file = _unchanged(request, source, outcome)
-            else:
-                file = _changed(request, source, edit, outcome)
-        usage = outcome.usage if isinstance(outcome, Outcome) else Usage()
-        return ApplyResult((file,), usage, timings.finished())
+        begun = _begin(request, watcher)
+        return _finish(begun, self._asked([begun], watcher)[0])
 
     def apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge several edits, each into its file: all or none. Raises what `apply` raises, EditRefused for all."""
@@ -66,18 +57,33 @@ class Applier:
 
     def _apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher) -> ApplyResult:
         timings = Timings()
-        results: list[ApplyResult] = []
+        begun: list[_Begun] = []
         reasons: list[Reason] = []
         for request in requests:
             try:
-                results.append(self._apply(request, watcher))
-                timings.add(results[-1].timings)
+                begun.append(_begin(request, watcher))
             except EditRefused as refused:
                 reasons += with_path(refused.reasons, request.path)
         if reasons:
             raise refusal(reasons)
+        outcomes = self._asked(begun, watcher)
+        results = [_finish(one, outcome) for one, outcome in zip(begun, outcomes, strict=True)]
+        for result in results:
+            timings.add(result.timings)
         files = tuple(result.file for result in results)
         return ApplyResult(files, total_usage([result.usage for result in results]), timings.finished())
+
+    def _asked(self, begun: Sequence[_Begun], watcher: Watcher) -> list[Outcome | AlreadyApplied]:
+        """What becomes of each: as the rules have it, or as the model has where they leave it open."""
+        tasks = [(one.by_rule, one.timings) for one in begun if isinstance(one.by_rule, ModelTask)]
+        made = iter(self._ask_for_each(tasks, watcher))
+        return [next(made) if isinstance(one.by_rule, ModelTask) else one.by_rule for one in begun]
+
+    def _ask_for_each(self, tasks: Sequence[tuple[ModelTask, Timings]], watcher: Watcher) -> list[Outcome]:
+        """Have the model decide on files that have nothing to do with one another, all at once."""
+        return at_once(
+            [(task.request.path, partial(self._ask_model, task, timings)) for task, timings in tasks], watcher
+        )
 
     def apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge an edit of the files that it names, which `read` gives: all or none. Raises what `apply` raises."""
@@ -87,24 +93,14 @@ class Applier:
         mode_of(request.reuse, "exact")
         timings = Timings(watcher.entered)
 
-        def ask(task: ModelTask) -> Outcome:
-            return self._ask_model(task, timings, watcher)
+        def ask(tasks: Sequence[ModelTask]) -> list[Outcome]:
+            timed = [(task, Timings(timings.entered)) for task in tasks]
+            made = self._ask_for_each(timed, watcher)
+            for _, each in timed:
+                timings.add(each.by_phase)
+            return made
 
         return apply_patch(request, read, ask, timings)
-
-    def _merge(
-        self, text: str, edit: ParsedEdit, request: ApplyRequest, timings: Timings, watcher: Watcher
-    ) -> Outcome | AlreadyApplied:
-        with timings.phase("merge"):
-            by_rule = _by_rule(text, edit, request.path)
-        if request.mode != "model":
-            if isinstance(by_rule, AlreadyApplied):
-                return by_rule
-            if isinstance(by_rule, Merged):
-                return Outcome(by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain")
-            if request.mode == "deterministic" or not may_be_mended(by_rule):
-                raise refusal([reason_of(by_rule, text, request.path)])
-        return self._ask_model(ModelTask(text, request, edit, by_rule), timings, watcher)
 
     def _ask_model(self, task: ModelTask, timings: Timings, watcher: Watcher) -> Outcome:
         """Have the model decide; what it made on approximate KV and a check rejects, it makes again on exact KV."""
@@ -147,6 +143,54 @@ class Applier:
             made.checks,
             made.readings,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """One apply as far as the rules take it: what they make of it, or the task that they leave to the model."""
+
+    request: ApplyRequest
+    source: codec.SourceText
+    edit: ParsedEdit
+    timings: Timings
+    by_rule: Outcome | AlreadyApplied | ModelTask
+
+
+def _begin(request: ApplyRequest, watcher: Watcher) -> _Begun:
+    """Parse and merge by rule; raises what no model can mend."""
+    mode_of(request.reuse, "exact")
+    timings = Timings(watcher.entered)
+    with timings.phase("parse"):
+        source = decode(request.original, request.path)
+        edit, request = _read(request)
+    with timings.phase("merge"):
+        by_rule = _by_rule(source.text, edit, request.path)
+    return _Begun(request, source, edit, timings, _settled(source.text, edit, request, by_rule))
+
+
+def _settled(
+    text: str, edit: ParsedEdit, request: ApplyRequest, by_rule: MergeOutcome
+) -> Outcome | AlreadyApplied | ModelTask:
+    if request.mode != "model":
+        if isinstance(by_rule, AlreadyApplied):
+            return by_rule
+        if isinstance(by_rule, Merged):
+            return Outcome(by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain")
+        if request.mode == "deterministic" or not may_be_mended(by_rule):
+            raise refusal([reason_of(by_rule, text, request.path)])
+    return ModelTask(text, request, edit, by_rule)
+
+
+def _finish(begun: _Begun, outcome: Outcome | AlreadyApplied) -> ApplyResult:
+    """Verify what was made."""
+    request, source, timings = begun.request, begun.source, begun.timings
+    with timings.phase("verify"):
+        if isinstance(outcome, AlreadyApplied):
+            file = _unchanged(request, source, outcome)
+        else:
+            file = _changed(request, source, begun.edit, outcome)
+    usage = outcome.usage if isinstance(outcome, Outcome) else Usage()
+    return ApplyResult((file,), usage, timings.finished())
 
 
 def _decided(model: Merger, task: ModelTask, watcher: Watcher) -> ModelMerge | ModelChoice:

@@ -30,14 +30,17 @@ class Watcher:
     def began(self, stop: Callable[[], None]) -> None:
         """The model was asked; calling `stop`, from any thread, ends the apply with Cancelled."""
 
-    def entered(self, phase: str) -> None:
-        """Another phase begins, named as in `timings` without its `_ms`: parse, merge, prefill, decode, verify, ..."""
+    def entered(self, phase: str, path: str = "") -> None:
+        """Another phase begins, named as in `timings` without its `_ms`: parse, merge, prefill, decode, verify, ...
+
+        `path` is the file's where several are worked on at once.
+        """
 
     def wrote(self, num_tokens: int) -> None:
         """Another forward pass is over; so many tokens are written so far."""
 
-    def wrote_pieces(self, region: int, pieces: Sequence[Piece]) -> None:
-        """A pass wrote these tokens of the answer for one region (from 0) of the file.
+    def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
+        """A pass wrote these tokens of the answer for one region (from 0) of the file; `path` as above.
 
         Together they are the answer, without its closing tag. Behind the phase `prompt` an answer begins anew.
         """

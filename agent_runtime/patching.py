@@ -46,8 +46,8 @@ from editor.verify import verify
 
 MAX_FILES = 1000
 
-Ask = Callable[[ModelTask], Outcome]
-"""Has a model merge one file's edit into its text."""
+Ask = Callable[[Sequence[ModelTask]], list[Outcome]]
+"""Has a model merge each file's edit into its text, all at once."""
 
 
 def apply_patch(request: PatchRequest, read: Reader, ask: Ask, timings: Timings) -> ApplyResult:
@@ -60,7 +60,9 @@ def apply_patch(request: PatchRequest, read: Reader, ask: Ask, timings: Timings)
         found = patchset.merge_files(texts, edits).files
         steps = [_Step(edit, result) for edit, result in zip(edits, found, strict=True)]
         asked = _to_be_asked(steps, texts, request)
-    steps = [_asked(step, texts, request, ask) if at in asked else step for at, step in enumerate(steps)]
+    tasks = {at: _task(step, texts, request) for at, step in enumerate(steps) if at in asked}
+    by_model = dict(zip(tasks, ask(list(tasks.values())), strict=True))
+    steps = [replace(step, by_model=by_model.get(at)) for at, step in enumerate(steps)]
     with timings.phase("verify"):
         files = tuple(file.result(originals, request.policy) for file in _by_file(steps, originals))
     usage = total_usage(step.by_model.usage for step in steps if step.by_model is not None)
@@ -189,10 +191,10 @@ def _is_plain_update(step: _Step, named: Counter[str]) -> bool:
     return edit.action == "update" and alone and bool(as_blocks(edit))
 
 
-def _asked(step: _Step, texts: Mapping[str, str], request: PatchRequest, ask: Ask) -> _Step:
+def _task(step: _Step, texts: Mapping[str, str], request: PatchRequest) -> ModelTask:
     path = step.by_rule.path
     single = ApplyRequest(original=b"", edit=as_blocks(step.edit), path=path, **request.options())
-    return replace(step, by_model=ask(ModelTask(texts[path], single, step.edit, step.by_rule.outcome)))
+    return ModelTask(texts[path], single, step.edit, step.by_rule.outcome)
 
 
 def _by_file(steps: Sequence[_Step], originals: Originals) -> list[_File]:

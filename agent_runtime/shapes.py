@@ -34,6 +34,7 @@ def result_to_json(result: ApplyResult) -> dict[str, Any]:
     return {
         **top,
         "status": result.status,
+        "written": result.written,
         "files": files,
         "usage": asdict(result.usage),
         "timings": {name: round(value, 3) for name, value in result.timings.items()},
@@ -71,7 +72,8 @@ def result_from_json(answer: Mapping[str, Any]) -> ApplyResult:
     files = tuple(_file_from_json(file) for file in answer["files"])
     trace = answer.get("trace")
     traced = None if trace is None else tuple(_trace_from_json(each) for each in trace)
-    return ApplyResult(files, _usage_from_json(answer["usage"]), dict(answer["timings"]), traced)
+    written = bool(answer.get("written", False))
+    return ApplyResult(files, _usage_from_json(answer["usage"]), dict(answer["timings"]), traced, written)
 
 
 def _usage_from_json(usage: Mapping[str, Any]) -> Usage:

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from agent_runtime.merger import Piece, Watcher
+from agent_runtime.merger import Watcher
+from agent_runtime.relay import Relay
 from agent_runtime.types import AnswerTrace, ApplyResult
 
 
-class Tracing(Watcher):
+class Tracing(Relay):
     """Passes on to another watcher all that it is told, and keeps the answers."""
 
-    wants_text = True
-
     def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
+        super().__init__(watcher)
+        self.wants_text = True
         self.answers: list[AnswerTrace] = []
-
-    def began(self, stop: Callable[[], None]) -> None:
-        """Pass it on."""
-        self._watcher.began(stop)
-
-    def entered(self, phase: str) -> None:
-        """Pass it on."""
-        self._watcher.entered(phase)
-
-    def wrote(self, num_tokens: int) -> None:
-        """Pass it on."""
-        self._watcher.wrote(num_tokens)
-
-    def wrote_pieces(self, region: int, pieces: Sequence[Piece]) -> None:
-        """Pass it on."""
-        self._watcher.wrote_pieces(region, pieces)
 
     def answered(self, trace: AnswerTrace) -> None:
         """Keep it, and pass it on."""
         self.answers.append(trace)
-        self._watcher.answered(trace)
+        super().answered(trace)
 
 
 def traced(wanted: bool, watcher: Watcher, work: Callable[[Watcher], ApplyResult]) -> ApplyResult:

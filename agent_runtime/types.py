@@ -305,13 +305,15 @@ class ApplyResult:
 
     `timings` holds milliseconds by phase (`parse_ms`, `merge_ms`, `scope_ms`, `prompt_ms`, `score_ms`, `prefill_ms`,
     `decode_ms`, `verify_ms`) and `total_ms`; a phase that did not happen is absent. `trace` has an entry for each
-    question to the model, in their order; None where the request did not ask for it.
+    question to the model, in their order; None where the request did not ask for it. `written` says that the merged
+    files have been put in their places.
     """
 
     files: tuple[FileResult, ...]
     usage: Usage
     timings: dict[str, float] = field(default_factory=dict)
     trace: tuple[AnswerTrace, ...] | None = None
+    written: bool = False
 
     @property
     def status(self) -> Status:

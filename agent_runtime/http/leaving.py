@@ -11,12 +11,16 @@ from agent_runtime.merger import Watcher
 
 
 class Departure(Watcher):
-    """Happens at most once, when the client leaves, and stops what the model does then or would begin after."""
+    """Happens at most once, when the client leaves, and stops what the model does then or would begin after.
+
+    An apply of several files asks the model several times at once, and one after the other: all are stopped, which
+    does nothing to those that have ended.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._happened = False
-        self._stop: Callable[[], None] = lambda: None
+        self._stops: list[Callable[[], None]] = []
 
     async def wait_for(self, request: Request) -> None:
         """Happen when the client of a request, whose body has been read, closes the connection."""
@@ -27,7 +31,7 @@ class Departure(Watcher):
     def began(self, stop: Callable[[], None]) -> None:
         """Remember how to stop this, or do it if nobody waits for it."""
         with self._lock:
-            self._stop = stop
+            self._stops.append(stop)
             left = self._happened
         if left:
             stop()
@@ -36,5 +40,6 @@ class Departure(Watcher):
         """The client has left, or has its answer."""
         with self._lock:
             self._happened = True
-            stop = self._stop
-        stop()
+            stops, self._stops = self._stops, []
+        for stop in stops:
+            stop()

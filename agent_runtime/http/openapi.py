@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_runtime.errors import HunkError
+from agent_runtime.errors import HunkError, Stale
 from agent_runtime.http.problems import PROBLEM_MEDIA
 from agent_runtime.shapes import problem_of
 from agent_runtime.types import Reason
@@ -51,13 +51,9 @@ def _answer(description: str = "") -> dict[str, Any]:
 
 
 def _sample(fault: type[HunkError]) -> HunkError:
-    """One of its kind, with a detail as good as none: only its fixed members are of interest."""
-    sample = fault.__new__(fault)
-    HunkError.__init__(sample, (fault.__doc__ or "").split("\n")[0])
-    for name in ("field", "current_sha256"):
-        if name in fault.__init__.__annotations__:
-            setattr(sample, name, "0" * 64 if name == "current_sha256" else "edit")
-    return sample
+    """One of its kind: what it says beside its detail is of interest."""
+    detail = (fault.__doc__ or "").split("\n")[0]
+    return fault(detail, current_sha256="0" * 64) if issubclass(fault, Stale) else fault(detail)
 
 
 ANY_PROBLEM: Responses = {

@@ -18,6 +18,7 @@ from agent_runtime.errors import (
     Unauthorized,
     UnsupportedMedia,
 )
+from agent_runtime.http.openai.errors import error_response, is_openai
 from agent_runtime.http.request_id import HEADER, request_id
 from agent_runtime.http.schema import fault_of_validation
 from agent_runtime.shapes import problem_of
@@ -35,13 +36,18 @@ def add_problems(app: FastAPI) -> None:
 
 def problem_response(fault: HunkError) -> Response:
     """A fault as the answer to a request."""
+    body = json.dumps(problem_of(fault))  # in ASCII: what was sent may hold a lone surrogate, and is quoted
+    return Response(body, fault.http_status, headers_of(fault), media_type=PROBLEM_MEDIA)
+
+
+def headers_of(fault: HunkError) -> dict[str, str]:
+    """What a problem says in headers."""
     headers = {}
     if fault.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, ceil(fault.retry_after_s)))
     if isinstance(fault, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
-    body = json.dumps(problem_of(fault))  # in ASCII: what was sent may hold a lone surrogate, and is quoted
-    return Response(body, fault.http_status, headers, media_type=PROBLEM_MEDIA)
+    return headers
 
 
 def fault_of_bug(error: Exception) -> HunkError:
@@ -68,7 +74,8 @@ async def _bug(request: Request, error: Exception) -> Response:
 
     This answer does not pass the middleware, so it gets the request's id here.
     """
-    response = problem_response(fault_of_bug(error))
+    fault = fault_of_bug(error)
+    response = error_response(fault) if is_openai(request.scope) else problem_response(fault)
     response.headers[HEADER] = request_id(request.scope)
     return response
 

@@ -1,7 +1,8 @@
-"""The body of `POST /apply`: what is taken, and what is refused by name because it is not supported yet."""
+"""The body of `POST /apply`, and what is wrong with one that cannot be taken."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
@@ -10,12 +11,6 @@ from agent_runtime.errors import BadRequest, Unsupported
 from agent_runtime.patching import MAX_FILES
 from agent_runtime.types import DECIDE, SENT_OPTIONS, Decide, Draft, Mode, ReuseName, ScopeName
 from editor.types import FormatName, Policy
-
-NOT_YET: dict[str, tuple[Any, ...]] = {
-    "stream": (False,),
-    "write": (False,),
-}
-"""Fields of the interface whose other values come with later versions; these values are what happens anyway."""
 
 
 def _encodable(text: str) -> str:
@@ -62,12 +57,30 @@ def text_of(prediction: Prediction | None) -> str | None:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
+MAX_NAME = 100
+"""So much of a field's name is told of: it may be as long as the body."""
+
+EXAMPLES: list[Any] = [
+    {
+        "original": "def add(a, b):\n    return a - b\n",
+        "edit": "<<<<<<< SEARCH\n    return a - b\n=======\n    return a + b\n>>>>>>> REPLACE\n",
+        "path": "calc.py",
+    },
+    {
+        "files": [
+            {"path": "a.py", "original": "a = 1\n", "edit": '{"old_string": "a = 1", "new_string": "a = 2"}'},
+            {"path": "b.py", "original": "b = 1\n", "edit": '{"old_string": "b = 1", "new_string": "b = 2"}'},
+        ]
+    },
+]
+
+
 class FileBody(BaseModel):
-    """One of several files: `path` below the service's root, or `original`, the file's text."""
+    """One of several files: `path` in the workspace, or `original`, the file's text."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    path: Text | None = None
+    path: Text | None = Field(None, description="With `original`: its name. Without: the file in the workspace.")
     original: Text | None = None
     encoding: Encoding = "utf-8"
     edit: Text | None = Field(None, description="Of this file; left out where the edit beside `files` names it.")
@@ -76,28 +89,16 @@ class FileBody(BaseModel):
 
 
 class ApplyBody(BaseModel):
-    """One edit of one file (`path` below the service's root, or `original`, the file's text), or of several files.
+    """One edit of one file (`path` in the workspace, or `original`, the file's text), or of several files.
 
-    Several: `files`, each with its own `edit`; or one `edit` that names its files, below the service's root or given
+    Several: `files`, each with its own `edit`; or one `edit` that names its files, which are in the workspace or given
     in `files`.
     """
 
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        json_schema_extra={
-            "examples": [
-                {
-                    "original": "def add(a, b):\n    return a - b\n",
-                    "edit": "<<<<<<< SEARCH\n    return a - b\n=======\n    return a + b\n>>>>>>> REPLACE\n",
-                    "path": "calc.py",
-                }
-            ]
-        },
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": EXAMPLES})
 
     edit: Text | None = None
-    path: Text | None = Field(None, description="With `original`: its name. Without: the file below the root.")
+    path: Text | None = Field(None, description="With `original`: its name. Without: the file in the workspace.")
     original: Text | None = None
     encoding: Encoding = Field("utf-8", description="In which `original` gives the file's bytes, for the hashes.")
     files: list[FileBody] | None = Field(None, max_length=MAX_FILES)
@@ -107,45 +108,39 @@ class ApplyBody(BaseModel):
     policy: Policy = "strict"
     model: Text | None = Field(None, description="Has to be the model that the service runs.")
     temperature: float = Field(0.0, ge=0.0, le=10.0)
-    seed: int = 0
-    max_tokens: int | None = Field(None, ge=1)
+    seed: int = Field(0, ge=-(1 << 63), lt=1 << 63)
+    max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
     draft: Draft = "copy"
     expected_sha256: Sha256 | None = Field(None, description="The file's hash as the sender believes it to be.")
     scope: ScopeName = "auto"
     decide: Decide = DECIDE
     prediction: Prediction | None = Field(None, description="The whole file as it is expected to be after the edit.")
     reuse: ReuseName | None = Field(None, description="What may be taken of earlier edits. Null: the service's own.")
-    stream: Literal[False] = False
+    workspace: Text | None = Field(None, description="Where the files are. Null: below the service's `--root`.")
+    write: bool = Field(False, description="Put the merged files in their places in the workspace, all or none.")
+    stream: bool = Field(False, description="Answer by server-sent events: phases, tokens, and then the result.")
     trace: bool = Field(False, description="Tell in the answer, token by token, what the model read and wrote.")
-    write: Literal[False] = False
 
     def options(self, salt: str = "") -> dict[str, Any]:
         """What applies to every file; the salt is of whom it comes from, and not in the body."""
         return {name: getattr(self, name) for name in SENT_OPTIONS} | {"salt": salt}
 
 
-def fault_of_validation(errors: list[Any]) -> BadRequest:
+def fault_of_validation(errors: Sequence[Any], what: str = "the body") -> BadRequest:
     """What pydantic found, as a field that is not supported or, if there is none, as a malformed request."""
-    first = next((error for error in errors if _is_not_yet(error)), errors[0])
-    place = _place(first)
+    first = errors[0]
+    place = [str(part)[:MAX_NAME] for part in _within(first["loc"])]
     field = place[0] if place else ""
     if first["type"] == "json_invalid":
         return BadRequest(f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     if not field:
-        return BadRequest("the body has to be a JSON object; send it as application/json")
-    if _is_not_yet(first):
-        allowed = ", ".join(repr(value) for value in NOT_YET[field])
-        what = f"supports only {allowed} for" if allowed else "does not support"
-        return Unsupported(f"this version {what} the field {field!r}", field=field)
+        return BadRequest(f"{what} has to be a JSON object; send it as application/json")
     if first["type"] == "extra_forbidden":
         return Unsupported(f"there is no field {field!r}", field=field)
     return BadRequest(f"field {'.'.join(place)!r}: {first['msg']}", field=field)
 
 
-def _is_not_yet(error: Any) -> bool:
-    place = _place(error)
-    return bool(place) and place[0] in NOT_YET and error["type"] in ("literal_error", "extra_forbidden")
-
-
-def _place(error: Any) -> list[str]:
-    return [str(part) for part in error["loc"] if part != "body"]
+def _within(place: Sequence[Any]) -> Sequence[Any]:
+    """Without the part of the request, with which the framework's places begin."""
+    is_part = place[:1] == ("body",) or (len(place) > 1 and place[0] in ("query", "path", "header", "cookie"))
+    return place[1:] if is_part else place

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from anyio import CapacityLimiter
 
 from agent_runtime.apply import Applier
+from agent_runtime.http.idempotency import KeptAnswers
 from agent_runtime.model_slot import ModelSlot
 from agent_runtime.observing import Observer
 from agent_runtime.workspaces import Workspaces
@@ -24,3 +25,4 @@ class Service:
     workspaces: Workspaces = field(default_factory=Workspaces)
     observer: Observer = field(default_factory=Observer)
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(MAX_APPLIES))
+    answers: KeptAnswers = field(default_factory=KeptAnswers)

@@ -23,15 +23,19 @@ Work = Callable[[Watcher], ApplyResult]
 def work_of(applier: Applier, workspace: Workspace | None, body: ApplyBody, salt: str = "") -> Work:
     """Check what the schema cannot, fetch the files, and return the call that applies the edit.
 
-    `salt` is the tenant's: what is computed for one is taken for no other.
+    `salt` is the tenant's: what is computed for one is taken for no other. What is to be written comes from the
+    workspace.
     """
+    if body.write:
+        _refuse_texts_to_write(workspace, body)
     if body.files is not None:
         _refuse_single_fields(body)
         return _several(applier, workspace, body, body.files, salt)
     edit = _edit(body.edit, "edit")
     if body.path is None and body.original is None and workspace is not None:
-        if body.prediction is not None:
-            raise BadRequest("a prediction is of one file: name it by 'path', or give 'original'", field="prediction")
+        for name in ("prediction", "expected_sha256"):
+            if getattr(body, name) is not None:
+                raise BadRequest(f"{name!r} is of one file: name it by 'path', or give 'original'", field=name)
         patch = PatchRequest(edit, **body.options(salt), root=str(workspace.root))
         return partial(applier.apply_patch, patch, workspace.read_if_there)
     return partial(applier.apply, _request(workspace, body, body, salt))
@@ -55,6 +59,15 @@ def _several(applier: Applier, workspace: Workspace | None, body: ApplyBody, fil
     return partial(applier.apply_patch, request, _reader(workspace, files))
 
 
+def _refuse_texts_to_write(workspace: Workspace | None, body: ApplyBody) -> None:
+    if any(file.original is not None for file in (body, *(body.files or ()))):
+        raise BadRequest(
+            "only files of a workspace are written: name them by 'path' and leave out 'original'", field="write"
+        )
+    if workspace is None:
+        raise OutsideRoot("this service has no files that it could write: start it with --root DIR")
+
+
 def _refuse_single_fields(body: ApplyBody) -> None:
     for name in ("path", "original", "expected_sha256", "prediction"):
         if getattr(body, name) is not None:
@@ -71,13 +84,17 @@ def _request(workspace: Workspace | None, file: ApplyBody | FileBody, body: Appl
 def _reader(workspace: Workspace | None, files: list[FileBody]) -> Reader:
     """Read from the texts that were sent; without any, below the root, with the hashes held to."""
     if files and all(file.original is None for file in files):
-        for file in files:
-            _current(workspace, file)
+        read = {file.path or "": _current(workspace, file) for file in files}
         assert workspace is not None
-        return workspace.read_if_there
+        return partial(_read_once, read, workspace)
     if any(file.path is None or file.original is None for file in files):
         raise BadRequest("beside an edit of all, each of 'files' has 'path' and 'original'", field="files")
     return {file.path: _current(workspace, file) for file in files if file.path is not None}.get
+
+
+def _read_once(read: dict[str, bytes], workspace: Workspace, path: str) -> bytes | None:
+    """The bytes whose hash was looked at: the file may be another one by now."""
+    return read[path] if path in read else workspace.read_if_there(path)
 
 
 def _current(workspace: Workspace | None, file: ApplyBody | FileBody) -> bytes:

@@ -41,7 +41,7 @@ class Told(Watcher):
     pieces: list[Piece] = field(default_factory=list)
     traces: list[AnswerTrace] = field(default_factory=list)
 
-    def wrote_pieces(self, region: int, pieces: Sequence[Piece]) -> None:
+    def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
         assert region == 3
         assert pieces
         self.pieces += pieces

@@ -41,10 +41,10 @@ class Following(Watcher):
     phases: list[str] = field(default_factory=list)
     traces: list[AnswerTrace] = field(default_factory=list)
 
-    def entered(self, phase: str) -> None:
+    def entered(self, phase: str, path: str = "") -> None:
         self.phases.append(phase)
 
-    def wrote_pieces(self, region: int, pieces: Sequence[Piece]) -> None:
+    def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
         self.pieces += pieces
 
     def answered(self, trace: AnswerTrace) -> None:

@@ -47,7 +47,7 @@ class Listening(Watcher):
     def began(self, stop: Callable[[], None]) -> None:
         self.stop = stop
 
-    def entered(self, phase: str) -> None:
+    def entered(self, phase: str, path: str = "") -> None:
         self.phases.append(phase)
 
     def wrote(self, num_tokens: int) -> None:
@@ -55,7 +55,7 @@ class Listening(Watcher):
         if num_tokens:
             self.wrote_some.set()
 
-    def wrote_pieces(self, region: int, pieces: Sequence[Piece]) -> None:
+    def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
         assert region == 0
         self.pieces += pieces
 

@@ -1,0 +1,32 @@
+"""Puts what was merged in its place, where that was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from threading import Event
+
+from agent_runtime.errors import Cancelled
+from agent_runtime.merger import Watcher
+from agent_runtime.types import ApplyResult
+from agent_runtime.workspace import Workspace
+
+
+def written(workspace: Workspace, result: ApplyResult, watcher: Watcher) -> ApplyResult:
+    """Write the merged files, all or none, and say so; nothing where a check rejected them or nothing is to be done.
+
+    Raises Stale, BadFile or OutsideRoot as `Workspace.write` does, and Cancelled where nobody waits any more: then
+    nothing is written.
+    """
+    if result.status != "merged":
+        return result
+    if _is_left(watcher):
+        raise Cancelled("whoever asked has left; nothing was written")
+    workspace.write([file for file in result.files if file.status == "merged"])
+    return replace(result, written=True)
+
+
+def _is_left(watcher: Watcher) -> bool:
+    """Whether the client has left: what begins after that is stopped at once."""
+    left = Event()
+    watcher.began(left.set)
+    return left.is_set()
