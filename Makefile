@@ -9,7 +9,7 @@ MINUTES ?= 5
 TEST_MODELS := smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: all demo serve test test-long fuzz soak chaos lint format bench peers models-for-tests clean
+.PHONY: all demo serve test test-long e2e fuzz soak chaos lint format bench peers models-for-tests clean
 .DEFAULT_GOAL := all
 
 all: $(VENV)/.installed
@@ -56,10 +56,15 @@ models-for-tests: $(VENV)/.installed
 	@for model in $(TEST_MODELS); do $(BIN)/hunk models pull $$model || exit; done
 
 test: lint models-for-tests
-	$(BIN)/pytest -m 'not long'
+	$(BIN)/pytest -m 'not long and not e2e'
 
 test-long: lint models-for-tests
-	$(BIN)/pytest
+	$(BIN)/pytest -m 'not e2e'
+
+# Real clients against the real service: each has an environment of its own under the cache folder, made once.
+e2e: models-for-tests $(VENV)/.installed-test
+	$(BIN)/python -m tests.e2e.environments
+	$(BIN)/pytest -m e2e
 
 # The editor, by coverage, for FUZZ_SECONDS; what it finds lies in build/fuzz.
 fuzz: $(VENV)/.installed-fuzz

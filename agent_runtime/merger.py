@@ -11,6 +11,7 @@ from editor.types import Check, MergeOutcome, ParsedEdit
 
 if TYPE_CHECKING:
     from agent_runtime.chat.types import ChatModel  # which is watched by a `Watcher`, too
+    from engine.engine import EngineStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,10 @@ class Merger(Protocol):
 
     def chat(self) -> ChatModel:
         """The same model, to be asked for answers in a chat."""
+        ...
+
+    def stats(self) -> EngineStats | None:
+        """What the engine counts, None where there is none; waits for a pass of the model."""
         ...
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from agent_runtime.watched import KnownFiles
 from editor.scope import Scope, cut, region_kept, splice
 from editor.types import Candidate, Check, Unresolved
 from engine import errors as engine_errors
+from engine.engine import EngineStats
 from engine.reuse import ReuseMode
 from engine.types import GenerationRequest
 from repo_cache.errors import TokenizerError
@@ -97,6 +98,13 @@ class ModelMerger:
     def chat(self) -> LoadedChat:
         """The same model, to be asked for answers in a chat."""
         return LoadedChat(self._loaded, self._deadline_s)
+
+    def stats(self) -> EngineStats | None:
+        """What the engine counts, None once it is closed."""
+        try:
+            return self._loaded.engine.stats()
+        except engine_errors.EngineClosed:
+            return None
 
     def close(self) -> None:
         """End behind the pass that runs; edits that are being merged fail with ModelUnavailable."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from agent_runtime.chat.types import ChatModel
 from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.merger import Merger
+
+if TYPE_CHECKING:  # the engine brings torch along, which takes a second to import
+    from engine.engine import EngineStats
 
 
 class ModelSlot:
@@ -30,6 +34,15 @@ class ModelSlot:
     def chat(self) -> ChatModel:
         """The model, to be asked for answers in a chat; raises what `get` raises."""
         return self.get().chat()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the model can be asked."""
+        return self._merger is not None and self._fault is None
+
+    def stats(self) -> EngineStats | None:
+        """What its engine counts, None while there is none; waits for a pass of the model."""
+        return None if self._merger is None else self._merger.stats()
 
     def load(self) -> Merger:
         """Load the model now, in this thread."""

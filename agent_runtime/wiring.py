@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from opentelemetry.trace import TracerProvider
 
 from agent_runtime.apply import Applier
 from agent_runtime.errors import BadRequest
 from agent_runtime.http.service import Service
+from agent_runtime.limiting import TenantLimits, Tenants
+from agent_runtime.metering import Metering
 from agent_runtime.model_merge import ModelMerger
 from agent_runtime.model_slot import ModelSlot
 from agent_runtime.models.load import LoadedModel, load_model
@@ -119,9 +122,17 @@ def open_workspaces(
     Raises BadRequest where one of them is no folder.
     """
     store = settings.cache_dir / "tokens"
-    return Workspaces(root, allowed=allowed, watch=watch, store=store, say=progress.say)
+    journals = settings.cache_dir / "journals"
+    return Workspaces(root, allowed=allowed, watch=watch, store=store, journals=journals, say=progress.say)
 
 
-def service(slot: ModelSlot, workspaces: Workspaces) -> Service:
-    """The parts of the HTTP service."""
-    return Service(Applier(slot.get), slot, workspaces)
+def service(
+    slot: ModelSlot,
+    workspaces: Workspaces,
+    *,
+    limits: TenantLimits | None = None,
+    traces: TracerProvider | None = None,
+) -> Service:
+    """The parts of the HTTP service: a tenant takes no more of it than `limits`, and spans go to `traces`."""
+    tenants = Tenants(limits or TenantLimits())
+    return Service(Applier(slot.get), slot, workspaces, metering=Metering(slot.stats), tenants=tenants, traces=traces)

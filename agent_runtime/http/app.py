@@ -8,22 +8,40 @@ from importlib.metadata import version
 
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 
+from agent_runtime.current_request import RecordObserver
+from agent_runtime.http.admission import Admission
+from agent_runtime.http.authentication import BearerTokens
 from agent_runtime.http.body_limit import BodyLimit
 from agent_runtime.http.guard import OwnHostsOnly
+from agent_runtime.http.openai.errors import OpenAIErrors
 from agent_runtime.http.openapi import ANY_PROBLEM, DescribedApp
 from agent_runtime.http.problems import add_problems
 from agent_runtime.http.request_id import RequestId
+from agent_runtime.http.request_log import RequestLog
 from agent_runtime.http.routes import ROUTES
 from agent_runtime.http.service import Service
 from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES
+from agent_runtime.telemetry import PhaseSpans
+from agent_runtime.token_file import LiveTokens
 
 MAX_BODY_BYTES = 6 * (MAX_FILE_BYTES + MAX_EDIT_BYTES)
 """JSON may spell a byte as six (`\\u0001`); what the fields hold is checked after decoding."""
 
 
-def build_app(service: Service, *, hosts: Iterable[str] = (), on_start: Callable[[], None] = lambda: None) -> FastAPI:
-    """The ASGI application. `hosts` are further names under which it may be called; `on_start` runs at startup."""
+def build_app(
+    service: Service,
+    *,
+    hosts: Iterable[str] = (),
+    tokens: LiveTokens | None = None,
+    on_start: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """The ASGI application.
+
+    `hosts` are further names under which it may be called, `tokens` those that are asked for; without any, everybody
+    who reaches it may do everything. `on_start` runs at startup.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -40,11 +58,35 @@ def build_app(service: Service, *, hosts: Iterable[str] = (), on_start: Callable
         redoc_url=None,
         redirect_slashes=False,
         responses=ANY_PROBLEM,
+        telemetry=_spans_only(service),
     )
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
+    app.add_middleware(
+        Admission, tenants=service.tenants, turns=service.turns, drain=service.drain, metering=service.metering
+    )
+    if tokens is not None:
+        app.add_middleware(BearerTokens, tokens=tokens)
     app.add_middleware(OwnHostsOnly, hosts=hosts)
+    app.add_middleware(OpenAIErrors)  # outside of all that refuse
+    app.add_middleware(RequestLog, metering=service.metering)
     app.add_middleware(RequestId)  # the outermost: what the others refuse has an id, too
     add_problems(app)
+    service.metering.subscribe(service.tenants)
+    service.metering.subscribe(RecordObserver())
+    if service.traces is not None:
+        service.metering.subscribe(PhaseSpans(service.traces))
     for routes in ROUTES:
         app.include_router(routes(service))
     return app
+
+
+def _spans_only(service: Service) -> TelemetryConfig:
+    """The framework's own spans, and none of its metrics and logs, which we have, or which quote what was sent."""
+    return {
+        "tracing": service.traces is not None,
+        "tracer_provider": service.traces,
+        "metrics": False,
+        "logs": False,
+        "operation_spans": False,
+        "auto_configure": False,
+    }

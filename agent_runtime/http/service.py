@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from anyio import CapacityLimiter
+from opentelemetry.trace import TracerProvider
 
 from agent_runtime.apply import Applier
+from agent_runtime.http.draining import Drain
 from agent_runtime.http.idempotency import KeptAnswers
+from agent_runtime.limiting import Tenants, Turns
+from agent_runtime.metering import Metering
 from agent_runtime.model_slot import ModelSlot
 from agent_runtime.observing import Observer
 from agent_runtime.workspaces import Workspaces
@@ -18,11 +22,24 @@ MAX_APPLIES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What one service is made of; `threads` are those in which requests are worked on."""
+    """What one service is made of.
+
+    `threads` are those in which requests are worked on; `tenants` and `turns` say who may have how much of it, `drain`
+    whether it is ending. Spans of requests go to `traces`.
+    """
 
     applier: Applier
     model: ModelSlot
     workspaces: Workspaces = field(default_factory=Workspaces)
-    observer: Observer = field(default_factory=Observer)
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(MAX_APPLIES))
     answers: KeptAnswers = field(default_factory=KeptAnswers)
+    metering: Metering = field(default_factory=Metering)
+    tenants: Tenants = field(default_factory=Tenants)
+    turns: Turns = field(default_factory=Turns)
+    drain: Drain = field(default_factory=Drain)
+    traces: TracerProvider | None = None
+
+    @property
+    def observer(self) -> Observer:
+        """Who is told of every request that merged an edit or asked the model."""
+        return self.metering

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
 
+from agent_runtime.logs import LogFormat, LogLevel
 from agent_runtime.models.settings import DEFAULT_CONTEXT, DEFAULT_MODEL, DEFAULT_NUM_SEQS, Dtype, Quantize
 from agent_runtime.settings.setting import Command, Setting, declared
 from agent_runtime.types import ReuseName
@@ -16,6 +17,8 @@ CLIENTS: tuple[Command, ...] = ("apply", "mcp")
 LOADERS: tuple[Command, ...] = ("serve", "apply", "mcp")
 
 LISTENING = "Listening"
+LIMITS = "Limits of each tenant"
+LOGGING = "Logs and traces"
 MODEL = "Model"
 REUSE = "Reuse"
 CLIENT = "Asking a service"
@@ -64,6 +67,89 @@ class Settings:
         tuple[str, ...],
         Setting(help="A further name of this service; may be given again.", commands=SERVE, group=LISTENING),
     ] = ()
+    tokens: Annotated[
+        Path | None,
+        Setting(
+            help="The file with the tokens of those who may use the service; `hunk token new` makes one.",
+            commands=SERVE,
+            group=LISTENING,
+            metavar="FILE",
+            unset="everybody on this machine may",
+        ),
+    ] = None
+    max_connections: Annotated[
+        int,
+        Setting(
+            help="Connections that are open at once.", commands=SERVE, group=LISTENING, minimum=1, metavar="NUMBER"
+        ),
+    ] = 1000
+
+    drain: Annotated[
+        float,
+        Setting(
+            help="How long requests may go on after SIGTERM; 5 s at most after Ctrl-C.",
+            commands=SERVE,
+            group=LISTENING,
+            minimum=0.0,
+            metavar="SECONDS",
+        ),
+    ] = 20.0
+
+    requests_per_minute: Annotated[
+        float | None,
+        Setting(
+            help="Requests that a tenant may send; a minute's worth may come at once.",
+            commands=SERVE,
+            group=LIMITS,
+            minimum=0.1,
+            metavar="NUMBER",
+            unset="any number",
+        ),
+    ] = None
+    concurrent_requests: Annotated[
+        int | None,
+        Setting(
+            help="Requests of a tenant that may be in work at once.",
+            commands=SERVE,
+            group=LIMITS,
+            minimum=1,
+            metavar="NUMBER",
+            unset="256 with tokens, else any number",
+        ),
+    ] = None
+    tokens_per_minute: Annotated[
+        float | None,
+        Setting(
+            help="Tokens that the model may run for a tenant; cached ones do not count.",
+            commands=SERVE,
+            group=LIMITS,
+            minimum=1.0,
+            metavar="NUMBER",
+            unset="any number",
+        ),
+    ] = None
+
+    log_format: Annotated[
+        LogFormat | None,
+        Setting(
+            help="Of the line that each request gets: JSON, or key=value.",
+            commands=SERVE,
+            group=LOGGING,
+            unset="text on a terminal, else json",
+        ),
+    ] = None
+    log_level: Annotated[
+        LogLevel,
+        Setting(help="debug has health checks, too; warning only what failed.", commands=SERVE, group=LOGGING),
+    ] = "info"
+    traces: Annotated[
+        bool,
+        Setting(
+            help="Send OpenTelemetry traces; OTEL_EXPORTER_OTLP_ENDPOINT says where to, and suffices.",
+            commands=SERVE,
+            group=LOGGING,
+        ),
+    ] = False
 
     model: Annotated[str, Setting(help="A catalogue name or path.", commands=LOADERS, group=MODEL, metavar="MODEL")] = (
         DEFAULT_MODEL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agent_runtime.limiting import TenantLimits
 from agent_runtime.models.settings import (
     DEFAULT_SPAN_GIB,
     SMALL_SPAN_GIB,
@@ -61,3 +62,15 @@ def single_options(values: Settings) -> LoadOptions:
 def merge_options(values: Settings) -> MergeOptions:
     """How a service's model merges."""
     return MergeOptions(values.deadline, values.reuse)
+
+
+MANY = 256
+"""Requests of one tenant in work at once where there may be others: of those that the service takes, a quarter."""
+
+
+def tenant_limits(values: Settings, *, has_tokens: bool) -> TenantLimits:
+    """What each tenant may take of a service; `has_tokens` says that there may be more than one."""
+    concurrent = values.concurrent_requests
+    if concurrent is None and has_tokens:
+        concurrent = MANY
+    return TenantLimits(values.requests_per_minute, concurrent, values.tokens_per_minute)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from agent_runtime.errors import Cancelled
 from agent_runtime.merger import ModelChoice, ModelMerge, ModelTask, Watcher
 from agent_runtime.types import ApplyRequest, ScoredReading, Usage
+from engine.engine import EngineStats
 
 
 @dataclass
@@ -45,6 +46,10 @@ class ScriptedMerger:
         self.seen.append(task.request)
         readings = (ScoredReading("first", 0.3, -2.0, -3.0), ScoredReading("second", 0.7, -1.0, -1.5))
         return ModelChoice(self.choice, readings, Usage(prompt=10, recomputed=10, forwards=1), {})
+
+    def stats(self) -> EngineStats | None:
+        """There is no engine."""
+        return None
 
     def close(self) -> None:
         """Remember it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,13 @@ from agent_runtime.workspaces import Workspaces
 
 
 @contextmanager
-def serving(merger: Merger | None, root: Path | None = None, fault: Exception | None = None) -> Iterator[str]:
-    """The service's URL, with `merger` loaded, or none yet, or loading ended by `fault`."""
+def serving(
+    merger: Merger | None,
+    root: Path | None = None,
+    fault: Exception | None = None,
+    change: Callable[[Service], Service] = lambda service: service,
+) -> Iterator[str]:
+    """The service's URL, with `merger` loaded, or none yet, or loading ended by `fault`; `change` may replace parts."""
 
     def load() -> Merger:
         if fault is not None:
@@ -36,7 +41,7 @@ def serving(merger: Merger | None, root: Path | None = None, fault: Exception | 
     if merger is not None or fault is not None:
         slot.load_in_background(loaded.set, lambda _: loaded.set())
         loaded.wait()
-    app = build_app(Service(Applier(slot.get), slot, Workspaces(root)))
+    app = build_app(change(Service(Applier(slot.get), slot, Workspaces(root))))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

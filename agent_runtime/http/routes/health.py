@@ -18,7 +18,8 @@ def health_routes(service: Service) -> APIRouter:
 
     @router.get("/readyz")
     async def readyz() -> dict[str, str]:
-        """The model is loaded; 503 until it is."""
+        """The model is loaded, and the service is not ending; else 503."""
+        service.drain.check()
         return {"status": "ready", "model": service.model.get().name}
 
     return router

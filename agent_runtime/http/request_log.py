@@ -1,0 +1,99 @@
+"""Counts every request and writes one line about it: never a text, a token or a query string."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agent_runtime.current_request import CURRENT, RequestRecord
+from agent_runtime.http.access import KEY
+from agent_runtime.http.request_id import request_id
+from agent_runtime.metering import Metering
+from agent_runtime.principal import LOCAL, Principal
+
+LOG = logging.getLogger("hunk.request")
+
+NO_ROUTE = "(none)"
+"""The route of a path that there is not: its text would be a label without bound, and may hold anything."""
+
+CHECKS = frozenset({"/healthz", "/readyz", "/metrics", "/stats"})
+
+LEFT = 499
+"""The status of a request whose client left before it had one (nginx' number)."""
+
+
+class RequestLog:
+    """Middleware, inside of that which gives requests their ids and outside of all that can refuse one."""
+
+    def __init__(self, app: ASGIApp, metering: Metering) -> None:
+        self._app = app
+        self._counters = metering.counters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and tell what became of it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = RequestRecord()
+        started = time.perf_counter()
+        status = LEFT
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        token = CURRENT.set(record)
+        self._counters.http_began()
+        try:
+            await self._app(scope, receive, watched)
+        except Exception:
+            status = 500  # what answers it stands further out
+            raise
+        finally:
+            CURRENT.reset(token)
+            seconds = time.perf_counter() - started
+            self._counters.http_ended(scope["method"], _route_of(scope), status, seconds)
+            _write(scope, record, status, seconds)
+
+
+def _write(scope: Scope, record: RequestRecord, status: int, seconds: float) -> None:
+    level = _level(scope["path"], status)
+    if not LOG.isEnabledFor(level):
+        return
+    principal: Principal = scope.get(KEY, LOCAL)
+    fields: dict[str, Any] = {
+        "request_id": request_id(scope),
+        "tenant": principal.tenant,
+        "method": scope["method"],
+        "route": _route_of(scope),
+        "status": status,
+        "ms": round(seconds * 1e3, 2),
+    }
+    if record.outcome:
+        fields["outcome"] = record.outcome
+    if record.prompt_tokens:
+        fields |= {
+            "prompt_tokens": record.prompt_tokens,
+            "cached_tokens": record.cached_tokens,
+            "approximate_tokens": record.approximate_tokens,
+            "completion_tokens": record.completion_tokens,
+        }
+    LOG.log(level, "request", extra={"fields": fields})
+
+
+def _level(path: str, status: int) -> int:
+    if status == 500:
+        return logging.ERROR
+    if path in CHECKS:  # every few seconds, and 503 while the model loads
+        return logging.DEBUG
+    return logging.WARNING if status > 500 else logging.INFO
+
+
+def _route_of(scope: Scope) -> str:
+    """The route's pattern, such as `/workspaces/{name}`."""
+    return str(getattr(scope.get("route"), "path", NO_ROUTE))

@@ -1,0 +1,83 @@
+"""uvicorn as `hunk serve` runs it: told to end, it finishes what runs and refuses what comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import uvicorn
+
+from agent_runtime.http.draining import Drain
+
+LOG = logging.getLogger("hunk.service")
+
+INTERRUPT_SECONDS = 5.0
+"""How long requests may go on after Ctrl-C, at most: somebody is waiting at the keyboard."""
+
+ANSWER_SECONDS = 10
+"""How long answers may take once the model's work is ended; one pass of the model has to end first."""
+
+
+class DrainingServer(uvicorn.Server):
+    """Ends in three steps: refuse new requests, wait for those in work, end the model's work on what is left.
+
+    The socket stays open for the first two, so that a balancer sees 503 at /readyz and clients are told to go
+    elsewhere, not cut off. A second signal ends the process at once.
+    """
+
+    def __init__(self, config: uvicorn.Config, drain: Drain, drain_s: float, end_work: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._drain_s = drain_s
+        self._end_work = end_work
+        self._ending: asyncio.Task[None] | None = None
+        self.signal: int | None = None
+
+    def begin_to_end(self, drain_s: float) -> None:
+        """Refuse new requests from now on, and end when the others have ended; on the event loop's thread."""
+        if self._ending is None:
+            self._drain.begin()
+            LOG.info("ending", extra={"fields": {"requests_in_work": self._drain.num_in_work}})
+            self._ending = asyncio.get_running_loop().create_task(self._end(drain_s))
+
+    async def _end(self, drain_s: float) -> None:
+        if not await self._drain.wait(drain_s):
+            LOG.warning("requests are cut off", extra={"fields": {"requests_in_work": self._drain.num_in_work}})
+            await asyncio.get_running_loop().run_in_executor(None, self._end_work)
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """As uvicorn does it, but a signal that ended the service in good order does not kill it afterwards."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        handled = (signal.SIGINT, signal.SIGTERM)
+        for number in handled:
+            loop.add_signal_handler(number, self._told_to_end, number)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
+
+    def _told_to_end(self, number: int) -> None:
+        if self.signal is not None:
+            leave(128 + number)
+        self.signal = number
+        drain_s = min(INTERRUPT_SECONDS, self._drain_s) if number == signal.SIGINT else self._drain_s
+        self.begin_to_end(drain_s)
+
+
+def leave(code: int) -> None:
+    """End at once: a thread that is inside torch (loading, merging) aborts the process at an orderly shutdown."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,117 @@
+"""Admits requests by tenant: how many a minute, how many at once, and how many tokens they may make the model run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from agent_runtime.errors import TooManyRequests
+from agent_runtime.limiting.bucket import TokenBucket
+from agent_runtime.observing import Finished, Observer
+
+MAX_IN_WORK = 1024
+"""Requests of all tenants that are in work at once, waiting for the model included."""
+
+AGAIN_S = 1.0
+"""When to try again where only the end of other requests makes room."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimits:
+    """Of each tenant; None: no limit of its own.
+
+    A minute's worth may come at once. Tokens are those that the model ran for it: of the prompts what was recomputed,
+    and what it wrote; what was cached is free.
+    """
+
+    requests_per_minute: float | None = None
+    concurrent_requests: int | None = None
+    tokens_per_minute: float | None = None
+
+
+@dataclass(slots=True)
+class _Tenant:
+    requests: TokenBucket | None
+    tokens: TokenBucket | None
+    num_in_work: int = 0
+
+
+@dataclass(slots=True)
+class Tenants(Observer):
+    """All tenants of a service; those who come only with a token that it knows, so there are not many."""
+
+    limits: TenantLimits = field(default_factory=TenantLimits)
+    max_in_work: int = MAX_IN_WORK
+    clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _by_name: dict[str, _Tenant] = field(default_factory=dict)
+    _num_in_work: int = 0
+
+    @contextmanager
+    def admitted(self, name: str) -> Iterator[None]:
+        """A request that is in work within the block; raises TooManyRequests instead."""
+        with self._lock:
+            tenant = self._tenant(name)
+            self._check(name, tenant)
+            if tenant.requests is not None:
+                tenant.requests.charge(1)
+            tenant.num_in_work += 1
+            self._num_in_work += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                tenant.num_in_work -= 1
+                self._num_in_work -= 1
+
+    def finished(self, request: Finished) -> None:
+        """Charge the tokens that the model ran."""
+        num_tokens = request.usage.recomputed + request.usage.completion
+        if self.limits.tokens_per_minute is None or not num_tokens:
+            return
+        with self._lock:
+            tokens = self._tenant(request.tenant).tokens
+            assert tokens is not None
+            tokens.charge(num_tokens)
+
+    def _check(self, name: str, tenant: _Tenant) -> None:
+        if self._num_in_work >= self.max_in_work:
+            raise TooManyRequests(
+                f"{self._num_in_work} requests are in work, which is all that the service takes; try again",
+                limit="service",
+                retry_after_s=AGAIN_S,
+            )
+        most = self.limits.concurrent_requests
+        if most is not None and tenant.num_in_work >= most:
+            raise TooManyRequests(
+                f"{name!r} has {most} requests in work, as many as it may; wait for one of them",
+                limit="concurrent_requests",
+                retry_after_s=AGAIN_S,
+            )
+        if tenant.requests is not None and (wait_s := tenant.requests.wait_s(1)):
+            raise TooManyRequests(
+                f"{name!r} has sent its {self.limits.requests_per_minute:g} requests a minute; "
+                f"the next may come in {wait_s:.1f} s",
+                limit="requests_per_minute",
+                retry_after_s=wait_s,
+            )
+        if tenant.tokens is not None and (wait_s := tenant.tokens.wait_s()):
+            raise TooManyRequests(
+                f"{name!r} has used its {self.limits.tokens_per_minute:g} tokens a minute; "
+                f"the next request may come in {wait_s:.1f} s",
+                limit="tokens_per_minute",
+                retry_after_s=wait_s,
+            )
+
+    def _tenant(self, name: str) -> _Tenant:
+        found = self._by_name.get(name)
+        if found is None:
+            requests, tokens = self.limits.requests_per_minute, self.limits.tokens_per_minute
+            found = self._by_name[name] = _Tenant(
+                None if requests is None else TokenBucket(requests, self.clock),
+                None if tokens is None else TokenBucket(tokens, self.clock),
+            )
+        return found

@@ -1,0 +1,171 @@
+"""What a tenant may take: rates, places and tokens; and that a flood of one leaves the others their turn."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_runtime.errors import TooManyRequests
+from agent_runtime.http.service import Service
+from agent_runtime.limiting import TenantLimits, Tenants, Turns
+from agent_runtime.limiting.bucket import TokenBucket
+from agent_runtime.observing import Finished
+from agent_runtime.types import Usage
+from tests.agent_runtime.scripted import ScriptedMerger
+from tests.agent_runtime.serving import post, serving
+
+FILE = "a = 1\nb = 2\n"
+BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"
+
+
+@dataclass
+class Clock:
+    """A clock that a test turns."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@given(
+    per_minute=st.integers(1, 600),
+    steps=st.lists(st.tuples(st.floats(0.0, 90.0), st.integers(0, 300)), max_size=30),
+)
+def test_the_bucket_is_that_of_a_simulation_in_small_steps(per_minute: int, steps: list[tuple[float, int]]) -> None:
+    clock = Clock()
+    bucket = TokenBucket(per_minute, clock)
+    level = float(per_minute)
+    for seconds, amount in steps:
+        clock.now += seconds
+        for _ in range(100):
+            level = min(per_minute, level + seconds / 100 * per_minute / 60)
+        expected = max(0.0, (min(1, per_minute) - level) * 60 / per_minute)
+        assert bucket.wait_s(1) == pytest.approx(expected, abs=1e-6)
+        bucket.charge(amount)
+        level -= amount
+
+
+def test_after_the_wait_that_is_named_the_request_is_admitted_and_not_before() -> None:
+    clock = Clock()
+    tenants = Tenants(TenantLimits(requests_per_minute=3), clock=clock)
+    for _ in range(3):
+        with tenants.admitted("a"):
+            pass
+    with pytest.raises(TooManyRequests) as refused, tenants.admitted("a"):
+        pass
+    assert refused.value.retry_after_s == pytest.approx(20.0)
+    with tenants.admitted("b"):
+        pass  # another tenant has its own
+    clock.now += 19.9
+    with pytest.raises(TooManyRequests), tenants.admitted("a"):
+        pass
+    clock.now += 0.2
+    with tenants.admitted("a"):
+        pass
+
+
+def test_tokens_are_charged_when_the_answer_is_there_and_cached_ones_are_free() -> None:
+    clock = Clock()
+    tenants = Tenants(TenantLimits(tokens_per_minute=100), clock=clock)
+    usage = Usage(prompt=1000, cached=900, recomputed=100, completion=50)
+    with tenants.admitted("a"):
+        tenants.finished(Finished("/apply", "a", "merged", usage))
+    with pytest.raises(TooManyRequests) as refused, tenants.admitted("a"):
+        pass
+    assert refused.value.retry_after_s == pytest.approx(50 * 60 / 100)
+    tenants.finished(Finished("/apply", "b", "merged", replace(usage, recomputed=0, completion=100)))
+    with tenants.admitted("b"):
+        pass  # it has used just what it has
+
+
+def test_places_are_free_again_whatever_became_of_the_request() -> None:
+    tenants = Tenants(TenantLimits(concurrent_requests=2), max_in_work=3)
+    with tenants.admitted("a"):
+        with pytest.raises(ZeroDivisionError), tenants.admitted("a"):
+            raise ZeroDivisionError
+        with tenants.admitted("a"), pytest.raises(TooManyRequests), tenants.admitted("a"):
+            pass
+        with tenants.admitted("b"), tenants.admitted("b"), pytest.raises(TooManyRequests), tenants.admitted("c"):
+            pass  # the service is full
+    with tenants.admitted("a"), tenants.admitted("a"):
+        pass
+
+
+def served_order(turns: Turns, arrivals: list[str]) -> list[str]:
+    """Who is served in which order where all have come before the first is served, one at a time."""
+    queue: list[tuple[int, int, str]] = []
+    with ExitStack() as open_turns:
+        for place, tenant in enumerate(arrivals):
+            heapq.heappush(queue, (open_turns.enter_context(turns.turn(tenant)), place, tenant))
+        return [heapq.heappop(queue)[2] for _ in arrivals]
+
+
+def test_one_request_waits_for_at_most_one_of_each_other_tenant() -> None:
+    assert served_order(Turns(), ["flood"] * 100 + ["calm"]).index("calm") <= 1
+    order = served_order(Turns(), ["a"] * 5 + ["b"] * 5 + ["c"])
+    assert order[:3] == ["a", "b", "c"]
+    assert order == ["a", "b", "c", "a", "b", "a", "b", "a", "b", "a", "b"]
+
+
+def test_who_was_idle_has_no_credit_and_who_was_served_no_debt() -> None:
+    turns = Turns()
+    for _ in range(50):
+        with turns.turn("busy"):
+            pass
+    with turns.turn("busy") as first, turns.turn("new") as second:
+        assert first == second, "both begin at the round that is served"
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60))
+def test_within_a_tenant_nobody_overtakes(arrivals: list[str]) -> None:
+    turns, last = Turns(), dict[str, int]()
+    with ExitStack() as open_turns:
+        for tenant in arrivals:
+            number = open_turns.enter_context(turns.turn(tenant))
+            assert number > last.get(tenant, 0)
+            last[tenant] = number
+
+
+def limited(limits: TenantLimits) -> Callable[[Service], Service]:
+    return lambda service: replace(service, tenants=Tenants(limits))
+
+
+def test_over_the_rate_the_answer_is_429_with_the_seconds_and_nothing_is_done() -> None:
+    with serving(None, change=limited(TenantLimits(requests_per_minute=2))) as url:
+        body = {"original": FILE, "edit": BLOCK}
+        assert [post(url, body).status_code for _ in range(2)] == [200, 200]
+        refused = post(url, body)
+        assert (refused.status_code, refused.json()["type"]) == (429, "urn:hunk:problem:too-many-requests")
+        assert 25 <= int(refused.headers["Retry-After"]) <= 30
+        assert httpx.get(f"{url}/healthz").status_code == 200, "health checks are never refused"
+        assert 'hunk_refused_requests_total{limit="requests_per_minute"} 1.0' in httpx.get(f"{url}/metrics").text
+
+
+def test_places_that_are_taken_are_refused_and_free_ones_are_not() -> None:
+    hold = threading.Event()
+    merger = ScriptedMerger(FILE.replace("1", "3"), hold=hold)
+    body = {"original": FILE, "edit": BLOCK, "mode": "model"}
+    answers: list[int] = []
+    with serving(merger, change=limited(TenantLimits(concurrent_requests=2))) as url:
+        threads = [threading.Thread(target=lambda: answers.append(post(url, body).status_code)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while len(merger.seen) < 2:
+            time.sleep(0.01)
+        refused = post(url, {"original": FILE, "edit": BLOCK})
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+        hold.set()
+        for thread in threads:
+            thread.join()
+        assert answers == [200, 200]
+        assert post(url, {"original": FILE, "edit": BLOCK}).status_code == 200
