@@ -78,12 +78,9 @@ class Confined:
         found = Path(os.path.realpath(asked if follow_last else asked.parent))
         if not follow_last:
             found = Path(os.path.normpath(found / asked.name))
-        if not found.is_relative_to(self.root):
-            raise OutsideRoot(f"path {path} leads out of the root")
-        names = found.relative_to(self.root).parts
-        if any(name.lower() == ".git" for name in names):
-            raise OutsideRoot(f"path {path} leads into git's own folder, from which git runs programs")
-        return "/".join(names)
+        if not is_below(found, self.root):
+            raise OutsideRoot(f"path {path} leads out of the root, or into .git, from which git runs programs")
+        return "/".join(found.relative_to(self.root).parts)
 
     def mark(self, real: str) -> str:
         """What stands at a real path now (`mark_of`), `NOTHING` where its folder is not there; raises OSError."""
@@ -137,6 +134,11 @@ class Confined:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             check_regular(state, path)  # what is no file is not opened: that alone can set a device going
             return os.open(name, READ_FLAGS, dir_fd=folder)
+
+
+def is_below(path: Path, root: Path) -> bool:
+    """Whether a resolved path is the root or in it, and not in a `.git` of it."""
+    return path.is_relative_to(root) and not any(name.lower() == ".git" for name in path.relative_to(root).parts)
 
 
 def mark_of(folder: int, name: str) -> str:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from agent_runtime.confined import is_below
 from agent_runtime.errors import BadRequest, Conflict, OutsideRoot, WorkspaceMissing
 from agent_runtime.principal import LOCAL, Principal
 from agent_runtime.registered import Registered
@@ -43,20 +44,24 @@ class Workspaces:
         allowed: Sequence[Path] = (),
         watch: bool = True,
         store: Path | None = None,
+        journals: Path | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
         """`allowed` are folders below which others may be registered, beside `root`; see `WatchedFiles` for the rest.
+
+        `journals` keeps what a write that is killed leaves to be finished or undone (`Workspace`).
 
         Raises BadRequest where one of them is no folder.
         """
         self._allowed = tuple(Workspace(folder).root for folder in ([root] if root is not None else []) + [*allowed])
         self._watch, self._store, self._say = watch, store, say
+        self._journals = journals
         self._tokenizer: BPETokenizer | None = None
         self._lock = threading.Lock()
         self._on_remove: list[Callable[[Registered], None]] = []
         self._by_key: dict[tuple[str | None, str], Registered] = {}
         if root is not None:
-            self._add(Registered(DEFAULT, Workspace(root)))
+            self._add(Registered(DEFAULT, Workspace(root, journals)))
 
     def get(self, name: str | None = None, principal: Principal = LOCAL) -> Workspace:
         """One by name, the default where none is given; raises WorkspaceMissing, or OutsideRoot without a default."""
@@ -97,11 +102,11 @@ class Workspaces:
         """
         principal.check("admin")
         workspace = self._allowed_folder(root)
-        given, name = name, name or _name_of(workspace.root)
+        given, name = name, _name_of(workspace.root) if name is None else name
         if not NAME.fullmatch(name):
             raise BadRequest(
                 f"the name {name!r} is not one of 1 to 64 letters, digits, '.', '_' and '-', the first a letter or a "
-                "digit" + ("" if given else "; give one as 'name'"),
+                "digit" + ("" if given is not None else "; give one as 'name'"),
                 field="name",
             )
         with self._lock:
@@ -182,11 +187,11 @@ class Workspaces:
             resolved = folder.resolve()
         except (OSError, RuntimeError) as error:  # links that lead in a circle
             raise BadRequest(f"the root {root} cannot be read: {error}", field="root") from error
-        if not any(resolved.is_relative_to(allowed) for allowed in self._allowed):
+        if not any(is_below(resolved, allowed) for allowed in self._allowed):
             raise OutsideRoot(
                 f"{root} is not below a folder that this service may use; whoever starts it adds one with --allow-root"
             )
-        return Workspace(resolved)
+        return Workspace(resolved, self._journals)
 
     def _of_others(self, principal: Principal) -> list[Registered]:
         return [entry for entry in self._by_key.values() if entry.tenant not in (None, principal.tenant)]
