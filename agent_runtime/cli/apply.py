@@ -16,9 +16,10 @@ import typer
 from rich.console import Console
 
 from agent_runtime.apply import Applier
+from agent_runtime.cli.faults import faults_as_json
 from agent_runtime.cli.render import print_refusal, print_result
 from agent_runtime.cli.setting_options import takes
-from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable
+from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.merger import Merger, Watcher
 from agent_runtime.models.progress import for_console
@@ -26,7 +27,7 @@ from agent_runtime.outcome import decode
 from agent_runtime.settings.choosing import Chosen
 from agent_runtime.settings.declaration import SETTINGS
 from agent_runtime.settings.loading import model_settings, single_options
-from agent_runtime.shapes import problem_of, result_to_json
+from agent_runtime.shapes import result_to_json
 from agent_runtime.types import (
     DECIDE,
     ApplyRequest,
@@ -61,6 +62,7 @@ class Pipeline:
     apply_patch: Callable[[PatchRequest, Reader], ApplyResult]
 
 
+@faults_as_json
 @takes("apply")
 def apply_command(
     edit: Annotated[Path, typer.Option("--edit", metavar="EDIT", help="A file with the edit; - is standard input.")],
@@ -116,7 +118,7 @@ def apply_command(
         decide=decide,
         reuse=_reuse(chosen),
     )
-    with _faults_for(as_json), _pipeline(chosen) as pipeline:
+    with _reasons_shown(as_json=as_json), _pipeline(chosen) as pipeline:
         text = _read_edit(edit)
         if file is None:
             if prediction is not None:
@@ -232,14 +234,12 @@ def _read_prediction(path: Path) -> str:
 
 
 @contextmanager
-def _faults_for(as_json: bool) -> Iterator[None]:
-    """With --json a fault is printed as problem details too; the line on standard error stays."""
+def _reasons_shown(*, as_json: bool) -> Iterator[None]:
+    """A person is shown the reasons in full; JSON has them all."""
     try:
         yield
-    except HunkError as fault:
-        if as_json:
-            typer.echo(json.dumps(problem_of(fault)))
-        elif isinstance(fault, EditRefused | ModelUnavailable) and fault.reasons:
-            print_refusal(fault, Console(stderr=True, highlight=False))
-            raise typer.Exit(fault.exit_code) from None
-        raise
+    except (EditRefused, ModelUnavailable) as fault:
+        if as_json or not fault.reasons:
+            raise
+        print_refusal(fault, Console(stderr=True, highlight=False))
+        raise typer.Exit(fault.exit_code) from None

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agent_runtime.cli.faults import faults_as_json
 from agent_runtime.cli.setting_options import CONFIG
 from agent_runtime.errors import BadRequest
 from agent_runtime.settings.choosing import Chosen, choose, unknown_variables
@@ -28,12 +29,21 @@ config = typer.Typer(
     no_args_is_help=True,
 )
 
+
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in SETTINGS if name.startswith(incomplete)]
+
+
 JSON = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
 @config.command("show")
+@faults_as_json
 def show_command(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these settings.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Only these settings.", autocompletion=_complete),
+    ] = None,
     as_json: JSON = False,
     config: CONFIG = None,
 ) -> None:
@@ -56,6 +66,7 @@ def show_command(
 
 
 @config.command("path")
+@faults_as_json
 def path_command(as_json: JSON = False, config: CONFIG = None) -> None:
     """Print which file is read, whether it is there or not; nothing where HUNK_CONFIG is empty."""
     path, _ = find(os.environ, config)
@@ -67,6 +78,7 @@ def path_command(as_json: JSON = False, config: CONFIG = None) -> None:
 
 
 @config.command("check")
+@faults_as_json
 def check_command(as_json: JSON = False, config: CONFIG = None) -> None:
     """Read the file and the environment as a start would; ends with 2 and names the place where something is wrong."""
     chosen = choose(os.environ, config=config)

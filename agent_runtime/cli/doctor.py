@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from agent_runtime.cli.doctor_view import print_diagnosis, print_session
+from agent_runtime.cli.faults import faults_as_json
 from agent_runtime.doctor import Diagnosis, diagnose, read_prompt
 from agent_runtime.doctor.counting import Encoder
 from agent_runtime.doctor.diagnosis import ASSUMED_SPEED, Speed
@@ -21,6 +22,7 @@ from agent_runtime.recorded import RecordedSession, read_session
 from agent_runtime.settings.loading import model_settings
 
 
+@faults_as_json
 def doctor_command(
     first: Annotated[Path | None, typer.Argument(metavar="FIRST", help="A prompt: text, or a request in JSON.")] = None,
     second: Annotated[Path | None, typer.Argument(metavar="SECOND", help="The prompt that came after it.")] = None,

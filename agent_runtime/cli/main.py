@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli.apply import apply_command
+from agent_runtime.cli.bench import bench_command
 from agent_runtime.cli.config import config
 from agent_runtime.cli.doctor import doctor_command
 from agent_runtime.cli.models import models
@@ -19,15 +20,24 @@ from agent_runtime.cli.watch import watch_command
 from agent_runtime.errors import HunkError
 from agent_runtime.process import settle
 
+HELP = "Applies code edits with a language model at the price of what changed."
+
+EXIT_CODES = (
+    "Exit codes: 0 done, or nothing to do; 1 internal fault; 2 bad usage, file or setting; 3 the edit is refused; "
+    "4 the model cannot be had or loaded; 5 no connection; 130 interrupted."
+)
+
 app = typer.Typer(
     name="hunk",
-    help="Applies code edits with a language model at the price of what changed.",
+    help=HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    epilog=EXIT_CODES,
 )
 app.add_typer(models)
 app.add_typer(config)
 app.command("apply")(apply_command)
+app.command("bench", context_settings={"allow_interspersed_args": False})(bench_command)
 app.command("doctor")(doctor_command)
 app.command("serve")(serve_command)
 app.command("watch")(watch_command)
@@ -35,7 +45,6 @@ app.command("watch")(watch_command)
 
 @app.callback(invoke_without_command=True)
 def main(show_version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False) -> None:
-    """Applies code edits with a language model at the price of what changed."""
     if show_version:
         typer.echo(version("hunk"))
         raise typer.Exit

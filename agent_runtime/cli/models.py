@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from agent_runtime.cli.faults import faults_as_json
 from agent_runtime.models import catalogue
 from agent_runtime.models.catalogue import CatalogueEntry
 from agent_runtime.models.progress import Progress, for_console
@@ -24,7 +25,15 @@ INTERRUPTED = 130
 
 models = typer.Typer(name="models", help="See, pull and check the models of the catalogue.", no_args_is_help=True)
 
-NAME = Annotated[str, typer.Argument(metavar="NAME", help="A name of `hunk models list`.")]
+
+def complete_model(incomplete: str) -> list[str]:
+    """The catalogue's names that begin so, for the shell."""
+    return [entry.name for entry in catalogue.CATALOGUE if entry.name.startswith(incomplete)]
+
+
+NAME = Annotated[
+    str, typer.Argument(metavar="NAME", help="A name of `hunk models list`.", autocompletion=complete_model)
+]
 JSON = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 SOURCE = Annotated[
     list[str] | None,
@@ -33,6 +42,7 @@ SOURCE = Annotated[
 
 
 @models.command("list")
+@faults_as_json
 def list_command(as_json: JSON = False) -> None:
     """Which models there are, and which of them are here."""
     store = _store()
@@ -50,6 +60,7 @@ def list_command(as_json: JSON = False) -> None:
 
 
 @models.command("pull")
+@faults_as_json
 def pull_command(name: NAME, source: SOURCE = None, as_json: JSON = False) -> None:
     """Download a model, or what is missing of it, and check it."""
     entry, settings = catalogue.find(name), _settings()
@@ -64,6 +75,7 @@ def pull_command(name: NAME, source: SOURCE = None, as_json: JSON = False) -> No
 
 
 @models.command("path")
+@faults_as_json
 def path_command(name: NAME, as_json: JSON = False) -> None:
     """Print where a pulled model's file is."""
     entry, store = catalogue.find(name), _store()
@@ -72,6 +84,7 @@ def path_command(name: NAME, as_json: JSON = False) -> None:
 
 
 @models.command("verify")
+@faults_as_json
 def verify_command(name: NAME, as_json: JSON = False) -> None:
     """Hash a pulled model's file and compare with the catalogue."""
     entry, store = catalogue.find(name), _store()

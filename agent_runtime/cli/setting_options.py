@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from agent_runtime.cli.models import complete_model
 from agent_runtime.settings.choosing import choose
 from agent_runtime.settings.declaration import SETTINGS
 from agent_runtime.settings.setting import Command, Declared
@@ -72,6 +73,7 @@ def _parameter(each: Declared) -> inspect.Parameter:
         max=int(setting.maximum) if whole and setting.maximum is not None else setting.maximum,
         show_default=False,
         rich_help_panel=setting.group,
+        autocompletion=complete_model if each.name == "model" else None,
     )
     many = list[Path] | None if kind.base is Path else list[str] | None
     annotation = many if kind.many else each.annotation | None

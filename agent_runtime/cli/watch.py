@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from agent_runtime.cli.faults import faults_as_json
 from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.cli.watch_view import JsonView, LineView, TableView, View
 from agent_runtime.errors import BadRequest
@@ -26,6 +27,7 @@ from repo_cache.reading import MAX_FILE_BYTES
 from repo_cache.workspace import IndexProgress
 
 
+@faults_as_json
 def watch_command(
     root: Annotated[Path, typer.Argument(metavar="PATH", help="The folder to watch.")] = Path(),
     model: Annotated[

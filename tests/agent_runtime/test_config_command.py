@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,12 @@ def test_init_writes_a_file_that_is_fine_and_never_over_one(tmp_path: Path, monk
 
 def test_an_option_of_the_command_line_has_the_last_word(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    monkeypatch.setattr("agent_runtime.wiring.model_slot", lambda *arguments: seen.append(arguments[2]) or 1 / 0)
+
+    def stop(*arguments: Any) -> None:
+        seen.append(arguments[2])
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("agent_runtime.wiring.model_slot", stop)
     assert isinstance(hunk_here("serve").exception, ZeroDivisionError)
     assert isinstance(hunk_here("serve", "--dtype", "float16").exception, ZeroDivisionError)
     assert isinstance(hunk_here("serve", "--config", file.with_name("none")).exception, BadRequest)

@@ -1,0 +1,99 @@
+"""`hunk bench`: the measurements of a checkout, by name."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rapidfuzz import process
+from rich.console import Console
+from rich.table import Table
+
+from agent_runtime.cli.faults import faults_as_json
+from agent_runtime.errors import BadRequest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+"""The folder of the packages; `benchmarks` is beside them in a checkout, and is not installed."""
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in _names() if name.startswith(incomplete)] if _is_checkout() else []
+
+
+@faults_as_json
+def bench_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Which; without, they are listed.", autocompletion=_complete),
+    ] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="Its own; `hunk bench NAME --help` lists them.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="List them as JSON.")] = False,
+) -> None:
+    """Run a benchmark of the checkout that this command is installed from, as `python -m benchmarks.NAME` does.
+
+    Ends as the benchmark does, with 2 where there is no checkout or no such benchmark.
+    """
+    if not _is_checkout():
+        raise BadRequest(
+            f"benchmarks run from a checkout, and {CHECKOUT} is none: clone the repository, run `make` in it, "
+            "and use its .venv/bin/hunk",
+            field="name",
+        )
+    if name is None:
+        _list(as_json=as_json)
+        return
+    if name not in _names():
+        near = process.extractOne(name, list(_names()), score_cutoff=60)
+        meant = f"did you mean {near[0]}?" if near else "`hunk bench` lists them"
+        raise BadRequest(f"there is no benchmark {name!r}; {meant}", field="name")
+    paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    os.execve(sys.executable, [sys.executable, "-m", f"benchmarks.{name}", *(arguments or [])], environ)
+
+
+def _is_checkout() -> bool:
+    return (CHECKOUT / "benchmarks" / "__init__.py").is_file() and (CHECKOUT / "pyproject.toml").is_file()
+
+
+def _list(*, as_json: bool) -> None:
+    rows = [{"name": name, "what": what} for name, what in _names().items()]
+    if as_json:
+        typer.echo(json.dumps({"benchmarks": rows}))
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what")
+    for row in rows:
+        table.add_row(row["name"], row["what"])
+    Console(highlight=False).print(table)
+
+
+def _names() -> dict[str, str]:
+    """What each measures, by name: the first sentence of its file."""
+    return dict(sorted(_found(CHECKOUT / "benchmarks", "benchmarks.")))
+
+
+def _found(folder: Path, prefix: str) -> Iterator[tuple[str, str]]:
+    """The modules that tell how they are run; others are run by these."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _found(path, f"{prefix}{path.name}.")
+        elif path.suffix == ".py":
+            name = prefix.removesuffix(".") if path.name == "__main__.py" else prefix + path.stem
+            text = path.read_text(encoding="utf-8")
+            if re.search(rf"`python -m {re.escape(name)}[ `]", text):
+                yield name.removeprefix("benchmarks."), _what(text)
+
+
+def _what(text: str) -> str:
+    first = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    return re.split(r": `|\. |, where |; ", first)[0].removesuffix(".")
