@@ -60,7 +60,7 @@ def status_of(problem: Mapping[str, Any]) -> int:
 
 def is_openai(scope: Scope) -> bool:
     """Whether a request is one of those that are answered in OpenAI's shape."""
-    return scope["type"] == "http" and scope["path"].startswith(PREFIX)
+    return scope["type"] == "http" and str(scope["path"]).startswith(PREFIX)
 
 
 def error_response(fault: HunkError) -> Response:
@@ -111,7 +111,7 @@ class _Rewriting:
         headers = MutableHeaders(scope=start)
         headers["content-type"] = "application/json"
         headers["content-length"] = str(len(body))
-        await self._send(start | {"status": status_of(problem)})
+        await self._send({**start, "status": status_of(problem)})
         await self._send({"type": "http.response.body", "body": body})
 
 

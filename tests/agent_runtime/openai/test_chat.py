@@ -19,7 +19,7 @@ from tests.agent_runtime.openai.conftest import CONTEXT
 
 CODE = "def area(radius):\n    return 3 * radius * radius\n"
 QUESTION = (ChatMessage("system", "You repeat code."), ChatMessage("user", f"Repeat this code exactly:\n{CODE}"))
-REQUEST = ChatRequest(prompt=QUESTION, max_tokens=40)
+REQUEST = ChatRequest(prompt=QUESTION, max_tokens=28)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_the_pieces_are_the_answer(chat: LoadedChat) -> None:
 
 def test_a_character_of_several_tokens_comes_in_one_piece(chat: LoadedChat) -> None:
     heard, text = Listening(), "日本語 😀🏴‍☠️ é"
-    request = ChatRequest(prompt=(ChatMessage("user", f"Repeat exactly, and say nothing else: {text}"),), max_tokens=48)
+    request = ChatRequest(prompt=(ChatMessage("user", f"Repeat exactly, and say nothing else: {text}"),), max_tokens=24)
     answer = chat.answer(replace(request, temperature=1.0, seed=3), heard)
     assert "".join(piece.text for piece in heard.pieces) == answer.text
     assert max(map(ord, answer.text)) > 0x3000, "else this tests nothing"
