@@ -96,6 +96,11 @@ def on_grid(seconds: Mapping[int, float]) -> dict[int, float]:
 MEASURED = (1, 2, 64, 16, 256, 32)
 """Rows of the passes that are measured at the start, the most telling first."""
 
+SLOPE_ROWS = 16
+"""Rows that the largest measured pass must have. A second row costs much more than each of those behind it, so where
+the budget ended there (a large model, an overloaded machine), the line through both would make no draft worth its rows.
+"""
+
 REPEATS = 3
 
 
@@ -107,7 +112,8 @@ def measured(
     The first pass of a size does not count if there is time for a second, for it makes kernels and touches memory. A
     single pass is run again behind every size, for all are told by it, and what held it up once would make all others
     look cheap. A size that would take too long is left out, and all are run again while that is within the budget.
-    Where the clock stands still, the default holds.
+    Where none of SLOPE_ROWS or more was in time, rows cost what they do by default, told in single passes. Where the
+    clock stands still, the default holds.
     """
     start, times = clock(), PassTimes()
     seconds: dict[int, float] = {}
@@ -123,7 +129,7 @@ def measured(
             times = PassTimes(seconds)
     while clock() - start + sum(seconds.values()) <= budget_s:
         seconds = {num_rows: min(least, _timed(run, num_rows, clock)) for num_rows, least in seconds.items()}
-    return PassTimes(on_grid(seconds))
+    return PassTimes(on_grid(seconds) if max(seconds) >= SLOPE_ROWS else {1: seconds[1]})
 
 
 def least_seconds(run: Callable[[int], object], num_rows: int, clock: Callable[[], float]) -> float:

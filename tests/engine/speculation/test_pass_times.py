@@ -129,6 +129,14 @@ def test_on_a_slow_machine_few_sizes_are_measured() -> None:
     assert times(64) == pytest.approx(3 * rounded_line((1, 64))[64])
 
 
+def test_two_sizes_next_to_one_another_tell_nothing_about_many_rows() -> None:
+    """A second row may cost as much as the first, most of all beside other work; the sixteenth never does."""
+    clock = Clock(speed=15.0, load={2: [0.3, 0.3]})
+    times = measured(clock.run, clock)
+    assert set(clock.ran) == {1, 2}
+    assert relative(times) == pytest.approx(relative(PassTimes()))
+
+
 def test_no_more_rows_are_run_than_there_is_room_for_and_a_clock_that_stands_still_tells_nothing() -> None:
     clock = Clock()
     measured(clock.run, clock, most=20)
