@@ -1,0 +1,101 @@
+"""`hunk mcp`: the MCP server, for agents that read and edit the files of one folder."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from agent_runtime.cli.listening import listen, url_of
+from agent_runtime.cli.models import INTERRUPTED
+from agent_runtime.cli.setting_options import takes
+from agent_runtime.errors import BadRequest
+from agent_runtime.models.progress import LineProgress
+from agent_runtime.reusing import mode_of
+from agent_runtime.settings.choosing import Chosen
+from agent_runtime.settings.loading import model_settings, service_options
+
+if TYPE_CHECKING:
+    from agent_runtime.mcp.places import Place
+    from agent_runtime.merger import Merger
+
+HTTP_PORT = 8312
+
+
+@takes("mcp")
+def mcp_command(
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve streamable HTTP at /mcp, instead of standard input and output.")
+    ] = False,
+    host: Annotated[str, typer.Option("--host", help="With --http: the address, of this machine only.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="With --http: 0 takes a free one.")] = HTTP_PORT,
+    workspace: Annotated[
+        str | None, typer.Option("--workspace", metavar="NAME", help="Of the service of --url, without --root.")
+    ] = None,
+    *,
+    chosen: Chosen,
+) -> None:
+    """Let agents read and edit files through the Model Context Protocol: edit_file, read_file, workspace_status.
+
+    With --root the files are in that folder, and merged here or, with --url, by a service; with --url alone they are in
+    a workspace of the service. An agent starts it itself and talks to it over standard input and output; with --http it
+    listens until Ctrl-C.
+    """
+    from agent_runtime.http.server import leave
+    from agent_runtime.mcp.serving import check_loopback, serve_http, serve_stdio  # takes a second to import
+    from agent_runtime.mcp.tools import build_server
+
+    console = Console(stderr=True, highlight=False)
+    if http:
+        check_loopback(host)
+    place = _place(chosen, workspace, LineProgress(console))
+    server = build_server(place)
+    code = 0
+    try:
+        if http:
+            with listen(host, port) as listener:
+                LineProgress(console).say(f"listening on {url_of(listener)}/mcp")
+                serve_http(server, listener)
+        else:
+            serve_stdio(server)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    finally:
+        place.close()
+    leave(code)
+
+
+def _place(chosen: Chosen, workspace: str | None, progress: LineProgress) -> Place:
+    settings = chosen.values
+    mode_of(settings.reuse, "exact")
+    if settings.root is None and not settings.url:
+        raise BadRequest("name the folder with --root DIR, or a service that has one with --url URL", field="root")
+    if workspace is not None and (settings.root is not None or not settings.url):
+        raise BadRequest("--workspace is of the service of --url, without --root", field="workspace")
+    from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here, merging_there
+    from agent_runtime.types import Options
+
+    # A service is left its own way where nobody asked on the command line.
+    options = Options(reuse=settings.reuse if "reuse" in chosen.flags() or not settings.url else None)
+    models = model_settings(os.environ, chosen)
+    journals = models.cache_dir / "journals"
+    if settings.url:
+        from agent_runtime.client import Client
+        from agent_runtime.mcp.service import ServicePlace
+        from agent_runtime.workspaces import DEFAULT
+
+        client = Client(settings.url, token=settings.token)
+        if settings.root is None:
+            return ServicePlace(client, settings.url, workspace or DEFAULT, options=options)
+        return FolderPlace(settings.root, merging_there(client, settings.url), options=options, journals=journals)
+
+    def load() -> Merger:
+        from agent_runtime.wiring import open_merger
+
+        return open_merger(settings.model, models, service_options(settings), progress)
+
+    assert settings.root is not None
+    model = LazyModel(settings.model, load)
+    return FolderPlace(settings.root, merging_here(model), options=options, journals=journals)

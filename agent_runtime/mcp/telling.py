@@ -1,0 +1,182 @@
+"""What an agent is told: of a merge, and of a fault with what to do about it; as text, and as values."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from mcp_types import CallToolResult, TextContent
+from pydantic import BaseModel, Field
+
+from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable, Stale
+from agent_runtime.mcp.places import FileText, PlaceStatus
+from agent_runtime.shapes import problem_of
+from agent_runtime.types import ApplyResult, Certainty, FileResult, Method, Reason, Status
+
+MAX_REASONS = 5
+
+MAX_READ_CHARACTERS = 200_000
+"""Of one answer; a model that reads more than that at once has little room left."""
+
+
+class CheckAnswer(BaseModel):
+    """One check of the merged text."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class EditAnswer(BaseModel):
+    """What became of an edit."""
+
+    path: str
+    status: Status = Field(description="`rejected`: a check failed, and nothing is written; `noop`: nothing to do.")
+    written: bool
+    diff: str
+    method: Method = Field(description="`deterministic`: by rule; `model`: a model wrote it.")
+    rung: str
+    certainty: Certainty
+    candidates: int = Field(description="How many places or readings came into question.")
+    checks: list[CheckAnswer]
+    sha256_before: str
+    sha256: str = Field(description="Of the file now, to be given as `expected_sha256` of the next edit.")
+    milliseconds: float
+
+
+class ReadAnswer(BaseModel):
+    """One file, or some lines of it."""
+
+    path: str
+    text: str
+    first_line: int
+    last_line: int
+    num_lines: int = Field(description="Of the whole file.")
+    truncated: bool = Field(description="There is more than fits one answer: ask for the next lines.")
+    encoding: str
+    sha256: str = Field(description="Of the whole file, to be given as `expected_sha256` of an edit.")
+
+
+class StatusAnswer(BaseModel):
+    """The place of the files, and who merges."""
+
+    version: str
+    root: str | None = Field(description="The folder, where it is on this machine.")
+    url: str | None = Field(description="The service that merges, where it is not this process.")
+    workspace: str | None = Field(description="Of the service, where it has the files.")
+    model: str | None
+    model_state: str
+    details: dict[str, Any]
+
+
+def of_edit(result: ApplyResult, *, written: bool) -> CallToolResult:
+    """An edit that was merged, or need not be, or was rejected by a check: an error then, so that it is not missed."""
+    file = result.file
+    written = written and result.status == "merged"
+    now = file.sha256_after if written or file.status == "noop" else file.sha256_before
+    answer = EditAnswer(
+        path=file.path,
+        status=file.status,
+        written=written,
+        diff=file.diff,
+        method=file.method,
+        rung=file.rung,
+        certainty=file.certainty,
+        candidates=file.candidates,
+        checks=[CheckAnswer(name=check.name, ok=check.ok, detail=check.detail) for check in file.checks],
+        sha256_before=file.sha256_before,
+        sha256=now,
+        milliseconds=round(result.timings.get("total_ms", 0.0), 3),
+    )
+    texts = [_headline(file, written=written), *_failed_checks(file), f"sha256: {now}"]
+    if file.diff:
+        texts += ["", file.diff.rstrip("\n")]
+    return CallToolResult(
+        content=[_text("\n".join(texts))],
+        structured_content=answer.model_dump(mode="json"),
+        is_error=file.status == "rejected",
+    )
+
+
+def of_fault(fault: HunkError) -> CallToolResult:
+    """A fault: what is wrong, the nearest miss, what to send instead; and the problem as HTTP would have it."""
+    texts = [str(fault)]
+    if isinstance(fault, Stale):
+        texts.append(f"its sha256 is now {fault.current_sha256}")
+    if isinstance(fault, EditRefused | ModelUnavailable):
+        if isinstance(fault, ModelUnavailable) and fault.reasons:
+            texts.append("A model is needed because no rule decides this edit; one that matches exactly needs none.")
+        for reason in fault.reasons[:MAX_REASONS]:
+            texts += _reason(reason, told=str(fault))
+    return CallToolResult(content=[_text("\n".join(texts))], structured_content=problem_of(fault), is_error=True)
+
+
+def of_read(file: FileText, start_line: int | None, end_line: int | None) -> CallToolResult:
+    """The lines asked for, from 1, both ends included, as far as they fit."""
+    lines = file.text.split("\n")
+    if lines[-1] == "":
+        lines.pop()  # what ends with a newline has no line behind it
+    first = max(1, start_line or 1)
+    asked = lines[first - 1 : end_line]
+    shown: list[str] = []
+    room = MAX_READ_CHARACTERS
+    for line in asked:
+        room -= len(line) + 1
+        if room < 0 and shown:
+            break
+        shown.append(line[:MAX_READ_CHARACTERS])
+    last = first + len(shown) - 1
+    text = "\n".join(shown)
+    if shown and (last < len(lines) or file.text.endswith("\n")):
+        text += "\n"
+    answer = ReadAnswer(
+        path=file.path,
+        text=text,
+        first_line=first,
+        last_line=last,
+        num_lines=len(lines),
+        truncated=len(shown) < len(asked) or any(len(line) > MAX_READ_CHARACTERS for line in asked),
+        encoding=file.encoding,
+        sha256=file.sha256,
+    )
+    where = f"lines {first} to {last} of {len(lines)}" if shown else f"no lines: the file has {len(lines)}"
+    more = f"; ask again with start_line {last + 1}" if answer.truncated else ""
+    about = f"{file.path}: {where}{more}; sha256: {file.sha256}"
+    return CallToolResult(content=[_text(text), _text(about)], structured_content=answer.model_dump(mode="json"))
+
+
+def of_status(status: PlaceStatus) -> CallToolResult:
+    """Where the files are and who merges."""
+    answer = StatusAnswer(version=version("hunk"), **asdict(status))
+    told = [f"{name}: {value}" for name, value in answer.model_dump().items() if value not in (None, {})]
+    return CallToolResult(content=[_text("\n".join(told))], structured_content=answer.model_dump(mode="json"))
+
+
+def _headline(file: FileResult, *, written: bool) -> str:
+    if file.status == "noop":
+        return f"{file.path}: nothing to do: {file.checks[0].detail}"
+    if file.status == "rejected":
+        return f"{file.path}: rejected by a check; nothing was written"
+    by = f"by rule ({file.rung})" if file.method == "deterministic" else "by the model"
+    certainty = {"certain": "certain", "scored": "chosen among readings", "model": "checked"}[file.certainty]
+    return f"{file.path}: merged {by}, {certainty}; {'written' if written else 'not written (dry_run)'}"
+
+
+def _failed_checks(file: FileResult) -> list[str]:
+    return [f"{check.name}: {check.detail}" for check in file.checks if not check.ok]
+
+
+def _reason(reason: Reason, *, told: str) -> list[str]:
+    texts = [] if reason.reason in told else [reason.reason]
+    if reason.nearest:
+        texts += ["", reason.nearest]
+    for number, reading in enumerate(reason.candidates, 1):
+        texts += ["", f"reading {number}: {reading.why}", reading.diff]
+    if reason.suggestion:
+        texts += ["", reason.suggestion]
+    return texts
+
+
+def _text(text: str) -> TextContent:
+    return TextContent(type="text", text=text)

@@ -1,0 +1,143 @@
+"""The tools: read a file, edit a file, ask about the place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from typing import Annotated, TypeVar
+
+import anyio
+from anyio.to_thread import run_sync
+from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import CallToolResult, ToolAnnotations
+from pydantic import Field, StringConstraints
+
+from agent_runtime.errors import HunkError
+from agent_runtime.http.leaving import Departure
+from agent_runtime.mcp import telling
+from agent_runtime.mcp.places import Edit, Place
+from agent_runtime.mcp.telling import EditAnswer, ReadAnswer, StatusAnswer
+
+INSTRUCTIONS = (
+    "Edits files of one folder. Send edit_file only what changes: it finds the place, merges, checks the result and "
+    "writes it, or refuses with the nearest place and what to send instead; then mend the edit and call it again. It "
+    "never guesses: an edit that fits two places is refused. Give the sha256 that read_file or edit_file told as "
+    "expected_sha256, so that a file that somebody changed meanwhile is not overwritten. Paths are relative to the "
+    "folder that workspace_status names."
+)
+
+EDIT = (
+    "What changes, in one of these forms: SEARCH/REPLACE blocks (<<<<<<< SEARCH, the old lines, =======, the new "
+    "lines, >>>>>>> REPLACE), which are certain and quick; a unified diff; a V4A patch; the changed parts "
+    "of the file with a comment such as `// ... existing code ...` for what stays; or the whole file."
+)
+
+REPORT_EVERY_SECONDS = 1.0
+
+Path = Annotated[str, Field(description="The file, relative to the folder, or absolute and inside it.")]
+Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+Line = Annotated[int, Field(ge=1)]
+Result = TypeVar("Result")
+
+
+def build_server(place: Place) -> MCPServer:
+    """The server, with its tools, for one place."""
+    server = MCPServer(
+        "hunk",
+        title="Hunk",
+        instructions=INSTRUCTIONS,
+        version=version("hunk"),
+        log_level="WARNING",
+        warn_on_duplicate_tools=True,
+    )
+
+    @server.tool(
+        description="Merge an edit into a file and write it, if it is sure and passes all checks.",
+        annotations=ToolAnnotations(
+            title="Edit a file",
+            read_only_hint=False,
+            destructive_hint=True,
+            idempotent_hint=True,
+            open_world_hint=False,
+        ),
+    )
+    async def edit_file(
+        context: Context,
+        path: Path,
+        instruction: Annotated[str, Field(description="What the edit is for, in one sentence.")],
+        edit: Annotated[str, Field(description=EDIT)],
+        expected_sha256: Annotated[
+            Sha256 | None, Field(description="Of the file as it was read; another one is refused as stale.")
+        ] = None,
+        dry_run: Annotated[bool, Field(description="Show the diff and write nothing.")] = False,
+    ) -> Annotated[CallToolResult, EditAnswer]:
+        asked = Edit(path=path, edit=edit, instruction=instruction, expected_sha256=expected_sha256, write=not dry_run)
+        call = _Call()
+        outcome = await call.followed(context, partial(_caught, place.edit, asked, call))
+        if isinstance(outcome, HunkError):
+            return telling.of_fault(outcome)
+        return telling.of_edit(outcome, written=asked.write)
+
+    @server.tool(
+        description="Read a file, or some lines of it, with the sha256 that an edit of it can be held to.",
+        annotations=ToolAnnotations(title="Read a file", read_only_hint=True, open_world_hint=False),
+    )
+    async def read_file(
+        path: Path,
+        start_line: Annotated[Line | None, Field(description="The first line, from 1.")] = None,
+        end_line: Annotated[Line | None, Field(description="The last line.")] = None,
+    ) -> Annotated[CallToolResult, ReadAnswer]:
+        outcome = await run_sync(_caught, place.read, path)
+        if isinstance(outcome, HunkError):
+            return telling.of_fault(outcome)
+        return telling.of_read(outcome, start_line, end_line)
+
+    @server.tool(
+        description="Tell which folder the files are in, which model merges what no rule decides, and its state.",
+        annotations=ToolAnnotations(title="Ask about the workspace", read_only_hint=True, open_world_hint=False),
+    )
+    async def workspace_status() -> Annotated[CallToolResult, StatusAnswer]:
+        outcome = await run_sync(_caught, place.status)
+        return telling.of_fault(outcome) if isinstance(outcome, HunkError) else telling.of_status(outcome)
+
+    return server
+
+
+class _Call(Departure):
+    """One edit under way: tells the client how far it is, and ends when the client gives it up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._num_tokens = 0
+
+    def wrote(self, num_tokens: int) -> None:
+        """Remembered until the next report."""
+        self._num_tokens = num_tokens
+
+    async def followed(self, context: Context, work: Callable[[], Result]) -> Result:
+        """Do the work in a thread."""
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._report, context)
+                result = await run_sync(work, abandon_on_cancel=True)
+                group.cancel_scope.cancel()
+        finally:
+            self.happen()
+        return result
+
+    async def _report(self, context: Context) -> None:
+        started = time.monotonic()
+        while True:
+            await anyio.sleep(REPORT_EVERY_SECONDS)
+            written = f"{self._num_tokens} tokens written" if self._num_tokens else "the model is asked"
+            await context.report_progress(round(time.monotonic() - started, 1), None, written)
+
+
+def _caught(work: Callable[..., Result], *arguments: object) -> Result | HunkError:
+    """What the work gives, or the fault that it ends with."""
+    try:
+        return work(*arguments)
+    except HunkError as fault:
+        return fault
