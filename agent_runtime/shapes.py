@@ -73,10 +73,11 @@ def result_from_json(answer: Mapping[str, Any]) -> ApplyResult:
     trace = answer.get("trace")
     traced = None if trace is None else tuple(_trace_from_json(each) for each in trace)
     written = bool(answer.get("written", False))
-    return ApplyResult(files, _usage_from_json(answer["usage"]), dict(answer["timings"]), traced, written)
+    return ApplyResult(files, usage_from_json(answer["usage"]), dict(answer["timings"]), traced, written)
 
 
-def _usage_from_json(usage: Mapping[str, Any]) -> Usage:
+def usage_from_json(usage: Mapping[str, Any]) -> Usage:
+    """The `usage` of an answer."""
     by_source = {
         source: SourceUsage(**_known(SourceUsage, each)) for source, each in usage.get("by_source", {}).items()
     }

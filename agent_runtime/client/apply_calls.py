@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,16 +63,35 @@ def apply_patch_call(request: PatchRequest, read: Reader, *, model: str | None =
     return Call("POST", "/apply", result_from_json, body, changes_nothing=True, works=True)
 
 
-def batch_call(requests: Sequence[EditRequest], *, model: str | None = None) -> Call[BatchItem]:
+MAX_BATCH = 256
+"""The most edits of one call; more are sent as several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some of the edits of a batch: the call, and how many lines answer it."""
+
+    call: Call[BatchItem]
+    num_requests: int
+
+
+def batches(requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False) -> list[Batch]:
     """Many edits, each for itself; the answers come a line each as they finish."""
-    bodies = [body_of(request) | {"model": model} for request in requests]
-    return Call("POST", "/apply/batch", batch_item_from_json, {"requests": bodies}, works=True)
+    bodies = [body_of(request) | {"model": model} | (_written() if write else {}) for request in requests]
+    return [_batch(bodies[first : first + MAX_BATCH], first) for first in range(0, len(bodies), MAX_BATCH)]
 
 
-def batch_item_from_json(line: Mapping[str, Any]) -> BatchItem:
-    """One line of the answer to a batch."""
-    problem = line.get("problem")
-    return BatchItem(int(line["index"]), fault_of(problem) if problem else result_from_json(line["result"]))
+def _batch(bodies: list[dict[str, Any]], first: int) -> Batch:
+    def item(line: Mapping[str, Any]) -> BatchItem:
+        problem = line.get("problem")
+        outcome = fault_of(problem) if problem else result_from_json(line["result"])
+        return BatchItem(first + int(line["index"]), outcome)
+
+    return Batch(Call("POST", "/apply/batch", item, {"requests": bodies}, works=True), len(bodies))
+
+
+def _written() -> dict[str, Any]:
+    return {"write": True, "idempotency_key": str(uuid.uuid4())}
 
 
 def body_of(request: EditRequest) -> dict[str, Any]:

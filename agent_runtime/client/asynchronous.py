@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,15 +14,18 @@ from httpx_sse import EventSource
 
 from agent_runtime.client import service_calls
 from agent_runtime.client.answers import EVENTS, LINES, checked, is_stream, value_in
-from agent_runtime.client.apply_calls import BatchItem, EditRequest, apply_call, apply_patch_call, batch_call
+from agent_runtime.client.apply_calls import Batch, BatchItem, EditRequest, apply_call, apply_patch_call, batches
 from agent_runtime.client.call import Call, Value
 from agent_runtime.client.events import Phase, Tokens
 from agent_runtime.client.service_calls import ModelEntry
+from agent_runtime.client.session_calls import begin_call
+from agent_runtime.client.sessions import AsyncSession
 from agent_runtime.client.settings import ClientSettings, Retries, Timeouts
 from agent_runtime.client.streams import AsyncItems, AsyncStream, EventReader, Final, LineReader
 from agent_runtime.client.wire import FAILURES, Wire
+from agent_runtime.client.workspaces import AsyncClientWorkspaces
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.types import ApplyResult, PatchRequest, Reader
+from agent_runtime.types import ApplyResult, PatchRequest, Reader, ReuseName
 
 Own = TypeVar("Own", bound="AsyncClient")
 
@@ -77,18 +80,21 @@ class AsyncClient:
         idempotency_key: str | None = None,
     ) -> AsyncStream[ApplyResult]:
         """As `Client.stream`."""
-        call = apply_call(request, model=model, write=write, stream=True, idempotency_key=idempotency_key)
-        events = self._events(call)
-        return AsyncStream(events)
+
+        async def make() -> Call[ApplyResult]:
+            return apply_call(request, model=model, write=write, stream=True, idempotency_key=idempotency_key)
+
+        return self._follow(make)
 
     async def apply_patch(self, request: PatchRequest, read: Reader, *, model: str | None = None) -> ApplyResult:
         """As `Client.apply_patch`; `read` is called in this thread."""
         return await self._send(apply_patch_call(request, read, model=model))
 
-    def apply_batch(self, requests: Iterable[EditRequest], *, model: str | None = None) -> AsyncItems[BatchItem]:
+    def apply_batch(
+        self, requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False
+    ) -> AsyncItems[BatchItem]:
         """As `Client.apply_batch`."""
-        requests = list(requests)
-        return AsyncItems(self._batch(batch_call(requests, model=model), len(requests)))
+        return AsyncItems(self._batches(batches(requests, model=model, write=write)))
 
     async def models(self) -> tuple[ModelEntry, ...]:
         """As `Client.models`."""
@@ -109,6 +115,17 @@ class AsyncClient:
         except ModelUnavailable:
             return False
 
+    @property
+    def workspaces(self) -> AsyncClientWorkspaces:
+        """As `Client.workspaces`."""
+        return AsyncClientWorkspaces(self._send)
+
+    def session(
+        self, *, workspace: str | None = None, reuse: ReuseName | None = None, preamble: str | None = None
+    ) -> AsyncSession:
+        """As `Client.session`."""
+        return AsyncSession(self._send, self._follow, begin_call(workspace, reuse, preamble))
+
     async def _send(self, call: Call[Value]) -> Value:
         return value_in(call, await self._answer(call), self._wire.base_url)
 
@@ -127,7 +144,12 @@ class AsyncClient:
                 return response
             await anyio.sleep(wait_s)
 
-    async def _events(self, call: Call[Final]) -> AsyncGenerator[Phase | Tokens | Final, None]:
+    def _follow(self, make: Callable[[], Awaitable[Call[Final]]]) -> AsyncStream[Final]:
+        events = self._events(make)
+        return AsyncStream(events)
+
+    async def _events(self, make: Callable[[], Awaitable[Call[Final]]]) -> AsyncGenerator[Phase | Tokens | Final, None]:
+        call = await make()
         async with aclosing(await self._answer(call, EVENTS)) as response:
             with self._wire.translated(call):
                 reader = EventReader(call.read, self._wire.base_url)
@@ -140,11 +162,13 @@ class AsyncClient:
                             return
                 reader.check_ended()
 
-    async def _batch(self, call: Call[BatchItem], num_requests: int) -> AsyncGenerator[BatchItem, None]:
-        async with aclosing(await self._answer(call, LINES)) as response:
-            with self._wire.translated(call):
-                reader = LineReader(call.read, num_requests, self._wire.base_url)
-                async for data in checked(response, LINES, self._wire.base_url).aiter_bytes():
-                    for item in reader.items(data):
-                        yield item
-                reader.check_ended()
+    async def _batches(self, batches: list[Batch]) -> AsyncGenerator[BatchItem, None]:
+        for batch in batches:
+            call = batch.call
+            async with aclosing(await self._answer(call, LINES)) as response:
+                with self._wire.translated(call):
+                    reader = LineReader(call.read, batch.num_requests, self._wire.base_url)
+                    async for data in checked(response, LINES, self._wire.base_url).aiter_bytes():
+                        for item in reader.items(data):
+                            yield item
+                    reader.check_ended()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,15 +14,18 @@ from httpx_sse import EventSource
 
 from agent_runtime.client import service_calls
 from agent_runtime.client.answers import EVENTS, LINES, checked, is_stream, value_in
-from agent_runtime.client.apply_calls import BatchItem, EditRequest, apply_call, apply_patch_call, batch_call
+from agent_runtime.client.apply_calls import Batch, BatchItem, EditRequest, apply_call, apply_patch_call, batches
 from agent_runtime.client.call import Call, Value
 from agent_runtime.client.events import Phase, Tokens
 from agent_runtime.client.service_calls import ModelEntry
+from agent_runtime.client.session_calls import begin_call
+from agent_runtime.client.sessions import Session
 from agent_runtime.client.settings import ClientSettings, Retries, Timeouts
 from agent_runtime.client.streams import EventReader, Final, Items, LineReader, Stream
 from agent_runtime.client.wire import FAILURES, Wire
+from agent_runtime.client.workspaces import ClientWorkspaces
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.types import ApplyResult, PatchRequest, Reader
+from agent_runtime.types import ApplyResult, PatchRequest, Reader, ReuseName
 
 Own = TypeVar("Own", bound="Client")
 
@@ -90,8 +93,7 @@ class Client:
     ) -> Stream[ApplyResult]:
         """As `apply`: phases and tokens while it is merged, and the ApplyResult as the last. Closing ends the work."""
         call = apply_call(request, model=model, write=write, stream=True, idempotency_key=idempotency_key)
-        events = self._events(call)
-        return Stream(events)
+        return self._follow(lambda: call)
 
     def apply_patch(self, request: PatchRequest, read: Reader, *, model: str | None = None) -> ApplyResult:
         """Have an edit merged into the files that it names, all or none; `read` gives their texts, which travel along.
@@ -100,10 +102,11 @@ class Client:
         """
         return self._send(apply_patch_call(request, read, model=model))
 
-    def apply_batch(self, requests: Iterable[EditRequest], *, model: str | None = None) -> Items[BatchItem]:
-        """Have many edits merged, each for itself; what became of them comes as they finish. Closing ends the rest."""
-        requests = list(requests)
-        return Items(self._batch(batch_call(requests, model=model), len(requests)))
+    def apply_batch(
+        self, requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False
+    ) -> Items[BatchItem]:
+        """Have many edits merged, each for itself; what became of each comes as it finishes. Closing ends the rest."""
+        return Items(self._batches(batches(requests, model=model, write=write)))
 
     def models(self) -> tuple[ModelEntry, ...]:
         """The models that the service runs."""
@@ -128,6 +131,21 @@ class Client:
         """All attempts at one call."""
         return value_in(call, self._answer(call), self._wire.base_url)
 
+    @property
+    def workspaces(self) -> ClientWorkspaces:
+        """The folders that the service may read and write."""
+        return ClientWorkspaces(self._send)
+
+    def session(
+        self, *, workspace: str | None = None, reuse: ReuseName | None = None, preamble: str | None = None
+    ) -> Session:
+        """A conversation with the model about files of a workspace, or about texts; it begins with its first call.
+
+        reuse: how its prompts follow changes of files (docs/reuse.md); None: as suits the model best. preamble: what
+        the model is told before anything else.
+        """
+        return Session(self._send, self._follow, begin_call(workspace, reuse, preamble))
+
     def _answer(self, call: Call[Any], accept: str = "") -> httpx.Response:
         """The answer that holds: read whole, or where `accept` names a type that is read as it comes, not yet."""
         attempts = self._wire.attempts(call)
@@ -144,7 +162,13 @@ class Client:
                 return response
             time.sleep(wait_s)
 
-    def _events(self, call: Call[Final]) -> Generator[Phase | Tokens | Final, None, None]:
+    def _follow(self, make: Callable[[], Call[Final]]) -> Stream[Final]:
+        """What the answer to a call is made of; the call is made when the first is asked for."""
+        events = self._events(make)
+        return Stream(events)
+
+    def _events(self, make: Callable[[], Call[Final]]) -> Generator[Phase | Tokens | Final, None, None]:
+        call = make()
         with closing(self._answer(call, EVENTS)) as response, self._wire.translated(call):
             reader = EventReader(call.read, self._wire.base_url)
             for sent in EventSource(checked(response, EVENTS, self._wire.base_url)).iter_sse():
@@ -155,9 +179,11 @@ class Client:
                     return
             reader.check_ended()
 
-    def _batch(self, call: Call[BatchItem], num_requests: int) -> Generator[BatchItem, None, None]:
-        with closing(self._answer(call, LINES)) as response, self._wire.translated(call):
-            reader = LineReader(call.read, num_requests, self._wire.base_url)
-            for data in checked(response, LINES, self._wire.base_url).iter_bytes():
-                yield from reader.items(data)
-            reader.check_ended()
+    def _batches(self, batches: list[Batch]) -> Generator[BatchItem, None, None]:
+        for batch in batches:
+            call = batch.call
+            with closing(self._answer(call, LINES)) as response, self._wire.translated(call):
+                reader = LineReader(call.read, batch.num_requests, self._wire.base_url)
+                for data in checked(response, LINES, self._wire.base_url).iter_bytes():
+                    yield from reader.items(data)
+                reader.check_ended()
