@@ -228,6 +228,7 @@ class SessionBusy(Conflict):
     """The session works on another call; a conversation takes one after the other."""
 
     kind = "session-busy"
+    retry_after_s = 1.0
 
 
 class SnapshotGone(HunkError):
@@ -243,6 +244,7 @@ class NotIndexed(HunkError):
 
     http_status = 503
     kind = "not-indexed"
+    retry_after_s = 2.0
 
 
 class Stale(HunkError):

@@ -14,6 +14,7 @@ from agent_runtime.limiting import Tenants, Turns
 from agent_runtime.metering import Metering
 from agent_runtime.model_slot import ModelSlot
 from agent_runtime.observing import Observer
+from agent_runtime.sessions import Sessions
 from agent_runtime.workspaces import Workspaces
 
 MAX_APPLIES = 1024
@@ -33,6 +34,7 @@ class Service:
     workspaces: Workspaces = field(default_factory=Workspaces)
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(MAX_APPLIES))
     answers: KeptAnswers = field(default_factory=KeptAnswers)
+    sessions: Sessions = field(default_factory=Sessions)
     metering: Metering = field(default_factory=Metering)
     tenants: Tenants = field(default_factory=Tenants)
     turns: Turns = field(default_factory=Turns)

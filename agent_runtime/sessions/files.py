@@ -50,7 +50,8 @@ class SessionFiles:
     ) -> list[ReadFile]:
         """Take files out of the context, and put files of the workspace and texts into it: all or none.
 
-        Those to be forgotten that are not in it are passed over. Raises what `Workspace.read` raises, BadFile where one is no text, TooLarge where they are too many.
+        Those to be forgotten that are not in it are passed over. Raises what `Workspace.read` raises, BadFile where one
+        is no text, TooLarge where they are too many.
         """
         given = {_plain(path): _encoded(text, path) for path, text in texts.items()}
         data = {path: self._from_workspace(path) for path in map(_plain, paths)} | given

@@ -98,8 +98,8 @@ class Session:
     ) -> list[ReadFile]:
         """Put files of the workspace, and texts under paths of their own, into the context, and take some out of it.
 
-        All or none. Says of each that was put in whether it is new, or has changed since it was last read or asked about. Raises FileMissing,
-        OutsideRoot, BadFile where one is no text, TooLarge where they are too many.
+        All or none. Says of each that was put in whether it is new, or has changed since it was last read or asked
+        about. Raises FileMissing, OutsideRoot, BadFile where one is no text, TooLarge where they are too many.
         """
         with self._working():
             return self._files.read(paths, texts or {}, forget=forget, with_text=with_text)
