@@ -21,7 +21,7 @@ def check_loopback(host: str) -> None:
 def _is_loopback(host: str) -> bool:
     """Whether all addresses of a name are; one that has none cannot be listened on anyway."""
     try:
-        found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
         return True
     return all(ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)

@@ -24,7 +24,7 @@ MAX_FILE_BYTES = 4 << 20
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME.pattern}$")]
 Hex = Annotated[str, StringConstraints(pattern="^[0-9a-f]+$")]
 
-_log = logging.getLogger(__name__)
+LOG = logging.getLogger("hunk.tokens")
 
 
 class _Token(BaseModel):
@@ -139,7 +139,7 @@ class LiveTokens:
         try:
             return self._file.read()
         except TokensUnreadable as fault:
-            _log.error("nobody is let in: %s", fault)
+            LOG.error("nobody is let in: %s", fault)
             return None
 
 

@@ -14,8 +14,10 @@ from agent_runtime.cli.apply import apply_command
 from agent_runtime.cli.bench import bench_command
 from agent_runtime.cli.config import config
 from agent_runtime.cli.doctor import doctor_command
+from agent_runtime.cli.mcp import mcp_command
 from agent_runtime.cli.models import models
 from agent_runtime.cli.serve import serve_command
+from agent_runtime.cli.token import tokens
 from agent_runtime.cli.watch import watch_command
 from agent_runtime.errors import HunkError
 from agent_runtime.process import settle
@@ -36,9 +38,11 @@ app = typer.Typer(
 )
 app.add_typer(models)
 app.add_typer(config)
+app.add_typer(tokens)
 app.command("apply")(apply_command)
 app.command("bench", context_settings={"allow_interspersed_args": False})(bench_command)
 app.command("doctor")(doctor_command)
+app.command("mcp")(mcp_command)
 app.command("serve")(serve_command)
 app.command("watch")(watch_command)
 

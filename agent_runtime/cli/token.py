@@ -1,0 +1,149 @@
+"""`hunk token new | list | revoke`: who may use a service."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import platformdirs
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from agent_runtime.cli.faults import faults_as_json
+from agent_runtime.errors import BadRequest
+from agent_runtime.principal import ALL_SCOPES, AccessScope
+from agent_runtime.settings import choose
+from agent_runtime.tokens import NAME, AccessToken, TokenSet, new_token
+
+if TYPE_CHECKING:
+    from agent_runtime.token_file import TokenFile
+
+tokens = typer.Typer(name="token", help="Make, list and revoke the tokens of a service.", no_args_is_help=True)
+
+FILE = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", metavar="FILE", help="The token file. [the setting `tokens`, else tokens.json beside config.toml]"
+    ),
+]
+JSON = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+
+
+@tokens.command("new")
+@faults_as_json
+def new_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the token is called: who or what it is for.")],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scope", help="What it may do: apply, read or admin; may be given several times. [apply and read]"
+        ),
+    ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option("--tenant", help="Tokens of one tenant share workspaces, sessions and cache. [NAME]"),
+    ] = None,
+    days: Annotated[float | None, typer.Option("--days", min=0.0, help="How long it holds. [for ever]")] = None,
+    file: FILE = None,
+    as_json: JSON = False,
+) -> None:
+    """Make a token and show it, once: only its hash is kept."""
+    _check_name(name, "name")
+    _check_name(tenant or name, "tenant")
+    scopes = _scopes(scope or ["apply", "read"])
+    now = datetime.now(UTC).replace(microsecond=0)
+    expires = None if days is None else now + timedelta(days=days)
+    made, text = new_token(name, tenant or name, scopes, now, expires)
+
+    def add(known: TokenSet) -> TokenSet:
+        if known.named(name) is not None:
+            raise BadRequest(
+                f"there is a token {name!r} already; choose another name, or revoke it first", field="name"
+            )
+        return known.with_token(made)
+
+    store = _file(file)
+    store.change(add)
+    if as_json:
+        typer.echo(json.dumps({**_row(made), "token": text, "file": str(store.path)}))
+        return
+    typer.echo(text)
+    typer.echo(f"kept as a hash in {store.path}: this is the only time that you see it", err=True)
+    typer.echo(f"the service takes it when it runs with --tokens {store.path}", err=True)
+
+
+@tokens.command("list")
+@faults_as_json
+def list_command(file: FILE = None, as_json: JSON = False) -> None:
+    """Which tokens there are, and what each may do."""
+    rows = [_row(token) for token in _file(file).read().tokens]
+    if as_json:
+        typer.echo(json.dumps({"tokens": rows}))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("name", "id", "tenant", "scopes", "created", "expires"):
+        table.add_column(heading, no_wrap=heading == "name")
+    for row in rows:
+        table.add_row(*(", ".join(row[key]) if key == "scopes" else row[key] or "never" for key in row))
+    Console(highlight=False).print(table)
+
+
+@tokens.command("revoke")
+@faults_as_json
+def revoke_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name or ID.")],
+    file: FILE = None,
+    as_json: JSON = False,
+) -> None:
+    """Have a service refuse a token from now on, one that runs too."""
+    revoked: list[AccessToken] = []
+
+    def remove(known: TokenSet) -> TokenSet:
+        found = known.named(name)
+        if found is None:
+            raise BadRequest(f"there is no token {name!r}; `hunk token list` lists them", field="name")
+        revoked.append(found)
+        return known.without(found)
+
+    _file(file).change(remove)
+    if as_json:
+        typer.echo(json.dumps({"revoked": _row(revoked[0])}))
+    else:
+        typer.echo(f"{revoked[0].name} ({revoked[0].id}) is revoked")
+
+
+def _file(given: Path | None) -> TokenFile:
+    from agent_runtime.token_file import TokenFile  # with pydantic, which `hunk --help` does not need
+
+    chosen = choose(os.environ)
+    usual = (chosen.file.path or platformdirs.user_config_path("hunk", appauthor=False) / "config.toml").parent
+    return TokenFile((given or chosen.values.tokens or usual / "tokens.json").expanduser().absolute())
+
+
+def _check_name(name: str, field: str) -> None:
+    if not NAME.fullmatch(name):
+        raise BadRequest(
+            f"{field} {name!r}: take up to 64 letters, digits, '.', '_' and '-', and begin with no sign", field=field
+        )
+
+
+def _scopes(names: list[str]) -> frozenset[AccessScope]:
+    unknown = [name for name in names if name not in ALL_SCOPES]
+    if unknown:
+        raise BadRequest(f"there is no scope {unknown[0]!r}; there are {', '.join(sorted(ALL_SCOPES))}", field="scope")
+    return frozenset(scope for scope in ALL_SCOPES if scope in names)
+
+
+def _row(token: AccessToken) -> dict[str, Any]:
+    return {
+        "name": token.name,
+        "id": token.id,
+        "tenant": token.tenant,
+        "scopes": sorted(token.scopes),
+        "created": token.created.isoformat(),
+        "expires": None if token.expires is None else token.expires.isoformat(),
+    }
