@@ -6,9 +6,9 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
-from anyio.to_thread import run_sync
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
 from agent_runtime.errors import HunkError, Unsupported
@@ -16,6 +16,7 @@ from agent_runtime.http.answer import Answer, answer_of_fault
 from agent_runtime.http.applying import apply_body
 from agent_runtime.http.leaving import Departure
 from agent_runtime.http.problems import fault_of_bug
+from agent_runtime.http.running import run_watched
 from agent_runtime.http.schema import EXAMPLES, ApplyBody, Text, fault_of_validation
 from agent_runtime.http.service import Service
 from agent_runtime.principal import Principal
@@ -100,8 +101,8 @@ class Batch:
             raise Unsupported("a batch is a stream already; leave 'stream' out", field="stream")
 
         async def work() -> Answer:
-            threads, watcher = self._service.threads, self._departure
-            return await run_sync(apply_body, self._service, self._principal, item, ROUTE, watcher, limiter=threads)
+            merge = partial(apply_body, self._service, self._principal, item, ROUTE)
+            return await run_watched(self._service, merge, self._departure)
 
         sent = json.dumps({name: value for name, value in request.items() if name != "id"}, sort_keys=True)
         return await self._service.answers.once(self._principal, item.idempotency_key, sent.encode(), work)

@@ -9,9 +9,11 @@ from typing import TypeVar
 from anyio.to_thread import run_sync
 from fastapi import Request
 
+from agent_runtime.current_request import current_round
 from agent_runtime.http.leaving import Departure
 from agent_runtime.http.service import Service
 from agent_runtime.merger import Watcher
+from agent_runtime.relay import Relay
 
 Result = TypeVar("Result")
 
@@ -21,7 +23,26 @@ async def run(service: Service, request: Request, work: Callable[[Watcher], Resu
     departure = Departure()
     watching = asyncio.create_task(departure.wait_for(request))
     try:
-        return await run_sync(work, departure, limiter=service.threads)
+        return await run_watched(service, work, departure)
     finally:  # also when the server shuts down
         watching.cancel()
         departure.happen()
+
+
+async def run_watched(service: Service, work: Callable[[Watcher], Result], watcher: Watcher) -> Result:
+    """Do the work in a thread, which has a place on the processor until it waits for the model."""
+    async with service.places.place(current_round()) as give_back:
+        return await run_sync(work, _Placed(watcher, give_back), limiter=service.threads)
+
+
+class _Placed(Relay):
+    """Gives the place to the next when the model is asked."""
+
+    def __init__(self, watcher: Watcher, give_back: Callable[[], None]) -> None:
+        super().__init__(watcher)
+        self._give_back = give_back
+
+    def began(self, stop: Callable[[], None]) -> None:
+        """Give it back, and pass it on."""
+        self._give_back()
+        super().began(stop)

@@ -10,7 +10,7 @@ from opentelemetry.trace import TracerProvider
 from agent_runtime.apply import Applier
 from agent_runtime.http.draining import Drain
 from agent_runtime.http.idempotency import KeptAnswers
-from agent_runtime.limiting import Tenants, Turns
+from agent_runtime.limiting import Places, Tenants, Turns
 from agent_runtime.metering import Metering
 from agent_runtime.model_slot import ModelSlot
 from agent_runtime.observing import Observer
@@ -25,8 +25,8 @@ MAX_APPLIES = 1024
 class Service:
     """What one service is made of.
 
-    `threads` are those in which requests are worked on; `tenants` and `turns` say who may have how much of it, `drain`
-    whether it is ending. Spans of requests go to `traces`.
+    `threads` are those in which requests are worked on; `tenants`, `turns` and `places` say who may have how much of
+    it, `drain` whether it is ending. Spans of requests go to `traces`.
     """
 
     applier: Applier
@@ -38,6 +38,7 @@ class Service:
     metering: Metering = field(default_factory=Metering)
     tenants: Tenants = field(default_factory=Tenants)
     turns: Turns = field(default_factory=Turns)
+    places: Places = field(default_factory=Places)
     drain: Drain = field(default_factory=Drain)
     traces: TracerProvider | None = None
 

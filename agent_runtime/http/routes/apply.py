@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Request, Response
 
 from agent_runtime.errors import Unsupported
@@ -16,7 +15,7 @@ from agent_runtime.http.apply_stream import streamed
 from agent_runtime.http.applying import apply_body
 from agent_runtime.http.batch import Batch, BatchBody
 from agent_runtime.http.idempotency import IdempotencyKey
-from agent_runtime.http.running import run
+from agent_runtime.http.running import run, run_watched
 from agent_runtime.http.schema import ApplyBody
 from agent_runtime.http.service import Service
 from agent_runtime.http.streaming import Streamed
@@ -45,7 +44,7 @@ def apply_routes(service: Service) -> APIRouter:
         if body.stream:
 
             async def followed(watcher: Watcher) -> Answer:
-                return await once(partial(run_sync, work, watcher, limiter=service.threads))
+                return await once(partial(run_watched, service, work, watcher))
 
             return await streamed(request, followed)
         answer: Answer = await once(partial(run, service, request, work))

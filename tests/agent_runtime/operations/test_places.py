@@ -1,0 +1,95 @@
+"""Places on the processor: no more at once than there are, by round, and none is lost whoever leaves when."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from agent_runtime.limiting import Places
+from tests.agent_runtime.scripted import ScriptedMerger
+from tests.agent_runtime.serving import post, serving
+
+FILE = "a = 1\nb = 2\n"
+BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"
+
+
+def test_who_waits_is_let_in_by_round_and_then_by_arrival() -> None:
+    entered: list[str] = []
+
+    async def work(places: Places, name: str, number: int) -> None:
+        async with places.place(number):
+            entered.append(name)
+            await asyncio.sleep(0)
+
+    async def all_at_once() -> None:
+        places = Places(1)
+        await asyncio.gather(
+            *(work(places, *one) for one in [("first", 9), ("c", 3), ("a", 1), ("b", 1), ("d", 3), ("last", 7)])
+        )
+
+    asyncio.run(all_at_once())
+    assert entered == ["first", "a", "b", "c", "d", "last"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_never_more_than_there_are_and_all_are_free_again_whoever_leaves_when(seed: int) -> None:
+    rng = random.Random(seed)
+    num_inside, most = 0, 0
+
+    @contextmanager
+    def inside() -> Iterator[None]:
+        nonlocal num_inside, most
+        num_inside += 1
+        most = max(most, num_inside)
+        try:
+            yield
+        finally:
+            num_inside -= 1
+
+    async def work(places: Places) -> None:
+        async with places.place(rng.randrange(3)) as give_back:
+            early = rng.random() < 0.3
+            with inside():
+                for _ in range(rng.randrange(4)):
+                    await asyncio.sleep(0)
+            if early:
+                give_back()
+                give_back()  # twice is once
+                await asyncio.sleep(0.001)
+
+    async def crowd() -> None:
+        places = Places(3)
+        tasks = [asyncio.create_task(work(places)) for _ in range(60)]
+        for _ in range(30):
+            await asyncio.sleep(0)
+            rng.choice(tasks).cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0.01)
+        async with asyncio.timeout(1):  # all three can be had again
+            async with places.place(0), places.place(0), places.place(0):
+                pass
+
+    asyncio.run(crowd())
+    assert most == 3
+
+
+def test_edits_that_wait_for_the_model_hold_no_place() -> None:
+    hold = threading.Event()
+    merger = ScriptedMerger(FILE.replace("1", "3"), hold=hold)
+    answers: list[int] = []
+    body = {"original": FILE, "edit": BLOCK, "mode": "model"}
+    with serving(merger) as url:
+        threads = [threading.Thread(target=lambda: answers.append(post(url, body).status_code)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        by_rule = [post(url, {"original": FILE, "edit": BLOCK}).json()["method"] for _ in range(3)]
+        hold.set()
+        for thread in threads:
+            thread.join()
+    assert by_rule == ["deterministic"] * 3
+    assert answers == [200] * 6
