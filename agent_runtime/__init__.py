@@ -15,10 +15,12 @@ if TYPE_CHECKING:
         Client,
         Phase,
         Retries,
+        Session,
         Timeouts,
         Tokens,
         WorkspaceRequest,
     )
+    from agent_runtime.client.local import LocalClient
     from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 
 _HOME = {
@@ -30,8 +32,10 @@ _HOME = {
         "Retries",
         "Timeouts",
         "Tokens",
+        "Session",
         "WorkspaceRequest",
     ),
+    "agent_runtime.client.local": ("LocalClient",),
     "agent_runtime.types": ("ApplyRequest", "ApplyResult", "PatchRequest"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -42,9 +46,11 @@ __all__ = [
     "AsyncClient",
     "BatchItem",
     "Client",
+    "LocalClient",
     "PatchRequest",
     "Phase",
     "Retries",
+    "Session",
     "Timeouts",
     "Tokens",
     "WorkspaceRequest",

@@ -24,7 +24,11 @@ class ModelSlot:
         self._fault: HunkError | None = None
 
     def get(self) -> Merger:
-        """The model; raises ModelUnavailable while it loads, or what loading raised."""
+        """The model, for whoever needs it; raises ModelUnavailable while it loads, or what loading raised."""
+        return self.loaded()
+
+    def loaded(self) -> Merger:
+        """The model if it is there already; never waits, raises as `get` does."""
         if self._fault is not None:
             raise self._fault
         if self._merger is None:
@@ -61,7 +65,7 @@ class ModelSlot:
             try:
                 self.load()
             except Exception as error:  # noqa: BLE001 -- the outermost loop of this thread: nobody else would hear of it
-                self._fault = error if isinstance(error, HunkError) else _as_fault(self.name, error)
+                self._fault = error if isinstance(error, HunkError) else as_fault(self.name, error)
                 on_fault(self._fault)
             else:
                 on_loaded()
@@ -69,5 +73,6 @@ class ModelSlot:
         threading.Thread(target=work, name="load-model", daemon=True).start()
 
 
-def _as_fault(name: str, error: Exception) -> ModelUnavailable:
+def as_fault(name: str, error: Exception) -> ModelUnavailable:
+    """What loading raised that nobody foresaw."""
     return ModelUnavailable(f"model {name} cannot be loaded: {type(error).__name__}: {error}")

@@ -71,11 +71,12 @@ class _Exchange:
         self._timeout: float | None = request.extensions.get("timeout", {}).get("read")
         self._sent: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._has_started = False
+        self._is_read = False
         self._left: anyio.Event | None = None
 
     async def run(self, app: Starlette) -> None:
         """Have the application answer."""
-        self._left, self._is_read = anyio.Event(), False
+        self._left = anyio.Event()
         try:
             await app(self._scope(), self._receive, self._send)
         except Exception:  # noqa: BLE001 -- as a server does: what it answers is a problem, and the log has the rest

@@ -20,6 +20,6 @@ def health_routes(service: Service) -> APIRouter:
     async def readyz() -> dict[str, str]:
         """The model is loaded, and the service is not ending; else 503."""
         service.drain.check()
-        return {"status": "ready", "model": service.model.get().name}
+        return {"status": "ready", "model": service.model.loaded().name}
 
     return router
