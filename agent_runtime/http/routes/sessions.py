@@ -30,7 +30,7 @@ from agent_runtime.http.apply_docs import ApplyAnswer
 from agent_runtime.http.apply_stream import streamed
 from agent_runtime.http.idempotency import IdempotencyKey
 from agent_runtime.http.openapi import problems
-from agent_runtime.http.running import run
+from agent_runtime.http.running import run, run_watched
 from agent_runtime.http.service import Service
 from agent_runtime.http.session_bodies import AskBody, ReadBody, SessionApplyBody, SessionBody
 from agent_runtime.http.session_work import apply, ask, begin
@@ -114,7 +114,7 @@ def sessions_routes(service: Service) -> APIRouter:
         if stream:
 
             async def followed(watcher: Watcher) -> Answer:
-                return await once(partial(run_sync, work, watcher, limiter=service.threads))
+                return await once(partial(run_watched, service, work, watcher))
 
             return await streamed(request, followed)
         answer: Answer = await once(partial(run, service, request, work))
