@@ -10,12 +10,18 @@ export function costPanel(answer, recent) {
     "section",
     { class: "panel", "aria-labelledby": "cost-title" },
     el("h3", { id: "cost-title" }, "What it cost"),
-    usage.prompt ? tokenCost(usage, recent) : el("p", { class: "note" }, "No forward pass: a rule decided."),
+    usage.prompt ? tokenCost(usage, weighedIn(answer.trace), recent) : el("p", { class: "note" }, "No forward pass: a rule decided."),
     timings(answer.timings),
   );
 }
 
-function tokenCost(usage, recent) {
+/** Tokens of readings that the model was asked to weigh: it wrote none of them. */
+function weighedIn(trace) {
+  const runs = (trace ?? []).flatMap((answer) => answer.completion);
+  return runs.reduce((sum, run) => sum + (run.origin === "scored" ? run.tokens : 0), 0);
+}
+
+function tokenCost(usage, weighed, recent) {
   const drafted = usage.drafted ? ` Drafted ${count(usage.drafted)}, rejected ${count(usage.rejected)}.` : "";
   return el(
     "div",
@@ -31,7 +37,8 @@ function tokenCost(usage, recent) {
       el("p", { class: "note" }, reasons(usage.recomputed_by)),
       stack(`Answer: ${many(usage.completion, "token")}`, [
         ["copied", usage.accepted],
-        ["generated", usage.completion - usage.accepted],
+        ["generated", usage.completion - usage.accepted - weighed],
+        ...(weighed ? [["scored", weighed]] : []),
       ]),
       el("p", { class: "note" }, `${many(usage.forwards, "forward")}, ${perForward(usage)} tokens each.${drafted}`),
     ),

@@ -1,4 +1,4 @@
-// Small files and edits to try: one that a rule decides, one that the model has to write.
+// A small file and edits to try: one for each way in which an edit is decided.
 
 const FILE = `"""Limits of requests, by client."""
 
@@ -40,22 +40,21 @@ LIMIT = 25
 >>>>>>> REPLACE
 `;
 
-const BY_MODEL = `class RateLimiter:
-    # ... existing code ...
-
-    def allow(self, client, cost=1):
-        """Whether the client may go on; if so, the request counts as many as it costs."""
-        now = time.monotonic()
-        recent = [at for at in self.seen[client] if now - at < WINDOW_SECONDS]
+const BY_WEIGHING = `        now = time.monotonic()
+        # ... existing code ...
         if len(recent) + cost > self.limit:
             return False
-        self.seen[client] = recent + [now] * cost
+        recent += [now] * cost
         return True
+`;
 
-    # ... existing code ...
+const BY_MODEL = `    def forget(self, client):
+        """Start anew for a client; whether it was known."""
+        return self.seen.pop(client, None) is not None
 `;
 
 export const EXAMPLES = [
-  { name: "limits.py", text: FILE, edit: BY_RULE, mode: "auto" },
-  { name: "limits.py", text: FILE, edit: BY_MODEL, mode: "model" },
-];
+  { title: "a rule decides", edit: BY_RULE, mode: "auto" },
+  { title: "the model weighs", edit: BY_WEIGHING, mode: "auto" },
+  { title: "the model writes", edit: BY_MODEL, mode: "model" },
+].map((example) => ({ name: "limits.py", text: FILE, ...example }));

@@ -8,7 +8,7 @@ import { EXAMPLES } from "./examples.js";
 import { showProblem } from "./fault.js";
 import { ServiceNow } from "./service.js";
 import { Source } from "./source.js";
-import { LiveTokens, tokensPanel } from "./tokens.js";
+import { LiveTokens, showNews, tokensPanel } from "./tokens.js";
 import { statusText, verdictPanel } from "./verdict.js";
 import { milliseconds } from "./words.js";
 
@@ -94,8 +94,8 @@ async function apply() {
       },
       signal,
     );
-    phases.end();
-    show(body, answer);
+    phases.finish(answer.timings);
+    await show(body, answer);
   }, { canBeStopped: true });
 }
 
@@ -122,22 +122,23 @@ async function watched(text, work, { canBeStopped }) {
     byId("write").disabled = false;
     byId("cancel").disabled = true;
     byId("result").removeAttribute("aria-busy");
-    service.look();
   }
 }
 
-function show(body, answer) {
-  say(`${statusText(answer)} ${milliseconds(answer.timings.total_ms)}.`);
+async function show(body, answer) {
+  say(`${statusText(answer)} in ${milliseconds(answer.timings.total_ms)}.`);
   put("verdict", verdictPanel(answer));
   put("difference", differencePanel(answer.files));
   put("tokens", tokensPanel(answer.trace, answer.scope));
-  put("cost", costPanel(answer, service.window));
+  showNews(byId("tokens"));
   if (source.loaded && answer.status === "merged") {
     writable = { body, answer };
     byId("write").textContent = `Write to ${body.path}`;
     byId("write-note").textContent = "exactly what is shown, if the file is still the one that was loaded";
     byId("write-row").hidden = false;
   }
+  await service.look();
+  put("cost", costPanel(answer, service.window));
 }
 
 function put(id, panel) {
@@ -175,41 +176,40 @@ function withoutMark(text) {
   return text.replace(/^\ufeff/, "");
 }
 
-/** The phases as they begin, with the time that each took. */
+/** The phases as they begin; when all is done, with the time that the service spent on each. */
 class Phases {
   #list;
   #last = null;
-  #began = 0;
 
   constructor(list) {
     this.#list = list;
   }
 
   enter(phase) {
-    this.end();
-    this.#began = performance.now();
-    this.#last = el("li", { class: "now" }, phase);
+    this.#last?.classList.remove("now");
+    this.#last = el("li", { class: "now", "data-phase": phase }, phase);
     this.#list.append(this.#last);
     say(`Phase: ${phase}`);
   }
 
-  end() {
-    if (!this.#last) return;
-    this.#last.classList.remove("now");
-    this.#last.append(el("small", {}, ` ${milliseconds(performance.now() - this.#began)}`));
-    this.#last = null;
+  finish(timings) {
+    this.#last?.classList.remove("now");
+    const rest = new Map(Object.entries(timings));
+    for (const item of this.#list.children) {
+      const name = `${item.dataset.phase}_ms`;
+      if (rest.has(name)) item.append(el("small", {}, ` ${milliseconds(rest.get(name))}`));
+      rest.delete(name); // a phase that came twice has its time once, of both
+    }
   }
 }
 
-let nextExample = 0;
-
 function tryExample() {
-  const example = EXAMPLES[nextExample % EXAMPLES.length];
-  nextExample += 1;
+  const example = EXAMPLES[byId("example").value];
+  if (!example) return;
   source.paste(example.name, example.text);
   byId("edit").value = example.edit;
   byId("mode").value = example.mode;
-  say(example.mode === "model" ? "An example for the model. Apply it." : "An example that a rule decides. Apply it.");
+  say(`An example: ${example.title}. Apply it.`);
 }
 
 async function begin() {
@@ -248,7 +248,8 @@ byId("edit-form").addEventListener("submit", (event) => {
 });
 byId("cancel").addEventListener("click", () => running?.abort());
 byId("write").addEventListener("click", write);
-byId("example").addEventListener("click", tryExample);
+byId("example").append(...EXAMPLES.map((example, at) => el("option", { value: at }, example.title)));
+byId("example").addEventListener("change", tryExample);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();

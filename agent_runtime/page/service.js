@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { el } from "./dom.js";
-import { bytes, count, milliseconds, percent } from "./words.js";
+import { bytes, count, many, milliseconds, percent } from "./words.js";
 
 const EVERY_MS = 2000;
 const EVERY_MS_WITHOUT = 10_000;
@@ -40,38 +40,39 @@ export class ServiceNow {
     const { model, queue, cache, window: recent } = stats;
     this.window = recent;
     this.#model.textContent = `${model.name}, ${model.ready ? "ready" : "loading"}`;
-    const tiles = [
-      tile("Model works on", count(queue.running), "requests"),
-      tile("Waiting", count(queue.waiting), "requests"),
+    this.#tiles.replaceChildren(
+      tile("Running", count(queue.running), queue.running === 1 ? "request" : "requests"),
+      tile("Waiting", count(queue.waiting)),
       ...(cache ? cacheTiles(cache) : []),
-      tile("Prefix hit rate", percent(recent.prefix_hit_rate), minutes(recent)),
-      tile("Approximate reuse", percent(recent.approximate_share), minutes(recent)),
-      tile("Tokens a forward", recent.tokens_per_forward?.toFixed(1) ?? "–", minutes(recent)),
-      tile("Requests", count(recent.requests), minutes(recent)),
-    ];
-    if (recent.total_ms) tiles.push(tile("Median time", milliseconds(recent.total_ms.p50), minutes(recent)));
-    this.#tiles.replaceChildren(...tiles);
+      tile(`Last ${Math.round(recent.seconds / 60)} min`, many(recent.requests, "request")),
+      tile("Median", recent.total_ms ? milliseconds(recent.total_ms.p50) : "–"),
+      tile("Prefix hits", percent(recent.prefix_hit_rate), "", recent.prefix_hit_rate),
+      tile("Approximate", percent(recent.approximate_share), "", recent.approximate_share),
+      tile("Tokens a forward", recent.tokens_per_forward?.toFixed(1) ?? "–"),
+    );
   }
-}
-
-function minutes(recent) {
-  return `last ${Math.round(recent.seconds / 60)} min`;
 }
 
 function cacheTiles(cache) {
   const { pages, spans } = cache;
   const used = pages.in_use + pages.cached;
-  const tiles = [tile("KV pages", `${percent(used / (pages.total || 1))}`, `${count(pages.cached)} kept for reuse`, used / pages.total)];
-  if (spans) tiles.push(tile("Spans kept", `${count(spans.tokens)} tokens`, bytes(spans.bytes), spans.tokens / (spans.max_tokens || 1)));
+  const share = used / (pages.total || 1);
+  const tiles = [tile("KV pages", percent(share), `${count(pages.cached)} kept`, share)];
+  if (spans) {
+    const filled = spans.tokens / (spans.max_tokens || 1);
+    tiles.push(tile("Spans", many(spans.tokens, "token"), bytes(spans.bytes), filled));
+  }
   return tiles;
 }
 
+/** A name and a number, with a meter where it is a share. */
 function tile(name, value, note = "", share = null) {
-  const node = el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, value, note ? el("small", {}, note) : null));
+  const number = el("dd", {}, value, note ? el("small", {}, note) : null);
+  const node = el("div", { class: "tile" }, el("dt", {}, name), number);
   if (share !== null) {
     const fill = el("span");
     fill.style.width = `${Math.min(100, share * 100)}%`;
-    node.lastElementChild.append(el("span", { class: "meter", "aria-hidden": "true" }, fill));
+    number.append(el("span", { class: "meter", "aria-hidden": "true" }, fill));
   }
   return node;
 }

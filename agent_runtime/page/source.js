@@ -5,6 +5,8 @@ import { el } from "./dom.js";
 import { count, many } from "./words.js";
 
 const MOST_SHOWN = 300;
+const PAGE = 10_000;
+const MOST_LISTED = 200_000;
 
 const byId = (id) => document.getElementById(id);
 
@@ -95,12 +97,16 @@ export class Source {
   }
 
   async #list() {
-    const workspace = byId("workspace").value;
+    const place = `workspaces/${encodeURIComponent(byId("workspace").value)}/files`;
+    this.#files = [];
     try {
-      const { files } = await get(`workspaces/${encodeURIComponent(workspace)}/files`);
-      this.#files = files.map((file) => (typeof file === "string" ? file : file.path));
+      let after = "";
+      do {
+        const page = await get(`${place}?limit=${PAGE}&after=${encodeURIComponent(after)}`);
+        this.#files.push(...page.files.map((file) => file.path));
+        after = page.next;
+      } while (after && this.#files.length < MOST_LISTED);
     } catch (problem) {
-      this.#files = [];
       this.#onProblem(problem);
     }
     this.#filter();

@@ -101,6 +101,14 @@ export function tokensPanel(trace, scope) {
   );
 }
 
+/** Scrolls each prompt to the first token that was not cached: what stands before is the same for all edits. */
+export function showNews(parent) {
+  for (const box of parent.querySelectorAll(".tokens")) {
+    const first = box.querySelector(".recomputed, .reused");
+    if (first) box.scrollTop = first.offsetTop - box.clientHeight / 3;
+  }
+}
+
 function answerView(answer, at, scope, numAnswers) {
   const isWritten = answer.purpose === "write";
   const lines = scope?.kind === "regions" ? scope.regions[answer.region] : null;
@@ -138,9 +146,10 @@ function promptSpans(runs) {
 }
 
 function outputSpans(runs) {
-  return runs.map((run, at) => {
+  const end = runs.findLastIndex((run) => run.text !== "") + 1; // behind it stands what ends the answer
+  return runs.slice(0, end + 1).map((run, at) => {
     const before = runs[at - 1];
-    return runSpan(run.origin, run.text || "⟨end⟩", {
+    return runSpan(run.origin, at === end ? "⟨end⟩" : run.text, {
       isNew: run.origin !== before?.origin,
       title: `${run.origin} in pass ${run.pass + 1}: ${many(run.tokens, "token")}`,
       startsPass: run.pass !== before?.pass,

@@ -5,8 +5,8 @@ import { count, many, percent } from "./words.js";
 
 const STATUSES = {
   merged: ["good", "Merged"],
-  rejected: ["bad", "Rejected: a check failed. The file would be as shown; nothing can be written."],
-  noop: ["idle", "Nothing to do: the edit is in the file already."],
+  rejected: ["bad", "Rejected, a check failed: nothing can be written of what is shown. Done"],
+  noop: ["idle", "Nothing to do, the edit is in the file already. Done"],
 };
 
 const CERTAINTIES = {
@@ -69,18 +69,27 @@ function readings(found) {
 }
 
 function checks(found) {
-  if (!found.length) return null;
+  const failed = found.filter((check) => !check.ok);
+  const passed = found.filter((check) => check.ok);
+  return [
+    failed.length ? el("ul", { class: "checks", "aria-label": "Failed checks" }, failed.map(checkItem)) : null,
+    passed.length
+      ? el(
+          "details",
+          { class: "passed" },
+          el("summary", {}, el("span", { class: "mark" }, "✓"), many(passed.length, "check"), " passed"),
+          el("ul", { class: "checks" }, passed.map(checkItem)),
+        )
+      : null,
+  ];
+}
+
+function checkItem(check) {
   return el(
-    "ul",
-    { class: "checks", "aria-label": "Checks" },
-    found.map((check) =>
-      el(
-        "li",
-        { class: check.ok ? "ok" : "failed" },
-        el("span", { class: "mark" }, check.ok ? "✓ passed" : "✗ failed"),
-        el("code", {}, check.name),
-        check.detail ? el("span", { class: "detail" }, check.detail) : null,
-      ),
-    ),
+    "li",
+    { class: check.ok ? "ok" : "failed" },
+    el("span", { class: "mark" }, check.ok ? "✓" : "✗ failed"),
+    el("code", {}, check.name),
+    check.detail ? el("span", { class: "detail" }, check.detail) : null,
   );
 }

@@ -17,7 +17,7 @@ export function percent(share) {
 }
 
 export function milliseconds(value) {
-  if (value >= 10_000) return `${(value / 1000).toFixed(1)} s`;
+  if (value >= 2000) return `${(value / 1000).toFixed(1)} s`;
   return `${value >= 100 ? Math.round(value) : value.toFixed(value >= 1 ? 1 : 2)} ms`;
 }
 
