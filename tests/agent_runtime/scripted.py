@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from agent_runtime.errors import Cancelled
 from agent_runtime.merger import ModelChoice, ModelMerge, ModelTask, Watcher
 from agent_runtime.types import ApplyRequest, ScoredReading, Usage
-from engine.engine import EngineStats
+
+if TYPE_CHECKING:  # torch takes a second to import
+    from engine.engine import EngineStats
 
 
 @dataclass

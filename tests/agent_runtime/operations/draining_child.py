@@ -1,0 +1,58 @@
+"""A service in a process of its own, whose model answers once the file that is named has appeared.
+
+`python -m tests.agent_runtime.operations.draining_child FILE SECONDS`: the second is the time that a drain may take.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import uvicorn
+
+from agent_runtime.apply import Applier
+from agent_runtime.http.app import build_app
+from agent_runtime.http.server import DrainingServer, leave
+from agent_runtime.http.service import Service
+from agent_runtime.logs import configure
+from agent_runtime.model_slot import ModelSlot
+from agent_runtime.workspaces import Workspaces
+from tests.agent_runtime.scripted import ScriptedMerger
+
+
+class Closing(ScriptedMerger):
+    """Closing it ends its work, as the real one's does."""
+
+    def close(self) -> None:
+        super().close()
+        self.cancelled.set()
+
+
+def main() -> None:
+    go, drain_s = Path(sys.argv[1]), float(sys.argv[2])
+    hold = threading.Event()
+
+    def wait() -> None:
+        while not go.exists():
+            time.sleep(0.01)
+        hold.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    slot = ModelSlot("scripted", lambda: Closing("a = 3\nb = 2\n", hold=hold))
+    slot.load()
+    log = configure("json", "info")
+    service = Service(Applier(slot.get), slot, Workspaces(None))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
+        sys.stdout.flush()
+        config = uvicorn.Config(build_app(service), log_config=None, access_log=False, timeout_graceful_shutdown=5)
+        server = DrainingServer(config, service.drain, drain_s, slot.close)
+        server.run(sockets=[listener])
+    log.finish()
+    leave(0)
+
+
+main()

@@ -1,0 +1,127 @@
+"""SIGTERM: what runs is finished, what comes is refused, and the process ends with 0; real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"
+BY_MODEL = {"original": "a = 1\nb = 2\n", "edit": BLOCK, "mode": "model"}
+
+
+@dataclass
+class Child:
+    """The service, and what its edits by the model were answered."""
+
+    url: str
+    process: subprocess.Popen[str]
+    go: Path
+    answers: list[httpx.Response | httpx.TransportError] = field(default_factory=list)
+
+    def ask_the_model(self, **more: object) -> threading.Thread:
+        """Send an edit that waits for `go`, and return once it is in work."""
+
+        def ask() -> None:
+            try:
+                self.answers.append(httpx.post(f"{self.url}/apply", json=BY_MODEL | more, timeout=30))
+            except httpx.TransportError as error:
+                self.answers.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        self.wait_for("hunk_http_requests_in_flight 2.0")  # it and the question
+        return thread
+
+    def wait_for(self, line: str) -> None:
+        deadline = time.monotonic() + 20
+        while line not in httpx.get(f"{self.url}/metrics").text:
+            assert time.monotonic() < deadline, line
+
+    def wait_until_ending(self) -> None:
+        deadline = time.monotonic() + 20
+        while httpx.get(f"{self.url}/readyz").status_code != 503:
+            assert time.monotonic() < deadline
+
+    def end(self) -> tuple[int, list[dict[str, object]]]:
+        """Its exit code, and its log."""
+        _, said = self.process.communicate(timeout=30)
+        return self.process.returncode, [json.loads(line) for line in said.splitlines()]
+
+
+@contextmanager
+def child(tmp_path: Path, drain_s: float) -> Iterator[Child]:
+    go = tmp_path / "go"
+    command = [sys.executable, "-m", "tests.agent_runtime.operations.draining_child", go, str(drain_s)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            url = process.stdout.readline().strip()
+            assert url, process.stderr.read()
+            yield Child(url, process, go)
+        finally:
+            process.kill()
+
+
+def test_what_runs_is_finished_what_comes_is_refused_and_it_ends_with_0(tmp_path: Path) -> None:
+    with child(tmp_path, drain_s=20) as service:
+        asked = [service.ask_the_model()]
+        with httpx.Client() as kept:  # a connection that was there before
+            assert kept.get(f"{service.url}/readyz").status_code == 200
+            service.process.send_signal(signal.SIGTERM)
+            service.wait_until_ending()
+            refusals = [kept.post(f"{service.url}/apply", json=BY_MODEL), httpx.post(f"{service.url}/apply", json={})]
+        for refused in refusals:
+            assert (refused.status_code, refused.json()["type"]) == (503, "urn:hunk:problem:ending")
+            assert int(refused.headers["Retry-After"]) >= 1
+        assert httpx.get(f"{service.url}/healthz").status_code == 200, "it lives, and must not be started anew"
+        assert not service.answers
+        service.go.touch()
+        for thread in asked:
+            thread.join()
+        code, log = service.end()
+    (answer,) = service.answers
+    assert isinstance(answer, httpx.Response)
+    assert (answer.status_code, answer.json()["merged"]) == (200, "a = 3\nb = 2\n")
+    assert code == 0
+    assert [line["requests_in_work"] for line in log if line["message"] == "ending"] == [1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_takes_too_long_is_told_so_and_it_ends_with_0_all_the_same(tmp_path: Path, stream: bool) -> None:
+    with child(tmp_path, drain_s=0.3) as service:
+        asked = service.ask_the_model(stream=stream)
+        service.process.send_signal(signal.SIGTERM)
+        asked.join()
+        code, log = service.end()
+    (answer,) = service.answers
+    assert isinstance(answer, httpx.Response), "the answer ends in order, a stream with its last event"
+    assert "urn:hunk:problem:cancelled" in answer.text
+    assert answer.status_code == (200 if stream else 499)
+    assert code == 0
+    assert "requests are cut off" in [line["message"] for line in log]
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with child(tmp_path, drain_s=60) as service:
+        asked = service.ask_the_model()
+        service.process.send_signal(signal.SIGTERM)
+        service.wait_until_ending()
+        service.process.send_signal(signal.SIGTERM)
+        code = service.end()[0]
+        asked.join()
+    assert code == 128 + signal.SIGTERM
+    assert isinstance(service.answers[0], httpx.TransportError)
