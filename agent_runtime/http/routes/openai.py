@@ -13,10 +13,11 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from agent_runtime.errors import HunkError
-from agent_runtime.http.access import needs, principal_of
+from agent_runtime.http.access import needs
 from agent_runtime.http.openai import asking
 from agent_runtime.http.openai.bodies import OWN_MODEL, ChatBody, CodeApplyBody
 from agent_runtime.http.openai.completions import Completion, Reply, extension_of_apply, reply_of_apply, reply_of_chat
+from agent_runtime.http.openai.documents import COMPLETION, FAULTS, CodeApplyAnswer, ModelList, ModelObject
 from agent_runtime.http.openai.streaming import stream
 from agent_runtime.http.running import run
 from agent_runtime.http.service import Service
@@ -32,10 +33,10 @@ Work = Callable[[Watcher], Reply]
 
 def openai_routes(service: Service) -> APIRouter:
     """The routes below /v1."""
-    router = APIRouter(prefix="/v1", tags=["openai"])
+    router = APIRouter(prefix="/v1", tags=["openai"], responses=FAULTS)
     created = int(time.time())
 
-    @router.post("/chat/completions")
+    @router.post("/chat/completions", responses=COMPLETION)
     async def chat_completions(body: ChatBody, request: Request, principal: MayApply) -> Response:
         """Answer a chat, or merge the edit that its only user message holds."""
         work, is_edit = await run_sync(_prepare, service, principal, body, limiter=service.threads)
@@ -47,7 +48,7 @@ def openai_routes(service: Service) -> APIRouter:
         reply = await run(service, request, work)
         return Response(to_json(completion.whole(reply)), media_type="application/json")
 
-    @router.post("/code/apply")
+    @router.post("/code/apply", responses={200: {"model": CodeApplyAnswer}})
     async def code_apply(body: CodeApplyBody, request: Request, principal: MayApply) -> dict[str, Any]:
         """Merge a snippet into a file: `mergedCode` is the whole file."""
         asking.check_model(body.model, service.model.name, for_edit=True)
@@ -56,12 +57,12 @@ def openai_routes(service: Service) -> APIRouter:
         result = await run(service, request, merge)
         return {"mergedCode": result.file.merged, "hunk": extension_of_apply(result)}
 
-    @router.get("/models", dependencies=[Depends(principal_of)])
+    @router.get("/models", responses={200: {"model": ModelList}})
     async def models() -> dict[str, Any]:
         """The model that the service runs, under its own name and as `hunk`."""
         return {"object": "list", "data": [_model(name, created) for name in (service.model.name, OWN_MODEL)]}
 
-    @router.get("/models/{name:path}", dependencies=[Depends(principal_of)])
+    @router.get("/models/{name:path}", responses={200: {"model": ModelObject}})
     async def model(name: str) -> dict[str, Any]:
         """One of them, or a name that edits may be sent to."""
         asking.check_model(name, service.model.name, for_edit=True)
