@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,6 +60,8 @@ def mcp_command(
                 LineProgress(console).say(f"listening on {url_of(listener)}/mcp")
                 serve_http(server, listener)
         else:
+            # What waits for the input cannot be interrupted, and would be waited for.
+            signal.signal(signal.SIGINT, lambda *_: leave(INTERRUPTED))
             serve_stdio(server)
     except KeyboardInterrupt:
         code = INTERRUPTED

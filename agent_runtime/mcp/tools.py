@@ -59,7 +59,7 @@ def build_server(place: Place) -> MCPServer:
             title="Edit a file",
             read_only_hint=False,
             destructive_hint=True,
-            idempotent_hint=True,
+            idempotent_hint=False,
             open_world_hint=False,
         ),
     )

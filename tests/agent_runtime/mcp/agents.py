@@ -1,0 +1,86 @@
+"""An agent's side of the protocol: the official client, over HTTP to a server in this process, or over stdio."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import uvicorn
+from mcp import ClientSession, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult
+
+from agent_runtime.mcp.places import Place
+from agent_runtime.mcp.serving import http_app
+from agent_runtime.mcp.tools import build_server
+
+HUNK = Path(sys.executable).with_name("hunk")
+
+Result = TypeVar("Result")
+
+
+@contextmanager
+def served(place: Place) -> Iterator[str]:
+    """The URL of a server for this place."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(http_app(build_server(place), listener), log_level="critical")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        finally:
+            server.should_exit = True
+            thread.join()
+            place.close()
+
+
+@asynccontextmanager
+async def over_http(url: str) -> AsyncIterator[ClientSession]:
+    """A session that has begun."""
+    async with streamable_http_client(url) as (reading, writing), ClientSession(reading, writing) as session:
+        await session.initialize()
+        yield session
+
+
+@asynccontextmanager
+async def over_stdio(*arguments: str | Path) -> AsyncIterator[ClientSession]:
+    """A session with `hunk mcp` in a process of its own."""
+    server = StdioServerParameters(
+        command=str(HUNK), args=["mcp", *map(str, arguments)], env={"HUNK_CONFIG": "", "HUNK_CACHE": "/nonexistent"}
+    )
+    with tempfile.TemporaryFile("w+") as said:
+        async with stdio_client(server, errlog=said) as (reading, writing), ClientSession(reading, writing) as session:
+            await session.initialize()
+            yield session
+
+
+def asking(url: str, work: Callable[[ClientSession], Awaitable[Result]]) -> Result:
+    """What comes of one session over HTTP."""
+
+    async def run() -> Result:
+        async with over_http(url) as session:
+            return await work(session)
+
+    return anyio.run(run)
+
+
+def called(url: str, tool: str, **arguments: object) -> CallToolResult:
+    """The answer of one tool."""
+
+    async def call(session: ClientSession) -> CallToolResult:
+        return await session.call_tool(tool, arguments)
+
+    return asking(url, call)
+
+
+def text_of(result: CallToolResult) -> str:
+    """All text of an answer."""
+    return "\n".join(content.text for content in result.content if content.type == "text")

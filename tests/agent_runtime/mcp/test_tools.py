@@ -1,0 +1,289 @@
+"""The tools as an agent calls them, through the official client and a real socket."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp import ClientSession
+from mcp_types import CallToolResult
+
+from agent_runtime.client import Client
+from agent_runtime.errors import ModelUnavailable
+from agent_runtime.mcp import tools
+from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here, merging_there
+from agent_runtime.mcp.places import Place
+from agent_runtime.mcp.service import ServicePlace
+from tests.agent_runtime.mcp.agents import asking, called, over_http, served, text_of
+from tests.agent_runtime.scripted import ScriptedMerger
+from tests.agent_runtime.serving import serving
+
+BLOCK = "<<<<<<< SEARCH\ntimeout_seconds = 10\n=======\ntimeout_seconds = 20\n>>>>>>> REPLACE\n"
+TEXT = "timeout_seconds = 10\nretries = 2\n"
+EDIT = {"instruction": "Raise the limit.", "edit": BLOCK}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "limits.py").write_text(TEXT)
+    (tmp_path / "secret.py").write_text("timeout_seconds = 10\n")
+    return folder
+
+
+@pytest.fixture
+def merger() -> ScriptedMerger:
+    return ScriptedMerger("timeout_seconds = 30\nretries = 2\n")
+
+
+@pytest.fixture(params=["a folder, merged here", "a folder, merged by a service", "a service's workspace"])
+def url(request: pytest.FixtureRequest, root: Path, merger: ScriptedMerger) -> Iterator[str]:
+    """The same files behind every kind of place: an agent cannot tell them apart."""
+    if request.param == "a folder, merged here":
+        with served(FolderPlace(root, merging_here(LazyModel("scripted", lambda: merger)))) as url:
+            yield url
+        return
+    with serving(merger, root) as service:
+        client = Client(service)
+        in_folder = request.param == "a folder, merged by a service"
+        place: Place = FolderPlace(root, merging_there(client, service)) if in_folder else ServicePlace(client, service)
+        with served(place) as url:
+            yield url
+
+
+def test_an_edit_is_merged_checked_and_written(url: str, root: Path) -> None:
+    result = called(url, "edit_file", path="src/limits.py", **EDIT)
+    assert not result.is_error
+    after = TEXT.replace("10", "20")
+    assert (root / "src" / "limits.py").read_text() == after
+    answer = result.structured_content
+    assert (answer["status"], answer["written"], answer["method"], answer["certainty"]) == (
+        "merged",
+        True,
+        "deterministic",
+        "certain",
+    )
+    assert answer["sha256_before"] == sha256(TEXT.encode()).hexdigest()
+    assert answer["sha256"] == sha256(after.encode()).hexdigest()
+    assert all(check["ok"] for check in answer["checks"])
+    assert "+timeout_seconds = 20" in answer["diff"]
+    assert answer["diff"].rstrip("\n") in text_of(result)
+    assert answer["sha256"] in text_of(result)
+
+    again = called(url, "edit_file", path="src/limits.py", **EDIT)
+    assert not again.is_error
+    assert (again.structured_content["status"], again.structured_content["written"]) == ("noop", False)
+    assert again.structured_content["sha256"] == answer["sha256"]
+
+
+def test_a_dry_run_writes_nothing(url: str, root: Path) -> None:
+    result = called(url, "edit_file", path="src/limits.py", dry_run=True, **EDIT)
+    answer = result.structured_content
+    assert (answer["status"], answer["written"]) == ("merged", False)
+    assert answer["sha256"] == sha256(TEXT.encode()).hexdigest()
+    assert "+timeout_seconds = 20" in text_of(result)
+    assert (root / "src" / "limits.py").read_text() == TEXT
+
+
+def test_the_hash_of_what_was_read_guards_the_edit(url: str, root: Path) -> None:
+    read = called(url, "read_file", path="src/limits.py").structured_content
+    assert (read["text"], read["num_lines"], read["truncated"]) == (TEXT, 2, False)
+    (root / "src" / "limits.py").write_text("timeout_seconds = 10\nretries = 3\n")
+    stale = called(url, "edit_file", path="src/limits.py", expected_sha256=read["sha256"], **EDIT)
+    assert stale.is_error
+    now = sha256(b"timeout_seconds = 10\nretries = 3\n").hexdigest()
+    assert stale.structured_content["current_sha256"] == now
+    assert now in text_of(stale)
+    assert "read it again" in text_of(stale)
+    assert (root / "src" / "limits.py").read_text() == "timeout_seconds = 10\nretries = 3\n"
+    assert not called(url, "edit_file", path="src/limits.py", expected_sha256=now, **EDIT).is_error
+
+
+def test_a_refused_edit_tells_why_and_what_to_send(url: str, root: Path) -> None:
+    patch = "*** Begin Patch\n*** Update File: a.py\n@@\n-a\n+b\n*** Update File: b.py\n@@\n-a\n+b\n*** End Patch\n"
+    refused = called(url, "edit_file", path="src/limits.py", instruction="", edit=patch)
+    assert refused.is_error
+    assert refused.structured_content["type"] == "urn:hunk:problem:edit-refused"
+    (reason,) = refused.structured_content["reasons"]
+    assert reason["code"] == "several_files"
+    assert reason["reason"] in text_of(refused)
+    assert reason["suggestion"] in text_of(refused)
+    assert (root / "src" / "limits.py").read_text() == TEXT
+
+
+def test_without_a_model_it_tells_what_is_nearest(root: Path) -> None:
+    def load() -> ScriptedMerger:
+        raise ModelUnavailable("smollm2 is not here: run `hunk models pull smollm2`")
+
+    with served(FolderPlace(root, merging_here(LazyModel("smollm2", load)))) as url:
+        refused = called(url, "edit_file", path="src/limits.py", instruction="", edit=BLOCK.replace("10", "11"))
+    assert refused.is_error
+    (reason,) = refused.structured_content["reasons"]
+    for told in ("hunk models pull smollm2", reason["reason"], reason["nearest"], "timeout_seconds = 10"):
+        assert told in text_of(refused)
+
+
+@pytest.mark.parametrize(
+    "path", ["../secret.py", "src/../../secret.py", "link.py", "/etc/hostname", "outside/secret.py"]
+)
+def test_what_leads_out_of_the_root_is_refused(url: str, root: Path, path: str) -> None:
+    (root / "link.py").symlink_to(root.parent / "secret.py")
+    (root / "outside").symlink_to(root.parent)
+    for result in (called(url, "read_file", path=path), called(url, "edit_file", path=path, **EDIT)):
+        assert result.is_error
+        assert result.structured_content["type"] == "urn:hunk:problem:outside-root"
+        assert "root" in text_of(result)
+    assert (root.parent / "secret.py").read_text() == "timeout_seconds = 10\n"
+
+
+def test_a_file_that_is_not_there_or_is_no_text(url: str, root: Path) -> None:
+    (root / "image").write_bytes(b"\x89PNG\0\0")
+    for path, kind in (("none.py", "not-found"), ("src", "bad-file"), ("image", "bad-file")):
+        for result in (called(url, "read_file", path=path), called(url, "edit_file", path=path, **EDIT)):
+            assert result.is_error
+            assert result.structured_content["type"] == f"urn:hunk:problem:{kind}"
+
+
+def test_the_status_tells_where_the_files_are_and_who_merges(url: str, root: Path) -> None:
+    status = called(url, "workspace_status").structured_content
+    assert str(root) in (status["root"], status["details"].get("root"))
+    assert status["model_state"] in ("loaded", "loaded when needed")
+
+
+@pytest.fixture
+def here(root: Path, merger: ScriptedMerger) -> Iterator[str]:
+    with served(FolderPlace(root, merging_here(LazyModel("scripted", lambda: merger)))) as url:
+        yield url
+
+
+def test_what_the_tools_may_do_is_told_to_the_client(here: str) -> None:
+    async def ask(session: ClientSession) -> tuple[object, ...]:
+        return (await session.list_tools()).tools, session.initialize_result
+
+    listed, begun = asking(here, ask)
+    hints = {tool.name: tool.annotations for tool in listed}  # type: ignore[attr-defined]
+    assert set(hints) == {"edit_file", "read_file", "workspace_status"}
+    assert {name for name, hint in hints.items() if hint.read_only_hint} == {"read_file", "workspace_status"}
+    assert hints["edit_file"].destructive_hint
+    assert all(tool.output_schema and tool.description for tool in listed)  # type: ignore[attr-defined]
+    required = {tool.name: tool.input_schema.get("required", []) for tool in listed}  # type: ignore[attr-defined]
+    assert required == {"edit_file": ["path", "instruction", "edit"], "read_file": ["path"], "workspace_status": []}
+    assert "expected_sha256" in begun.instructions  # type: ignore[attr-defined]
+
+
+def test_an_absolute_path_inside_the_root_is_taken(here: str, root: Path) -> None:
+    (root.parent / "other name").symlink_to(root)
+    assert called(here, "read_file", path=str(root / "src" / "limits.py")).structured_content["path"] == "src/limits.py"
+    assert not called(here, "edit_file", path=str(root / "src" / "limits.py"), **EDIT).is_error
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ({"start_line": 2}, "b\nc\n"),
+        ({"end_line": 1}, "a\n"),
+        ({"start_line": 2, "end_line": 2}, "b\n"),
+        ({"start_line": 3, "end_line": 99}, "c\n"),
+        ({"start_line": 4}, ""),
+        ({"start_line": 3, "end_line": 1}, ""),
+    ],
+)
+def test_lines_of_a_file(here: str, root: Path, lines: dict[str, int], text: str) -> None:
+    (root / "abc").write_text("a\nb\nc\n")
+    answer = called(here, "read_file", path="abc", **lines).structured_content
+    assert (answer["text"], answer["num_lines"]) == (text, 3)
+    assert answer["sha256"] == sha256(b"a\nb\nc\n").hexdigest()
+
+
+def test_line_ends_and_encodings_stay_as_they_are(here: str, root: Path) -> None:
+    for data in ("a\r\nb", "a\r\nb\r\n", "\ufeffa\n", "", "\n", "ä\n"):
+        (root / "file").write_bytes(data.encode())
+        assert called(here, "read_file", path="file").structured_content["text"] == data
+    (root / "file").write_bytes("é\n".encode("utf-16"))
+    answer = called(here, "read_file", path="file").structured_content
+    assert (answer["text"], answer["encoding"]) == ("\ufeffé\n", "utf-16-le")
+
+
+def test_a_long_file_is_read_in_parts_that_add_up(here: str, root: Path) -> None:
+    text = "".join(f"{number:06} {'x' * 90}\n" for number in range(6000))
+    (root / "long").write_text(text)
+    parts, line = [], 1
+    while True:
+        result = called(here, "read_file", path="long", start_line=line)
+        parts.append(result.structured_content["text"])
+        if not result.structured_content["truncated"]:
+            break
+        line = result.structured_content["last_line"] + 1
+        assert f"start_line {line}" in text_of(result)
+    assert len(parts) > 1
+    assert "".join(parts) == text
+
+
+def test_arguments_that_are_none_are_a_tool_error(here: str) -> None:
+    for arguments in ({"path": "a"}, {"path": 1, **EDIT}, {"path": "a", "expected_sha256": "abc", **EDIT}):
+        assert called(here, "edit_file", **arguments).is_error
+    assert called(here, "read_file", path="a", start_line=0).is_error
+
+
+def test_a_merge_that_a_check_rejects_is_an_error_and_not_written(
+    here: str, root: Path, merger: ScriptedMerger
+) -> None:
+    merger.text = "# ... existing code ...\n"
+    result = called(here, "edit_file", path="src/limits.py", instruction="", edit=BLOCK.replace("10", "11"))
+    assert result.is_error
+    assert result.structured_content["status"] == "rejected"
+    assert "marker_leak" in text_of(result)
+    assert (root / "src" / "limits.py").read_text() == TEXT
+
+
+def test_a_call_that_is_given_up_is_stopped_and_writes_nothing(
+    here: str, root: Path, merger: ScriptedMerger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tools, "REPORT_EVERY_SECONDS", 0.01)
+    merger.hold = threading.Event()
+    told: list[str | None] = []
+
+    async def run() -> None:
+        async with over_http(here) as session:
+            with anyio.CancelScope() as scope:
+
+                async def heard(progress: float, total: float | None, message: str | None) -> None:
+                    told.append(message)
+                    if message is not None and message.endswith("tokens written"):
+                        scope.cancel()
+
+                edit = {"path": "src/limits.py", "instruction": "", "edit": BLOCK.replace("10", "11")}
+                await session.call_tool("edit_file", edit, progress_callback=heard)
+            await anyio.to_thread.run_sync(merger.cancelled.wait, 10)
+
+    anyio.run(run)
+    assert merger.cancelled.is_set()
+    assert told
+    assert (root / "src" / "limits.py").read_text() == TEXT
+
+
+def test_edits_of_one_file_at_once_lose_nothing(here: str, root: Path) -> None:
+    names = [f"name{number}" for number in range(8)]
+    (root / "many.py").write_text("".join(f"{name} = 0\n" for name in names))
+
+    async def work(session: ClientSession) -> list[CallToolResult]:
+        results: list[CallToolResult] = []
+
+        async def edit(name: str) -> None:
+            block = BLOCK.replace("timeout_seconds = 10", f"{name} = 0").replace("timeout_seconds = 20", f"{name} = 1")
+            results.append(await session.call_tool("edit_file", {"path": "many.py", "instruction": "", "edit": block}))
+
+        async with anyio.create_task_group() as group:
+            for name in names:
+                group.start_soon(edit, name)
+        return results
+
+    results = asking(here, work)
+    written = [result for result in results if not result.is_error]
+    assert all(result.structured_content["type"].endswith("stale") for result in results if result.is_error)
+    assert (root / "many.py").read_text().count(" = 1\n") == len(written) >= 1
