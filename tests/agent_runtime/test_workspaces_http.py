@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from agent_runtime.browsing import changes as browsing_changes
 from agent_runtime.http import waiting
 from agent_runtime.http.service import Service
 from agent_runtime.workspaces import Workspaces
+from repo_cache.cache import RepoCache
 from tests.agent_runtime.serving import serving
 from tests.models import RealModel
 
@@ -118,9 +120,9 @@ def test_files_are_listed_page_by_page_without_what_git_ignores(root: Path) -> N
             page = client.get("/workspaces/default/files", params={"limit": 3, "after": after}).json()
             found += page["files"]
             after = page["next"]
-            (root / "late.py").write_text("")
+            (root / "z.py").write_text("")
         assert found == whole["files"], "all pages are of one walk"
-        assert "late.py" in str(client.get("/workspaces/default/files").json())
+        assert "z.py" in str(client.get("/workspaces/default/files").json())
         for limit in (0, 10_001, "x"):
             assert kind(client.get("/workspaces/default/files", params={"limit": limit}))[0] == 400
 
@@ -271,8 +273,8 @@ def test_versions_are_kept_for_so_long(root: Path, smollm2: RealModel, monkeypat
         assert kind(answer) == (410, "snapshot-gone")
         assert "read the snapshot again" in answer.json()["detail"]
     with service(root, smollm2) as client:
-        snapshot(client)
-        answer = client.get("/workspaces/default/changes", params={"since": version})
+        assert snapshot(client)["version"].endswith(first.rpartition("-")[2]), "its numbers are the same"
+        answer = client.get("/workspaces/default/changes", params={"since": first, "timeout_s": 0})
         assert kind(answer) == (410, "snapshot-gone"), "a version of another run is none of this one's"
 
 
@@ -315,3 +317,11 @@ def test_who_waits_hears_of_the_removal(tmp_path: Path, smollm2: RealModel) -> N
             assert begun.wait(30)
             client.delete("/workspaces/shop")
             assert kind(answer.result()) == (503, "not-indexed")
+
+
+def test_what_changed_before_anybody_listened_is_heard(root: Path, smollm2: RealModel) -> None:
+    with RepoCache.open(root, smollm2.tokenizer, watch=False) as cache:
+        before = cache.snapshot()
+        (root / "src" / "a.py").write_text(OTHER)
+        cache.refresh()
+        asyncio.run(asyncio.wait_for(browsing.changed(cache, before), 60))
