@@ -47,7 +47,7 @@ from agent_runtime.types import Reason
 
 
 class HunkError(Exception):
-    """The root: a fault with a message for a person that says what to do."""
+    """A fault of ours; the root of all, each with a message for a person that says what to do."""
 
     exit_code: ClassVar[int] = 1
     http_status: ClassVar[int] = 500

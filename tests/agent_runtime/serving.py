@@ -54,11 +54,12 @@ def serving(
 
 
 @contextmanager
-def asking(url: str, body: dict[str, Any]) -> Iterator[socket.socket]:
+def asking(url: str, body: dict[str, Any], to: str = "/apply", **headers: str) -> Iterator[socket.socket]:
     """The connection of a client that has sent its request, and hangs up at the end whatever has become of it."""
     host, port = url.removeprefix("http://").split(":")
     content = json.dumps(body).encode()
-    head = f"POST /apply HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    head = f"POST {to} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    head += "".join(f"\r\n{name}: {value}" for name, value in headers.items())
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(head.encode() + b"\r\n\r\n" + content)
         yield connection
