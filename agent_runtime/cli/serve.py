@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 
 import uvicorn
 from rich.console import Console
 
+from agent_runtime.cli.listening import listen, url_of
 from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.cli.setting_options import takes
-from agent_runtime.errors import BadRequest, HunkError
+from agent_runtime.errors import HunkError
 from agent_runtime.logs import configure
 from agent_runtime.loopback import check_loopback
 from agent_runtime.models.progress import LineProgress, for_console
@@ -46,16 +46,15 @@ def serve_command(chosen: Chosen) -> None:
     parts = service(slot, workspaces, limits=tenant_limits(settings, has_tokens=tokens is not None), traces=traces)
     log = configure(settings.log_format, settings.log_level)
     faults: list[HunkError] = []
-    with _listen(settings.host, settings.port) as listener:
+    with listen(settings.host, settings.port) as listener:
         say = LineProgress(console).say
-        name, number = listener.getsockname()[:2]
 
         def give_up(fault: HunkError) -> None:
             faults.append(fault)
             server.should_exit = True
 
         def start() -> None:
-            say(f"listening on http://{_bracketed(name)}:{number}, loading {slot.name}")
+            say(f"listening on {url_of(listener)}, loading {slot.name}")
             slot.load_in_background(lambda: say(f"{slot.name} is ready"), give_up)
 
         app = build_app(parts, hosts=[settings.host, *settings.allow_host], tokens=tokens, on_start=start)
@@ -74,24 +73,3 @@ def serve_command(chosen: Chosen) -> None:
     if faults:
         raise faults[0]
     leave(INTERRUPTED if server.signal == signal.SIGINT else 0)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A bound socket; raises BadRequest where the address cannot be had."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()  # from here on clients wait instead of being refused
-    except OSError as error:
-        raise BadRequest(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; "
-            "choose another with --port (0 takes a free one)",
-            field="port",
-        ) from error
-    return listener
-
-
-def _bracketed(name: str) -> str:
-    return f"[{name}]" if ":" in name else name

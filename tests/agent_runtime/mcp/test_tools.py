@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from hashlib import sha256
@@ -16,44 +17,71 @@ from agent_runtime.client import Client
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.mcp import tools
 from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here, merging_there
-from agent_runtime.mcp.places import Place
 from agent_runtime.mcp.service import ServicePlace
 from tests.agent_runtime.mcp.agents import asking, called, over_http, served, text_of
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
 
 BLOCK = "<<<<<<< SEARCH\ntimeout_seconds = 10\n=======\ntimeout_seconds = 20\n>>>>>>> REPLACE\n"
+SECRET = "timeout_seconds = 10\n"
 TEXT = "timeout_seconds = 10\nretries = 2\n"
 EDIT = {"instruction": "Raise the limit.", "edit": BLOCK}
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("outside") / "root"
+
+
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    (folder / "src").mkdir(parents=True)
+def root(folder: Path) -> Path:
+    """As it is before each test; the folder itself stays, as servers have it open."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    (folder / "src").mkdir()
     (folder / "src" / "limits.py").write_text(TEXT)
-    (tmp_path / "secret.py").write_text("timeout_seconds = 10\n")
+    (folder.parent / "secret.py").write_text(SECRET)
     return folder
 
 
+@pytest.fixture(scope="module")
+def scripted() -> ScriptedMerger:
+    return ScriptedMerger()
+
+
 @pytest.fixture
-def merger() -> ScriptedMerger:
-    return ScriptedMerger("timeout_seconds = 30\nretries = 2\n")
+def merger(scripted: ScriptedMerger) -> ScriptedMerger:
+    scripted.text, scripted.hold = TEXT.replace("10", "30"), None
+    scripted.cancelled.clear()
+    return scripted
 
 
-@pytest.fixture(params=["a folder, merged here", "a folder, merged by a service", "a service's workspace"])
-def url(request: pytest.FixtureRequest, root: Path, merger: ScriptedMerger) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def here(folder: Path, scripted: ScriptedMerger) -> Iterator[str]:
+    """The server for a folder whose edits are merged in this process."""
+    folder.mkdir(exist_ok=True)
+    with served(FolderPlace(folder, merging_here(LazyModel("scripted", lambda: scripted)))) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def others(folder: Path, scripted: ScriptedMerger) -> Iterator[dict[str, str]]:
+    """Servers for the same files, merged by a service, and had from a service."""
+    folder.mkdir(exist_ok=True)
+    with serving(scripted, folder) as service:
+        by_service = FolderPlace(folder, merging_there(Client(service), service))
+        with served(by_service) as first, served(ServicePlace(Client(service), service)) as second:
+            yield {"merged by a service": first, "had from a service": second}
+
+
+@pytest.fixture(params=["merged here", "merged by a service", "had from a service"])
+def url(request: pytest.FixtureRequest, here: str, others: dict[str, str], root: Path, merger: ScriptedMerger) -> str:
     """The same files behind every kind of place: an agent cannot tell them apart."""
-    if request.param == "a folder, merged here":
-        with served(FolderPlace(root, merging_here(LazyModel("scripted", lambda: merger)))) as url:
-            yield url
-        return
-    with serving(merger, root) as service:
-        client = Client(service)
-        in_folder = request.param == "a folder, merged by a service"
-        place: Place = FolderPlace(root, merging_there(client, service)) if in_folder else ServicePlace(client, service)
-        with served(place) as url:
-            yield url
+    return others.get(request.param, here)
 
 
 def test_an_edit_is_merged_checked_and_written(url: str, root: Path) -> None:
@@ -128,37 +156,41 @@ def test_without_a_model_it_tells_what_is_nearest(root: Path) -> None:
         assert told in text_of(refused)
 
 
-@pytest.mark.parametrize(
-    "path", ["../secret.py", "src/../../secret.py", "link.py", "/etc/hostname", "outside/secret.py"]
-)
-def test_what_leads_out_of_the_root_is_refused(url: str, root: Path, path: str) -> None:
+def test_what_leads_out_of_the_root_is_refused(url: str, root: Path) -> None:
     (root / "link.py").symlink_to(root.parent / "secret.py")
     (root / "outside").symlink_to(root.parent)
-    for result in (called(url, "read_file", path=path), called(url, "edit_file", path=path, **EDIT)):
+    paths = ["../secret.py", "src/../../secret.py", "link.py", "/etc/hostname", "outside/secret.py"]
+
+    async def work(session: ClientSession) -> list[CallToolResult]:
+        calls = [("read_file", {"path": path}) for path in paths]
+        calls += [("edit_file", {"path": path, **EDIT}) for path in paths]
+        return [await session.call_tool(tool, arguments) for tool, arguments in calls]
+
+    for result in asking(url, work):
         assert result.is_error
         assert result.structured_content["type"] == "urn:hunk:problem:outside-root"
         assert "root" in text_of(result)
-    assert (root.parent / "secret.py").read_text() == "timeout_seconds = 10\n"
+    assert (root.parent / "secret.py").read_text() == SECRET
 
 
 def test_a_file_that_is_not_there_or_is_no_text(url: str, root: Path) -> None:
     (root / "image").write_bytes(b"\x89PNG\0\0")
-    for path, kind in (("none.py", "not-found"), ("src", "bad-file"), ("image", "bad-file")):
-        for result in (called(url, "read_file", path=path), called(url, "edit_file", path=path, **EDIT)):
-            assert result.is_error
-            assert result.structured_content["type"] == f"urn:hunk:problem:{kind}"
+    kinds = {"none.py": "not-found", "src": "bad-file", "image": "bad-file"}
+
+    async def work(session: ClientSession) -> list[tuple[str, CallToolResult]]:
+        read = [(kind, await session.call_tool("read_file", {"path": path})) for path, kind in kinds.items()]
+        edits = [(kind, {"path": path, **EDIT}) for path, kind in kinds.items()]
+        return read + [(kind, await session.call_tool("edit_file", edit)) for kind, edit in edits]
+
+    for kind, result in asking(url, work):
+        assert result.is_error
+        assert result.structured_content["type"] == f"urn:hunk:problem:{kind}"
 
 
 def test_the_status_tells_where_the_files_are_and_who_merges(url: str, root: Path) -> None:
     status = called(url, "workspace_status").structured_content
     assert str(root) in (status["root"], status["details"].get("root"))
     assert status["model_state"] in ("loaded", "loaded when needed")
-
-
-@pytest.fixture
-def here(root: Path, merger: ScriptedMerger) -> Iterator[str]:
-    with served(FolderPlace(root, merging_here(LazyModel("scripted", lambda: merger)))) as url:
-        yield url
 
 
 def test_what_the_tools_may_do_is_told_to_the_client(here: str) -> None:
