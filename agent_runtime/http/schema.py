@@ -133,7 +133,7 @@ def fault_of_validation(errors: Sequence[Any], what: str = "the body") -> BadReq
     field = place[0] if place else ""
     if first["type"] == "json_invalid":
         return BadRequest(f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
-    if not field:
+    if not place:
         return BadRequest(f"{what} has to be a JSON object; send it as application/json")
     if first["type"] == "extra_forbidden":
         return Unsupported(f"there is no field {field!r}", field=field)
