@@ -78,6 +78,20 @@ def merger(smollm2_decoder: Decoder, text_side: TextSide) -> Iterator[ModelMerge
         yield ModelMerger(LoadedModel("smollm2-135m", engine, text_side, 0.0, 0))
 
 
+class Served(ModelMerger):
+    """A model that a service does not take with it when it ends."""
+
+    def close(self) -> None:
+        """The next test uses it, too."""
+
+
+@pytest.fixture
+def served(merger: ModelMerger) -> Served:
+    """For a service, whose requests have no salt: nothing was computed for them yet."""
+    merger._loaded.engine.forget_cached()
+    return Served(merger._loaded)
+
+
 @pytest.fixture
 def model(merger: ModelMerger) -> Noting:
     return Noting(merger.chat())

@@ -14,11 +14,10 @@ import httpx
 import pytest
 
 from agent_runtime.http.service import Service
-from agent_runtime.model_merge import ModelMerger
 from agent_runtime.observing import Finished, Observer
 from agent_runtime.workspaces import Workspaces
 from tests.agent_runtime.serving import serving
-from tests.agent_runtime.sessions.conftest import A, B, Begin
+from tests.agent_runtime.sessions.conftest import A, B, Begin, Served
 
 EDIT = "<<<<<<< SEARCH\nLIMIT = 30\n=======\nLIMIT = 99\n>>>>>>> REPLACE\n"
 B2 = B.replace("30", "99")
@@ -40,28 +39,17 @@ def kept() -> Kept:
 
 
 @pytest.fixture
-def client(merger: ModelMerger, root: Path, kept: Kept, tmp_path: Path) -> Iterator[httpx.Client]:
-    merger._loaded.engine.forget_cached()
+def client(served: Served, root: Path, kept: Kept, tmp_path: Path) -> Iterator[httpx.Client]:
     (tmp_path / "more").mkdir()
 
     def change(service: Service) -> Service:
         service.metering.subscribe(kept)
         workspaces = Workspaces(root, allowed=[tmp_path / "more"])
-        workspaces.tokenize_with(merger._loaded.text.tokenizer)
+        workspaces.tokenize_with(served.chat().text.tokenizer)
         return replace(service, workspaces=workspaces)
 
-    with serving(Unclosed(merger), change=change) as url, httpx.Client(base_url=url, timeout=60) as client:  # type: ignore[arg-type]
+    with serving(served, change=change) as url, httpx.Client(base_url=url, timeout=60) as client:
         yield client
-
-
-class Unclosed:
-    """A merger that the next test uses, too."""
-
-    def __init__(self, merger: ModelMerger) -> None:
-        self._merger = merger
-
-    def __getattr__(self, name: str) -> Any:
-        return (lambda: None) if name == "close" else getattr(self._merger, name)
 
 
 def begun(client: httpx.Client, **body: Any) -> str:
