@@ -13,10 +13,12 @@ from agent_runtime.cli.listening import listen, url_of
 from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.cli.setting_options import takes
 from agent_runtime.errors import BadRequest
+from agent_runtime.loopback import check_loopback
 from agent_runtime.models.progress import LineProgress
 from agent_runtime.reusing import mode_of
 from agent_runtime.settings.choosing import Chosen
 from agent_runtime.settings.loading import model_settings, service_options
+from agent_runtime.token_file import LiveTokens, TokenFile
 
 if TYPE_CHECKING:
     from agent_runtime.mcp.places import Place
@@ -30,7 +32,7 @@ def mcp_command(
     http: Annotated[
         bool, typer.Option("--http", help="Serve streamable HTTP at /mcp, instead of standard input and output.")
     ] = False,
-    host: Annotated[str, typer.Option("--host", help="With --http: the address, of this machine only.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="With --http: address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="With --http: 0 takes a free one.")] = HTTP_PORT,
     workspace: Annotated[
         str | None, typer.Option("--workspace", metavar="NAME", help="Of the service of --url, without --root.")
@@ -45,11 +47,13 @@ def mcp_command(
     listens until Ctrl-C.
     """
     from agent_runtime.http.server import leave
-    from agent_runtime.mcp.serving import check_loopback, serve_http, serve_stdio  # takes a second to import
+    from agent_runtime.mcp.serving import serve_http, serve_stdio  # takes a second to import
     from agent_runtime.mcp.tools import build_server
 
     console = Console(stderr=True, highlight=False)
-    if http:
+    settings = chosen.values
+    tokens = None if settings.tokens is None else LiveTokens(TokenFile(settings.tokens))
+    if http and tokens is None:
         check_loopback(host)
     place = _place(chosen, workspace, LineProgress(console))
     server = build_server(place)
@@ -58,7 +62,7 @@ def mcp_command(
         if http:
             with listen(host, port) as listener:
                 LineProgress(console).say(f"listening on {url_of(listener)}/mcp")
-                serve_http(server, listener)
+                serve_http(server, listener, hosts=[host, *settings.allow_host], tokens=tokens)
         else:
             # What waits for the input cannot be interrupted, and would be waited for.
             signal.signal(signal.SIGINT, lambda *_: leave(INTERRUPTED))

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import socket
-from ipaddress import ip_address
+from collections.abc import Iterable
 
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent_runtime.errors import BadRequest
+from agent_runtime.errors import Forbidden
+from agent_runtime.http.access import KEY
+from agent_runtime.http.authentication import BearerTokens
+from agent_runtime.http.problems import problem_response
+from agent_runtime.principal import AccessScope, Principal
+from agent_runtime.token_file import LiveTokens
 
 PATH = "/mcp"
+
+NEEDED: tuple[AccessScope, ...] = ("apply", "read")
+"""What a token has to allow: the tools read files and have edits merged."""
 
 MAX_BODY_BYTES = 16 << 20
 """An edit of 2 MB, however JSON spells it."""
@@ -25,38 +33,49 @@ def serve_stdio(server: MCPServer) -> None:
     server.run("stdio")
 
 
-def serve_http(server: MCPServer, listener: socket.socket) -> None:
+def serve_http(
+    server: MCPServer, listener: socket.socket, *, hosts: Iterable[str] = (), tokens: LiveTokens | None = None
+) -> None:
     """Until Ctrl-C, on a socket that listens."""
-    config = uvicorn.Config(http_app(server, listener), log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS)
+    app = http_app(server, listener, hosts=hosts, tokens=tokens)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS, server_header=False)
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def http_app(server: MCPServer, listener: socket.socket) -> Starlette:
-    """The application; Host, and Origin where a browser sends one, have to name this very address.
+def http_app(
+    server: MCPServer, listener: socket.socket, *, hosts: Iterable[str] = (), tokens: LiveTokens | None = None
+) -> ASGIApp:
+    """The application; Host, and Origin where a browser sends one, have to name this address, or one of `hosts`.
 
-    A server on loopback is otherwise open to every page that the user visits (DNS rebinding).
+    A server on loopback is otherwise open to every page that the user visits (DNS rebinding). With `tokens` each
+    request needs one of them.
     """
     host, port = listener.getsockname()[:2]
-    names = [f"{name}:{port}" for name in ("localhost", "127.0.0.1", "[::1]")]
-    return server.streamable_http_app(
+    given = [f"[{name}]" if ":" in name else name for name in hosts]
+    names = [f"{name}:{port}" for name in ("localhost", "127.0.0.1", "[::1]", *given)] + given
+    origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in names]
+    app: ASGIApp = server.streamable_http_app(
         streamable_http_path=PATH,
         host=host,
         max_request_body_size=MAX_BODY_BYTES,
-        transport_security=TransportSecuritySettings(
-            allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names]
-        ),
+        transport_security=TransportSecuritySettings(allowed_hosts=names, allowed_origins=origins),
     )
+    return app if tokens is None else BearerTokens(_Allowed(app), tokens)
 
 
-def check_loopback(host: str) -> None:
-    """Raise BadRequest where others could reach it: the tools write files, and nobody is asked who they are."""
-    try:
-        inside = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        inside = False
-    if not inside:
-        raise BadRequest(
-            f"{host} is not this machine alone, and this server asks nobody for a token: listen on 127.0.0.1, and "
-            "put a proxy that knows its users before it",
-            field="host",
-        )
+class _Allowed:
+    """Middleware: the token has to allow what the tools do."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            principal: Principal = scope[KEY]
+            try:
+                for needed in NEEDED:
+                    principal.check(needed)
+            except Forbidden as fault:
+                await problem_response(fault)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

@@ -65,13 +65,13 @@ class Settings:
     ] = 8311
     allow_host: Annotated[
         tuple[str, ...],
-        Setting(help="A further name of this service; may be given again.", commands=SERVE, group=LISTENING),
+        Setting(help="A further name of this service; may be given again.", commands=("serve", "mcp"), group=LISTENING),
     ] = ()
     tokens: Annotated[
         Path | None,
         Setting(
             help="The file with the tokens of those who may use the service; `hunk token new` makes one.",
-            commands=SERVE,
+            commands=("serve", "mcp"),
             group=LISTENING,
             metavar="FILE",
             unset="everybody on this machine may",

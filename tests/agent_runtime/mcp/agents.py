@@ -20,6 +20,7 @@ from mcp_types import CallToolResult
 from agent_runtime.mcp.places import Place
 from agent_runtime.mcp.serving import http_app
 from agent_runtime.mcp.tools import build_server
+from agent_runtime.token_file import LiveTokens
 
 HUNK = Path(sys.executable).with_name("hunk")
 
@@ -27,10 +28,10 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def served(place: Place) -> Iterator[str]:
+def served(place: Place, tokens: LiveTokens | None = None) -> Iterator[str]:
     """The URL of a server for this place."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(http_app(build_server(place), listener), log_level="critical")
+        config = uvicorn.Config(http_app(build_server(place), listener, tokens=tokens), log_level="critical")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

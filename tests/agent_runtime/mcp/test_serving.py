@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
@@ -15,6 +16,9 @@ import pytest
 
 from agent_runtime.errors import BadRequest
 from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here
+from agent_runtime.principal import AccessScope
+from agent_runtime.token_file import LiveTokens, TokenFile
+from agent_runtime.tokens import new_token
 from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.mcp.agents import HUNK, over_stdio, served
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -88,7 +92,7 @@ def test_its_own_names_are_answered_and_others_refused(url: str) -> None:
         assert status(Host=host, Origin=f"http://{host}") == 200
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{(port or 0) ^ 1}", ""):
         assert status(Host=host) >= 400
-    for origin in ("http://evil.example", "null", f"http://127.0.0.1.evil.example:{port}", f"https://localhost:{port}"):
+    for origin in ("http://evil.example", "null", f"http://127.0.0.1.evil.example:{port}", "http://localhost:1"):
         assert status(Origin=origin) >= 400
 
 
@@ -99,11 +103,30 @@ def test_a_body_that_is_too_large_or_no_request_is_refused(url: str) -> None:
         assert 400 <= answer.status_code < 500
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.org", ""])
-def test_it_listens_on_this_machine_only(tmp_path: Path, host: str) -> None:
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", ""])
+def test_without_tokens_it_listens_on_this_machine_only(tmp_path: Path, host: str) -> None:
     fault = hunk_here("mcp", "--root", tmp_path, "--http", "--host", host).exception
     assert isinstance(fault, BadRequest)
     assert "127.0.0.1" in str(fault)
+
+
+def test_with_tokens_each_request_needs_one_that_may_read_and_apply(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    scopes: dict[str, set[AccessScope]] = {"agent": {"apply", "read"}, "reader": {"read"}, "admin": {"admin"}}
+    made = {name: new_token(name, name, frozenset(allowed), now) for name, allowed in scopes.items()}
+    file = TokenFile(tmp_path / "tokens.json")
+    for token, _ in made.values():
+        file.change(lambda known, token=token: known.with_token(token))  # type: ignore[misc]
+    folder = FolderPlace(tmp_path, merging_here(LazyModel("scripted", ScriptedMerger)))
+    with served(folder, LiveTokens(file)) as url:
+
+        def status(**headers: str) -> int:
+            return httpx.post(url, json=BEGIN, headers={**ACCEPT, **headers}).status_code
+
+        allowed = {name: status(Authorization=f"Bearer {text}") for name, (_, text) in made.items()}
+        assert allowed == {"agent": 200, "reader": 403, "admin": 200}
+        assert (status(), status(Authorization="Bearer hunk_nonsense")) == (401, 401)
+        assert status(Authorization=f"Bearer {made['agent'][1]}", Host="evil.example") >= 400
 
 
 @pytest.mark.parametrize(
