@@ -89,6 +89,7 @@ class ModelMerger:
         self._deadline_s = deadline_s
         self._reuse = reuse
         self._files = files
+        self._chat = LoadedChat(loaded, deadline_s)
 
     @property
     def name(self) -> str:
@@ -97,7 +98,7 @@ class ModelMerger:
 
     def chat(self) -> LoadedChat:
         """The same model, to be asked for answers in a chat."""
-        return LoadedChat(self._loaded, self._deadline_s)
+        return self._chat
 
     def stats(self) -> EngineStats | None:
         """What the engine counts, None once it is closed."""

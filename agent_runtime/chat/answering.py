@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 
 from agent_runtime.answer_text import follower
 from agent_runtime.chat.drafting import draft_of
 from agent_runtime.chat.prompting import prompt_ids
-from agent_runtime.chat.types import ChatAnswer, ChatRequest, ChatTokenLogprob, ReadyPrompt
+from agent_runtime.chat.types import ChatAnswer, ChatRequest, ChatTokenLogprob, Prompt, ReadyPrompt
 from agent_runtime.errors import BadRequest, TooLarge
 from agent_runtime.merger import Watcher
 from agent_runtime.models.load import LoadedModel
@@ -16,7 +17,7 @@ from agent_runtime.models.text_side import TextSide
 from agent_runtime.running import Run, fault_of, run_together, usage_of
 from agent_runtime.timings import Timings
 from engine import errors as engine_errors
-from engine.types import GenerationRequest, GenerationResult, TokenLogprob
+from engine.types import GenerationRequest, GenerationResult, Proposer, TokenLogprob
 
 NO_FILE = ""
 """The path of what an answer is about, in its trace."""
@@ -47,13 +48,17 @@ class LoadedChat:
         """Tokens of prompt and answer together."""
         return self._loaded.engine.max_seq_len
 
+    @cached_property
+    def _most_characters(self) -> int:
+        """No longer text fits the context, whatever its tokens are; what is longer is not even encoded."""
+        return self.max_seq_len * max(map(len, self.text.tokenizer.token_bytes()))
+
     def answer(self, request: ChatRequest, watcher: Watcher) -> ChatAnswer:
         """Write the answer; raises what `ChatModel.answer` names."""
         timings = Timings(watcher.entered)
         with timings.phase("prompt"):
             generation = self._generation(request)
-            copies = request.draft == "copy"
-            draft = draft_of(self.text, generation.prompt_ids, request.prediction) if copies else None
+            draft = self._draft(request, generation) if request.draft == "copy" else None
         run, token_bytes = Run(phase_behind="decode"), self.text.tokenizer.token_bytes()
         follow = follower(watcher, token_bytes, NO_FILE)
         texts = [] if follow is None else [follow(generation, 0)]
@@ -75,16 +80,29 @@ class LoadedChat:
             _logprobs(result, token_bytes),
         )
 
+    def _draft(self, request: ChatRequest, generation: GenerationRequest) -> Proposer:
+        prediction = (request.prediction or "")[: self._most_characters]
+        return draft_of(self.text, generation.prompt_ids, prediction, generation.max_new_tokens)
+
+    def _ready(self, prompt: Prompt) -> ReadyPrompt:
+        if isinstance(prompt, ReadyPrompt):
+            return prompt
+        num_characters = sum(len(message.text) for message in prompt)
+        if num_characters > self._most_characters:
+            raise self._too_large(f"{num_characters} characters")
+        return ReadyPrompt(prompt_ids(self.text, prompt))
+
+    def _too_large(self, size: str) -> TooLarge:
+        return TooLarge(
+            f"the prompt's {size} leave no room for an answer in the context of {self.max_seq_len} tokens; "
+            "send less, or start with a larger --context"
+        )
+
     def _generation(self, request: ChatRequest) -> GenerationRequest:
-        prompt = request.prompt
-        if not isinstance(prompt, ReadyPrompt):
-            prompt = ReadyPrompt(prompt_ids(self.text, prompt))
+        prompt = self._ready(request.prompt)
         room = self.max_seq_len - len(prompt.token_ids)
         if room < 1:
-            raise TooLarge(
-                f"the prompt's {len(prompt.token_ids)} tokens leave no room for an answer in the context of "
-                f"{self.max_seq_len}; send less, or start with a larger --context"
-            )
+            raise self._too_large(f"{len(prompt.token_ids)} tokens")
         try:
             return GenerationRequest(
                 prompt=prompt.token_ids,

@@ -11,12 +11,15 @@ from engine.speculation import MergeDraft
 from engine.types import Proposer
 
 
-def draft_of(text: TextSide, prompt: Sequence[int], prediction: str | None) -> Proposer:
-    """A draft that begins with the prediction, where there is one, and finds what is copied from the prompt."""
+def draft_of(text: TextSide, prompt: Sequence[int], prediction: str, most_tokens: int) -> Proposer:
+    """A draft that begins with the prediction, where there is one, and finds what is copied from the prompt.
+
+    Of the prediction, no more than `most_tokens` can be written.
+    """
     expected = None
     if prediction:
         (ids,) = plain_ids(text, [prediction])
-        expected = ids + turn_end(text)
+        expected = (ids + turn_end(text))[:most_tokens]
     return MergeDraft(
         merges=[],
         original=[],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from agent_runtime.observing import Finished, Observer
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
+from tests.models import SHARED_DATA
 
 FILE = "limit = 10\nretries = 3\n\n\ndef area(r):\n    return 3 * r * r\n"
 SNIPPET = "limit = 10\nseconds = 5\nretries = 3\n\n# ... existing code ...\n"
@@ -112,6 +114,28 @@ def test_an_edit_that_is_there_already_gives_the_file_as_it_is(client: OpenAI) -
     assert answer.choices[0].message.content == MERGED
     assert answer.model_extra is not None
     assert answer.model_extra["hunk"]["status"] == "noop"
+
+
+RECORDED = SHARED_DATA / "morph_live_outputs" / "cases.jsonl"
+
+
+@pytest.mark.skipif(not RECORDED.is_file(), reason="../shared/data is not beside this checkout")
+def test_what_a_rule_merges_is_what_a_hosted_service_answered(client: OpenAI) -> None:
+    num_merged = 0
+    for line in RECORDED.read_text().splitlines():
+        case = json.loads(line)
+        content = message(case["original"], case["update"], case["instruction"])
+        try:
+            answer = client.chat.completions.create(
+                model="morph-v3-fast",
+                messages=[{"role": "user", "content": content}],
+                extra_body={"hunk": {"mode": "deterministic"}},
+            )
+        except openai.UnprocessableEntityError:
+            continue  # these are the model's
+        assert answer.choices[0].message.content == case["vendor_output"], case["id"]
+        num_merged += 1
+    assert num_merged >= 6, "of ten"
 
 
 def test_other_forms_of_edits_are_read_too(client: OpenAI) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -138,8 +139,28 @@ def test_an_answer_ends_with_the_context(chat: LoadedChat, loaded: LoadedModel) 
     ids = prompt_ids(loaded.text, QUESTION)
     long = ReadyPrompt((ids * (CONTEXT // len(ids) + 1))[: CONTEXT - 3])
     assert chat.answer(ChatRequest(prompt=long, max_tokens=100), Watcher()).usage.completion <= 3
-    with pytest.raises(TooLarge, match=f"context of {CONTEXT}; send less"):
+    with pytest.raises(TooLarge, match=f"context of {CONTEXT} tokens; send less"):
         chat.answer(ChatRequest(prompt=ReadyPrompt((*long.token_ids, 1, 2, 3))), Watcher())
+
+
+def test_a_text_that_no_context_could_hold_is_not_even_encoded(
+    chat: LoadedChat, plain: ChatAnswer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    huge = "a" * (chat._most_characters + 1)
+    longest = 0
+    encode_batch = chat.text.tokenizer.encode_batch
+
+    def watched(texts: Sequence[str]) -> Any:
+        nonlocal longest
+        longest = max(longest, *map(len, texts))
+        return encode_batch(texts)
+
+    monkeypatch.setattr(chat.text.tokenizer, "encode_batch", watched)
+    with pytest.raises(TooLarge, match=f"{len(huge)} characters"):
+        chat.answer(replace(REQUEST, prompt=(ChatMessage("user", huge),)), Watcher())
+    assert longest == 0
+    assert chat.answer(replace(REQUEST, prediction=plain.text + huge), Watcher()).text == plain.text
+    assert 0 < longest < len(huge)
 
 
 def test_a_ready_prompt_is_answered_as_its_messages_are(chat: LoadedChat, plain: ChatAnswer) -> None:
