@@ -1,15 +1,15 @@
-"""Sends an answer while it comes about, and gives up on clients that leave or do not read."""
+"""Sends an answer while it comes about.
+
+Each part waits until the connection has room for it. A client that does not read is cut off by `connection.py`, and has
+left then.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 
-from anyio import fail_after
 from fastapi.responses import StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
-
-STALL_SECONDS = 60.0
-"""How long a client may take no byte of what is sent to it: what it holds up is freed then."""
+from starlette.types import Receive, Scope, Send
 
 CHUNK_BYTES = 1 << 16
 """What is handed to the connection at once: it is held in full until the client has taken it."""
@@ -19,7 +19,7 @@ UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Streamed(StreamingResponse):
-    """A response in parts. `on_end` is called when it is over, whether all was sent, the client left or it stalled."""
+    """A response in parts. `on_end` is called when it is over, whether all was sent or the client has left."""
 
     def __init__(
         self, parts: AsyncIterator[bytes], on_end: Callable[[], None], media_type: str, headers: Mapping[str, str]
@@ -29,15 +29,8 @@ class Streamed(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the parts as they come."""
-
-        async def send_in_time(message: Message) -> None:
-            with fail_after(STALL_SECONDS):
-                await send(message)
-
         try:
-            await super().__call__(scope, receive, send_in_time)
-        except TimeoutError:
-            return  # without the end of the body, on which the server closes the connection
+            await super().__call__(scope, receive, send)
         finally:
             self._on_end()
 

@@ -15,6 +15,7 @@ import uvicorn
 
 from agent_runtime.apply import Applier
 from agent_runtime.http.app import build_app
+from agent_runtime.http.connection import connection_settings
 from agent_runtime.http.service import Service
 from agent_runtime.merger import Merger
 from agent_runtime.model_slot import ModelSlot
@@ -43,7 +44,9 @@ def serving(
         loaded.wait()
     app = build_app(change(Service(Applier(slot.get), slot, Workspaces(root))))
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2, **connection_settings())
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

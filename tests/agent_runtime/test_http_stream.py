@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import httpx
@@ -13,7 +14,8 @@ import pytest
 from httpx_sse import ServerSentEvent, connect_sse
 
 from agent_runtime.errors import Busy, Cancelled, ModelFailed
-from agent_runtime.http import apply_stream, streaming
+from agent_runtime.http import apply_stream
+from agent_runtime.http.connection import PatientConnection
 from agent_runtime.merger import ModelMerge, ModelTask, Piece, Watcher
 from agent_runtime.types import Usage
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -168,17 +170,16 @@ class Gushing(ScriptedMerger):
 
 
 def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(PatientConnection, "patience_s", 0.3)
     merger = Gushing()
     with serving(merger) as url, asking(url, ASKED) as connection:
         assert merger.cancelled.wait(30), "the work went on for a client that does not read"
-        connection.settimeout(30)
-        while connection.recv(1 << 20):
-            pass  # what was on the way; then the server closes the connection
+        with suppress(ConnectionResetError):
+            while connection.recv(1 << 20):
+                pass  # what was on the way; then there is no connection
 
 
-def test_one_that_reads_slowly_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "STALL_SECONDS", 5.0)
+def test_one_that_reads_slowly_misses_nothing() -> None:
     text = "".join(f"{number}\n" for number in range(50_000))
 
     class Long(ScriptedMerger):
