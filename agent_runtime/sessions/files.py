@@ -16,6 +16,7 @@ from agent_runtime.workspace import Workspace
 from repo_cache.types import FileTokens
 
 MAX_FILES = 512
+MAX_PATH = 4096
 MAX_BYTES = 4 << 20
 """Of all files of a context together: some million tokens, which is more than any context here holds."""
 
@@ -54,21 +55,19 @@ class SessionFiles:
         is no text, TooLarge where they are too many.
         """
         given = {_plain(path): _encoded(text, path) for path, text in texts.items()}
-        data = {path: self._from_workspace(path) for path in map(_plain, paths)} | given
-        versions = {path: _Version.of(each) for path, each in data.items()}
-        answer = []
-        for path, each in data.items():
-            encoding = decode(each, path).encoding
-            text = each.decode(encoding) if with_text else None
-            now, last = versions[path], self._last.get(path)
-            state = _state(now.sha256, last.sha256 if last is not None else "")
-            answer.append(ReadFile(path, state, now.sha256, now.size, encoding, text))
         out = set(map(_plain, forget))
-        kept = {path: version for path, version in self._last.items() if path not in out}
-        _check_size(kept | versions)
-        self._last = kept | versions
-        self._own = {path: own for path, own in self._own.items() if path not in out | data.keys()} | given
-        return answer
+        files = {path: version for path, version in self._last.items() if path not in out}
+        answer: dict[str, ReadFile] = {}
+        for path in (*given, *map(_plain, paths)):
+            if path in answer:
+                continue
+            data = given[path] if path in given else self._from_workspace(path)
+            files[path] = _Version.of(data)
+            _check_size(files)  # each time: nobody is to have us read far more than is kept
+            answer[path] = self._read_file(path, data, with_text=with_text)
+        self._last = files
+        self._own = {path: own for path, own in self._own.items() if path not in out | answer.keys()} | given
+        return list(answer.values())
 
     def data(self, path: str) -> bytes:
         """A file's bytes as they are now, in the context or not; raises what `Workspace.read` raises."""
@@ -114,10 +113,10 @@ class SessionFiles:
                     seen.append(SeenFile(path, "gone", ""))
                 continue
             self._last[path] = version = _Version.of(data)
+            _check_size(self._last)
             now[path] = self._tokens(path, text) or text
             if before != version.sha256:
                 seen.append(SeenFile(path, _state(version.sha256, before or ""), version.sha256))
-        _check_size(self._last)
         return now, tuple(seen)
 
     def were_shown(self) -> None:
@@ -131,6 +130,11 @@ class SessionFiles:
             SeenFile(path, _state(version.sha256, shown.get(path, "")), version.sha256)
             for path, version in dict(self._last).items()
         )
+
+    def _read_file(self, path: str, data: bytes, *, with_text: bool) -> ReadFile:
+        encoding, now, last = decode(data, path).encoding, _Version.of(data), self._last.get(path)
+        state = _state(now.sha256, last.sha256 if last is not None else "")
+        return ReadFile(path, state, now.sha256, now.size, encoding, data.decode(encoding) if with_text else None)
 
     def _tokens(self, path: str, text: str) -> FileTokens | None:
         if self._known is None or self._workspace is None or path in self._own:
@@ -170,8 +174,8 @@ def _plain(path: str) -> str:
 
 
 def _encoded(text: str, path: str) -> bytes:
-    if not path:
-        raise BadRequest("a text needs a path that it stands for", field="texts")
+    if not 0 < len(path) <= MAX_PATH:
+        raise BadRequest(f"a text needs a path of 1 to {MAX_PATH} characters that it stands for", field="texts")
     try:
         data = text.encode()
     except UnicodeEncodeError as error:

@@ -151,6 +151,9 @@ def test_texts_stand_for_files(begin: Begin, model: Noting, root: Path) -> None:
     assert session.ask("?", max_tokens=1).files == (SeenFile("n.py", "new", hash_of("x = 1\n")),)
     with pytest.raises(BadRequest, match="lone surrogate"):
         session.read(texts={"s": "\ud800"})
+    for path in ("", "x" * 5000):
+        with pytest.raises(BadRequest, match="a path of"):
+            session.read(texts={path: "x"})
 
 
 def test_a_text_hides_the_workspace_s_file_until_that_is_read(begin: Begin, root: Path) -> None:
@@ -253,6 +256,11 @@ def test_a_context_has_only_so_many_files_and_bytes(begin: Begin, monkeypatch: p
     with pytest.raises(TooLarge, match="forget some"):
         session.read(texts={"b.py": "x" * 1000})
     assert [file.sha256 for file in session.state().files] == [hash_of(A), hash_of(B)]
+    looked_at: list[str] = []
+    monkeypatch.setattr(Workspace, "read", lambda self, path: looked_at.append(path) or b"x" * 600)
+    with pytest.raises(TooLarge):
+        begin().read([str(number) for number in range(9)])
+    assert looked_at == ["0", "1"], "what will be refused is not read first"
 
 
 class Stopping(Watcher):
