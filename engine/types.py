@@ -21,7 +21,7 @@ LIMITS = {
     "min_p": (0.0, 1.0),
     "repetition_penalty": (0.0, 100.0),
     "logprobs": (0, 100),
-    "priority": (-1000, 1000),
+    "priority": (-(10**12), 10**12),
     "deadline_s": (0.0, 1e9),
     "retain_s": (0.0, 1e9),
 }

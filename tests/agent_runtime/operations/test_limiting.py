@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import count
 
 import httpx
 import pytest
@@ -20,6 +21,10 @@ from agent_runtime.limiting import TenantLimits, Tenants, Turns
 from agent_runtime.limiting.bucket import TokenBucket
 from agent_runtime.observing import Finished
 from agent_runtime.types import Usage
+from engine.scheduling.config import SchedulerConfig
+from engine.scheduling.sequence import Sequence
+from engine.scheduling.waiting import Rank, ranking
+from engine.types import GenerationRequest
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
 
@@ -134,6 +139,19 @@ def test_within_a_tenant_nobody_overtakes(arrivals: list[str]) -> None:
             number = open_turns.enter_context(turns.turn(tenant))
             assert number > last.get(tenant, 0)
             last[tenant] = number
+
+
+@pytest.mark.parametrize("served", [0, 1000, 10**9])
+def test_the_engine_admits_by_round_however_many_have_been_served(served: int) -> None:
+    rank, ids = ranking(SchedulerConfig().aging_s), count()
+
+    def waiting(number: int, arrival: float) -> Rank:
+        request = GenerationRequest([1], 1, priority=served + number)
+        return rank(Sequence(next(ids), [1], 2, priority=request.priority, arrival=arrival))
+
+    first, second = waiting(1, 1e6 + 5), waiting(2, 1e6)
+    assert first < second, "a round counts for more than some seconds"
+    assert waiting(2, 1e6) < waiting(2, 1e6 + 0.01), "within a round the first goes first"
 
 
 def limited(limits: TenantLimits) -> Callable[[Service], Service]:
