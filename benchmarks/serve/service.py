@@ -1,0 +1,82 @@
+"""`hunk serve` as users start it, and what it takes of the machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+HUNK = Path(sys.executable).with_name("hunk")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A running service."""
+
+    port: int
+    pid: int
+
+    @property
+    def resident_mb(self) -> float:
+        """Its memory now."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    @property
+    def num_threads(self) -> int:
+        """Its threads now."""
+        return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
+
+    @property
+    def num_open_files(self) -> int:
+        """Its open files and connections now."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+
+@contextmanager
+def serving(model: str, root: Path) -> Iterator[Running]:
+    """A service with its model loaded, ended by SIGTERM; raises RuntimeError where it does not start or end well."""
+    command: list[str | Path] = [HUNK, "serve", "--port", "0", "--model", model, "--root", root, "--log-format", "json"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        found = re.search(r":(\d+),", first)
+        if not found:
+            raise RuntimeError(f"the service did not start: {first}{process.stderr.read()}")
+        said: list[str] = []
+        threading.Thread(target=_keep, args=(process.stderr, said), daemon=True).start()
+        try:
+            _wait_until_ready(int(found[1]), process)
+            yield Running(int(found[1]), process.pid)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(timeout=60)
+    if code:
+        raise RuntimeError("the service ended with " + "\n".join([str(code), *said[-10:]]))
+
+
+def _keep(lines: IO[str], said: list[str]) -> None:
+    for line in lines:
+        said.append(line.rstrip())
+        del said[:-20]
+
+
+def _wait_until_ready(port: int, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30):
+                return
+        except urllib.error.URLError:
+            time.sleep(0.2)
+    raise RuntimeError(f"the service ended with {process.returncode} while its model was loaded")
