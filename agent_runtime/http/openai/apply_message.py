@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from agent_runtime.errors import BadRequest
 
 MAX_BORDERS = 8
 """So many places at which one section may end and the next begin are looked at; a text with more is not such a file."""
+
+Span = tuple[int, int]
 
 _TAGS = ("instruction", "code", "update")
 _TO_CODE = re.compile(r"</instruction>\s*<code>")
@@ -45,7 +48,7 @@ def read_apply_message(text: str) -> ApplyMessage | None:
         return None
     readings = list(_readings(text, has_instruction))
     if len(readings) > 1:
-        readings = [reading for reading in readings if all(_is_balanced(section) for section in reading)]
+        readings = [spans for spans in readings if all(_is_balanced(text, *span) for span in spans)]
         if len(readings) != 1:
             raise BadRequest(
                 "it cannot be told where <code> ends and <update> begins, for the texts hold these tags themselves; "
@@ -54,24 +57,24 @@ def read_apply_message(text: str) -> ApplyMessage | None:
             )
     if not readings:
         return None
-    *instruction, code, update = readings[0]
+    *instruction, code, update = (text[start:end] for start, end in readings[0])
     code, update = _without_layout(code, update)
     return ApplyMessage(code, update, "".join(instruction).strip())
 
 
-def _readings(text: str, has_instruction: bool) -> Iterator[tuple[str, ...]]:
-    """All ways to part the message into its sections."""
-    body = text.removeprefix("<instruction>" if has_instruction else "<code>").removesuffix("</update>")
-    to_update = _borders(_TO_UPDATE, body)
+def _readings(text: str, has_instruction: bool) -> Iterator[tuple[Span, ...]]:
+    """All ways to part the message: where its sections begin and end."""
+    first, last = len("<instruction>" if has_instruction else "<code>"), len(text) - len("</update>")
+    to_update = _borders(_TO_UPDATE, text)
     if not has_instruction:
-        yield from ((body[:start], body[end:]) for start, end in to_update)
+        yield from (((first, start), (end, last)) for start, end in to_update)
         return
-    for start, end in _borders(_TO_CODE, body):
-        yield from ((body[:start], body[end:first], body[last:]) for first, last in to_update if end <= first)
+    for before, behind in _borders(_TO_CODE, text):
+        yield from (((first, before), (behind, start), (end, last)) for start, end in to_update if behind <= start)
 
 
-def _borders(pattern: re.Pattern[str], text: str) -> Sequence[tuple[int, int]]:
-    found = [match.span() for _, match in zip(range(MAX_BORDERS + 1), pattern.finditer(text), strict=False)]
+def _borders(pattern: re.Pattern[str], text: str) -> Sequence[Span]:
+    found = [match.span() for match in islice(pattern.finditer(text), MAX_BORDERS + 1)]
     if len(found) > MAX_BORDERS:
         raise BadRequest(
             f"the texts hold the tags of the message more than {MAX_BORDERS} times; send the file and the edit apart, "
@@ -81,8 +84,8 @@ def _borders(pattern: re.Pattern[str], text: str) -> Sequence[tuple[int, int]]:
     return found
 
 
-def _is_balanced(section: str) -> bool:
-    return all(section.count(f"<{tag}>") == section.count(f"</{tag}>") for tag in _TAGS)
+def _is_balanced(text: str, start: int, end: int) -> bool:
+    return all(text.count(f"<{tag}>", start, end) == text.count(f"</{tag}>", start, end) for tag in _TAGS)
 
 
 def _without_layout(code: str, update: str) -> tuple[str, str]:

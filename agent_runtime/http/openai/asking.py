@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from typing import Any
 
@@ -109,7 +110,7 @@ def _request(edit: ApplyMessage, options: ApplyOptions | None, salt: str, **more
 
 
 def _bias(by_name: dict[str, float]) -> dict[int, float]:
-    if not all(name.isascii() and name.isdigit() for name in by_name):
+    if not all(re.fullmatch("[0-9]{1,9}", name) for name in by_name):
         raise BadRequest("'logit_bias' maps ids of the model's tokens to numbers", field="logit_bias")
     return {int(name): bias for name, bias in by_name.items()}
 

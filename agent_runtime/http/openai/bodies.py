@@ -16,6 +16,9 @@ from editor.types import FormatName, Policy
 OWN_MODEL = "hunk"
 """The model that the service runs, whichever it is."""
 
+MAX_MESSAGES = 10_000
+"""And parts of one: no context holds more, for each has some tokens of the chat template about it."""
+
 PASSED_OVER = frozenset(
     {
         "metadata",
@@ -69,7 +72,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     role: Role
-    content: Text | list[_Part] | None = None
+    content: Text | Annotated[list[_Part], Field(max_length=MAX_MESSAGES)] | None = None
 
     def chat_message(self) -> ChatMessage:
         """What the model is shown of it; raises BadRequest where it holds more than text."""
@@ -136,7 +139,7 @@ class ChatBody(BaseModel):
     )
 
     model: Text = OWN_MODEL
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0.0, le=2.0, description="Null: 0, always the likeliest token.")

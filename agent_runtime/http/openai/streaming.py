@@ -61,13 +61,14 @@ class Texts(Relay):
             waiting, self._waiting = self._waiting, []
         return "".join(waiting)
 
-    async def wait(self, task: asyncio.Task[Reply]) -> None:
-        """Until there is text, or the task has ended, or for so long that the client should hear something."""
+    async def wait(self, task: asyncio.Task[Reply]) -> bool:
+        """Until there is text or the task has ended, or else so long that the client should hear something: False."""
         more = asyncio.create_task(self._more.wait())
         try:
-            await asyncio.wait((more, task), timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((more, task), timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
             more.cancel()
+        return bool(done)
 
 
 async def stream(
@@ -109,13 +110,15 @@ async def _chunks(
     texts: Texts, task: asyncio.Task[Reply], completion: Completion, with_usage: bool
 ) -> AsyncIterator[bytes]:
     yield _event(completion.begin())
-    num_sent = 0
+    num_sent, has_news = 0, True
     try:
         while not task.done():
-            text = texts.take()
-            num_sent += len(text)
-            yield _event(completion.piece(text)) if text else HEARTBEAT
-            await texts.wait(task)
+            if text := texts.take():
+                num_sent += len(text)
+                yield _event(completion.piece(text))
+            elif not has_news:
+                yield HEARTBEAT
+            has_news = await texts.wait(task)
         reply = task.result()
     except HunkError as fault:
         yield _event(error_of(problem_of(fault)))

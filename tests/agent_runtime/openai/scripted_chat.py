@@ -40,9 +40,9 @@ class ScriptedChat:
         """The scripted answer."""
         self.seen.append(request)
         watcher.began(self.cancelled.set)
-        for number, piece in enumerate(self.pieces, start=1):
+        for number, piece in enumerate(self.pieces or ("",), start=1):
             watcher.wrote(number)
-            if watcher.wants_text:
+            if watcher.wants_text and piece:
                 watcher.wrote_pieces(0, [Piece(piece, "generated")])
             while self.hold is not None and not self.hold.wait(0.01):
                 if self.cancelled.is_set():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from openai import OpenAI
 
 from agent_runtime.http.service import Service
+from agent_runtime.merger import ModelMerge, ModelTask, Piece, Watcher
 from agent_runtime.observing import Finished, Observer
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -175,10 +177,20 @@ def test_an_edit_that_does_not_apply_is_an_error_with_reasons(client: OpenAI, st
     assert caught.value.body["hunk"]["reasons"][0]["code"]
 
 
+class Writing(ScriptedMerger):
+    """Writes before anybody has checked it."""
+
+    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+        if watcher.wants_text:
+            watcher.wrote_pieces(0, [Piece(self.text, "generated")])
+            threading.Event().wait(0.2)
+        return super().merge(task, watcher)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_merge_that_a_check_rejects_is_an_error_and_no_file(stream: bool) -> None:
     with (
-        serving(ScriptedMerger(text="# ... existing code ...\n")) as url,
+        serving(Writing(text="# ... existing code ...\n")) as url,
         OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,
         pytest.raises(openai.UnprocessableEntityError, match="marker_leak") as caught,
     ):

@@ -101,6 +101,16 @@ def test_texts_that_cannot_be_told_apart_are_refused(code: str, update: str) -> 
         read_apply_message(message(code, update))
 
 
+def test_an_instruction_may_hold_tags_of_the_later_sections() -> None:
+    read = read_apply_message(message(CODE, UPDATE, "see </code><update>"))
+    assert read == ApplyMessage(CODE, UPDATE, "see </code><update>")
+
+
+def test_tags_that_only_balance_when_the_file_is_cut_are_refused() -> None:
+    with pytest.raises(BadRequest, match="/v1/code/apply"):
+        read_apply_message(message("</instruction><code>b\n", UPDATE, "close it with </code>"))
+
+
 def test_texts_full_of_tags_are_refused_and_not_searched() -> None:
     with pytest.raises(BadRequest, match="more than"):
         read_apply_message(message("</code><update>" * (MAX_BORDERS + 1), "b"))

@@ -22,6 +22,7 @@ from agent_runtime.errors import (
     TooLarge,
 )
 from agent_runtime.http.app import MAX_BODY_BYTES
+from agent_runtime.http.openai import streaming
 from agent_runtime.model_merge import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from tests.agent_runtime.openai.scripted_chat import USAGE, ChattingMerger, ScriptedChat
@@ -253,6 +254,24 @@ def test_the_model_that_is_loading_is_a_503_with_the_time_to_wait() -> None:
     assert "still being loaded" in str(caught.value)
 
 
+def test_a_stream_says_now_and_then_that_the_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "QUIET_SECONDS", 0.05)
+    merger = ChattingMerger(chatting=ScriptedChat(hold=threading.Event()))
+    assert merger.chatting.hold is not None
+    with (
+        serving(merger) as url,
+        httpx.stream("POST", f"{url}/v1/chat/completions", json=ASK | {"stream": True}) as answer,
+    ):
+        lines = answer.iter_lines()
+        seen = [line for line in (next(lines) for _ in range(20)) if line]
+        merger.chatting.hold.set()
+        rest = [line for line in lines if line]
+    assert "Hel" in seen[1]
+    assert set(seen[2:]) == {": the work goes on"}
+    assert rest[-1] == "data: [DONE]"
+    assert sum(line.startswith(":") for line in rest) <= 1
+
+
 def test_a_client_that_leaves_a_stream_ends_the_answer() -> None:
     merger = ChattingMerger(chatting=ScriptedChat(hold=threading.Event()))
     with serving(merger) as url, client_of(url) as client:
@@ -261,11 +280,12 @@ def test_a_client_that_leaves_a_stream_ends_the_answer() -> None:
         assert merger.chatting.cancelled.wait(30)
 
 
-def test_a_client_that_gives_up_ends_the_answer() -> None:
-    merger = ChattingMerger(chatting=ScriptedChat(hold=threading.Event()))
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_gives_up_before_the_first_text_ends_the_answer(stream: bool) -> None:
+    merger = ChattingMerger(chatting=ScriptedChat(pieces=(), hold=threading.Event()))
     with serving(merger) as url, client_of(url).with_options(timeout=0.2) as client:
         with pytest.raises(openai.APITimeoutError):
-            client.chat.completions.create(**ASK)
+            client.chat.completions.create(**ASK, stream=stream)
         assert merger.chatting.cancelled.wait(30)
 
 
@@ -284,8 +304,10 @@ def test_a_client_that_gives_up_ends_the_answer() -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
         ({"nonsense": 1}, "nonsense", "no field 'nonsense'"),
         ({"logit_bias": {"a": 1}}, "logit_bias", "ids"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", "ids"),
         ({"hunk": {"mode": "model"}}, "hunk", "edit"),
         ({"messages": []}, "messages", "at least 1"),
+        ({"messages": [{"role": "user", "content": ""}] * 10_001}, "messages", "at most 10000"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages", "'tool'"),
         ({"messages": [{"role": "user", "content": None}]}, "messages", "no content"),
         ({"messages": [{"role": "user", "content": "a", "colour": "red"}]}, "messages", "colour"),
