@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from agent_runtime.model_on_demand import ModelOnDemand
 from agent_runtime.models.progress import Progress, Silent
 from agent_runtime.models.settings import DEFAULT_MODEL, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.workspaces import Workspaces
+
+logging.getLogger("hunk").addHandler(logging.NullHandler())  # a library says nothing unless it is told where
 
 NO_LIMITS = Timeouts(connect_s=None, read_s=None, work_s=None, write_s=None, pool_s=None)
 

@@ -1,0 +1,38 @@
+"""A scripted model with a real tokenizer, for sessions, which lay out their prompts before they ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from agent_runtime.models.text_side import TextSide, from_gguf
+from tests.agent_runtime.openai.scripted_chat import ChattingMerger, ScriptedChat
+from tests.models import RealModel
+
+Chatting = Callable[..., ChattingMerger]
+
+
+@dataclass
+class TokenizingChat(ScriptedChat):
+    """A scripted chat that can be given prompts."""
+
+    text: TextSide | None = None
+
+
+@pytest.fixture(scope="session")
+def text_side(smollm2: RealModel) -> TextSide:
+    tokenizer, metadata = from_gguf(smollm2.gguf)
+    return metadata.with_tokenizer(tokenizer)
+
+
+@pytest.fixture
+def chatting(text_side: TextSide) -> Chatting:
+    """Makes mergers that merge to a text, and chat as `ScriptedChat` is told to."""
+
+    def make(text: str = "", **chat: Any) -> ChattingMerger:
+        return ChattingMerger(text, chatting=TokenizingChat(text=text_side, **chat))
+
+    return make
