@@ -53,7 +53,8 @@ def ask(service: Service, principal: Principal, session: Session, body: AskBody,
         given = {name: getattr(body, name) for name in ("max_tokens", "temperature", "top_p", "seed", "stop", "clock")}
         answer = session.ask(body.question, prediction=text_of(body.prediction), watcher=watched, **given)
         finished = Finished(ASK, principal.tenant, "answered", answer.usage, answer.timings)
-        return Answer(200, to_json(asdict(answer))), finished
+        told = asdict(answer) | {"timings": {name: round(value, 3) for name, value in answer.timings.items()}}
+        return Answer(200, to_json(told)), finished
 
     return _told(service, principal, ASK, asked, watcher)
 

@@ -17,8 +17,8 @@ from repo_cache.types import FileTokens
 
 MAX_FILES = 512
 MAX_PATH = 4096
-MAX_BYTES = 4 << 20
-"""Of all files of a context together: some million tokens, which is more than any context here holds."""
+MAX_BYTES = 2 << 20
+"""Of all files of a context together: some 600,000 tokens, which is more than any context here holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,11 @@ class SessionFiles:
             if before != version.sha256:
                 seen.append(SeenFile(path, _state(version.sha256, before or ""), version.sha256))
         return now, tuple(seen)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files as they were last looked at."""
+        return sum(version.size for version in self._last.values())
 
     def were_shown(self) -> None:
         """The model has been shown them as `as_they_are` gave them."""

@@ -29,6 +29,11 @@ from repo_cache.types import FileTokens
 PREAMBLE = "You are a careful programmer. You are shown files of a project, and answer questions about them."
 """What the model is told first where nothing else is given. It stays the same: everything behind it is kept as KV."""
 
+MAX_BYTES_A_TOKEN = 64
+"""No text has so many on average: of files with more for each token of the context it is known that they do not fit,
+and they are not tokenised first.
+"""
+
 MAX_ANSWER_TOKENS = 1024
 """Of an answer where the question does not say."""
 
@@ -131,6 +136,7 @@ class Session:
             timings = Timings()
             with timings.phase("read"):
                 files, seen = self._files.as_they_are()
+                _check_may_fit(self._files.num_bytes, chat)
             with timings.phase("layout"):
                 prompt = self._laid_out(chat, files, question, clock)
             request = ChatRequest(
@@ -243,6 +249,14 @@ class Session:
             yield
         finally:
             self._lock.release()
+
+
+def _check_may_fit(num_bytes: int, chat: ChatModel) -> None:
+    if num_bytes > MAX_BYTES_A_TOKEN * chat.max_seq_len:
+        raise TooLarge(
+            f"the session's files have {num_bytes / 1e6:.1f} MB, which is far more than the context of "
+            f"{chat.max_seq_len} tokens; have the session forget files"
+        )
 
 
 def _check_fits(prompt: ContextPrompt, chat: ChatModel) -> None:

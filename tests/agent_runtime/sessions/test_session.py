@@ -241,6 +241,9 @@ def test_what_does_not_fit_is_refused_and_can_be_forgotten(begin: Begin, root: P
     with pytest.raises(TooLarge, match=r"of files.*forget files"):
         session.ask("And now?")
     assert session.messages == (HistoryMessage("user", "?"), HistoryMessage("assistant", first.text))
+    (root / "long.py").write_text("value = 1\n" * 12_000)
+    with pytest.raises(TooLarge, match=r"0\.1 MB.*forget files"):
+        session.ask("And now?")
     session.read(forget=["long.py"])
     assert session.ask("And now?", max_tokens=2).usage.cached > 0
 
