@@ -15,6 +15,7 @@ from agent_runtime.errors import HunkError
 from agent_runtime.logs import configure
 from agent_runtime.loopback import check_loopback
 from agent_runtime.models.progress import LineProgress, for_console
+from agent_runtime.notifying import tell_systemd
 from agent_runtime.reusing import mode_of
 from agent_runtime.settings.choosing import Chosen
 from agent_runtime.settings.loading import merge_options, model_settings, service_options, tenant_limits
@@ -53,9 +54,13 @@ def serve_command(chosen: Chosen) -> None:
             faults.append(fault)
             server.should_exit = True
 
+        def loaded() -> None:
+            say(f"{slot.name} is ready")
+            tell_systemd("READY=1", os.environ)
+
         def start() -> None:
             say(f"listening on {url_of(listener)}, loading {slot.name}")
-            slot.load_in_background(lambda: say(f"{slot.name} is ready"), give_up)
+            slot.load_in_background(loaded, give_up)
 
         app = build_app(parts, hosts=[settings.host, *settings.allow_host], tokens=tokens, on_start=start)
         config = uvicorn.Config(

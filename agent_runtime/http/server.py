@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from agent_runtime.http.draining import Drain
+from agent_runtime.notifying import tell_systemd
 
 LOG = logging.getLogger("hunk.service")
 
@@ -43,6 +44,7 @@ class DrainingServer(uvicorn.Server):
         """Refuse new requests from now on, and end when the others have ended; on the event loop's thread."""
         if self._ending is None:
             self._drain.begin()
+            tell_systemd("STOPPING=1", os.environ)
             LOG.info("ending", extra={"fields": {"requests_in_work": self._drain.num_in_work}})
             self._ending = asyncio.get_running_loop().create_task(self._end(drain_s))
 
