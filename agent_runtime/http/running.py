@@ -17,6 +17,9 @@ from agent_runtime.relay import Relay
 
 Result = TypeVar("Result")
 
+BY_RULE = frozenset({"parse", "merge", "verify"})
+"""The phases that need a place. To ask the model alone waits for the end of its current pass."""
+
 
 async def run(service: Service, request: Request, work: Callable[[Watcher], Result]) -> Result:
     """Do the work in a thread; stop it when the client hangs up."""
@@ -36,13 +39,19 @@ async def run_watched(service: Service, work: Callable[[Watcher], Result], watch
 
 
 class _Placed(Relay):
-    """Gives the place to the next when the model is asked."""
+    """Gives the place to the next before the model is asked."""
 
     def __init__(self, watcher: Watcher, give_back: Callable[[], None]) -> None:
         super().__init__(watcher)
         self._give_back = give_back
 
+    def entered(self, phase: str, path: str = "") -> None:
+        """Give it back behind the rules, and pass it on."""
+        if phase not in BY_RULE:
+            self._give_back()
+        super().entered(phase, path)
+
     def began(self, stop: Callable[[], None]) -> None:
-        """Give it back, and pass it on."""
+        """As above, for a model that names no phases."""
         self._give_back()
         super().began(stop)

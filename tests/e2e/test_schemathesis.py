@@ -19,8 +19,6 @@ CHECKS = (
     "response_schema_conformance",
     "response_headers_conformance",
     "unsupported_method",
-    "ignored_auth",
-    "negative_data_rejection",
 )
 
 

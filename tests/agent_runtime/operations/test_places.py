@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from agent_runtime.limiting import Places
+from agent_runtime.merger import ModelMerge, ModelTask, Watcher
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
 
@@ -78,9 +79,20 @@ def test_never_more_than_there_are_and_all_are_free_again_whoever_leaves_when(se
     assert most == 3
 
 
-def test_edits_that_wait_for_the_model_hold_no_place() -> None:
+class SlowToTake(ScriptedMerger):
+    """Takes a request no sooner than it answers it, as an engine in the middle of a long pass."""
+
+    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+        assert self.hold is not None
+        watcher.entered("prompt")
+        self.hold.wait()
+        return super().merge(task, watcher)
+
+
+@pytest.mark.parametrize("kind", [ScriptedMerger, SlowToTake])
+def test_edits_that_wait_for_the_model_hold_no_place(kind: type[ScriptedMerger]) -> None:
     hold = threading.Event()
-    merger = ScriptedMerger(FILE.replace("1", "3"), hold=hold)
+    merger = kind(FILE.replace("1", "3"), hold=hold)
     answers: list[int] = []
     body = {"original": FILE, "edit": BLOCK, "mode": "model"}
     with serving(merger) as url:
