@@ -45,13 +45,13 @@ function fileDiff(file, layout, isWanted) {
   const added = rows.filter((row) => row.kind === "added").length;
   const removed = rows.filter((row) => row.kind === "removed").length;
   const label = `${file.path || "the file"}: ${many(added, "line")} added, ${many(removed, "line")} removed`;
-  const table = el("table", { class: `diff ${layout}` }, el("caption", { class: "sr" }, label));
-  const tbody = el("tbody");
-  table.append(tbody);
+  const box = scrolling(`Diff of ${label}`, { class: "code" });
   const shown = rows.filter((row) => row.kind !== "head");
-  if (layout === "split") addInSlices(tbody, pairsOf(shown), splitRow, 400, isWanted);
-  else addInSlices(tbody, shown, unifiedRow, 400, isWanted);
-  return el("div", {}, el("p", { class: "path" }, label), scrolling(`Diff of ${label}`, { class: "code" }, table));
+  const [items, make] = layout === "split" ? [pairsOf(shown), splitRow] : [shown, unifiedRow];
+  // A table a slice: what is not in sight is not laid out, and one more does not move the others.
+  const tableOf = (slice) => el("div", { class: "slice" }, el("table", { class: `diff ${layout}` }, slice.map(make)));
+  addInSlices(box, items, tableOf, isWanted);
+  return el("div", {}, el("p", { class: "path" }, label), box);
 }
 
 function unifiedRow(row) {

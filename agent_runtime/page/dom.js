@@ -38,11 +38,15 @@ export function oncePerFrame(work) {
   };
 }
 
-/** Adds what `make(item)` gives for each item, a slice at a time, so that the page goes on answering. */
-export async function addInSlices(parent, items, make, size = 400, isWanted = () => true) {
-  for (let start = 0; start < items.length; start += size) {
-    if (!isWanted()) return;
-    parent.append(...items.slice(start, start + size).map(make));
-    if (start + size < items.length) await new Promise((next) => setTimeout(next));
+const SLICE = 400;
+
+/**
+ * Adds what `make(slice)` gives for each slice of the items, one after the other, so that the page goes on answering;
+ * ends early when they are no longer wanted.
+ */
+export async function addInSlices(parent, items, make, isWanted) {
+  for (let start = 0; start < items.length && isWanted(); start += SLICE) {
+    parent.append(make(items.slice(start, start + SLICE)));
+    await new Promise((next) => setTimeout(next));
   }
 }

@@ -68,11 +68,9 @@ export class LiveTokens {
 
   #append(box, pieces) {
     const isAtEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 20;
-    pieces.forEach((piece, at) => {
-      const kind = piece.origin in KINDS ? piece.origin : "generated";
-      const last = box.lastElementChild;
-      if (at > 0 && last.classList.contains(kind)) last.append(piece.text);
-      else box.append(runSpan(kind, piece.text, { isNew: !last?.classList.contains(kind), startsPass: at === 0 }));
+    runsOf(pieces).forEach((run, at) => {
+      const isNew = !box.lastElementChild?.classList.contains(run.kind);
+      box.append(runSpan(run.kind, run.text, { isNew, startsPass: at === 0 }));
     });
     if (isAtEnd) box.scrollTop = box.scrollHeight;
   }
@@ -85,6 +83,17 @@ export class LiveTokens {
     }
     return this.#regions.get(region);
   }
+}
+
+/** Neighbouring pieces of one kind as one. */
+function runsOf(pieces) {
+  const runs = [];
+  for (const { text, origin } of pieces) {
+    const kind = origin in KINDS ? origin : "generated";
+    if (runs.at(-1)?.kind === kind) runs.at(-1).text += text;
+    else runs.push({ kind, text });
+  }
+  return runs;
 }
 
 /** All that the model read and wrote; null where it was not asked. */

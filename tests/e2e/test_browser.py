@@ -1,0 +1,85 @@
+"""The page in headless Chromium, driven by playwright-core: what `browser/page.test.mjs` asks of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.environments import npm_folder, tool
+from tests.e2e.service import HUNK, Running, running
+
+pytestmark = pytest.mark.e2e
+
+TESTS = Path(__file__).parent / "browser"
+EXAMPLES = Path(__file__).resolve().parents[2] / "agent_runtime" / "page" / "examples.js"
+SCREENSHOTS = "HUNK_SCREENSHOTS"
+"""Environment variable with the folder that pictures of the page are kept in; without it they are in pytest's."""
+
+
+def example_file() -> str:
+    """The file that the page's examples are about."""
+    found = re.search(r"^const FILE = `(.*?)`;$", EXAMPLES.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert found, "the page has no example"
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with files of all kinds."""
+    root = tmp_path_factory.mktemp("workspace")
+    text = example_file()
+    (root / "deep" / "er").mkdir(parents=True)
+    for name in ("limits.py", "deep/er/limits.py", "races.py"):
+        (root / name).write_text(text)
+    (root / "windows.py").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    (root / "big.py").write_text("".join(f"value_{number} = {number}\n" for number in range(10_000)))
+    markup = '</textarea><script>window.pwned=1</script><svg onload="window.pwned=1">'
+    (root / "<img src=x onerror='window.pwned=1'>.py").write_text(f"# one\n{markup}\n# two\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def served(root: Path) -> Iterator[Running]:
+    """The service with a model that gets the page's examples right."""
+    with running(root, "--model", "qwen2.5-coder-0.5b", "--context", "8192") as service:
+        service.wait_until_ready()
+        yield service
+
+
+@pytest.fixture(scope="module")
+def guarded(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
+    """A service that asks for a token, and one that it knows."""
+    file = tmp_path_factory.mktemp("tokens") / "tokens.json"
+    made = subprocess.run(
+        [HUNK, "token", "new", "browser", "--file", file, "--json"], capture_output=True, text=True, check=True
+    )
+    with running(root, "--model", "smollm2-135m", "--tokens", file) as service:
+        yield service, json.loads(made.stdout)["token"]
+
+
+def test_the_page_in_a_browser(served: Running, guarded: tuple[Running, str], tmp_path: Path) -> None:
+    pictures = Path(os.environ.get(SCREENSHOTS, tmp_path)).absolute()
+    environ = os.environ | {
+        "URL_OPEN": served.url,
+        "URL_WITH_TOKEN": guarded[0].url,
+        "TOKEN": guarded[1],
+        "ROOT": str(served.root),
+        "SCREENSHOTS": str(pictures),
+        "CHROMIUM": str(tool("chromium")),
+        "MODULES": str(npm_folder(TESTS)),
+        "NODE_NO_WARNINGS": "1",
+    }
+    done = subprocess.run(
+        [tool("node"), "--test", "--test-reporter=spec", TESTS / "page.test.mjs"],
+        env=environ, capture_output=True, text=True, check=False, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\npictures: {pictures}"
+    assert re.search(r"pass (\d+)", done.stdout), done.stdout
+    for name in ("light", "dark", "narrow"):
+        assert (pictures / f"page-{name}.png").stat().st_size > 10_000
