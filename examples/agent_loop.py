@@ -11,12 +11,14 @@ pass, with 1 when it gave up.
 from __future__ import annotations
 
 import argparse
+import ast
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,12 +27,11 @@ import httpx
 from agent_runtime import Client, LocalClient, Session
 from agent_runtime.errors import EditRefused, HunkError, NoConnection
 from agent_runtime.types import Usage, total_usage
+from editor.types import Check
 
 SAMPLE = Path(__file__).parent / "sample_repo"
 TEST = (sys.executable, "-B", "-m", "unittest", "-q", "--failfast")
 TEST_SECONDS = 60
-ELLIPSIS = "# ... existing code ..."
-"""Says that the rest of the file stays."""
 
 QUESTION = """A test fails:
 
@@ -110,32 +111,38 @@ def mend(root: Path, session: Session, ask: Ask, num_turns: int) -> int:
 
 
 def applied(session: Session, root: Path, answer: str) -> str:
-    """Put the function in an answer in its place; what to tell the model if the test still fails."""
+    """Put the function in an answer in the place of the old one; what to tell the model if the test still fails."""
     block = re.search(r"```\w*\n(.*?)```", answer, re.DOTALL)
-    function = (block[1] if block else answer).strip("\n")
-    name = re.search(r"^def (\w+)\(", function, re.MULTILINE)
-    if name is None:
-        return "There was no function in the answer."
-    path = file_that_defines(root, name[1])
-    if path is None:
-        return f"The project has no function {name[1]}."
+    new = (block[1] if block else answer).strip("\n")
+    name = re.search(r"^def (\w+)\(", new, re.MULTILINE)
+    found = function_named(root, name[1]) if name else None
+    if name is None or found is None:
+        return f"The project has no function {name[1]}." if name else "There was no function in the answer."
+    path, old = found
+    edit = json.dumps({"path": path, "old_string": old, "new_string": new})
     try:
-        result = session.apply(f"{ELLIPSIS}\n\n{function}\n\n{ELLIPSIS}\n", path=path, write=True, mode="deterministic")
+        result = session.apply(edit, path=path, write=True, mode="deterministic")
     except EditRefused as refused:
         return f"The edit does not apply: {refused}"
     print(result.file.diff.rstrip())
     if result.status == "merged":
         return f"{name[1]} in {path} was replaced."
-    return f"The function {name[1]} in {path} was the same as before."
+    return f"{name[1]} in {path} stayed as it was: {failed_check(result.file.checks)}."
 
 
-def file_that_defines(root: Path, name: str) -> str | None:
-    """The file, no test, in which a function of that name stands."""
+def function_named(root: Path, name: str) -> tuple[str, str] | None:
+    """The file of the project, no test, that defines a function, and the function's text."""
     for path in sorted(root.rglob("*.py")):
-        is_test = path.name.startswith("test_")
-        if not is_test and re.search(rf"^\s*def {name}\(", path.read_text(encoding="utf-8"), re.MULTILINE):
-            return path.relative_to(root).as_posix()
+        text = path.read_text(encoding="utf-8")
+        for node in ast.parse(text).body if not path.name.startswith("test_") else ():
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                return path.relative_to(root).as_posix(), ast.get_source_segment(text, node) or ""
     return None
+
+
+def failed_check(checks: Sequence[Check]) -> str:
+    """The first check that the edit did not pass."""
+    return next((check.detail for check in checks if not check.ok), "the answer was the same function")
 
 
 def failing_test(root: Path) -> str:

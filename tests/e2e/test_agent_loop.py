@@ -1,0 +1,58 @@
+"""The example agent mends its test with the 1.5B model: in its process, by a service, and over the OpenAI routes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.service import Running, running
+
+pytestmark = pytest.mark.e2e
+
+AGENT = Path(__file__).resolve().parents[2] / "examples" / "agent_loop.py"
+MODEL = "qwen2.5-coder-1.5b"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    temporary = tempfile.gettempdir()
+    with running(tmp_path_factory.mktemp("root"), "--model", MODEL, "--allow-root", temporary) as service:
+        service.wait_until_ready()
+        yield service
+
+
+def agent(*arguments: str) -> str:
+    """What the agent prints; it has to end with all tests passing."""
+    ran = subprocess.run([sys.executable, AGENT, *arguments], capture_output=True, text=True, timeout=900, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "all tests pass" in ran.stdout
+    assert re.search(r"in all: [1-9]\d* tokens of prompt: \d+ reused exactly", ran.stdout)
+    return ran.stdout
+
+
+def test_with_the_model_of_a_service(served: Running) -> None:
+    assert "average in marks.py was replaced" in agent("--url", served.url)
+
+
+def test_with_an_endpoint_in_openais_shape(served: Running) -> None:
+    agent("--base-url", f"{served.url}/v1", "--model", MODEL)
+
+
+def test_with_a_model_in_its_process() -> None:
+    agent("--model", MODEL)
+
+
+def test_it_says_what_is_wrong_in_a_line() -> None:
+    for arguments in (["--url", "http://127.0.0.1:9"], ["--base-url", "http://127.0.0.1:9/v1"], ["--model", "nosuch"]):
+        ran = subprocess.run(
+            [sys.executable, AGENT, *arguments], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert ran.returncode > 1
+        assert ran.stderr.startswith("agent_loop: ")
+        assert "Traceback" not in ran.stderr
