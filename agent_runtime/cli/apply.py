@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from agent_runtime.apply import Applier
+from agent_runtime.cli.asking import open_client
 from agent_runtime.cli.faults import faults_as_json
 from agent_runtime.cli.render import print_refusal, print_result
 from agent_runtime.cli.setting_options import takes
@@ -123,7 +124,9 @@ def apply_command(
         if file is None:
             if prediction is not None:
                 raise BadRequest("--prediction is of one file: give FILE", field="prediction")
-            result = _apply_patch(pipeline, PatchRequest(text, **options.options()), root or Path(), write=write)
+            journals = model_settings(os.environ, chosen).cache_dir / "journals" if write else None
+            workspace = Workspace(root or Path(), journals)
+            result = _apply_patch(pipeline, PatchRequest(text, **options.options()), workspace, write=write)
         elif root is None:
             expected = None if prediction is None else _read_prediction(prediction)
             result = _apply_to_file(pipeline, file, text, expected, options, write=write)
@@ -147,8 +150,7 @@ def _apply_to_file(
     return result
 
 
-def _apply_patch(pipeline: Pipeline, request: PatchRequest, root: Path, *, write: bool) -> ApplyResult:
-    workspace = Workspace(root)
+def _apply_patch(pipeline: Pipeline, request: PatchRequest, workspace: Workspace, *, write: bool) -> ApplyResult:
     result = pipeline.apply_patch(request, workspace.read_if_there)
     if write and result.status == "merged":
         workspace.write(result.files)
@@ -175,10 +177,8 @@ def _pipeline(chosen: Chosen) -> Iterator[Pipeline]:
                 f"{chosen.origins['url']} when it is started",
                 field="url",
             )
-        from agent_runtime.client import Client
-
         model = settings.model if "model" in flags else None
-        with Client(settings.url) as client:
+        with open_client(chosen) as client:
             yield Pipeline(partial(client.apply, model=model), partial(client.apply_patch, model=model))
         return
     console = Console(stderr=True, highlight=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from agent_runtime.cli.asking import open_client
 from agent_runtime.cli.listening import listen, url_of
 from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.cli.setting_options import takes
@@ -89,11 +90,10 @@ def _place(chosen: Chosen, workspace: str | None, progress: LineProgress) -> Pla
     models = model_settings(os.environ, chosen)
     journals = models.cache_dir / "journals"
     if settings.url:
-        from agent_runtime.client import Client
         from agent_runtime.mcp.service import ServicePlace
         from agent_runtime.workspaces import DEFAULT
 
-        client = Client(settings.url, token=settings.token)
+        client = open_client(chosen)
         if settings.root is None:
             return ServicePlace(client, settings.url, workspace or DEFAULT, options=options)
         return FolderPlace(settings.root, merging_there(client, settings.url), options=options, journals=journals)

@@ -133,7 +133,7 @@ def test_a_service_that_is_not_there_is_one_line(file: Path, edit: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert_one_clear_line(hunk("apply", file, "--edit", edit, "--url", f"http://127.0.0.1:{port}"), 5, "no answer")
-    assert_one_clear_line(hunk("apply", file, "--edit", edit, "--url", "nonsense"), 5, "nonsense")
+    assert_one_clear_line(hunk("apply", file, "--edit", edit, "--url", "nonsense"), 2, "--url", "nonsense")
 
 
 def test_a_port_in_use_is_one_line() -> None:

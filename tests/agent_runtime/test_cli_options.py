@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from agent_runtime.errors import BadRequest
@@ -58,3 +59,25 @@ def test_values_that_there_are_not_are_usage_errors(command: list[str | Path], o
     done = hunk_here(*command, option, value, stdin=BLOCK)
     assert done.exit_code == 2
     assert value in done.output
+
+
+def test_the_service_of_the_settings_is_asked_with_their_token(
+    url: str, command: list[str | Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'url = "{url}"\ntoken = "sesame"\ndtype = "float32"\nreuse = "turbo"\nmodel = "another"\n')
+    monkeypatch.setenv("HUNK_CONFIG", str(file))
+    sent: list[httpx.Request] = []
+    send = httpx.Client.send
+    monkeypatch.setattr(httpx.Client, "send", lambda self, request, **more: sent.append(request) or send(self, request))
+    done = hunk_here(*command, stdin=BLOCK)
+    assert done.exit_code == 0, done.output
+    assert sent[-1].headers["authorization"] == "Bearer sesame"
+    body = json.loads(sent[-1].content)
+    assert (body["model"], body["reuse"]) == (None, None), "nobody asked on this command line: the service's own hold"
+    file.write_text('url = "nonsense"\n')
+    assert str(hunk_here(*command, stdin=BLOCK).exception).startswith(f"{file}:1 is 'nonsense'")
+    file.write_text(f'url = "{url}"\ntoken = "open sesame"\n')
+    fault = str(hunk_here(*command, stdin=BLOCK).exception)
+    assert fault.startswith(f"{file}:2 is no token")
+    assert "open" not in fault
