@@ -11,11 +11,11 @@ open folder out of the root, for which one has to be allowed to write at both en
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -74,8 +74,7 @@ class Confined:
         if Path(path).is_absolute():
             raise OutsideRoot(f"path {path} is absolute; give it relative to the root")
         asked = self.root / path
-        # Path.resolve() raises where links lead in a circle; here opening does, later.
-        found = Path(os.path.realpath(asked if follow_last else asked.parent))
+        found = _resolved(asked if follow_last else asked.parent)
         if not follow_last:
             found = Path(os.path.normpath(found / asked.name))
         if not is_below(found, self.root):
@@ -90,7 +89,7 @@ class Confined:
         except FileNotFoundError:
             return NOTHING
 
-    @contextmanager
+    @contextlib.contextmanager
     def folder_of(self, real: str) -> Iterator[tuple[int, str]]:
         """The descriptor of a real path's folder, and the name there; raises OSError."""
         folder, _, name = real.rpartition("/")
@@ -134,6 +133,17 @@ class Confined:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             check_regular(state, path)  # what is no file is not opened: that alone can set a device going
             return os.open(name, READ_FLAGS, dir_fd=folder)
+
+
+def _resolved(path: Path) -> Path:
+    """The path with its links followed, as far as it is there; raises BadFile where they change all the time.
+
+    Links that lead in a circle stay: opening the path fails then.
+    """
+    for _ in range(NUM_LOOKS):
+        with contextlib.suppress(OSError):  # a link went between two of its looks
+            return Path(os.path.realpath(path))
+    raise BadFile(f"cannot read {path.name}: its links change all the time")
 
 
 def is_below(path: Path, root: Path) -> bool:
