@@ -120,6 +120,19 @@ def test_reading_says_what_a_file_is_and_whether_it_changed(begin: Begin, root: 
     assert [file.path for file in session.state().files] == ["c.txt"]
 
 
+def test_the_model_sees_lines_and_an_edit_keeps_bytes(begin: Begin, model: Noting, root: Path) -> None:
+    data = "\ufeffLIMIT = 30\r\n# ä\r\n".encode("utf-16-le")
+    (root / "w.py").write_bytes(data)
+    session = begin()
+    session.read(["w.py"])
+    session.ask("?", max_tokens=1)
+    assert '<file path="w.py">\nLIMIT = 30\n# ä\n</file>' in model.prompts[0]
+    assert session.apply(EDIT, path="w.py", write=True).written
+    assert (root / "w.py").read_bytes() == data.replace("30".encode("utf-16-le"), "99".encode("utf-16-le"))
+    session.ask("?", max_tokens=1)
+    assert '<file path="w.py">\nLIMIT = 99\n# ä\n</file>' in model.prompts[1]
+
+
 @pytest.mark.parametrize(
     ("path", "fault"),
     [("none.py", FileMissing), ("../x", OutsideRoot), ("/etc/hostname", OutsideRoot), (".", BadFile), ("bin", BadFile)],
