@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent_runtime.doctor.diagnosis import Speed
+from agent_runtime.doctor.fingerprints import known_fingerprint
 from agent_runtime.models.converted import copy_path
 from agent_runtime.models.resolve import resolve
 from agent_runtime.models.settings import ModelSettings
@@ -15,7 +16,8 @@ ROWS = 1024
 def measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | None:
     """Of a model's bf16 weights; None where the engine has not yet measured it here.
 
-    Takes a second or two: times are kept under the weights' fingerprint. Raises UnknownModel, ModelUnavailable.
+    Takes a second or two the first time: times are kept under the weights' fingerprint. Raises UnknownModel,
+    ModelUnavailable.
     """
     folder = settings.cache_dir / "pass-times"
     if not any(folder.glob("*.json")):
@@ -32,8 +34,11 @@ def measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | None:
     from engine.weights import load
     from engine.weights.fingerprint import fingerprint
 
+    def compute() -> str:
+        return fingerprint(load(weights, torch.bfloat16)).hex()
+
     try:
-        name = fingerprint(load(weights, torch.bfloat16)).hex()
+        name = known_fingerprint(weights, settings.cache_dir, compute)
     except WeightsError:
         return None
     times = PassTimesFile(folder, name, machine(torch.device("cpu"))).read()
