@@ -10,6 +10,7 @@ from agent_runtime.chat import ChatRequest
 from agent_runtime.errors import BadRequest, EditRefused, UnknownModel, Unsupported
 from agent_runtime.http.openai.apply_message import ApplyMessage, read_apply_message
 from agent_runtime.http.openai.bodies import OWN_MODEL, ApplyOptions, ChatBody, CodeApplyBody
+from agent_runtime.http.openai.naming import name_of
 from agent_runtime.http.schema import text_of
 from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
 from agent_runtime.types import ApplyRequest, ApplyResult
@@ -105,7 +106,8 @@ def _request(edit: ApplyMessage, options: ApplyOptions | None, salt: str, **more
     original = edit.code.encode()
     check_size(len(original), "the file", MAX_FILE_BYTES)
     check_size(len(edit.update), "the edit", MAX_EDIT_BYTES)
-    given = {} if options is None else options.model_dump()
+    given = {"path": ""} if options is None else options.model_dump()
+    given["path"] = given["path"] or name_of(edit.code)
     return ApplyRequest(original, edit.update, instruction=edit.instruction, salt=salt, **given, **more)
 
 

@@ -97,7 +97,7 @@ class ApplyOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    path: Text = Field("", description="The file's name, which tells the language.")
+    path: Text = Field("", description="The file's name, which tells the language; else its text does.")
     format: FormatName | Literal["auto"] = "auto"
     mode: Mode = "auto"
     policy: Policy = "strict"
@@ -128,8 +128,8 @@ class ChatBody(BaseModel):
                     "messages": [
                         {
                             "role": "user",
-                            "content": "<code>limit = 10\nretries = 3\n</code>\n<update>limit = 20\n"
-                            "# ... existing code ...\n</update>",
+                            "content": "<code>limit = 10\nretries = 3\n</code>\n"
+                            "<update>limit = 10\nseconds = 5\nretries = 3\n</update>",
                         }
                     ],
                 },
@@ -186,8 +186,8 @@ class CodeApplyBody(BaseModel):
             "examples": [
                 {
                     "initial_code": "limit = 10\nretries = 3\n",
-                    "edit_snippet": "limit = 20\n# ... existing code ...\n",
-                    "instructions": "raise the limit",
+                    "edit_snippet": "limit = 10\nseconds = 5\nretries = 3\n",
+                    "instructions": "add a limit of seconds",
                 }
             ]
         },

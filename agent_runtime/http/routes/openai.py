@@ -52,7 +52,7 @@ def openai_routes(service: Service) -> APIRouter:
     async def code_apply(body: CodeApplyBody, request: Request, principal: MayApply) -> dict[str, Any]:
         """Merge a snippet into a file: `mergedCode` is the whole file."""
         asking.check_model(body.model, service.model.name, for_edit=True)
-        edit = asking.code_apply_request(body, principal.salt)
+        edit = await run_sync(asking.code_apply_request, body, principal.salt, limiter=service.threads)
         merge = partial(_merged, service, "/v1/code/apply", principal, edit)
         result = await run(service, request, merge)
         return {"mergedCode": result.file.merged, "hunk": extension_of_apply(result)}

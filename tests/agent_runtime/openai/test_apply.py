@@ -73,6 +73,7 @@ def test_the_answer_is_the_whole_file(client: OpenAI, model: str) -> None:
         1,
     )
     assert told["rung"]
+    assert told["path"] == "file.py"
     assert all(check["ok"] for check in told["checks"])
     assert told["diff"].startswith("---")
 
@@ -211,6 +212,17 @@ def test_the_model_merges_what_no_rule_does() -> None:
     (seen,) = merger.seen
     assert (seen.instruction, seen.path, seen.prediction) == ("add the perimeter", "shapes.py", FILE)
     assert (seen.max_tokens, seen.temperature, seen.seed) == (500, 0.0, 3)
+
+
+LOSES_AREA = "limit = 10\nseconds = 5\nretries = 3\n"
+
+
+def test_what_a_model_loses_of_a_file_without_a_name_is_missed() -> None:
+    sent = body(FILE, "limit = 10\nseconds = 5\nretries = 3\n# ... existing code ...\n", hunk={"mode": "model"})
+    with serving(ScriptedMerger(text=LOSES_AREA)) as url:
+        answer = httpx.post(f"{url}/v1/chat/completions", json=sent, timeout=30)
+    assert answer.status_code == 422
+    assert "symbols_kept" in answer.json()["error"]["message"]
 
 
 def test_before_the_model_is_there_rules_merge_and_the_rest_is_told_to_wait() -> None:

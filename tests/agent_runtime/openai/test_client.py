@@ -281,7 +281,10 @@ def test_a_client_that_leaves_a_stream_ends_the_answer() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_gives_up_before_the_first_text_ends_the_answer(stream: bool) -> None:
+def test_a_client_that_gives_up_before_the_first_text_ends_the_answer(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "QUIET_SECONDS", 600.0)
     merger = ChattingMerger(chatting=ScriptedChat(pieces=(), hold=threading.Event()))
     with serving(merger) as url, client_of(url).with_options(timeout=0.2) as client:
         with pytest.raises(openai.APITimeoutError):
