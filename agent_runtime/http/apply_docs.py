@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from functools import cache
-from typing import Any, NoReturn, Optional, get_type_hints
+from typing import Any, Optional, get_type_hints
 
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, create_model
 
-from agent_runtime.apply import Applier
 from agent_runtime.errors import (
     BadFile,
     BadRequest,
@@ -28,9 +26,7 @@ from agent_runtime.errors import (
     WorkspaceMissing,
 )
 from agent_runtime.http.openapi import Responses, problems
-from agent_runtime.http.schema import EXAMPLES
-from agent_runtime.shapes import result_to_json
-from agent_runtime.types import ApplyRequest, FileResult, Status, Usage
+from agent_runtime.types import FileResult, Status, Usage
 
 _hints = get_type_hints(FileResult)
 _ONLY_FILE: dict[str, Any] = {
@@ -61,19 +57,6 @@ class NdJson(StreamingResponse):
     media_type = "application/x-ndjson"
 
 
-@cache
-def example_answer() -> dict[str, Any]:
-    """The answer to the first example of the request."""
-
-    def no_model() -> NoReturn:
-        raise ModelUnavailable("no rule merges the example")
-
-    sent = EXAMPLES[0]
-    request = ApplyRequest(sent["original"].encode(), sent["edit"], sent["path"])
-    answer: dict[str, Any] = json.loads(json.dumps(result_to_json(Applier(no_model).apply(request))))
-    return answer
-
-
 def apply_responses() -> Responses:
     """Of `POST /apply`."""
     events = [("phase", {"phase": "merge"}), ("tokens", _TOKENS), ("result", {"status": "merged", "...": "..."})]
@@ -84,7 +67,6 @@ def apply_responses() -> Responses:
             "events `phase` and `tokens`, comments while nothing happens, and at the end `result` or `problem`.",
             "model": ApplyAnswer,
             "content": {
-                "application/json": {"example": example_answer()},
                 "text/event-stream": {"schema": {"type": "string"}, "example": stream},
             },
         },

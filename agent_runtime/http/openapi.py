@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_runtime.errors import HunkError, Stale
+from agent_runtime.http.examples import examples
 from agent_runtime.http.problems import PROBLEM_MEDIA
 from agent_runtime.shapes import problem_of
 from agent_runtime.types import Reason
@@ -63,6 +64,15 @@ ANY_PROBLEM: Responses = {
 """Of every route, beside those that it names."""
 
 
+def _add_examples(paths: dict[str, Any]) -> None:
+    """To the answers in JSON that have none."""
+    for route, example in examples().items():
+        method, path = route.split(" ")
+        for status, answer in paths.get(path, {}).get(method.lower(), {}).get("responses", {}).items():
+            if status.startswith("2") and "application/json" in answer.get("content", {}):
+                answer["content"]["application/json"].setdefault("example", example)
+
+
 class DescribedApp(FastAPI):
     """An application whose OpenAPI document knows what a problem is."""
 
@@ -71,6 +81,7 @@ class DescribedApp(FastAPI):
         document = super().openapi()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         if "Problem" not in schemas:
+            _add_examples(document["paths"])
             problem = Problem.model_json_schema(ref_template=REF)
             for name, schema in problem.pop("$defs", {}).items():
                 schemas.setdefault(name, schema)
