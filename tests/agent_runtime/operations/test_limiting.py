@@ -9,22 +9,27 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any, ClassVar, NoReturn, cast
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_runtime.current_request import CURRENT, RequestRecord, current_round
 from agent_runtime.errors import TooManyRequests
 from agent_runtime.http.service import Service
 from agent_runtime.limiting import TenantLimits, Tenants, Turns
 from agent_runtime.limiting.bucket import TokenBucket
+from agent_runtime.merger import ModelMerge, ModelTask, Watcher
 from agent_runtime.observing import Finished
+from agent_runtime.running import Run, run_together
 from agent_runtime.types import Usage
+from engine.errors import EngineClosed
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.sequence import Sequence
 from engine.scheduling.waiting import Rank, ranking
-from engine.types import GenerationRequest
+from engine.types import GenerationRequest, Proposer
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
 
@@ -187,3 +192,53 @@ def test_places_that_are_taken_are_refused_and_free_ones_are_not() -> None:
             thread.join()
         assert answers == [200, 200]
         assert post(url, {"original": FILE, "edit": BLOCK}).status_code == 200
+
+
+def test_a_tenant_that_has_used_its_tokens_waits_and_so_do_its_edits_by_rule() -> None:
+    by_model = {"original": FILE, "edit": BLOCK, "mode": "model"}  # 15 tokens
+    with serving(ScriptedMerger(FILE), change=limited(TenantLimits(tokens_per_minute=10))) as url:
+        assert post(url, by_model).status_code == 200
+        refused = post(url, {"original": FILE, "edit": BLOCK})
+        assert (refused.status_code, refused.json()["type"]) == (429, "urn:hunk:problem:too-many-requests")
+        assert 20 <= int(refused.headers["Retry-After"]) <= 30
+        assert "tokens a minute" in refused.json()["detail"]
+
+
+class Rounds(ScriptedMerger):
+    """Notes in which round it is asked."""
+
+    rounds: ClassVar[list[int]] = []
+
+    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+        self.rounds.append(current_round())
+        return super().merge(task, watcher)
+
+
+def test_a_requests_round_is_known_where_the_model_is_asked() -> None:
+    merger = Rounds(FILE)
+    with serving(merger) as url:
+        for _ in range(3):
+            post(url, {"original": FILE, "edit": BLOCK, "mode": "model"})
+    assert merger.rounds == [1, 2, 3]
+
+
+class Taking:
+    """An engine that takes a request and is closed."""
+
+    def __init__(self) -> None:
+        self.taken: list[GenerationRequest] = []
+
+    def generate(self, request: GenerationRequest, proposer: Proposer | None) -> NoReturn:
+        self.taken.append(request)
+        raise EngineClosed("closed")
+
+
+def test_the_engine_is_told_the_round() -> None:
+    engine = Taking()
+    token = CURRENT.set(RequestRecord(round=7))
+    try:
+        with pytest.raises(EngineClosed):
+            run_together(cast(Any, engine), [(GenerationRequest([1], 1), None)], Watcher(), Run())
+    finally:
+        CURRENT.reset(token)
+    assert [request.priority for request in engine.taken] == [7]
