@@ -49,9 +49,16 @@ function fileDiff(file, layout, isWanted) {
   const shown = rows.filter((row) => row.kind !== "head");
   const [items, make] = layout === "split" ? [pairsOf(shown), splitRow] : [shown, unifiedRow];
   // A table a slice: what is not in sight is not laid out, and one more does not move the others.
-  const tableOf = (slice) => el("div", { class: "slice" }, el("table", { class: `diff ${layout}` }, slice.map(make)));
+  const tableOf = (slice) =>
+    el("div", { class: "slice" }, el("table", { class: `diff ${layout}` }, columns(layout), slice.map(make)));
   addInSlices(box, items, tableOf, isWanted);
   return el("div", {}, el("p", { class: "path" }, label), box);
+}
+
+/** The widths: side by side they are the same in every slice, whatever its first row is. */
+function columns(layout) {
+  const classes = layout === "split" ? ["numbers", "signs", "lines", "numbers", "signs", "lines"] : [];
+  return classes.map((name) => el("col", { class: name }));
 }
 
 function unifiedRow(row) {

@@ -361,17 +361,23 @@ test("a service that asks for a token gets it, and only from who typed it in", (
     await page.waitForSelector("#access:not([hidden])");
   }));
 
-page("pictures", { colorScheme: "light", deviceScaleFactor: 1 }, async (page) => {
+page("pictures", { colorScheme: "light", viewport: { width: 1200, height: 1000 } }, async (page) => {
   await choose(page, "limits.py");
   const edit = await page.evaluate(async () => {
     const { href } = document.querySelector("link[rel=stylesheet]");
     return (await import(new URL("examples.js", href))).EXAMPLES[2].edit;
   });
-  await apply(page, edit, { mode: "model" });
+  await page.fill("#filter", "limits");
+  assert.match(await apply(page, edit.replace("whether it was known", "whether it was there"), { mode: "model" }), /^Merged/);
   await page.$eval("details.options", (details) => (details.open = false));
-  await page.evaluate(() => scrollTo(0, 0));
-  await picture(page, "light", { fullPage: true });
+  await page.evaluate(() => {
+    document.activeElement.blur();
+    scrollTo(0, 0);
+  });
+  await picture(page, "light", { fullPage: true, clip: { x: 0, y: 0, width: 1200, height: 1640 } });
   await page.emulateMedia({ colorScheme: "dark" });
   await page.check("input[name=layout][value=split]");
+  const lines = await page.$$eval("table.diff.split td.line", (cells) => cells.map((cell) => cell.clientWidth));
+  assert.ok(Math.min(...lines) > 200, `the lines side by side are ${Math.min(...lines)} wide`);
   await picture(page, "dark");
 });
