@@ -158,8 +158,6 @@ class AsyncClient:
                         event = reader.event(sent)
                         if event is not None:
                             yield event
-                        if reader.has_ended:
-                            return
                 reader.check_ended()
 
     async def _batches(self, batches: list[Batch]) -> AsyncGenerator[BatchItem, None]:

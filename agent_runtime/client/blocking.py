@@ -105,7 +105,10 @@ class Client:
     def apply_batch(
         self, requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False
     ) -> Items[BatchItem]:
-        """Have many edits merged, each for itself; what became of each comes as it finishes. Closing ends the rest."""
+        """Have many edits merged, each for itself; what became of each comes as it finishes. Closing ends the rest.
+
+        More than 256 are sent as several calls, one after the other.
+        """
         return Items(self._batches(batches(requests, model=model, write=write)))
 
     def models(self) -> tuple[ModelEntry, ...]:
@@ -175,8 +178,6 @@ class Client:
                 event = reader.event(sent)
                 if event is not None:
                     yield event
-                if reader.has_ended:
-                    return
             reader.check_ended()
 
     def _batches(self, batches: list[Batch]) -> Generator[BatchItem, None, None]:

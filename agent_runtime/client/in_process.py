@@ -43,7 +43,10 @@ class InProcessTransport(httpx.BaseTransport):
             raise httpx.ConnectError("this client is closed", request=request)
         exchange = _Exchange(request, portal)
         self._exchanges.add(exchange)
-        task = portal.start_task_soon(exchange.run, app)
+        try:
+            task = portal.start_task_soon(exchange.run, app)
+        except RuntimeError as error:  # it was closed in this moment
+            raise httpx.ConnectError("this client is closed", request=request) from error
         task.add_done_callback(lambda _: self._exchanges.discard(exchange))
         try:
             start = exchange.next()

@@ -52,9 +52,9 @@ class Stream(Items[Phase | Tokens | Final], Generic[Final]):
 
     def result(self) -> Final:
         """Pass over what is still to come; return the answer."""
-        for event in self:
-            if not isinstance(event, Phase | Tokens):
-                return event
+        answers = [event for event in self if not isinstance(event, Phase | Tokens)]
+        if answers:
+            return answers[0]
         raise HunkError("the stream was read to its end or closed before; keep its last event, which is the answer")
 
 
@@ -91,9 +91,9 @@ class AsyncStream(AsyncItems[Phase | Tokens | Final], Generic[Final]):
 
     async def result(self) -> Final:
         """Pass over what is still to come; return the answer."""
-        async for event in self:
-            if not isinstance(event, Phase | Tokens):
-                return event
+        answers = [event async for event in self if not isinstance(event, Phase | Tokens)]
+        if answers:
+            return answers[0]
         raise HunkError("the stream was read to its end or closed before; keep its last event, which is the answer")
 
 
@@ -112,7 +112,7 @@ class EventReader(Generic[Final]):
         data = made(json.loads, sent.data, f"an event {sent.event!r}", self.base_url)
         if sent.event == "problem":
             raise made(fault_of, data, "an event 'problem'", self.base_url)
-        self.has_ended = sent.event == "result"
+        self.has_ended = self.has_ended or sent.event == "result"
         reads: dict[str, Callable[[Any], Any]] = {"phase": phase_from_json, "tokens": tokens_from_json}
         read = reads.get(sent.event, self.read)
         event: Phase | Tokens | Final = made(read, data, f"an event {sent.event!r}", self.base_url)

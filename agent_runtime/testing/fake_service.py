@@ -74,11 +74,12 @@ class _Blocking(httpx.SyncByteStream):
         self._scripted, self._recorded = scripted, recorded
 
     def __iter__(self) -> Iterator[bytes]:
-        self._recorded.left = True
-        for piece in self._scripted.pieces():
+        pieces = self._scripted.pieces()
+        self._recorded.left = bool(pieces)
+        for number, piece in enumerate(pieces, start=1):
             time.sleep(self._scripted.every_s)
+            self._recorded.left = number < len(pieces)
             yield piece
-        self._recorded.left = False
 
 
 class _Asynchronous(httpx.AsyncByteStream):
@@ -86,11 +87,12 @@ class _Asynchronous(httpx.AsyncByteStream):
         self._scripted, self._recorded = scripted, recorded
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        self._recorded.left = True
-        for piece in self._scripted.pieces():
+        pieces = self._scripted.pieces()
+        self._recorded.left = bool(pieces)
+        for number, piece in enumerate(pieces, start=1):
             await anyio.sleep(self._scripted.every_s)
+            self._recorded.left = number < len(pieces)
             yield piece
-        self._recorded.left = False
 
 
 def _response(

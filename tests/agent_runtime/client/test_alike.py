@@ -124,6 +124,27 @@ def test_a_batch_comes_as_it_finishes_with_refusals_in_between() -> None:
     assert len(service.requests[0].body["requests"]) == 2
 
 
+def test_a_large_batch_is_sent_as_several_and_counted_through() -> None:
+    scripts = (
+        Lines(*(BatchItem(index, RESULT) for index in range(256))),
+        Lines(BatchItem(1, RESULT), BatchItem(0, RESULT)),
+    )
+    outcome, service = both(
+        lambda client: client.apply_batch([REQUEST] * 258, write=True),
+        lambda fake: fake.script("POST /apply/batch", *scripts),
+    )
+    assert [item.index for item in outcome.value] == [*range(256), 257, 256]
+    sent = [request for call in service.requests for request in call.body["requests"]]
+    assert [len(call.body["requests"]) for call in service.requests] == [256, 2]
+    assert all(request["write"] for request in sent)
+    assert len({request["idempotency_key"] for request in sent}) == 258
+
+
+def test_nothing_is_sent_for_an_empty_batch() -> None:
+    outcome, service = both(lambda client: client.apply_batch([]), lambda fake: fake)
+    assert (outcome.value, service.requests) == ([], [])
+
+
 def test_questions_about_the_service() -> None:
     models = {"object": "list", "data": [{"id": "qwen", "object": "model", "created": 0, "owned_by": "hunk"}]}
     assert both(lambda client: client.models(), lambda fake: fake.script("GET /v1/models", models))[0].value == (

@@ -260,3 +260,13 @@ def test_a_refusal_is_the_same_error_by_every_way(root: Path) -> None:
     assert errors == [errors[0]] * len(ways)
     assert errors[0] is not None
     assert errors[0][0] is EditRefused
+
+
+def test_a_stream_that_is_read_to_its_end_leaves_its_connection_for_the_next_call(root: Path) -> None:
+    with serving(ChattingMerger(FILE), root) as url, Client(url) as client:
+        for _ in range(3):
+            client.stream(MODEL).result()
+            assert [*client.apply_batch([MODEL])]
+        connections = client._http._transport._pool.connections
+        assert len(connections) == 1
+        assert connections[0].is_idle()
