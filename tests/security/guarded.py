@@ -34,13 +34,14 @@ class Guarded:
     url: str
     tokens: Mapping[str, str]
     file: TokenFile
+    client: httpx.Client
 
     def ask(self, method: str, path: str, token: str | None = None, **options: Any) -> httpx.Response:
         """One request, with the token of that name."""
         headers = dict(options.pop("headers", {}))
         if token is not None:
             headers["authorization"] = f"Bearer {self.tokens[token]}"
-        return httpx.request(method, f"{self.url}{path}", headers=headers, timeout=30, **options)
+        return self.client.request(method, f"{self.url}{path}", headers=headers, **options)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -83,7 +84,9 @@ def guarded(
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            yield Guarded(f"http://127.0.0.1:{listener.getsockname()[1]}", texts, file)
+            one_request = httpx.Limits(max_keepalive_connections=0)  # connections are what is tested
+            with httpx.Client(timeout=30, limits=one_request) as client:
+                yield Guarded(f"http://127.0.0.1:{listener.getsockname()[1]}", texts, file, client)
         finally:
             server.should_exit = True
             thread.join()

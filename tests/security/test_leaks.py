@@ -1,4 +1,4 @@
-"""What the service says and logs holds no path of its machine, no text of a file that nobody asked for, and no secret."""
+"""What the service says and logs holds no path of its machine, no text that nobody asked for, and no secret."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MARK = "xyzzy_in_the_file"
 SENT = "plugh_in_the_edit"
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tmp_path / "a-telling-name" / "root"
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("leaks") / "a-telling-name" / "root"
     root.mkdir(parents=True)
     (root / "a.py").write_text(f"{MARK} = 1\n")
     (root / "binary").write_bytes(b"\0\1\2")
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def service(root: Path) -> Iterator[Guarded]:
     with guarded(root.parent, root, {"all": ("acme", ("apply", "read", "admin"))}) as running:
         yield running

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 
 from agent_runtime.errors import TokensUnreadable, Unauthorized
@@ -197,8 +198,6 @@ def test_without_a_right_token_there_is_401_and_a_challenge(
 
 def test_two_tokens_at_once_are_none(service: Guarded) -> None:
     sent = [("authorization", f"Bearer {service.tokens['all']}"), ("authorization", "Bearer x")]
-    import httpx
-
     assert httpx.post(f"{service.url}/apply", headers=sent, json=EDIT).status_code == 401
 
 
