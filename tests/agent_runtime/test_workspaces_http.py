@@ -22,6 +22,7 @@ from agent_runtime.http import waiting
 from agent_runtime.http.service import Service
 from agent_runtime.workspaces import Workspaces
 from repo_cache.cache import RepoCache
+from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
 from tests.models import RealModel
 
@@ -325,3 +326,32 @@ def test_what_changed_before_anybody_listened_is_heard(root: Path, smollm2: Real
         (root / "src" / "a.py").write_text(OTHER)
         cache.refresh()
         asyncio.run(asyncio.wait_for(browsing.changed(cache, before), 60))
+
+
+def test_the_model_is_told_which_workspace_a_file_is_of(root: Path, tmp_path: Path) -> None:
+    shop = tmp_path / "allowed" / "shop"
+    shop.mkdir(parents=True)
+    (shop / "a.py").write_text(TEXT)
+    merger = ScriptedMerger(OTHER)
+    workspaces = Workspaces(root, allowed=[tmp_path / "allowed"])
+    workspaces.register(str(shop))
+
+    def change(made: Service) -> Service:
+        return replace(made, workspaces=workspaces)
+
+    patch = "*** Begin Patch\n*** Update File: a.py\n-    return 1\n+    return 2\n*** End Patch\n"
+    asked: list[tuple[dict[str, Any], str]] = [
+        ({"path": "src/a.py", "edit": OTHER}, str(root)),
+        ({"path": "a.py", "edit": OTHER, "workspace": "shop"}, str(shop)),
+        ({"files": [{"path": "a.py", "edit": OTHER}], "workspace": "shop"}, str(shop)),
+        ({"edit": patch, "workspace": "shop"}, str(shop)),
+        ({"path": "a.py", "original": TEXT, "edit": OTHER, "workspace": "shop"}, ""),
+    ]
+    with serving(merger, change=change) as url:
+        for body, _ in asked:
+            answer = httpx.post(f"{url}/apply", json={**body, "mode": "model"}, timeout=30)
+            assert answer.status_code == 200, answer.text
+        session = httpx.post(f"{url}/sessions", json={"workspace": "shop"}).headers["location"]
+        edit = {"path": "a.py", "edit": OTHER, "mode": "model"}
+        assert httpx.post(f"{url}{session}/apply", json=edit, timeout=30).status_code == 200
+    assert [request.root for request in merger.seen] == [*(folder for _, folder in asked), str(shop)]

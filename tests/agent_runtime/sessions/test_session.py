@@ -218,13 +218,13 @@ def test_an_edit_of_several_files_is_applied_to_those_that_it_names(begin: Begin
 
 def test_a_file_that_is_gone_is_not_shown_until_it_is_back(begin: Begin, model: Noting, root: Path) -> None:
     session = begin()
-    session.read(["a.py", "b.py"])
+    session.read(["b.py"], texts={"own": "x\n"})
     session.ask("?", max_tokens=1)
     (root / "b.py").unlink()
     assert session.ask("?", max_tokens=1).files == (SeenFile("b.py", "gone", ""),)
     assert "b.py" not in model.prompts[-1]
     assert session.ask("?", max_tokens=1).files == ()
-    assert [(file.path, file.state) for file in session.state().files] == [("a.py", "same"), ("b.py", "gone")]
+    assert [(file.path, file.state) for file in session.state().files] == [("own", "same"), ("b.py", "gone")]
     (root / "b.py").write_text(B2)
     assert session.ask("?", max_tokens=1).files == (SeenFile("b.py", "new", hash_of(B2)),)
     assert B2 in model.prompts[-1]
