@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 from importlib.metadata import version
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated
 
@@ -25,9 +27,27 @@ from agent_runtime.process import settle
 HELP = "Applies code edits with a language model at the price of what changed."
 
 EXIT_CODES = (
-    "Exit codes: 0 done, or nothing to do; 1 internal fault; 2 bad usage, file or setting; 3 the edit is refused; "
-    "4 the model cannot be had or loaded; 5 no connection; 130 interrupted."
+    "Exit codes: 0 done, or nothing to do; 1 internal fault, or a limit; 2 bad usage, file or setting; "
+    "3 the edit is refused; 4 the model cannot be had or loaded; 5 no connection; 130 interrupted."
 )
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "apply": apply_command,
+    "serve": serve_command,
+    "mcp": mcp_command,
+    "watch": watch_command,
+    "doctor": doctor_command,
+    "bench": bench_command,
+}
+
+OWN_ARGUMENTS = {"bench": {"allow_interspersed_args": False}}
+"""What stands behind the name of a benchmark is the benchmark's."""
+
+
+def _paragraphs(command: Callable[..., None]) -> str:
+    """A command's docstring as help: its lines end where the terminal's do."""
+    return "\n\n".join(" ".join(each.split()) for each in cleandoc(command.__doc__ or "").split("\n\n"))
+
 
 app = typer.Typer(
     name="hunk",
@@ -36,15 +56,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=EXIT_CODES,
 )
+for _name, _command in COMMANDS.items():
+    app.command(_name, help=_paragraphs(_command), context_settings=OWN_ARGUMENTS.get(_name))(_command)
 app.add_typer(models)
 app.add_typer(config)
 app.add_typer(tokens)
-app.command("apply")(apply_command)
-app.command("bench", context_settings={"allow_interspersed_args": False})(bench_command)
-app.command("doctor")(doctor_command)
-app.command("mcp")(mcp_command)
-app.command("serve")(serve_command)
-app.command("watch")(watch_command)
 
 
 @app.callback(invoke_without_command=True)

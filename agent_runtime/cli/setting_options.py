@@ -68,7 +68,7 @@ def _parameter(each: Declared) -> inspect.Parameter:
     option = typer.Option(
         f"{each.flag}/--no-{each.flag[2:]}" if kind.base is bool else each.flag,
         help=f"{setting.help} Default: {default_words(each)}.",
-        metavar=setting.metavar,
+        metavar="" if kind.base is bool else setting.metavar,
         min=int(setting.minimum) if whole and setting.minimum is not None else setting.minimum,
         max=int(setting.maximum) if whole and setting.maximum is not None else setting.maximum,
         show_default=False,
