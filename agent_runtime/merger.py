@@ -28,6 +28,11 @@ class Watcher:
     wants_text = False
     """Whether `wrote_pieces` and `answered` are called: it takes a little time to make text of tokens."""
 
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return False
+
     def began(self, stop: Callable[[], None]) -> None:
         """The model was asked; calling `stop`, from any thread, ends the apply with Cancelled."""
 

@@ -16,6 +16,11 @@ class Relay(Watcher):
         self._watcher = watcher
         self.wants_text = watcher.wants_text
 
+    @property
+    def is_left(self) -> bool:
+        """As the other knows it."""
+        return self._watcher.is_left
+
     def began(self, stop: Callable[[], None]) -> None:
         """Pass it on."""
         self._watcher.began(stop)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from threading import Event
 
 from agent_runtime.errors import Cancelled
 from agent_runtime.merger import Watcher
@@ -19,14 +18,7 @@ def written(workspace: Workspace, result: ApplyResult, watcher: Watcher) -> Appl
     """
     if result.status != "merged":
         return result
-    if _is_left(watcher):
+    if watcher.is_left:
         raise Cancelled("whoever asked has left; nothing was written")
     workspace.write([file for file in result.files if file.status == "merged"])
     return replace(result, written=True)
-
-
-def _is_left(watcher: Watcher) -> bool:
-    """Whether the client has left: what begins after that is stopped at once."""
-    left = Event()
-    watcher.began(left.set)
-    return left.is_set()

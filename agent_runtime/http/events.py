@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
@@ -86,11 +86,11 @@ class Events(Relay):
         self.wake()
         super().entered(phase, path)
 
-    def wrote(self, num_tokens: int) -> None:
-        """The model is at work."""
+    def began(self, stop: Callable[[], None]) -> None:
+        """The model has taken the work on: its first pass may take seconds, of which phases tell meanwhile."""
         if not self.asked.is_set():
             self._call(self.asked.set)
-        super().wrote(num_tokens)
+        super().began(stop)
 
     def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
         """Added to the event of this region, where it still waits."""

@@ -22,6 +22,11 @@ class Departure(Watcher):
         self._happened = False
         self._stops: list[Callable[[], None]] = []
 
+    @property
+    def is_left(self) -> bool:
+        """Whether it has happened."""
+        return self._happened
+
     async def wait_for(self, request: Request) -> None:
         """Happen when the client of a request, whose body has been read, closes the connection."""
         while (await request.receive())["type"] != "http.disconnect":

@@ -7,17 +7,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
 import pytest
 from httpx_sse import ServerSentEvent, connect_sse
 
-from agent_runtime.errors import Busy, Cancelled, ModelFailed
+from agent_runtime.errors import Busy, Cancelled, ModelFailed, Stale
 from agent_runtime.http import apply_stream
 from agent_runtime.http.connection import PatientConnection
 from agent_runtime.merger import ModelMerge, ModelTask, Piece, Watcher
 from agent_runtime.types import Usage
+from agent_runtime.workspace import Workspace
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving
 
@@ -102,6 +104,19 @@ def test_what_is_refused_before_the_model_takes_it_on_is_an_ordinary_problem() -
     assert [each.status_code for each in (refused, malformed, missing)] == [422, 400, 403]
     for response in (busy, refused, malformed, missing):
         assert response.headers["content-type"] == "application/problem+json"
+
+
+def test_a_file_that_changes_meanwhile_is_an_ordinary_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.py").write_text(FILE)
+
+    def beaten(self: Workspace, files: object, *more: object) -> None:
+        time.sleep(0.05)
+        raise Stale("a.py has changed", current_sha256="0" * 64)
+
+    monkeypatch.setattr(Workspace, "write", beaten)
+    with serving(None, tmp_path) as url:
+        response = post(url, {"path": "a.py", "edit": BLOCK, "write": True, "stream": True})
+    assert (response.status_code, response.headers["content-type"]) == (409, "application/problem+json")
 
 
 @pytest.mark.parametrize(("fault", "kind"), [(ModelFailed("broke down"), "model-failed"), (KeyError(), "internal")])

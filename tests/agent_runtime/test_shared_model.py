@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+import httpx
 import pytest
+from httpx_sse import connect_sse
 from torch import Tensor
 
 from agent_runtime.errors import HunkError, ModelUnavailable
@@ -99,6 +101,33 @@ def test_edits_at_once_give_what_each_gives_alone_in_fewer_passes(
         assert all(answer["method"] == "model" for answer in together)
         assert num_passes < sum(answer["usage"]["forwards"] for answer in together)
         assert service.engine.stats().kv.num_in_use == 0
+
+
+def test_files_of_one_request_share_passes_and_come_to_what_each_comes_to_alone(loaded: LoadedModel) -> None:
+    options = {"mode": "model", "max_tokens": 12, "policy": "lenient"}
+    files = [{"original": text, "edit": EDIT, "path": f"{number}.txt"} for number, text in enumerate(FILES[:2])]
+    with shared(loaded) as service:
+        alone = [post(service.url, file | options).json() for file in files]
+        before = service.engine.stats().num_passes
+        together = post(service.url, {"files": files} | options).json()
+        num_passes = service.engine.stats().num_passes - before
+    assert [file["merged"] for file in together["files"]] == [answer["merged"] for answer in alone]
+    assert together["usage"]["completion"] == sum(answer["usage"]["completion"] for answer in alone)
+    assert num_passes < together["usage"]["forwards"]
+
+
+def test_a_stream_tells_what_the_model_writes_and_ends_with_the_same_answer(loaded: LoadedModel) -> None:
+    body = {"original": FILES[0], "edit": EDIT, "mode": "model", "max_tokens": 32, "policy": "lenient"}
+    with shared(loaded) as service, httpx.Client(timeout=60) as client:
+        plain = post(service.url, body).json()
+        with connect_sse(client, "POST", f"{service.url}/apply", json=body | {"stream": True}) as source:
+            events = list(source.iter_sse())
+    phases = [event.json()["phase"] for event in events if event.event == "phase"]
+    assert phases == ["parse", "merge", "scope", "prompt", "prefill", "decode", "verify"]
+    written = "".join(piece["text"] for event in events if event.event == "tokens" for piece in event.json()["pieces"])
+    assert events[-1].event == "result"
+    assert events[-1].json()["merged"] == plain["merged"]
+    assert written.rstrip("\n") == plain["merged"].rstrip("\n")
 
 
 def test_a_client_that_leaves_frees_its_pages_at_once(loaded: LoadedModel) -> None:
