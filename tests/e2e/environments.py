@@ -30,7 +30,6 @@ TOOLS = {
     "git": "apt-get install git",
     "node": "apt-get install nodejs npm",
     "npm": "apt-get install npm",
-    "wrk": "apt-get install wrk",
 }
 """Programs that the tests drive and pip cannot bring, and what brings them on Debian."""
 
