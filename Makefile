@@ -9,7 +9,7 @@ MINUTES ?= 5
 TEST_MODELS := smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: all demo serve test test-long e2e fuzz soak chaos lint format bench peers models-for-tests clean
+.PHONY: all demo serve test test-long e2e fuzz soak chaos lint format bench peers models-for-tests vscode clean
 .DEFAULT_GOAL := all
 
 all: $(VENV)/.installed
@@ -65,6 +65,10 @@ test-long: lint models-for-tests
 e2e: models-for-tests $(VENV)/.installed-test
 	$(BIN)/python -m tests.e2e.environments
 	$(BIN)/pytest -m e2e
+
+# The example extension for VS Code; with HUNK_URL its tests also ask a service.
+vscode:
+	cd examples/vscode && npm ci --no-audit --no-fund && npm test
 
 # The editor, by coverage, for FUZZ_SECONDS; what it finds lies in build/fuzz.
 fuzz: $(VENV)/.installed-fuzz
