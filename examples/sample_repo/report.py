@@ -6,7 +6,7 @@ from marks import average, best, has_passed
 def line(name, marks):
     """One pupil: mean, best mark, and whether it is enough."""
     verdict = "passed" if has_passed(marks) else "not passed"
-    return f"{name}: {average(marks)} (best {best(marks)}), {verdict}"
+    return f"{name}: {average(marks):.1f} (best {best(marks)}), {verdict}"
 
 
 def report(pupils):
