@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agent_runtime.confined import is_below
@@ -161,11 +161,6 @@ class Workspaces:
             entries = list(self._by_key.values())
         for entry in entries:
             entry.close()
-
-    def __iter__(self) -> Iterator[tuple[str, Workspace]]:
-        with self._lock:
-            entries = list(self._by_key.values())
-        return ((entry.name, entry.workspace) for entry in entries)
 
     def _add(self, entry: Registered) -> Registered:
         self._by_key[entry.tenant, entry.name] = entry
