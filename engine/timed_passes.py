@@ -62,7 +62,7 @@ class TimedPasses:
             if self._corrections.is_large:
                 self.times.replace(self._corrections.corrected)
                 self._file.write(self.times)
-                self._corrections = Corrections(self.times)
+                self._corrections = Corrections(self.times, self._corrections.level)
 
 
 def machine(device: torch.device) -> str:

@@ -25,11 +25,16 @@ other work on the machine stay within it."""
 
 
 class Corrections:
-    """Of one set of times, which it does not change."""
+    """Of one set of times, which it does not change.
 
-    def __init__(self, times: PassTimes) -> None:
+    `level` is what is known of the level beforehand, the logarithm of a factor. Where corrected times take the place of
+    these, whoever goes on with them hands over this one's `level`: else the same error of the level would move the
+    shape again and again, without a bound, while single passes run and no others.
+    """
+
+    def __init__(self, times: PassTimes, level: float = 0.0) -> None:
         self._times = times
-        self._level = 0.0
+        self._level = level
         self._shape = [0.0] * len(KNOTS)  # logarithms of factors
 
     def observe(self, num_rows: int, seconds: float) -> None:
@@ -42,6 +47,11 @@ class Corrections:
         for place, rows in enumerate(KNOTS):
             nearness = max(0.0, 1.0 - abs(math.log2(rows / num_rows)) / REACH)
             self._shape[place] += SHAPE_RATE * error * nearness
+
+    @property
+    def level(self) -> float:
+        """The logarithm of the factor by which single passes differ from the times, and all from `corrected`."""
+        return self._level + self._shape[0]
 
     @property
     def is_large(self) -> bool:

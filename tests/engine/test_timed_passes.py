@@ -13,7 +13,8 @@ import pytest
 from engine.core import EngineCore
 from engine.engine_config import EngineConfig
 from engine.model import Decoder
-from engine.speculation.pass_times import MEASURED, PassTimes, on_grid
+from engine.speculation.corrections import BAND
+from engine.speculation.pass_times import KNOTS, MEASURED, PassTimes, on_grid
 from engine.types import Draft, GenerationRequest
 from tests.engine.cores import PROMPT, alone, make_core, run_one, same, tiny_model
 from tests.engine.drafters import AlwaysWrong, Oracle
@@ -96,6 +97,20 @@ def test_times_of_another_shape_are_measured_again(
     kept["seconds"] = {rows: single + factor * (each - single) for rows, each in kept["seconds"].items()}
     file.write_text(json.dumps(kept))
     assert core_with(tmp_path, machine, model).times.seconds == pytest.approx(right)
+
+
+@pytest.mark.parametrize("factor", [0.1, 8.0])
+def test_single_passes_alone_do_not_run_away_with_the_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    """A start beside other work found all passes slower than they are; then no draft runs, or the load comes back."""
+    model = tiny_model()
+    timed = core_with(tmp_path, Machine(model, monkeypatch), model)._timed
+    before = [timed.times(rows) / timed.times(1) for rows in KNOTS]
+    for _ in range(3000):
+        timed.observe(1, 1, factor * true_seconds(1))
+    after = [timed.times(rows) / timed.times(1) for rows in KNOTS]
+    assert all(1 / BAND**2 < new / old < BAND**2 for new, old in zip(after, before, strict=True))
 
 
 def test_every_row_of_a_measured_pass_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
