@@ -293,7 +293,10 @@ def test_a_call_that_is_given_up_is_stopped_and_writes_nothing(
                 await session.call_tool("edit_file", edit, progress_callback=heard)
             await anyio.to_thread.run_sync(merger.cancelled.wait, 10)
 
-    anyio.run(run)
+    try:
+        anyio.run(run)
+    finally:
+        merger.hold.set()
     assert merger.cancelled.is_set()
     assert told
     assert (root / "src" / "limits.py").read_text() == TEXT
