@@ -44,7 +44,9 @@ class Workspace:
         """Put merged files in their places, all or none; raises Stale, BadFile or OutsideRoot.
 
         All paths are those before the edit: where two files change places, each is moved to where the other stood.
+        A file that is done already is left alone, one that has been moved among them.
         """
+        files = [file for file in files if file.status != "noop"]
         before = {file.path: file.sha256_before for file in files if file.sha256_before}
         wanted: dict[str, Change] = {}
         for file in files:

@@ -20,5 +20,5 @@ def written(workspace: Workspace, result: ApplyResult, watcher: Watcher) -> Appl
         return result
     if watcher.is_left:
         raise Cancelled("whoever asked has left; nothing was written")
-    workspace.write([file for file in result.files if file.status == "merged"])
+    workspace.write(result.files)
     return replace(result, written=True)

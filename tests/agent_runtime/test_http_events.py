@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_runtime.http.events import MAX_PIECES, Events
@@ -39,7 +39,12 @@ def told_of(events: list[dict[str, Any]]) -> dict[str, list[Any]]:
     return known
 
 
+PIECES = ("pieces", "", 0, [("x", "copied")])
+
+
 @given(STEPS)
+@example([PIECES, ("phase", "", "prompt"), PIECES])
+@example([PIECES, ("phase", "a.py", "prompt"), PIECES, ("take",), PIECES])
 def test_whenever_it_is_taken_it_says_what_was_told(steps: list[Any]) -> None:
     async def run() -> None:
         events = Events(Watcher())

@@ -32,6 +32,12 @@ def post(url: str, body: dict[str, Any], key: str) -> httpx.Response:
     return httpx.post(f"{url}/apply", content=json.dumps(body), headers=headers, timeout=30)  # as `asking` writes it
 
 
+@pytest.fixture(scope="module")
+def one_url() -> Iterator[str]:
+    with serving(None) as url:
+        yield url
+
+
 @pytest.fixture
 def merger() -> ScriptedMerger:
     return ScriptedMerger(MERGED)
@@ -63,8 +69,8 @@ def test_another_request_with_the_same_key_is_refused(url: str, merger: Scripted
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 256, '"', '""', "é".encode("latin-1"), 'a"b'])
-def test_what_cannot_be_a_key_is_said(url: str, key: str) -> None:
-    response = httpx.post(f"{url}/apply", json=ASKED, headers={"Idempotency-Key": key})
+def test_what_cannot_be_a_key_is_said(one_url: str, key: str) -> None:
+    response = httpx.post(f"{one_url}/apply", json=ASKED, headers={"Idempotency-Key": key})
     assert (response.status_code, response.json().get("field")) == (400, "Idempotency-Key")
 
 
@@ -164,6 +170,29 @@ def test_a_key_is_one_tenants() -> None:
     assert once(answers, "one", NEW, other).content == b"new"
     assert once(answers, "one", OLD, other).content == b"new"
     assert once(answers, "one", NEW).content == b"old"
+
+
+def test_a_key_is_one_tenants_while_the_request_is_worked_on_too() -> None:
+    answers = KeptAnswers()
+
+    async def run() -> None:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> Answer:
+            begun.set()
+            await go_on.wait()
+            return OLD
+
+        async def quick() -> Answer:
+            return NEW
+
+        first = asyncio.create_task(answers.once(LOCAL, "one", b"", slow))
+        await begun.wait()
+        other = await asyncio.wait_for(answers.once(Principal("other", ALL_SCOPES), "one", b"other", quick), 30)
+        go_on.set()
+        assert (other.content, (await first).content) == (b"new", b"old")
+
+    asyncio.run(run())
 
 
 def test_an_answer_is_kept_for_a_while() -> None:

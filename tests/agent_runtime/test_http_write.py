@@ -94,6 +94,17 @@ def test_what_is_done_already_is_left_as_it_is(root: Path) -> None:
     assert (root / "b.py").stat().st_ino == before.st_ino, "it was written anew"
 
 
+def test_a_move_that_is_done_already_keeps_nothing_from_being_written(root: Path) -> None:
+    (root / "old.py").rename(root / "moved.py")
+    patch = "*** Begin Patch\n*** Update File: old.py\n*** Move to: moved.py\n"
+    patch += "*** Update File: a.py\n-a = 1\n+a = 3\n*** End Patch\n"
+    with serving(None, root) as url:
+        answer = post(url, {"edit": patch, "write": True}).json()
+    assert [(file["action"], file["status"]) for file in answer["files"]] == [("move", "noop"), ("update", "merged")]
+    assert answer["written"]
+    assert texts(root) == {"a.py": MERGED, "b.py": FILE, "gone.py": "g = 1\n", "moved.py": "c = 1\n"}
+
+
 def test_a_rejected_merge_is_not_written(root: Path) -> None:
     with serving(ScriptedMerger("", truncated=True), root) as url:
         answer = post(url, {"path": "a.py", "edit": BLOCK, "mode": "model", "write": True}).json()
