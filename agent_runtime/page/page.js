@@ -127,6 +127,7 @@ async function watched(text, work, { canBeStopped }) {
 
 async function show(body, answer) {
   say(`${statusText(answer)} in ${milliseconds(answer.timings.total_ms)}.`);
+  live.clear(); // what is not drawn yet is in the answer
   put("verdict", verdictPanel(answer));
   put("difference", differencePanel(answer.files));
   put("tokens", tokensPanel(answer.trace, answer.scope));
@@ -214,7 +215,8 @@ function tryExample() {
 
 async function begin() {
   byId("forget-token").hidden = !token.get();
-  await service.look();
+  await service.begin();
+  if (!byId("access").hidden) return;
   try {
     await source.begin();
   } catch (problem) {

@@ -12,6 +12,7 @@ export class ServiceNow {
   #tiles;
   #model;
   #timer = 0;
+  #needsToken = false;
   window = null;
 
   constructor(tiles, model) {
@@ -20,16 +21,23 @@ export class ServiceNow {
     document.addEventListener("visibilitychange", () => this.look());
   }
 
+  /** Look now, and go on, with another token maybe. */
+  begin() {
+    this.#needsToken = false;
+    return this.look();
+  }
+
   /** Look now, and then from time to time. */
   async look() {
     clearTimeout(this.#timer);
-    if (document.visibilityState === "hidden") return;
+    if (document.visibilityState === "hidden" || this.#needsToken) return;
     let next = EVERY_MS;
     try {
       this.#show(await get("stats"));
     } catch (problem) {
       next = EVERY_MS_WITHOUT;
-      this.#model.textContent = problem.status === 401 ? "needs a token" : problem.message;
+      this.#needsToken = problem.status === 401; // who asks on without one is taken for somebody who guesses
+      this.#model.textContent = this.#needsToken ? "needs a token" : problem.message;
       this.#tiles.replaceChildren(tile("State", "not known"));
     }
     clearTimeout(this.#timer);
