@@ -130,10 +130,6 @@ class Client:
         except ModelUnavailable:
             return False
 
-    def _send(self, call: Call[Value]) -> Value:
-        """All attempts at one call."""
-        return value_in(call, self._answer(call), self._wire.base_url)
-
     @property
     def workspaces(self) -> ClientWorkspaces:
         """The folders that the service may read and write."""
@@ -148,6 +144,10 @@ class Client:
         the model is told before anything else.
         """
         return Session(self._send, self._follow, begin_call(workspace, reuse, preamble))
+
+    def _send(self, call: Call[Value]) -> Value:
+        """All attempts at one call."""
+        return value_in(call, self._answer(call), self._wire.base_url)
 
     def _answer(self, call: Call[Any], accept: str = "") -> httpx.Response:
         """The answer that holds: read whole, or where `accept` names a type that is read as it comes, not yet."""

@@ -18,7 +18,7 @@ from agent_runtime.merger import Merger
 from agent_runtime.metering import Metering
 from agent_runtime.model_on_demand import ModelOnDemand
 from agent_runtime.models.progress import Progress, Silent
-from agent_runtime.models.settings import DEFAULT_MODEL, LoadOptions, MergeOptions, ModelSettings
+from agent_runtime.models.settings import DEFAULT_MODEL, SMALL_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.workspaces import Workspaces
 
 logging.getLogger("hunk").addHandler(logging.NullHandler())  # a library says nothing unless it is told where
@@ -31,7 +31,7 @@ class LocalClient(Client):
 
     root: the folder of the workspace `default`; others may be registered below it and below the `allowed` ones. model:
     a catalogue name or a path, loaded by the first call that needs it and freed by `close`; None: rules only.
-    settings: where models lie, by default as the environment says.
+    load, merging: how, by default as `hunk serve` does. settings: where models lie, by default as the environment says.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class LocalClient(Client):
                 raise ModelUnavailable("this client was made for rules only; give it a model to ask")
             from agent_runtime.wiring import model_slot  # torch takes a second to import, and most edits need no model
 
-            options = load or LoadOptions(kv_sequences=1)
+            options = load or LoadOptions(span_gib=SMALL_SPAN_GIB)
             return model_slot(model, settings, options, progress, merging or MergeOptions(), workspaces).load()
 
         self._model = ModelOnDemand(model or "none", load_model)

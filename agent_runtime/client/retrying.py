@@ -63,11 +63,12 @@ def no_connection(error: Exception, base_url: str, call: Call[Any]) -> HunkError
     """What it means that no answer came."""
     what = str(error) or type(error).__name__
     if isinstance(error, httpx.ReadTimeout):
-        return NoConnection(f"{base_url} took the request and was silent for longer than the client waits ({what})")
-    text = f"no answer from {base_url} ({what}); is `hunk serve` running there?"
+        text = f"{base_url} took the request and was silent for longer than the client waits ({what})"
+    else:
+        text = f"no answer from {base_url} ({what}); is `hunk serve` running there?"
     if call.idempotency_key is not None:
         text += (
-            f" Whether the edit was carried out is not known; the same call with idempotency_key="
-            f"{call.idempotency_key!r} carries it out at most once."
+            ". Whether it did what it was asked to is not known; the same call again with "
+            f"idempotency_key={call.idempotency_key!r} has it done at most once"
         )
     return NoConnection(text)

@@ -47,7 +47,8 @@ class AskOptions(TypedDict, total=False):
 
     max_tokens: of the answer, 1024 by default. clock: what changes with every turn, such as the time: it stands right
     before the question, so that nothing before it is computed anew. prediction: what the answer is expected to be; it
-    saves time where it is right and changes nothing where it is not. The rest is sampling; temperature 0 is greedy.
+    saves time where it is right and changes nothing where it is not. idempotency_key: as in `EditOptions`. The rest is
+    sampling; temperature 0 is greedy.
     """
 
     max_tokens: int | None
@@ -57,6 +58,7 @@ class AskOptions(TypedDict, total=False):
     stop: Sequence[str]
     clock: str
     prediction: str | None
+    idempotency_key: str
 
 
 class EditOptions(TypedDict, total=False):
@@ -113,6 +115,7 @@ def read_call(
 def ask_call(session_id: str, question: str, options: AskOptions, *, stream: bool) -> Call[Answer]:
     """A question; it has a key, so that it can be sent again without being asked twice."""
     body = {"question": question, **options, "stream": stream}
+    key = body.pop("idempotency_key", None)
     if "stop" in options:
         body["stop"] = [*options["stop"]]
     return Call(
@@ -120,7 +123,7 @@ def ask_call(session_id: str, question: str, options: AskOptions, *, stream: boo
         path_of("sessions", session_id, "ask"),
         values.answer_from_json,
         _given(body),
-        idempotency_key=str(uuid.uuid4()),
+        idempotency_key=str(key or uuid.uuid4()),
         works=True,
     )
 

@@ -161,19 +161,19 @@ def test_a_question_in_a_session() -> None:
     assert begun.body == {"workspace": "mine", "reuse": "fast", "preamble": "Be brief."}
     assert asked.body == {"question": "What?", "max_tokens": 5, "stop": ["zz"], "clock": "noon", "stream": False}
     assert asked.headers["idempotency-key"] == again.headers["idempotency-key"] != ""
+    assert "idempotency_key" not in asked.body
     assert (ended.method, ended.path) == ("DELETE", "/sessions/s/1")
 
 
 def test_an_edit_in_a_session() -> None:
     outcome, service = both(
-        in_session(lambda session: session.apply("edit", path="a.py", write=True, mode="deterministic")),
+        in_session(lambda session: session.apply("edit", path="a.py", write=True, idempotency_key="mine")),
         lambda fake: script_session(fake).script("POST /sessions/s/1/apply", RESULT),
     )
     assert outcome.value == RESULT
     sent = service.requests[1]
-    assert sent.body == {"edit": "edit", "path": "a.py", "write": True, "mode": "deterministic", "stream": False}
-    assert "idempotency_key" not in sent.body
-    assert sent.headers["idempotency-key"]
+    assert sent.body == {"edit": "edit", "path": "a.py", "write": True, "stream": False}
+    assert sent.headers["idempotency-key"] == "mine"
 
 
 def test_what_each_turn_took_is_kept_and_what_failed_is_not() -> None:
