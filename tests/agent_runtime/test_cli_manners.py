@@ -100,13 +100,12 @@ def _on_a_terminal(*arguments: str, **environ: str) -> bytes:
     return said
 
 
-@pytest.mark.parametrize("arguments", [["config", "show"], ["models", "list", "--json"]])
-def test_a_reader_that_leaves_is_no_traceback(arguments: list[str]) -> None:
+def test_a_reader_that_leaves_is_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as stdout:
         done = subprocess.run(
-            [HUNK, *arguments], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            [HUNK, "config", "show"], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False
         )
     assert done.stderr == ""
     assert done.returncode in (0, 1)

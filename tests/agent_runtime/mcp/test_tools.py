@@ -214,48 +214,6 @@ def test_an_absolute_path_inside_the_root_is_taken(here: str, root: Path) -> Non
     assert not called(here, "edit_file", path=str(root / "src" / "limits.py"), **EDIT).is_error
 
 
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        ({"start_line": 2}, "b\nc\n"),
-        ({"end_line": 1}, "a\n"),
-        ({"start_line": 2, "end_line": 2}, "b\n"),
-        ({"start_line": 3, "end_line": 99}, "c\n"),
-        ({"start_line": 4}, ""),
-        ({"start_line": 3, "end_line": 1}, ""),
-    ],
-)
-def test_lines_of_a_file(here: str, root: Path, lines: dict[str, int], text: str) -> None:
-    (root / "abc").write_text("a\nb\nc\n")
-    answer = called(here, "read_file", path="abc", **lines).structured_content
-    assert (answer["text"], answer["num_lines"]) == (text, 3)
-    assert answer["sha256"] == sha256(b"a\nb\nc\n").hexdigest()
-
-
-def test_line_ends_and_encodings_stay_as_they_are(here: str, root: Path) -> None:
-    for data in ("a\r\nb", "a\r\nb\r\n", "\ufeffa\n", "", "\n", "ä\n"):
-        (root / "file").write_bytes(data.encode())
-        assert called(here, "read_file", path="file").structured_content["text"] == data
-    (root / "file").write_bytes("é\n".encode("utf-16"))
-    answer = called(here, "read_file", path="file").structured_content
-    assert (answer["text"], answer["encoding"]) == ("\ufeffé\n", "utf-16-le")
-
-
-def test_a_long_file_is_read_in_parts_that_add_up(here: str, root: Path) -> None:
-    text = "".join(f"{number:06} {'x' * 90}\n" for number in range(6000))
-    (root / "long").write_text(text)
-    parts, line = [], 1
-    while True:
-        result = called(here, "read_file", path="long", start_line=line)
-        parts.append(result.structured_content["text"])
-        if not result.structured_content["truncated"]:
-            break
-        line = result.structured_content["last_line"] + 1
-        assert f"start_line {line}" in text_of(result)
-    assert len(parts) > 1
-    assert "".join(parts) == text
-
-
 def test_arguments_that_are_none_are_a_tool_error(here: str) -> None:
     for arguments in ({"path": "a"}, {"path": 1, **EDIT}, {"path": "a", "expected_sha256": "abc", **EDIT}):
         assert called(here, "edit_file", **arguments).is_error
