@@ -13,7 +13,7 @@ from engine.engine_config import EngineConfig
 from engine.model import Decoder
 from tests.models import RealModel
 
-CONTEXT = 1024
+CONTEXT = 512
 
 
 @pytest.fixture(scope="module")

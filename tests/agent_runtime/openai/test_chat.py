@@ -81,6 +81,13 @@ def test_a_turn_begins_with_the_tokens_of_the_turn_before(chat: LoadedChat, plai
     assert before <= answer.usage.cached < answer.usage.prompt
 
 
+def test_a_salt_shares_what_was_computed_with_nobody_else(chat: LoadedChat, plain: ChatAnswer) -> None:
+    salted = replace(REQUEST, max_tokens=1, salt="tenant")
+    assert chat.answer(salted, Watcher()).usage.cached == 0
+    assert chat.answer(salted, Watcher()).usage.cached > 0
+    assert chat.answer(replace(salted, salt=""), Watcher()).usage.cached > 0
+
+
 def test_a_right_prediction_saves_passes_and_changes_nothing(chat: LoadedChat, plain: ChatAnswer) -> None:
     predicted = chat.answer(replace(REQUEST, prediction=plain.text), Watcher())
     assert (predicted.text, predicted.finish_reason) == (plain.text, plain.finish_reason)
@@ -180,7 +187,8 @@ def test_logprobs_are_of_the_tokens_of_the_text(chat: LoadedChat, plain: ChatAns
     answer = chat.answer(replace(REQUEST, logprobs=2, stop=(stop,)), Watcher())
     tokens = b"".join(each.token for each in answer.logprobs)
     assert tokens.startswith(answer.text.encode())
-    assert len(tokens) < len((answer.text + stop).encode()) + 8
+    before_last = b"".join(each.token for each in answer.logprobs[:-1])
+    assert len(before_last) < len(answer.text.encode()), "none of those behind it"
     for each in answer.logprobs:
         assert len(each.top) == 2
         assert each.top[0][0] == each.token, "greedy: the likeliest"
