@@ -53,7 +53,7 @@ def bench_command(
         _list(as_json=as_json)
         return
     if name not in _names():
-        near = process.extractOne(name, list(_names()), scorer=OSA.normalized_similarity, score_cutoff=0.5)
+        near = process.extractOne(name, list(_names()), scorer=OSA.normalized_similarity, score_cutoff=0.6)
         meant = f"did you mean {near[0]}?" if near else "`hunk bench` lists them"
         raise BadRequest(f"there is no benchmark {name!r}; {meant}", field="name")
     paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
