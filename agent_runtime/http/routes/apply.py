@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 
 from agent_runtime.errors import Unsupported
 from agent_runtime.http.access import needs
@@ -23,6 +23,9 @@ from agent_runtime.merger import Watcher
 from agent_runtime.principal import Principal
 
 MayApply = Annotated[Principal, Depends(needs("apply"))]
+
+NoIdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", include_in_schema=False)]
+"""Refused: who sends one relies on it."""
 
 
 def apply_routes(service: Service) -> APIRouter:
@@ -51,7 +54,7 @@ def apply_routes(service: Service) -> APIRouter:
         return answer.response()
 
     @router.post("/apply/batch", summary="Merge many edits", response_class=NdJson, responses=batch_responses())
-    async def apply_batch(body: BatchBody, principal: MayApply, idempotency_key: IdempotencyKey = None) -> Response:
+    async def apply_batch(body: BatchBody, principal: MayApply, idempotency_key: NoIdempotencyKey = None) -> Response:
         """Merge many edits that have nothing to do with one another; each is answered as it finishes.
 
         They run at once and share the model's passes. Edits of one file belong into one request.
