@@ -31,7 +31,7 @@ Own = TypeVar("Own", bound="AsyncClient")
 
 
 class AsyncClient:
-    """As `Client`, for asyncio and trio: the same methods, to be awaited; streams are iterated by `async for`."""
+    """As `Client`, for an event loop: the same methods, to be awaited; streams are iterated by `async for`."""
 
     def __init__(
         self,
