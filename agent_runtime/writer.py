@@ -68,7 +68,7 @@ def write_all(root: Confined, changes: Sequence[Change], journal: Journal | None
 
     Folders are made as they are needed, and stay where a deletion empties them.
     """
-    with _alone(root, journal):
+    with _alone(root, journal, is_needed=len(changes) > 1) as kept:
         record_id = secrets.token_hex(8)
         planned = [_plan(root, change, f".{record_id}-{number}") for number, change in enumerate(changes)]
         _check_distinct(root, planned)
@@ -79,20 +79,25 @@ def write_all(root: Confined, changes: Sequence[Change], journal: Journal | None
             folders = dict.fromkeys(folder for plan in planned for folder in root.missing_folders(plan.entry.real))
         record = Record(record_id, tuple(plan.entry for plan in planned), tuple(sorted(folders)))
         if planned:
-            _write(root, planned, record, journal)
+            _write(root, planned, record, kept)
 
 
 @contextlib.contextmanager
-def _alone(root: Confined, journal: Journal | None) -> Iterator[None]:
-    """No other write goes on below the root, and none is half done."""
-    if journal is None:
-        yield
-        return
+def _alone(root: Confined, journal: Journal | None, *, is_needed: bool) -> Iterator[Journal | None]:
+    """No other write goes on below the root, and none is half done; gives the journal.
+
+    One file does without where none can be kept: all that a killed process can leave is a temporary file.
+    """
     with contextlib.ExitStack() as stack:
-        with _named("the journal"):
-            stack.enter_context(journal.locked())
-            recover(root, journal)
-        yield
+        try:
+            if journal is not None:
+                stack.enter_context(journal.locked())
+                recover(root, journal)
+        except OSError as error:
+            if is_needed:
+                raise BadFile(f"cannot write the journal: {error.strerror or error}; nothing was changed") from error
+            journal = None
+        yield journal
 
 
 @contextlib.contextmanager

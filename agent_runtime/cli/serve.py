@@ -41,11 +41,11 @@ def serve_command(chosen: Chosen) -> None:
 
     console = Console(stderr=True, highlight=False)
     progress, models = for_console(console), model_settings(os.environ, chosen)
+    log = configure(settings.log_format, settings.log_level)  # opening the workspaces may finish a write, which is told
     workspaces = open_workspaces(settings.root, settings.allow_root, models, progress, watch=settings.watch)
     slot = model_slot(settings.model, models, service_options(settings), progress, merge_options(settings), workspaces)
     traces = tracer_provider(os.environ, asked=settings.traces)
     parts = service(slot, workspaces, limits=tenant_limits(settings, has_tokens=tokens is not None), traces=traces)
-    log = configure(settings.log_format, settings.log_level)
     faults: list[HunkError] = []
     with listen(settings.host, settings.port) as listener:
         say = LineProgress(console).say

@@ -64,7 +64,7 @@ def test_a_service_that_is_killed_leaves_nothing_half_done_behind_its_next_start
         (root / f"{index}.py").write_text("number = 0\n")
     num_written = 0
     for _ in range(NUM_KILLS + 1):
-        with started(root, tmp_path / "cache", smollm2.gguf) as (url, process):
+        with started(root, tmp_path / "cache", smollm2.path) as (url, process):
             (number,) = numbers(root)
             assert number >= num_written >= 0
             assert not list(root.glob(".*.hunk"))

@@ -216,6 +216,12 @@ def test_a_journal_that_cannot_be_kept_stops_the_write(folder: Path) -> None:
     assert {path.name: path.read_text() for path in folder.iterdir()} == OLD
 
 
+def test_one_file_does_without_a_journal(folder: Path) -> None:
+    (folder.parent / "journals").write_text("a file")
+    write_all(Confined(folder), changes()[:1], Journal(folder.parent / "journals", folder))
+    assert (folder / "a").read_text() == "new a"
+
+
 def test_writers_of_one_root_take_turns(folder: Path) -> None:
     """Each adds one to a number in both files, and takes what it read for what stands there."""
     for name in "ab":
