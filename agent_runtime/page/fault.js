@@ -15,7 +15,7 @@ const ADVICE = {
 /** Fills the box with a problem; `actions` are buttons for it. */
 export function showProblem(box, problem, ...actions) {
   const details = problem.problem ?? {};
-  const wait = Number(details.retry_after);
+  const wait = Math.ceil(Number(details.retry_after_s ?? details.retry_after ?? 0));
   box.replaceChildren(
     ...[
       el("h3", {}, details.title || "It did not work"),
