@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import uvicorn
 
@@ -40,7 +41,7 @@ class DrainingServer(uvicorn.Server):
         self._ending: asyncio.Task[None] | None = None
         self.signal: int | None = None
 
-    def begin_to_end(self, drain_s: float) -> None:
+    def _begin_to_end(self, drain_s: float) -> None:
         """Refuse new requests from now on, and end when the others have ended; on the event loop's thread."""
         if self._ending is None:
             self._drain.begin()
@@ -75,10 +76,10 @@ class DrainingServer(uvicorn.Server):
             leave(128 + number)
         self.signal = number
         drain_s = min(INTERRUPT_SECONDS, self._drain_s) if number == signal.SIGINT else self._drain_s
-        self.begin_to_end(drain_s)
+        self._begin_to_end(drain_s)
 
 
-def leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """End at once: a thread that is inside torch (loading, merging) aborts the process at an orderly shutdown."""
     sys.stdout.flush()
     sys.stderr.flush()

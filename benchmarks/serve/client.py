@@ -94,6 +94,7 @@ async def _steady(port: int, requests: Sequence[Sent], until: float, rng: random
         except (OSError, EOFError, TimeoutError) as error:
             tally.faults[type(error).__name__] += 1
             stream = None
+            await asyncio.sleep(0.05)
             continue
         tally.latencies_ms.append((time.perf_counter() - started) * 1e3)
         tally.statuses[str(status)] += 1

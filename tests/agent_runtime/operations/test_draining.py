@@ -125,3 +125,13 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         asked.join()
     assert code == 128 + signal.SIGTERM
     assert isinstance(service.answers[0], httpx.TransportError)
+
+
+def test_it_answers_and_ends_though_nobody_reads_its_log(tmp_path: Path) -> None:
+    with child(tmp_path, drain_s=20) as service, httpx.Client() as client:
+        for _ in range(500):  # a pipe holds 64 KiB, a line has 200 bytes and more
+            assert client.get(f"{service.url}/no/such/path").status_code == 404
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(timeout=30) == 0
+        assert service.process.stderr is not None
+        assert service.process.stderr.read().count("\n") < 500, "all lines fitted into the pipe: this shows nothing"
