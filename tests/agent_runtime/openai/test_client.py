@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -65,11 +66,35 @@ def whole(client: OpenAI) -> ChatCompletion:
     return client.chat.completions.create(**ASK)
 
 
+@dataclass
+class Scripted:
+    """A service that answers what its `chatting` says."""
+
+    url: str
+    merger: ChattingMerger
+
+    def says(self, chatting: ScriptedChat) -> ScriptedChat:
+        self.merger.chatting = chatting
+        return chatting
+
+
 @pytest.fixture(scope="module")
-def scripted() -> Iterator[str]:
-    """A service that answers what it is told to."""
-    with serving(ChattingMerger()) as served:
-        yield served
+def running() -> Iterator[Scripted]:
+    merger = ChattingMerger()
+    with serving(merger) as served:
+        yield Scripted(served, merger)
+
+
+@pytest.fixture
+def service(running: Scripted) -> Scripted:
+    """With nothing left of the last test's script."""
+    running.says(ScriptedChat())
+    return running
+
+
+@pytest.fixture
+def scripted(service: Scripted) -> str:
+    return service.url
 
 
 def test_an_answer_in_one_piece(client: OpenAI, whole: ChatCompletion) -> None:
@@ -152,7 +177,7 @@ def test_logprobs(client: OpenAI) -> None:
 
 def test_sampling_differs_unless_it_has_a_seed(client: OpenAI) -> None:
     def text(**more: Any) -> str | None:
-        answer = client.chat.completions.create(**ASK | {"max_completion_tokens": 12}, temperature=2.0, **more)
+        answer = client.chat.completions.create(**ASK | {"max_completion_tokens": 6}, temperature=2.0, **more)
         return answer.choices[0].message.content
 
     assert text(seed=7) == text(seed=7)
@@ -210,37 +235,40 @@ def test_usage_is_what_the_model_counted(scripted: str) -> None:
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_faults_are_the_exceptions_of_the_package(
-    fault: HunkError, error: type[openai.APIStatusError], code: str, after: str | None, stream: bool
+    service: Scripted,
+    fault: HunkError,
+    error: type[openai.APIStatusError],
+    code: str,
+    after: str | None,
+    stream: bool,
 ) -> None:
-    merger = ChattingMerger(chatting=ScriptedChat(pieces=(), fault=fault))
-    with serving(merger) as url, client_of(url) as client, pytest.raises(error) as caught:
+    service.says(ScriptedChat(pieces=(), fault=fault))
+    with client_of(service.url) as client, pytest.raises(error) as caught:
         client.chat.completions.create(**ASK, stream=stream)
     assert caught.value.code == code
     assert str(fault) in str(caught.value)
     assert caught.value.response.headers.get("retry-after") == after
 
 
-def test_a_client_retries_what_says_when_to_come_again() -> None:
-    merger = ChattingMerger(chatting=ScriptedChat(fault=Busy("as many wait as may")))
-
+def test_a_client_retries_what_says_when_to_come_again(service: Scripted) -> None:
     class OnceBusy(ScriptedChat):
         def answer(self, *arguments: Any) -> Any:
             self.fault = Busy("as many wait as may") if not self.seen else None
             return super().answer(*arguments)
 
-    merger.chatting = OnceBusy()
-    with serving(merger) as url, OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=1) as client:
+    chatting = service.says(OnceBusy())
+    with client_of(service.url).with_options(max_retries=1) as client:
         assert client.chat.completions.create(**ASK).choices[0].message.content == "Hello, world"
-    assert len(merger.chatting.seen) == 2
+    assert len(chatting.seen) == 2
 
 
-def test_a_fault_behind_the_first_text_is_told_in_the_stream() -> None:
-    merger = ChattingMerger(chatting=ScriptedChat(fault=ModelFailed("it broke down"), hold=threading.Event()))
-    assert merger.chatting.hold is not None
-    with serving(merger) as url, client_of(url) as client:
+def test_a_fault_behind_the_first_text_is_told_in_the_stream(service: Scripted) -> None:
+    hold = threading.Event()
+    service.says(ScriptedChat(fault=ModelFailed("it broke down"), hold=hold))
+    with client_of(service.url) as client:
         stream = client.chat.completions.create(**ASK, stream=True)
         assert [next(stream).choices[0].delta.content for _ in range(2)] == ["", "Hel"]
-        merger.chatting.hold.set()
+        hold.set()
         with pytest.raises(openai.APIError, match="it broke down") as caught:
             list(stream)
     assert caught.value.code == "model_failed"
@@ -254,17 +282,14 @@ def test_the_model_that_is_loading_is_a_503_with_the_time_to_wait() -> None:
     assert "still being loaded" in str(caught.value)
 
 
-def test_a_stream_says_now_and_then_that_the_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_says_now_and_then_that_the_work_goes_on(service: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "QUIET_SECONDS", 0.05)
-    merger = ChattingMerger(chatting=ScriptedChat(hold=threading.Event()))
-    assert merger.chatting.hold is not None
-    with (
-        serving(merger) as url,
-        httpx.stream("POST", f"{url}/v1/chat/completions", json=ASK | {"stream": True}) as answer,
-    ):
+    hold = threading.Event()
+    service.says(ScriptedChat(hold=hold))
+    with httpx.stream("POST", f"{service.url}/v1/chat/completions", json=ASK | {"stream": True}) as answer:
         lines = answer.iter_lines()
-        seen = [line for line in (next(lines) for _ in range(20)) if line]
-        merger.chatting.hold.set()
+        seen = [line for line in (next(lines) for _ in range(12)) if line]
+        hold.set()
         rest = [line for line in lines if line]
     assert "Hel" in seen[1]
     assert set(seen[2:]) == {": the work goes on"}
@@ -272,24 +297,24 @@ def test_a_stream_says_now_and_then_that_the_work_goes_on(monkeypatch: pytest.Mo
     assert sum(line.startswith(":") for line in rest) <= 1
 
 
-def test_a_client_that_leaves_a_stream_ends_the_answer() -> None:
-    merger = ChattingMerger(chatting=ScriptedChat(hold=threading.Event()))
-    with serving(merger) as url, client_of(url) as client:
+def test_a_client_that_leaves_a_stream_ends_the_answer(service: Scripted) -> None:
+    chatting = service.says(ScriptedChat(hold=threading.Event()))
+    with client_of(service.url) as client:
         with client.chat.completions.create(**ASK, stream=True) as stream:
             next(stream)
-        assert merger.chatting.cancelled.wait(30)
+        assert chatting.cancelled.wait(30)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_gives_up_before_the_first_text_ends_the_answer(
-    stream: bool, monkeypatch: pytest.MonkeyPatch
+    service: Scripted, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "QUIET_SECONDS", 600.0)
-    merger = ChattingMerger(chatting=ScriptedChat(pieces=(), hold=threading.Event()))
-    with serving(merger) as url, client_of(url).with_options(timeout=0.2) as client:
+    chatting = service.says(ScriptedChat(pieces=(), hold=threading.Event()))
+    with client_of(service.url).with_options(timeout=0.2) as client:
         with pytest.raises(openai.APITimeoutError):
             client.chat.completions.create(**ASK, stream=stream)
-        assert merger.chatting.cancelled.wait(30)
+        assert chatting.cancelled.wait(30)
 
 
 @pytest.mark.parametrize(
@@ -334,8 +359,7 @@ def test_what_is_not_supported_is_refused_by_name(scripted: str, more: dict[str,
     assert caught.value.type == "invalid_request_error"
 
 
-def test_what_changes_nothing_is_taken() -> None:
-    merger = ChattingMerger()
+def test_what_changes_nothing_is_taken(service: Scripted) -> None:
     neutral = {
         "tools": [],
         "tool_choice": "auto",
@@ -358,10 +382,10 @@ def test_what_changes_nothing_is_taken() -> None:
         {"role": "assistant", "content": None, "refusal": None, "tool_calls": []},
         {"role": "tool", "content": "t", "tool_call_id": "1"},
     ]
-    with serving(merger) as url:
-        answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": messages, **neutral}, timeout=30)
+    sent = {"messages": messages, **neutral}
+    answer = httpx.post(f"{service.url}/v1/chat/completions", json=sent, timeout=30)
     assert answer.status_code == 200
-    (seen,) = merger.chatting.seen
+    (seen,) = service.merger.chatting.seen
     assert isinstance(seen.prompt, tuple)
     assert [(each.role, each.text) for each in seen.prompt] == [
         ("system", "s"),
@@ -400,12 +424,10 @@ def test_what_other_middleware_refuses_has_the_shape_too(scripted: str) -> None:
     assert (large.status_code, large.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
-def test_a_fault_of_ours_has_the_shape_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    merger = ChattingMerger()
-    monkeypatch.setattr(merger.chatting, "answer", lambda *_: 1 / 0)
-    with serving(merger) as url:
-        broken = httpx.post(f"{url}/v1/chat/completions", json=ASK)
-        streamed = httpx.post(f"{url}/v1/chat/completions", json=ASK | {"stream": True})
+def test_a_fault_of_ours_has_the_shape_too(service: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service.merger.chatting, "answer", lambda *_: 1 / 0)
+    broken = httpx.post(f"{service.url}/v1/chat/completions", json=ASK)
+    streamed = httpx.post(f"{service.url}/v1/chat/completions", json=ASK | {"stream": True})
     for answer in (broken, streamed):
         assert answer.status_code == 500
         assert answer.json()["error"]["type"] == "server_error"
