@@ -94,6 +94,8 @@ def _keep(folder: int, name: str, kept: str) -> None:
     except FileExistsError:  # done before this was broken off
         return
     except OSError:
+        with contextlib.suppress(FileNotFoundError):  # of a copy that was broken off
+            os.unlink(kept, dir_fd=folder)
         descriptor = os.open(name, READ_FLAGS, dir_fd=folder)
         like = os.fstat(descriptor)
         write_new(folder, kept, bytes_of(descriptor, name), like)
