@@ -18,6 +18,7 @@ from pathlib import Path
 from agent_runtime.confined import NOTHING, Confined
 from agent_runtime.errors import BadFile, FileMissing
 from agent_runtime.journal import Entry, Journal, Record
+from agent_runtime.locking import locked
 from agent_runtime.recovery import clean_up, recover, undo
 from agent_runtime.renaming import do, stale, write_new
 
@@ -86,7 +87,9 @@ def write_all(root: Confined, changes: Sequence[Change], journal: Journal | None
 def _alone(root: Confined, journal: Journal | None, *, is_needed: bool) -> Iterator[Journal | None]:
     """No other write goes on below the root, and none is half done; gives the journal.
 
-    One file does without where none can be kept: all that a killed process can leave is a temporary file.
+    One file does without where none can be kept: all that a killed process can leave is a temporary file. Two writers
+    of it would each find the old bytes and rename their own over them, and one edit be lost that was told to be done:
+    without the journal's lock they meet at one of the root itself, as far as its file system has locks.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -97,6 +100,9 @@ def _alone(root: Confined, journal: Journal | None, *, is_needed: bool) -> Itera
             if is_needed:
                 raise BadFile(f"cannot write the journal: {error.strerror or error}; nothing was changed") from error
             journal = None
+        if journal is None:
+            with contextlib.suppress(OSError):
+                stack.enter_context(locked(root.root))
         yield journal
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
@@ -13,6 +15,7 @@ import pytest
 from agent_runtime import renaming
 from agent_runtime.confined import Confined
 from agent_runtime.errors import BadFile, FileMissing, OutsideRoot, Stale
+from agent_runtime.journal import Journal
 from agent_runtime.writer import Change, replace_file, write_all
 
 OLD, NEW = b"old\n", b"new\n"
@@ -61,6 +64,31 @@ def test_a_fault_before_the_rename_leaves_the_old_bytes_and_no_litter(
         replace_file(file, NEW, expected_sha256=OLD_HASH)
     assert file.read_bytes() == OLD
     assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("journaled", [False, True])
+def test_of_writes_at_once_of_the_same_bytes_one_is_done_and_the_others_are_told(
+    file: Path, tmp_path_factory: pytest.TempPathFactory, journaled: bool
+) -> None:
+    journals = tmp_path_factory.mktemp("journals")
+    for number in range(20):
+        file.write_bytes(OLD)
+        together, done = threading.Barrier(4), []
+
+        def write(data: bytes, together: threading.Barrier = together, done: list[bytes] = done) -> None:
+            root = Confined(file.parent)
+            journal = Journal(journals, root.root) if journaled else None
+            together.wait()
+            with contextlib.suppress(Stale):
+                write_all(root, [Change(file.name, data, OLD_HASH)], journal)
+                done.append(data)
+
+        threads = [threading.Thread(target=write, args=(b"%d of %d\n" % (each, number),)) for each in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert done == [file.read_bytes()]
 
 
 def test_a_file_that_is_gone_is_not_made_anew(file: Path) -> None:
