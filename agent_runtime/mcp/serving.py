@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from agent_runtime.errors import Forbidden
 from agent_runtime.http.access import KEY
 from agent_runtime.http.authentication import BearerTokens
+from agent_runtime.http.connection import connection_settings
 from agent_runtime.http.problems import problem_response
 from agent_runtime.principal import AccessScope, Principal
 from agent_runtime.token_file import LiveTokens
@@ -38,7 +39,7 @@ def serve_http(
 ) -> None:
     """Until Ctrl-C, on a socket that listens."""
     app = http_app(server, listener, hosts=hosts, tokens=tokens)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS, server_header=False)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS, **connection_settings())
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -50,7 +50,8 @@ def test_balanced_is_refused_with_what_to_use(mode: Any) -> None:
         assert caught.value.field == "reuse"
 
 
-def test_the_salt_is_never_sent() -> None:
-    options = Options(reuse="fast", salt="tenant")
-    assert options.options()["salt"] == "tenant"
-    assert options.sent_options() == {name: value for name, value in options.options().items() if name != "salt"}
+def test_what_the_service_decides_is_never_sent() -> None:
+    own = {"salt": "tenant", "root": "/srv/shop"}
+    options = Options(reuse="fast", **own)
+    assert options.options().items() >= own.items()
+    assert options.sent_options() == {name: value for name, value in options.options().items() if name not in own}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from agent_runtime.chat import ChatMessage
 from agent_runtime.errors import BadRequest, Unsupported
@@ -176,6 +176,13 @@ class ChatBody(BaseModel):
         return self.stream_options is not None and self.stream_options.include_usage
 
 
+def _is_bool(value: Any) -> Any:
+    """0 is equal to False, and so would pass for it."""
+    if not isinstance(value, bool):
+        raise ValueError("has to be a boolean")
+    return value
+
+
 class CodeApplyBody(BaseModel):
     """An edit as hosted apply services take it without a chat around it."""
 
@@ -197,7 +204,7 @@ class CodeApplyBody(BaseModel):
     edit_snippet: Text
     instructions: Text = ""
     model: Text = OWN_MODEL
-    stream: Literal[False] = False
+    stream: Annotated[Literal[False], BeforeValidator(_is_bool)] = False
     hunk: ApplyOptions | None = None
 
 

@@ -54,10 +54,9 @@ async def over_http(url: str) -> AsyncIterator[ClientSession]:
 @asynccontextmanager
 async def over_stdio(*arguments: str | Path) -> AsyncIterator[ClientSession]:
     """A session with `hunk mcp` in a process of its own."""
-    server = StdioServerParameters(
-        command=str(HUNK), args=["mcp", *map(str, arguments)], env={"HUNK_CONFIG": "", "HUNK_CACHE": "/nonexistent"}
-    )
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryDirectory() as cache:
+        environment = {"HUNK_CONFIG": "", "HUNK_CACHE": cache}
+        server = StdioServerParameters(command=str(HUNK), args=["mcp", *map(str, arguments)], env=environment)
         async with stdio_client(server, errlog=said) as (reading, writing), ClientSession(reading, writing) as session:
             await session.initialize()
             yield session

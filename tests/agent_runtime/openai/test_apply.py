@@ -278,6 +278,7 @@ def test_code_apply(url: str) -> None:
         ({"initial_code": None}, 400, "malformed"),
         ({"initial_code": "\x00\x01\x02"}, 422, "bad_file"),
         ({"colour": "red"}, 400, "unsupported_parameter"),
+        ({"stream": 0}, 400, "malformed"),
         ({"initial_code": "x" * (9 << 20)}, 400, "context_length_exceeded"),
     ],
 )
