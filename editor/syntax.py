@@ -80,7 +80,7 @@ def _parse(data: bytes, language: Language) -> Node | None:
     again: the text is handed over in chunks, and only so many. Three thousand take error recovery in Python's grammar
     13 s: honest text, sound or broken, takes 0.002 to 0.015 calls of `is_too_long` a byte, this one 5.
     """
-    view = memoryview(data)
+    view, chunks = memoryview(data), list[memoryview]()
     left = _READS_PER_BYTE * len(data) + _READ_ALLOWANCE
     calls_left = _CALLS_PER_BYTE * len(data) + _CALL_ALLOWANCE
 
@@ -88,6 +88,7 @@ def _parse(data: bytes, language: Language) -> Node | None:
         nonlocal left
         chunk = view[offset : offset + _CHUNK_BYTES] if left > 0 else view[:0]
         left -= len(chunk)
+        chunks.append(chunk)
         return chunk
 
     def is_too_long(_offset: int, _has_error: bool) -> bool:
@@ -102,6 +103,9 @@ def _parse(data: bytes, language: Language) -> Node | None:
         if calls_left >= 0:
             raise
         return None
+    finally:
+        for chunk in chunks:  # tree-sitter 0.26.1 never lets go of them, and they would hold the text
+            chunk.release()
     return root if left > 0 else None
 
 
