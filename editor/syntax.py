@@ -22,6 +22,8 @@ MAX_BYTES = 4_000_000
 _MAX_ERROR_WORK = 100_000_000
 _MAX_START_DEPTH = 1_000
 _CHUNK_BYTES = 1 << 16
+# tree-sitter 0.26.1 keeps a reference to whatever it is handed to read, for ever: so always to one of these few.
+_BUFFERS: list[bytearray] = []
 _READS_PER_BYTE = 50
 _READ_ALLOWANCE = 8_000_000
 _CALLS_PER_BYTE = 0.1
@@ -80,15 +82,14 @@ def _parse(data: bytes, language: Language) -> Node | None:
     again: the text is handed over in chunks, and only so many. Three thousand take error recovery in Python's grammar
     13 s: honest text, sound or broken, takes 0.002 to 0.015 calls of `is_too_long` a byte, this one 5.
     """
-    view, chunks = memoryview(data), list[memoryview]()
+    view, chunk = memoryview(data), _a_buffer()
     left = _READS_PER_BYTE * len(data) + _READ_ALLOWANCE
     calls_left = _CALLS_PER_BYTE * len(data) + _CALL_ALLOWANCE
 
-    def read(offset: int, _: object) -> memoryview:
+    def read(offset: int, _: object) -> bytearray:
         nonlocal left
-        chunk = view[offset : offset + _CHUNK_BYTES] if left > 0 else view[:0]
+        chunk[:] = view[offset : offset + _CHUNK_BYTES] if left > 0 else b""
         left -= len(chunk)
-        chunks.append(chunk)
         return chunk
 
     def is_too_long(_offset: int, _has_error: bool) -> bool:
@@ -104,9 +105,15 @@ def _parse(data: bytes, language: Language) -> Node | None:
             raise
         return None
     finally:
-        for chunk in chunks:  # tree-sitter 0.26.1 never lets go of them, and they would hold the text
-            chunk.release()
+        _BUFFERS.append(chunk)
     return root if left > 0 else None
+
+
+def _a_buffer() -> bytearray:
+    try:
+        return _BUFFERS.pop()
+    except IndexError:
+        return bytearray()
 
 
 def _is_too_deep_for_yaml(data: bytes) -> bool:

@@ -21,6 +21,8 @@ HASHED_BYTES = 48
 """How much behind a border its hash is over: about a line."""
 
 _CHUNK_BYTES = 1 << 16
+# tree-sitter 0.26.1 keeps a reference to whatever it is handed to read, for ever: so always to one of these few.
+_BUFFERS: list[bytearray] = []
 _READS_PER_BYTE = 50
 _READ_ALLOWANCE = 8_000_000
 _CALLS_PER_BYTE = 0.1
@@ -143,13 +145,13 @@ def _parse(data: bytes, language: str, old: Tree | None) -> Tree | None:
     again: the text is handed over in chunks, and only so many. Three thousand take error recovery in Python's grammar
     13 s: honest text, sound or broken, takes 0.002 to 0.015 calls of `is_too_long` a byte, this one 5.
     """
-    view = memoryview(data)
+    view, chunk = memoryview(data), _a_buffer()
     left = _READS_PER_BYTE * len(data) + _READ_ALLOWANCE
     calls_left = _CALLS_PER_BYTE * len(data) + _CALL_ALLOWANCE
 
-    def read(offset: int, _: object) -> memoryview:
+    def read(offset: int, _: object) -> bytearray:
         nonlocal left
-        chunk = view[offset : offset + _CHUNK_BYTES] if left > 0 else view[:0]
+        chunk[:] = view[offset : offset + _CHUNK_BYTES] if left > 0 else b""
         left -= len(chunk)
         return chunk
 
@@ -169,7 +171,16 @@ def _parse(data: bytes, language: str, old: Tree | None) -> Tree | None:
         if calls_left >= 0:
             raise
         return None
+    finally:
+        _BUFFERS.append(chunk)
     return tree if left > 0 else None
+
+
+def _a_buffer() -> bytearray:
+    try:
+        return _BUFFERS.pop()
+    except IndexError:
+        return bytearray()
 
 
 def _is_too_deep_for_yaml(data: bytes) -> bool:

@@ -12,6 +12,7 @@ from editor import syntax
 from editor.grammars import GRAMMARS
 from editor.languages import language_of
 from editor.syntax import MAX_BYTES, Symbol, forget_surveys, nodes, num_errors, survey, symbols
+from tests.memory import bytes_kept
 from tests.repo_cache.sources import SUFFIXES, edited, source
 
 SOURCES = {
@@ -237,3 +238,8 @@ def test_nodes_are_equal_where_only_white_space_without_meaning_differs(
 def test_no_nodes_without_a_grammar_or_of_too_large_a_text() -> None:
     assert nodes("a", None) is None
     assert nodes("#" * (MAX_BYTES + 1), "python") is None
+
+
+def test_nothing_of_a_parsed_text_stays_in_memory() -> None:
+    text = "def f(x):\n    return x\n" * 200
+    assert bytes_kept(syntax, lambda: nodes(text, "python"), times=40) < 2_000

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repo_cache import cutting
+from repo_cache import cutting, syntax
 from repo_cache.block_cut import GROUP_TOKENS, MAX_TOKENS, MIN_TOKENS
 from repo_cache.blocks import BLOCK_BYTES, MIN_BLOCK_BYTES, block_starts, next_block_starts
 from repo_cache.cutting import LONG_BYTES, cut, recut
@@ -24,6 +24,7 @@ from repo_cache.spans import CutText, FileSpans
 from repo_cache.syntax import parse, reparse, syntax_borders
 from repo_cache.text_change import TextChange, text_change
 from repo_cache.tokenizer import BPETokenizer
+from tests.memory import bytes_kept
 from tests.models import SHARED_DATA, real_model
 from tests.repo_cache.sources import SUFFIXES, edited, source
 
@@ -310,3 +311,17 @@ def test_every_grammar_reads_its_language() -> None:
         assert tree is None or not tree.has_error, suffix
     assert all(parse(b"\n", language) is not None for language in GRAMMARS)
     assert language_of("Makefile") is None
+
+
+def test_nothing_of_a_parsed_text_stays_in_memory() -> None:
+    before = b"def f(x):\n    return x\n" * 200
+    after = before.replace(b"return x", b"return 1", 1)
+    change = text_change(before, after)
+    assert change is not None
+
+    def parsed_twice() -> None:
+        old = parse(before, "python")
+        assert old is not None
+        assert reparse(old, before, after, change) is not None
+
+    assert bytes_kept(syntax, parsed_twice, times=40) < 2_000
