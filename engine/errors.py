@@ -43,6 +43,9 @@ class GenerationFailed(EngineError):
 class Cancelled(GenerationFailed):
     """The caller took the request back."""
 
+    def __init__(self, message: str = "the request was taken back by its caller") -> None:
+        super().__init__(message)
+
 
 class DeadlineExceeded(GenerationFailed):
     """The request's time was over first."""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
+from engine.errors import Cancelled
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, Output, Proposer
 from engine.worker import Ticket, Worker
+
+_NO_ID = -1
+"""Of an output that the core does not know of."""
 
 
 class _Stream:
@@ -28,13 +33,15 @@ class _Stream:
         self._give_up()
 
     def cancel(self) -> None:
-        """Take the request back, from any thread: who waits for its next step gets Cancelled."""
+        """Take the request back, from any thread: who waits for its next step gets Cancelled, at once."""
         self._worker.cancel(self._ticket)
+        with suppress(RuntimeError):  # the event loop of whoever listened is closed
+            self._ticket.deliver(Output(_NO_ID, error=Cancelled()))
 
     def _give_up(self) -> None:
         if not self._ended:
             self._ended = True
-            self.cancel()
+            self._worker.cancel(self._ticket)
 
     def _read(self, output: Output) -> GenerationStep | None:
         """The step in an output, if there is one; raises its error."""

@@ -200,7 +200,7 @@ class _Loop(Generic[C]):
         """In the thread: take the request back, if it was taken and is not finished."""
         if ticket.id is not None and self._tickets.get(ticket.id) is ticket:
             self._core.cancel(ticket.id)
-            self._hand_over(Output(ticket.id, error=Cancelled("the request was taken back by its caller")))
+            self._hand_over(Output(ticket.id, error=Cancelled()))
 
     def stop(self) -> None:
         """In the thread: let this turn be the last."""

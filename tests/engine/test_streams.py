@@ -138,9 +138,31 @@ def test_one_who_waits_is_woken_when_another_thread_cancels(
     join = in_thread(lambda: drained(stream))
     assert core.stepping.wait(PATIENCE_SECONDS)
     stream.cancel()
+    with pytest.raises(Cancelled, match="taken back"):
+        join()  # while the step still runs: it may take seconds
+    assert core.batches == []
     gate.release()
-    with pytest.raises(Cancelled):
-        join()
+    assert running(worker) == set()
+
+
+def test_a_task_that_waits_is_woken_when_another_thread_cancels(
+    gated: tuple[FakeCore, Worker[FakeCore]], gate: threading.Semaphore
+) -> None:
+    core, worker = gated
+
+    async def waiting() -> AsyncStream:
+        stream = await AsyncStream.open(worker, counting(0, 10**9))
+        next_step = asyncio.ensure_future(anext(stream))
+        await asyncio.to_thread(core.stepping.wait, PATIENCE_SECONDS)
+        await asyncio.to_thread(stream.cancel)
+        with pytest.raises(Cancelled, match="taken back"):
+            await next_step
+        return stream
+
+    stream = asyncio.run(waiting())
+    assert core.batches == []
+    stream.cancel()  # nobody listens any more
+    gate.release()
     assert running(worker) == set()
 
 
