@@ -9,7 +9,7 @@ MINUTES ?= 5
 TEST_MODELS := smollm2-135m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: all demo serve test test-long e2e fuzz soak chaos lint format bench peers models-for-tests vscode clean
+.PHONY: all demo serve test test-long test-kernels e2e fuzz soak chaos lint format bench peers models-for-tests vscode clean
 .DEFAULT_GOAL := all
 
 all: $(VENV)/.installed
@@ -55,11 +55,15 @@ models-for-tests: $(VENV)/.installed
 	@echo "the tests use $(TEST_MODELS): 1.7 GB, downloaded once into the cache (HUNK_CACHE, or ~/.cache/hunk)"
 	@for model in $(TEST_MODELS); do $(BIN)/hunk models pull $$model || exit; done
 
-test: lint models-for-tests
-	$(BIN)/pytest -m 'not long and not e2e'
+test: lint models-for-tests test-kernels
+	$(BIN)/pytest -m 'not long and not e2e and not interpreted'
 
-test-long: lint models-for-tests
-	$(BIN)/pytest -m 'not e2e'
+test-long: lint models-for-tests test-kernels
+	$(BIN)/pytest -m 'not e2e and not interpreted'
+
+# Triton's kernels without a GPU: its interpreter has to be asked for before Triton is imported.
+test-kernels: $(VENV)/.installed-test
+	TRITON_INTERPRET=1 $(BIN)/pytest -m interpreted tests/kernels tests/engine
 
 # Real clients against the real service: each has an environment of its own under the cache folder, made once.
 e2e: models-for-tests $(VENV)/.installed-test
