@@ -34,7 +34,7 @@ class Cost:
 class Op(Protocol):
     """One op: how to make inputs of it, what is true of them, how its kernel is run and varied.
 
-    `kernels/<op>/op.py` has it as `OP`, and `kernels.catalog.OPS` lists all.
+    `kernels/<op>/op.py` has it as `OP`, and `kernels.catalog` lists all.
     """
 
     @property
@@ -70,15 +70,23 @@ class Op(Protocol):
         ...
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
-        """Random inputs. What must not be read (unused pages, what lies behind an end) is NaN."""
+        """Random inputs, from a generator of that device. What must not be read (unused pages, what lies behind an end)
+        is NaN, and so is a pool that the op writes to.
+        """
         ...
 
     def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
-        """The Triton kernel's outputs, into memory that was NaN; None: the variant that the wrapper picks."""
+        """The Triton kernel's outputs, all of a pool that it wrote to among them; None: the wrapper's own variant.
+
+        Outputs are `torch.empty`, which parity has filled with NaN; inputs that are changed in place are copies.
+        """
         ...
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """The same by `reference.py`, from inputs in float64 where they are of a float dtype."""
+        """The same by `reference.py`; parity gives it the inputs in float64 where they are of a float dtype.
+
+        It is NaN exactly where the kernel must not write.
+        """
         ...
 
     def torch_ways(self, inputs: Inputs) -> Mapping[str, Any]:
