@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,8 +89,12 @@ class Op(Protocol):
         """
         ...
 
-    def torch_ways(self, inputs: Inputs) -> Mapping[str, Any]:
-        """What torch has for it, by name ('sdpa', 'flex_attention', 'compile'): callables without arguments."""
+    def torch_ways(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
+        """What torch has for it, by name ('sdpa', 'flex_attention', 'compile').
+
+        Masks and compiled functions are made here; a call only computes, and gives what `run` gives. Empty where torch
+        has nothing.
+        """
         ...
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
