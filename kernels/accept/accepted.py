@@ -1,11 +1,18 @@
-"""How many tokens of a draft the model confirms."""
+"""How many tokens of a draft the model confirms, and what a pass's rows came to, as it leaves the device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.accept.likeliest import Likeliest
+
+WORDS_PER_ROW = 4
 
 
 def num_accepted(token_ids: NDArray[np.intp], draft: Sequence[int]) -> int:
@@ -13,3 +20,59 @@ def num_accepted(token_ids: NDArray[np.intp], draft: Sequence[int]) -> int:
     count = min(len(token_ids), len(draft))
     departures = np.flatnonzero(token_ids[:count] != np.asarray(draft[:count], dtype=np.intp))
     return int(departures[0]) if len(departures) else count
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What a pass chose, in one tensor, so that one copy brings all of it to the host.
+
+    words: int32 [4 * num_rows + num_seqs] on any device: the chosen token of each row, the likeliest one, the bits of
+    its logit and those of the runner-up's (float32), then how many tokens each sequence confirms of its draft. The
+    memory may be used again: a replayed graph writes into it. The properties read words that are on the CPU.
+    """
+
+    words: Tensor
+    num_rows: int
+
+    @classmethod
+    def empty(cls, num_rows: int, num_seqs: int, device: torch.device) -> Accepted:
+        """Room for what a kernel writes."""
+        words = torch.empty(WORDS_PER_ROW * num_rows + num_seqs, dtype=torch.int32, device=device)
+        return cls(words, num_rows)
+
+    @classmethod
+    def of(cls, found: Likeliest, token_ids: NDArray[np.intp], counts: Sequence[int]) -> Accepted:
+        """What was found on a CPU."""
+        floats = (found.largest.astype(np.float32), found.second.astype(np.float32))
+        ids = (token_ids.astype(np.int32), found.token_ids.astype(np.int32))
+        counted = np.asarray(counts, dtype=np.int32)
+        words = np.concatenate((*ids, *(each.view(np.int32) for each in floats), counted))
+        return cls(torch.from_numpy(words), len(found.token_ids))
+
+    def to_host(self) -> Accepted:
+        """The same on the CPU; waits for the device, the one time that a pass has to."""
+        return Accepted(self.words.cpu(), self.num_rows)
+
+    @property
+    def token_ids(self) -> NDArray[np.intp]:
+        """The token chosen behind each row: the likeliest, or the one that was drawn."""
+        return self._of_rows(0).astype(np.intp)
+
+    @property
+    def likeliest(self) -> Likeliest:
+        """The likeliest of each row, whatever was chosen."""
+        numbers = (self._of_rows(at).view(np.float32) for at in (2, 3))
+        return Likeliest(self._of_rows(1).astype(np.intp), *numbers)
+
+    @property
+    def num_accepted(self) -> NDArray[np.intp]:
+        """How many tokens of its draft each sequence confirms: [num_seqs]."""
+        return self._words[WORDS_PER_ROW * self.num_rows :].astype(np.intp)
+
+    @property
+    def _words(self) -> NDArray[np.int32]:
+        assert self.words.device.type == "cpu", "what was chosen is read from a copy on the host"
+        return self.words.numpy()
+
+    def _of_rows(self, at: int) -> NDArray[np.int32]:
+        return self._words[at * self.num_rows : (at + 1) * self.num_rows]

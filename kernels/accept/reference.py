@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.accept.draws import LEAST_TEMPERATURE
 from kernels.accept.likeliest import Likeliest
 
 
@@ -27,3 +29,21 @@ def num_accepted(token_ids: Sequence[int], draft: Sequence[int]) -> int:
     while count < min(len(token_ids), len(draft)) and token_ids[count] == draft[count]:
         count += 1
     return count
+
+
+def drawn(
+    logits: Tensor, found: Likeliest, temperatures: Sequence[float], numbers: Sequence[float]
+) -> NDArray[np.intp]:
+    """The token that each row's number draws (`Draws`), its likeliest where the temperature is 0; sums in float64.
+
+    A row whose largest logit is no finite number has nothing to draw from, and keeps its likeliest.
+    """
+    ids = found.token_ids.copy()
+    for at, (temperature, number) in enumerate(zip(temperatures, numbers, strict=True)):
+        if temperature > 0.0 and np.isfinite(found.largest[at]):
+            row = logits[at].float().numpy()
+            with np.errstate(over="ignore"):  # to -inf, whose weight is 0
+                weights = np.exp((row - found.largest[at]) / np.float32(max(temperature, LEAST_TEMPERATURE)))
+            ends = weights.cumsum(dtype=np.float64)
+            ids[at] = min(ends.searchsorted(number * ends[-1], side="right"), ends.searchsorted(ends[-1]))
+    return ids

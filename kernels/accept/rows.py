@@ -56,7 +56,8 @@ def _top_two(rows: NDArray[Any], least: float) -> tuple[NDArray[np.intp], NDArra
     least: what no value of the dtype is below. A NaN counts as the largest.
     """
     num_rows, width = rows.shape
-    folded = rows.reshape(num_rows, GROUPS if width % GROUPS == 0 else 1, -1)
+    groups = GROUPS if width % GROUPS == 0 else 1
+    folded = rows.reshape(num_rows, groups, width // groups)
     over = np.maximum.reduce(folded, axis=1)  # [num_rows, columns], the largest of each column's parts
     at = np.arange(num_rows)
     column = over.argmax(axis=1)

@@ -1,5 +1,5 @@
-"""RMSNorm."""
+"""RMSNorm, alone and of a residual stream that something is added to first."""
 
-from kernels.rms_norm.reference import rms_norm
+from kernels.rms_norm.dispatch import add_rms_norm, rms_norm
 
-__all__ = ["rms_norm"]
+__all__ = ["add_rms_norm", "rms_norm"]
