@@ -23,18 +23,18 @@ def rope_table(
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate `x` to its positions in float32 and round once.
+    """Rotate `x` to its positions in float32, or in float64 if it is that, and round once.
 
     x: [num_tokens, num_heads, head_dim]; cos, sin: [num_tokens, head_dim // 2], the table's rows for these tokens.
     """
-    wide, cos, sin = x.to(torch.float32), cos.unsqueeze(1), sin.unsqueeze(1)
+    wide, cos, sin = x.to(torch.promote_types(x.dtype, torch.float32)), cos.unsqueeze(1), sin.unsqueeze(1)
     rotated = torch.empty_like(wide)
     rotate(wide.chunk(2, dim=-1), cos, sin, out=rotated.chunk(2, dim=-1))
     return rotated.to(x.dtype)
 
 
 def rotate(halves: Sequence[Tensor], cos: Tensor, sin: Tensor, out: Sequence[Tensor]) -> None:
-    """Rotate float32 pairs, whose first and second parts are `halves`, by angles of that shape, into other memory."""
+    """Rotate pairs, whose first and second parts are `halves`, by angles of that shape and dtype, into other memory."""
     first, second = halves
     torch.mul(first, cos, out=out[0]).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=out[1]).addcmul_(first, sin)

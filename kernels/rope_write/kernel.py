@@ -1,0 +1,101 @@
+"""RoPE and the write into the pool in one Triton kernel: every head is read once and written once."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.op import Variant
+from kernels.rope.kernel import rotated
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def rope_write_kernel(
+    heads,  # [num_tokens, num_heads + 2 * num_kv_heads, head_dim]
+    cos,  # float32 [num_tokens, head_dim // 2]
+    sin,
+    slots,  # int64 [num_tokens]
+    query,  # [num_tokens, num_heads, head_dim]
+    pool_keys,  # [num_slots, num_kv_heads, head_dim]
+    pool_values,
+    num_tokens,
+    num_heads: tl.constexpr,
+    num_kv_heads: tl.constexpr,
+    head_dim: tl.constexpr,
+    block_tokens: tl.constexpr,
+    block_heads: tl.constexpr,
+    block_half: tl.constexpr,
+):
+    """One program: a block of tokens, and a group of query heads, or one of KV heads, their keys and values."""
+    half: tl.constexpr = head_dim // 2
+    num_query_groups: tl.constexpr = (num_heads + block_heads - 1) // block_heads
+    group = tl.program_id(1)
+    token = tl.program_id(0).to(tl.int64) * block_tokens + tl.arange(0, block_tokens)[:, None, None]
+    dim = tl.arange(0, block_half)[None, None, :]
+    is_own = (token < num_tokens) & (dim < half)
+    cosines = tl.load(cos + token * half + dim, mask=is_own)
+    sines = tl.load(sin + token * half + dim, mask=is_own)
+    row = heads + token * ((num_heads + 2 * num_kv_heads) * head_dim)
+
+    if group < num_query_groups:
+        head = group * block_heads + tl.arange(0, block_heads)[None, :, None]
+        mask = is_own & (head < num_heads)
+        source = row + head * head_dim + dim
+        first = tl.load(source, mask=mask).to(tl.float32)
+        second = tl.load(source + half, mask=mask).to(tl.float32)
+        first, second = rotated(first, second, cosines, sines)
+        target = query + token * (num_heads * head_dim) + head * head_dim + dim
+        tl.store(target, first.to(query.dtype.element_ty), mask=mask)
+        tl.store(target + half, second.to(query.dtype.element_ty), mask=mask)
+    else:
+        head = (group - num_query_groups) * block_heads + tl.arange(0, block_heads)[None, :, None]
+        slot = tl.load(slots + token, mask=token < num_tokens, other=-1)
+        mask = is_own & (head < num_kv_heads) & (slot >= 0)
+        source = row + (num_heads + head) * head_dim + dim
+        first = tl.load(source, mask=mask).to(tl.float32)
+        second = tl.load(source + half, mask=mask).to(tl.float32)
+        values = source + num_kv_heads * head_dim
+        first_value = tl.load(values, mask=mask)
+        second_value = tl.load(values + half, mask=mask)
+        first, second = rotated(first, second, cosines, sines)
+        place = slot * (num_kv_heads * head_dim) + head * head_dim + dim
+        tl.store(pool_keys + place, first.to(pool_keys.dtype.element_ty), mask=mask)
+        tl.store(pool_keys + place + half, second.to(pool_keys.dtype.element_ty), mask=mask)
+        tl.store(pool_values + place, first_value, mask=mask)
+        tl.store(pool_values + place + half, second_value, mask=mask)
+
+
+def launch(
+    heads: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    num_heads: int,
+    variant: Variant,
+) -> Tensor:
+    """As `kernels.rope_write.rope_write`, with these constants."""
+    num_tokens, _, head_dim = heads.shape
+    num_kv_heads = pool_keys.shape[1]
+    query = torch.empty((num_tokens, num_heads, head_dim), dtype=heads.dtype, device=heads.device)
+    num_groups = triton.cdiv(num_heads, variant["block_heads"]) + triton.cdiv(num_kv_heads, variant["block_heads"])
+    rope_write_kernel[(triton.cdiv(num_tokens, variant["block_tokens"]), num_groups)](
+        heads,
+        cos,
+        sin,
+        slots,
+        query,
+        pool_keys,
+        pool_values,
+        num_tokens,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        block_half=triton.next_power_of_2(head_dim // 2),
+        enable_fp_fusion=False,  # what is to be fused is written so; Triton 3.9 warns where nobody says
+        **variant,
+    )
+    return query

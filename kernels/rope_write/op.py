@@ -1,0 +1,139 @@
+"""What parity, tuner and benchmark need to know of the rotation and write of new keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.op import Cost, Inputs, Shape, Variant
+from kernels.rope import apply_rope
+from kernels.rope_write import reference
+from kernels.tuning import variant_for
+
+SPARE_SLOTS = 5
+"""Slots of the pool that no token is written to."""
+
+MOST_ELEMENTS = 8192
+"""Pairs that a program turns at most: 64 a thread of 4 warps, which is what registers hold beside the angles."""
+
+
+class RopeWrite:
+    """The `Op`. A shape: num_tokens, num_heads, num_kv_heads, head_dim."""
+
+    name = "rope_write"
+
+    parity_shapes: Sequence[Shape] = (
+        {"num_tokens": 1, "num_heads": 1, "num_kv_heads": 1, "head_dim": 64},
+        {"num_tokens": 5, "num_heads": 7, "num_kv_heads": 1, "head_dim": 128},
+        {"num_tokens": 9, "num_heads": 6, "num_kv_heads": 3, "head_dim": 64},
+        {"num_tokens": 17, "num_heads": 4, "num_kv_heads": 2, "head_dim": 24},
+        {"num_tokens": 3, "num_heads": 2, "num_kv_heads": 2, "head_dim": 256},
+    )
+    timed_shapes: Sequence[Shape] = (
+        *({"num_tokens": each, "num_heads": 12, "num_kv_heads": 2, "head_dim": 128} for each in (1, 64, 256, 8192)),
+        *({"num_tokens": each, "num_heads": 28, "num_kv_heads": 4, "head_dim": 128} for each in (1, 64, 256, 8192)),
+    )
+    space: Mapping[str, Sequence[int]] = {
+        "block_tokens": (1, 2, 4, 8, 16, 32),
+        "block_heads": (1, 2, 4, 8),
+        "num_warps": (1, 2, 4, 8),
+        "num_stages": (1,),
+    }
+
+    def is_valid(self, variant: Variant, shape: Shape) -> bool:
+        """Neither more pairs than registers hold, nor more threads than pairs."""
+        num_pairs = variant["block_tokens"] * variant["block_heads"] * _block_half(shape)
+        return 32 * variant["num_warps"] <= num_pairs <= MOST_ELEMENTS
+
+    def default(self, shape: Shape) -> Variant:
+        """Two thousand pairs a program for a prefill; for a verify pass fewer, so that each processor has some."""
+        num_pairs = 2048 if shape["num_tokens"] > 512 else 1024
+        block_heads = min(4, _power_of_2(shape["num_kv_heads"]))
+        block_tokens = max(
+            1, min(32, num_pairs // (block_heads * _block_half(shape)), _power_of_2(shape["num_tokens"]))
+        )
+        num_warps = max(1, min(4, block_tokens * block_heads * _block_half(shape) // 256))  # 8 bf16 a load: 16 bytes
+        return {"block_tokens": block_tokens, "block_heads": block_heads, "num_warps": num_warps, "num_stages": 1}
+
+    def shape_class(self, shape: Shape) -> str:
+        """Heads, and the number of tokens up to its next power of 4."""
+        tokens = next(each for each in (1, 4, 16, 64, 256, 1024, 4096, 1 << 62) if shape["num_tokens"] <= each)
+        most = "more" if tokens == 1 << 62 else str(tokens)
+        return f"heads={shape['num_heads']}+{shape['num_kv_heads']} head_dim={shape['head_dim']} tokens<={most}"
+
+    def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
+        """Angles of any positions; of three tokens and more, one is written nowhere."""
+        num_tokens, num_kv_heads, head_dim = shape["num_tokens"], shape["num_kv_heads"], shape["head_dim"]
+        num_all = shape["num_heads"] + 2 * num_kv_heads
+        angles = torch.randn(num_tokens, head_dim // 2, device=device, generator=generator) * 100
+        num_slots = num_tokens + SPARE_SLOTS
+        slots = torch.randperm(num_slots, device=device, generator=generator)[:num_tokens]
+        slots[num_tokens // 2 : num_tokens // 2 + (num_tokens > 2)] = -1
+        pools = torch.full((2, num_slots, num_kv_heads, head_dim), torch.nan, dtype=dtype, device=device)
+        return {
+            "heads": torch.randn(num_tokens, num_all, head_dim, device=device, generator=generator).to(dtype),
+            "cos": angles.cos(),
+            "sin": angles.sin(),
+            "slots": slots,
+            "pool_keys": pools[0],
+            "pool_values": pools[1],
+            "num_heads": shape["num_heads"],
+        }
+
+    def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
+        """The kernel."""
+        from kernels.rope_write.kernel import launch
+
+        heads, pool_keys = inputs["heads"], inputs["pool_keys"]
+        if variant is None:
+            shape = {
+                "num_tokens": heads.shape[0],
+                "num_heads": inputs["num_heads"],
+                "num_kv_heads": pool_keys.shape[1],
+                "head_dim": heads.shape[2],
+            }
+            variant = variant_for(self, shape, heads.device, heads.dtype)
+        return launch(**inputs, variant=variant), pool_keys, inputs["pool_values"]
+
+    def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        """Plain torch."""
+        return reference.rope_write(**inputs), inputs["pool_keys"], inputs["pool_values"]
+
+    def torch_ways(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
+        """Its operations one by one, and compiled; which tokens are written is known beforehand."""
+        cos, sin, num_heads = inputs["cos"], inputs["sin"], inputs["num_heads"]
+        pool_keys, pool_values = inputs["pool_keys"], inputs["pool_values"]
+        num_rotated = num_heads + pool_keys.shape[1]
+        kept = (inputs["slots"] >= 0).nonzero().flatten()
+        slots = inputs["slots"][kept]
+
+        def eager() -> tuple[Tensor, ...]:
+            rotated = apply_rope(inputs["heads"][:, :num_rotated], cos, sin)
+            pool_keys.index_copy_(0, slots, rotated[kept, num_heads:])
+            pool_values.index_copy_(0, slots, inputs["heads"][kept, num_rotated:])
+            return rotated[:, :num_heads].contiguous(), pool_keys, pool_values
+
+        return {"eager": eager, "compile": torch.compile(eager)}
+
+    def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
+        """Every head in and out, angles and slots in; a pair takes four products and two sums."""
+        num_heads, num_kv_heads = shape["num_heads"], shape["num_kv_heads"]
+        head_bytes = (num_heads + 2 * num_kv_heads) * shape["head_dim"] * dtype.itemsize
+        angle_bytes = shape["head_dim"] * torch.float32.itemsize
+        token_bytes = 2 * head_bytes + angle_bytes + torch.int64.itemsize
+        token_flops = 6 * (num_heads + num_kv_heads) * (shape["head_dim"] // 2)
+        return Cost(shape["num_tokens"] * token_bytes, shape["num_tokens"] * token_flops)
+
+
+def _block_half(shape: Shape) -> int:
+    return _power_of_2(shape["head_dim"] // 2)
+
+
+def _power_of_2(number: int) -> int:
+    """The next one, from the number itself on."""
+    return 1 << (number - 1).bit_length()
+
+
+OP = RopeWrite()
