@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from kernels.backend import runs_triton
 from kernels.rms_norm import reference
+from kernels.rms_norm.op import OP
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
@@ -15,6 +17,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -
     of x's shape and `x` itself if wanted, or to new memory.
     """
     _check(x, weight)
+    if out is not None and (out.shape != x.shape or out.dtype != x.dtype):
+        raise ValueError(f"what comes of {list(x.shape)} {x.dtype} is not {list(out.shape)} {out.dtype}")
+    if runs_triton(x):
+        return _run(x, None, weight, eps, out)
     normed = reference.rms_norm(x, weight, eps)
     return normed if out is None else out.copy_(normed)
 
@@ -24,11 +30,25 @@ def add_rms_norm(hidden: Tensor, delta: Tensor, weight: Tensor, eps: float) -> T
 
     hidden, delta: [num_tokens, hidden_size]; weight: [hidden_size].
     """
-    assert hidden.shape == delta.shape, f"hidden {tuple(hidden.shape)} and delta {tuple(delta.shape)} are to be added"
     _check(hidden, weight)
+    if delta.shape != hidden.shape or hidden.dim() != 2 or weight.dim() != 1 or delta.dtype != hidden.dtype:
+        raise ValueError(f"{list(delta.shape)} {delta.dtype} is not added to {list(hidden.shape)} {hidden.dtype}")
+    if runs_triton(hidden):
+        return _run(hidden, delta, weight, eps, None)
     return reference.add_rms_norm(hidden, delta, weight, eps)
 
 
+def _run(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Tensor | None) -> Tensor:
+    for each in (x, delta, weight, out):
+        if each is not None and each.stride(-1) != 1 and each.shape[-1] > 1:
+            raise ValueError("the numbers of a row have to lie side by side")
+    normed: Tensor
+    normed, *_ = OP.run({"x": x, "delta": delta, "weight": weight, "eps": eps, "out": out})
+    return normed
+
+
 def _check(x: Tensor, weight: Tensor) -> None:
-    assert 2 <= x.dim() <= 3, f"rows or heads are normed, not {tuple(x.shape)}"
-    assert weight.shape in (x.shape[-1:], x.shape[1:]), f"weight {tuple(weight.shape)} for {tuple(x.shape)}"
+    if not 2 <= x.dim() <= 3:
+        raise ValueError(f"rows or heads are normed, not {list(x.shape)}")
+    if weight.shape not in (x.shape[-1:], x.shape[1:]):
+        raise ValueError(f"a weight {list(weight.shape)} does not fit {list(x.shape)}")

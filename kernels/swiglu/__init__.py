@@ -1,5 +1,5 @@
 """SwiGLU."""
 
-from kernels.swiglu.reference import swiglu
+from kernels.swiglu.dispatch import swiglu
 
 __all__ = ["swiglu"]

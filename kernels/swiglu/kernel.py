@@ -1,0 +1,38 @@
+"""SwiGLU in Triton: both halves of a row are read where the product left them, and never copied apart."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.op import Variant
+
+
+@triton.jit
+def swiglu_kernel(
+    gate_up,  # [num_tokens, 2 * ffn_size]
+    out,  # [num_tokens, ffn_size]
+    ffn_size,
+    row_stride,
+    BLOCK: tl.constexpr,
+):
+    """One program: BLOCK columns of one token."""
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = column < ffn_size
+    own = gate_up + token * row_stride + column
+    gate = tl.load(own, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(own + ffn_size, mask=mask, other=0.0).to(tl.float32)
+    gated = (gate / (1.0 + tl.exp(-gate))).to(out.dtype.element_ty).to(tl.float32)  # rounded, as torch's silu is
+    tl.store(out + token * ffn_size + column, (gated * up).to(out.dtype.element_ty), mask=mask)
+
+
+def launch(gate_up: Tensor, variant: Variant) -> Tensor:
+    """As `kernels.swiglu.swiglu`, of checked arguments."""
+    num_tokens, ffn_size = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty((num_tokens, ffn_size), dtype=gate_up.dtype, device=gate_up.device)
+    grid = (num_tokens, triton.cdiv(ffn_size, variant["BLOCK"]))
+    swiglu_kernel[grid](gate_up, out, ffn_size, gate_up.stride(0), **variant)
+    return out
