@@ -19,22 +19,22 @@ def paged_attention(
     starts, lens = batch.query_starts.tolist(), batch.seq_lens.tolist()
     for index, seq_len in enumerate(lens):
         rows = slice(starts[index], starts[index + 1])
-        slots = _slots(batch, index, seq_len)
+        slots = slots_of(batch, index, seq_len)
         keys = pool_keys[slots].to(dtype).repeat_interleave(group, dim=1)
         values = pool_values[slots].to(dtype).repeat_interleave(group, dim=1)
         scores = torch.einsum("thd,shd->hts", query[rows].to(dtype), keys) / head_dim**0.5
-        scores.masked_fill_(~_seen(batch, index, rows, seq_len, window), float("-inf"))
+        scores.masked_fill_(~seen_places(batch, index, rows, seq_len, window), float("-inf"))
         out[rows] = torch.einsum("hts,shd->thd", scores.softmax(dim=-1), values).to(query.dtype)
     return out
 
 
-def _slots(batch: PagedBatch, index: int, seq_len: int) -> Tensor:
+def slots_of(batch: PagedBatch, index: int, seq_len: int) -> Tensor:
     places = torch.arange(seq_len, device=batch.page_table.device)
     pages = batch.page_table[index].to(torch.int64)[places // batch.page_size]
     return pages * batch.page_size + places % batch.page_size
 
 
-def _seen(batch: PagedBatch, index: int, rows: slice, seq_len: int, window: int | None) -> Tensor:
+def seen_places(batch: PagedBatch, index: int, rows: slice, seq_len: int, window: int | None) -> Tensor:
     """bool [num_rows, seq_len]."""
     places = torch.arange(seq_len, device=batch.key_ends.device)[None]
     ends = batch.key_ends[rows, None]

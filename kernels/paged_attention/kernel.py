@@ -1,0 +1,231 @@
+"""Paged attention in Triton: blocks of packed query heads over chunks of their sequence's keys, and the chunks' merge.
+
+A block is ROWS query heads of one KV head: the flat index `token * GROUP + head` is cut, so a group that is no power of
+two wastes nothing but the end of a sequence. All of them share each load of keys and values. A chunk is CHUNK places
+from a multiple of CHUNK on, and a tile KEYS places from a multiple of KEYS on, whatever else is in the batch: a row's
+sums are those that it has alone, bit for bit (the idea: He and Thinking Machines Lab 2025, Defeating nondeterminism in
+LLM inference). A tile that a row sees nothing of adds zeros to it.
+
+Scores are kept times log2(e), so that shares are `exp2` of one fused multiply-add. The merge is that of
+FlashDecoding (Dao and others 2023).
+"""
+
+import triton
+import triton.language as tl
+
+BEHIND_ALL = tl.constexpr(2147483647)
+"""A place behind all others."""
+
+
+@triton.jit
+def _find_block(program, query_starts, num_seqs, GROUP: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
+    """Whose block a program's is, and which of that sequence's.
+
+    Sequence i has those from `query_starts[i] * GROUP // ROWS + i` on: as many as it needs, or one more, which is
+    empty. 3 and 5 tokens of 7 heads, in blocks of 16: those of the first begin at 0, of the second at 21 // 16 + 1 = 2.
+    """
+    num_begun = 0
+    for first in range(0, num_seqs, LANES):
+        seqs = first + tl.arange(0, LANES)
+        starts = tl.load(query_starts + seqs, mask=seqs < num_seqs, other=0)
+        begun = (starts * GROUP // ROWS + seqs <= program) & (seqs < num_seqs)
+        num_begun += tl.sum(begun.to(tl.int32), axis=0)
+    seq = num_begun - 1
+    return seq, program - (tl.load(query_starts + seq) * GROUP // ROWS + seq)
+
+
+@triton.jit
+def _in_tree(places, tokens, is_row, tree_start, tree, num_words, BITS: tl.constexpr):
+    """Which places each row sees by its tree mask, [ROWS, KEYS]."""
+    behind = places - tree_start
+    words = behind // BITS
+    held = (behind >= 0) & (words < num_words)
+    own = tree + tokens.to(tl.int64) * num_words
+    mask = tl.load(own[:, None] + words[None, :], mask=is_row[:, None] & held[None, :], other=0)
+    return ((mask >> (tl.maximum(behind, 0) % BITS).to(tl.int64)[None, :]) & 1) != 0
+
+
+@triton.jit
+def _walk(
+    first, last, end, query, top, total, sums, lows, ends, tokens, is_row,
+    keys, values, pages, tree_start, tree, num_words, scale,
+    MASKED: tl.constexpr, WINDOW: tl.constexpr, TREE_BITS: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, SLOT_STRIDE: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr,
+):  # fmt: skip
+    """Add the tiles of places [first, last) to the rows' softmax: largest score, total of shares, sums of values.
+
+    Without MASKED every row sees all of them.
+    """
+    dims = tl.arange(0, HEAD_DIM)
+    places = first + tl.arange(0, KEYS)
+    page = tl.load(pages + places // PAGE_SIZE, mask=places < tl.minimum(last, end), other=0)
+    for start in range(first, last, KEYS):
+        places = start + tl.arange(0, KEYS)
+        held = places < end
+        at = (page.to(tl.int64) * PAGE_SIZE + places % PAGE_SIZE)[:, None] * SLOT_STRIDE + dims[None, :]
+        # The next tile's pages are asked for now: where addresses wait for a load of their own tile, the compiler keeps
+        # one tile in flight for three stages, and none for two (triton-lang/triton #4721).
+        places_next = places + KEYS
+        page = tl.load(pages + places_next // PAGE_SIZE, mask=places_next < tl.minimum(last, end), other=0)
+        if MASKED:
+            key = tl.load(keys + at, mask=held[:, None], other=0.0)
+        else:
+            key = tl.load(keys + at)
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+        if MASKED:
+            seen = places[None, :] < ends[:, None]
+            if WINDOW:
+                seen &= places[None, :] >= lows[:, None]
+            if TREE_BITS:
+                seen |= _in_tree(places, tokens, is_row, tree_start, tree, num_words, TREE_BITS)
+            scores = tl.where(seen & held[None, :], scores, float("-inf"))
+        highest = tl.maximum(top, tl.max(scores, axis=1) * scale)
+        if MASKED:  # of a row that has seen nothing yet, exp2(-inf - -inf) is no number
+            level = tl.where(highest == float("-inf"), 0.0, highest)
+        else:
+            level = highest
+        shares = tl.math.exp2(scores * scale - level[:, None])
+        fading = tl.math.exp2(top - level)
+        total = total * fading + tl.sum(shares, axis=1)
+        sums = sums * fading[:, None]
+        if MASKED:
+            value = tl.load(values + at, mask=held[:, None], other=0.0)
+        else:
+            value = tl.load(values + at)
+        sums = tl.dot(shares.to(value.dtype), value, sums, input_precision="ieee")
+        top = highest
+    return top, total, sums
+
+
+@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "num_words", "page_stride"])
+def attend(
+    out, levels, query, keys, values, page_table, query_starts, seq_lens, key_ends, tree_starts, tree,
+    num_seqs, num_tokens, num_words, page_stride, scale,
+    query_stride, query_head_stride,
+    SLOT_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr,
+    TREE_BITS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CHUNK: tl.constexpr,
+    ONE_BLOCK: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """What one block finds in one chunk of its keys; the grid is [blocks, KV heads, chunks].
+
+    Without CHUNK, `out` [num_tokens, num_heads, head_dim] is the answer. With it, `out` has a float32 share of that for
+    every chunk, [num_chunks, ...], and `levels` [num_chunks, num_tokens, num_heads] log2 of the total of its shares,
+    -inf where a row sees nothing of a chunk (its share is not written then, or is no number). WINDOW and TREE_BITS are
+    0 where there is none; ONE_BLOCK: no sequence has more than one.
+    """
+    program = tl.num_programs(0) - 1 - tl.program_id(0)  # the last rows see the most keys: first, they end with others
+    kv_head = tl.program_id(1)
+    if ONE_BLOCK:
+        seq = program
+        block = 0
+    else:
+        seq, block = _find_block(program, query_starts, num_seqs, GROUP, ROWS, LANES)
+    start = tl.load(query_starts + seq)
+    num_rows = (tl.load(query_starts + seq + 1) - start) * GROUP
+    if block * ROWS >= num_rows:
+        return
+
+    flat = block * ROWS + tl.arange(0, ROWS)
+    is_row = flat < num_rows
+    tokens = start + flat // GROUP
+    heads = kv_head * GROUP + flat % GROUP
+    ends = tl.load(key_ends + tokens, mask=is_row, other=0)
+    lows = tl.zeros_like(ends)
+    if WINDOW:
+        lows = tl.maximum(ends - WINDOW, 0)
+    reach = ends  # behind the last place that a row may see
+    tree_start = 0
+    if TREE_BITS:
+        tree_start = tl.load(tree_starts + seq)
+        seq_len = tl.load(seq_lens + seq)
+        reach = tl.where(is_row & (seq_len > tree_start), seq_len, ends)
+
+    begin = tl.zeros_like(ends)
+    behind = reach
+    if CHUNK:
+        begin += tl.program_id(2) * CHUNK
+        behind = tl.minimum(reach, begin + CHUNK)
+    own_first = tl.maximum(lows, begin)
+    sees_some = is_row & (own_first < behind)
+    first = tl.min(tl.where(sees_some, own_first, BEHIND_ALL), axis=0)
+    end = tl.max(tl.where(sees_some, behind, 0), axis=0)
+
+    num_heads = tl.num_programs(1) * GROUP
+    at_rows = tokens.to(tl.int64) * num_heads + heads
+    if CHUNK:
+        at_rows += tl.program_id(2).to(tl.int64) * num_tokens * num_heads
+        if first >= end:
+            tl.store(levels + at_rows, tl.full([ROWS], float("-inf"), tl.float32), mask=is_row)
+            return
+
+    dims = tl.arange(0, HEAD_DIM)
+    query_at = query + tokens.to(tl.int64) * query_stride + heads * query_head_stride
+    queries = tl.load(query_at[:, None] + dims[None, :], mask=is_row[:, None], other=0.0)
+    keys += kv_head * HEAD_STRIDE
+    values += kv_head * HEAD_STRIDE
+    pages = page_table + seq.to(tl.int64) * page_stride
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, HEAD_DIM], tl.float32)
+
+    # Tiles [whole, whole_end) are seen by every row in full, and need no mask.
+    first = first // KEYS * KEYS
+    whole = first
+    if WINDOW:
+        latest = tl.max(tl.where(is_row, own_first, 0), axis=0)
+        whole = tl.maximum(whole, tl.cdiv(latest, KEYS) * KEYS)
+    shortest = tl.min(tl.where(is_row, tl.minimum(ends, behind), BEHIND_ALL), axis=0)
+    whole_end = tl.maximum(shortest // KEYS * KEYS, whole)
+    if WINDOW:
+        top, total, sums = _walk(
+            first, tl.minimum(whole, end), end, queries, top, total, sums, lows, ends, tokens, is_row,
+            keys, values, pages, tree_start, tree, num_words, scale,
+            True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, KEYS, HEAD_DIM,
+        )  # fmt: skip
+    top, total, sums = _walk(
+        whole, whole_end, end, queries, top, total, sums, lows, ends, tokens, is_row,
+        keys, values, pages, tree_start, tree, num_words, scale,
+        False, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, KEYS, HEAD_DIM,
+    )  # fmt: skip
+    top, total, sums = _walk(
+        whole_end, end, end, queries, top, total, sums, lows, ends, tokens, is_row,
+        keys, values, pages, tree_start, tree, num_words, scale,
+        True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, KEYS, HEAD_DIM,
+    )  # fmt: skip
+
+    found = total > 0
+    attended = sums / tl.where(found, total, float("nan"))[:, None]
+    out_at = out + at_rows[:, None] * HEAD_DIM + dims[None, :]
+    tl.store(out_at, attended.to(out.dtype.element_ty), mask=is_row[:, None])
+    if CHUNK:
+        level = top + tl.math.log2(tl.where(found, total, 1.0))
+        tl.store(levels + at_rows, level, mask=is_row)
+
+
+@triton.jit(do_not_specialize=["num_chunks", "num_rows"])
+def merge(out, shares, levels, num_chunks, num_rows, HEAD_DIM: tl.constexpr, CHUNKS: tl.constexpr):
+    """Add up the chunks of one query head, by the weights that `levels` gives them; the grid is [num_rows].
+
+    `out` [num_rows, head_dim]; `shares` and `levels` as `attend` left them. What a row sees nothing of is not read.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    dims = tl.arange(0, HEAD_DIM)
+    top = float("-inf")
+    total = 0.0
+    sums = tl.zeros([HEAD_DIM], tl.float32)
+    for first in range(0, num_chunks, CHUNKS):
+        chunks = first + tl.arange(0, CHUNKS)
+        at = chunks.to(tl.int64) * num_rows + row
+        level = tl.load(levels + at, mask=chunks < num_chunks, other=float("-inf"))
+        sees = level > float("-inf")
+        share = tl.load(shares + at[:, None] * HEAD_DIM + dims[None, :], mask=sees[:, None], other=0.0)
+        highest = tl.maximum(top, tl.max(level, axis=0))
+        base = tl.where(highest == float("-inf"), 0.0, highest)
+        weights = tl.math.exp2(level - base)
+        fading = tl.math.exp2(top - base)
+        total = total * fading + tl.sum(weights, axis=0)
+        sums = sums * fading + tl.sum(weights[:, None] * share, axis=0)
+        top = highest
+    attended = sums / tl.where(total > 0, total, float("nan"))
+    tl.store(out + row * HEAD_DIM + dims, attended.to(out.dtype.element_ty))
