@@ -1,5 +1,5 @@
 """Stored keys and values of tokens, brought to other positions."""
 
-from kernels.span_placement.chunks import place
+from kernels.span_placement.dispatch import place, place_layers
 
-__all__ = ["place"]
+__all__ = ["place", "place_layers"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.attention import Scratch
 from kernels.rope import rotate
-from kernels.span_placement import reference
+from kernels.span_placement.rows import read, rows_at, write
 
 TOKENS = 4096
 """Tokens of a chunk.
@@ -34,27 +34,17 @@ def place(
     target_slots: Tensor,
     scratch: Scratch,
 ) -> None:
-    """Bring one layer's keys and values of tokens to where a prompt has them.
-
-    keys, before RoPE, and values: [num_stored, num_kv_heads, head_dim], contiguous, in host memory; source_slots: int64
-    [num_tokens], the rows of both. cos, sin: float32 [num_tokens, head_dim // 2], the table's rows for the new
-    positions. The keys are rotated in float32 and rounded once, with the bits of `apply_rope`, and written to the rows
-    `target_slots`, int64 [num_tokens], of pool_keys and pool_values, [num_slots, num_kv_heads, head_dim], contiguous,
-    on any device; no two may be the same.
-    """
-    if pool_keys.device.type != "cpu":
-        reference.place(keys, values, source_slots, cos, sin, pool_keys, pool_values, target_slots)
-        return
+    """As `kernels.span_placement.place`, all of it in host memory."""
     for first in range(0, len(source_slots), TOKENS):
         chunk = slice(first, first + TOKENS)
-        source, target = _rows(source_slots[chunk]), _rows(target_slots[chunk])
+        source, target = rows_at(source_slots[chunk]), rows_at(target_slots[chunk])
         stored = scratch.take("stored", (len(cos[chunk]), *keys.shape[1:]), keys.dtype)
-        rotated = _rotated(_read(keys, source, stored), cos[chunk], sin[chunk], scratch)
+        rotated = _rotated(read(keys, source, stored), cos[chunk], sin[chunk], scratch)
         if isinstance(target, slice):
             pool_keys[target] = rotated
         else:
-            _write(pool_keys, target, stored.copy_(rotated))
-        _write(pool_values, target, _read(values, source, stored))
+            write(pool_keys, target, stored.copy_(rotated))
+        write(pool_values, target, read(values, source, stored))
 
 
 def _rotated(keys: Tensor, cos: Tensor, sin: Tensor, scratch: Scratch) -> Tensor:
@@ -66,30 +56,3 @@ def _rotated(keys: Tensor, cos: Tensor, sin: Tensor, scratch: Scratch) -> Tensor
     rotate(halves.copy_(by_half).unbind(), cos, sin, out=rotated.unbind())
     by_half.copy_(rotated)
     return wide
-
-
-def _rows(slots: Tensor) -> Tensor | slice:
-    """The slots as a slice where they are neighbours."""
-    first, end = int(slots[0]), int(slots[0]) + len(slots)
-    return slice(first, end) if torch.equal(slots, torch.arange(first, end)) else slots
-
-
-def _read(rows: Tensor, at: Tensor | slice, out: Tensor) -> Tensor:
-    """Some rows: those in memory where they are neighbours, else copies in `out`."""
-    if isinstance(at, slice):
-        return rows[at]
-    torch.index_select(_words(rows), 0, at, out=_words(out))
-    return out
-
-
-def _write(rows: Tensor, at: Tensor | slice, values: Tensor) -> None:
-    if isinstance(at, slice):
-        rows[at] = values
-    else:
-        _words(rows).index_copy_(0, at, _words(values))
-
-
-def _words(rows: Tensor) -> Tensor:
-    """Rows of any dtype as rows of 8 bytes each, if they can be cut so."""
-    flat = rows.flatten(1)
-    return flat.view(torch.int64) if flat.shape[1] * flat.element_size() % 8 == 0 else flat

@@ -17,6 +17,6 @@ def place(
     pool_values: Tensor,
     target_slots: Tensor,
 ) -> None:
-    """As `kernels.span_placement.place`."""
+    """As `kernels.span_placement.place`, what is stored on any device."""
     pool_keys[target_slots] = apply_rope(keys[source_slots].to(pool_keys.device), cos, sin)
     pool_values[target_slots] = values[source_slots].to(pool_values.device)

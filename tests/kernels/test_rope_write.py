@@ -18,7 +18,7 @@ from kernels.rope_write.op import OP
 CPU = torch.device("cpu")
 NUM_SLOTS = 40
 
-interpreted = [
+INTERPRETED = [
     pytest.mark.interpreted,
     pytest.mark.skipif(not is_interpreting(), reason="needs TRITON_INTERPRET=1 before Triton is imported"),
 ]
@@ -70,7 +70,7 @@ def test_a_negative_slot_is_written_nowhere(slots: list[int], generator: torch.G
 class TestInterpreted:
     """The kernel, which the wrapper takes in a process with the interpreter."""
 
-    pytestmark = interpreted
+    pytestmark = INTERPRETED
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
     @pytest.mark.parametrize("heads", [(1, 1, 8), (3, 1, 24), (7, 1, 64), (6, 3, 128), (2, 2, 256)])

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels import parity
 from kernels.attention import Scratch
-from kernels.rope import rope_table
-from kernels.span_placement import chunks, place
+from kernels.backend import is_interpreting
+from kernels.op import Shape
+from kernels.rope import apply_rope, rope_table
+from kernels.span_placement import chunks, place, place_layers
+from kernels.span_placement.op import OP
 from kernels.span_placement.reference import place as reference_place
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 NUM_STORED, NUM_SLOTS = 500, 400
+
+INTERPRETED = [
+    pytest.mark.interpreted,
+    pytest.mark.skipif(not is_interpreting(), reason="needs TRITON_INTERPRET=1 before Triton is imported"),
+]
 
 
 def check(
@@ -81,3 +92,125 @@ def test_the_rotation_counts() -> None:
     place(keys, keys, slots, cos[[0, 0, 3, 9]], sin[[0, 0, 3, 9]], *pool, slots, Scratch())
     assert [bool(torch.equal(pool[0, at], keys[at])) for at in range(4)] == [True, True, False, False]
     assert torch.equal(pool[1], keys)
+
+
+def layers(num_layers: int, num_tokens: int, row: tuple[int, int], dtype: torch.dtype, seed: int) -> dict[str, Any]:
+    """What `place_layers` takes, between any slots, in pools that are NaN."""
+    generator = torch.Generator().manual_seed(seed)
+    keys, values = torch.randn(2, num_layers, 40, *row, generator=generator).to(dtype)
+    pools = torch.full((2, num_layers, 30, *row), torch.nan, dtype=dtype)
+    positions = torch.randint(0, 1000, (num_tokens,), generator=generator)
+    cos, sin = (part[positions] for part in rope_table(1000, row[1], 1e4, CPU))
+    return {
+        "keys": keys.unbind(),
+        "values": values.unbind(),
+        "source_slots": torch.randint(0, 40, (num_tokens,), generator=generator),
+        "cos": cos,
+        "sin": sin,
+        "pool_keys": pools[0].unbind(),
+        "pool_values": pools[1].unbind(),
+        "target_slots": torch.randperm(30, generator=generator)[:num_tokens],
+    }
+
+
+def check_layers(given: dict[str, Any], seed: int) -> None:
+    """Bit for bit against the reference, layer by layer; all else of the pools stays as it is."""
+    pools = ("pool_keys", "pool_values")
+    expected = {**given, **{name: [each.clone() for each in given[name]] for name in pools}}
+    OP.reference(expected)
+    place_layers(**given, scratch=Scratch())
+    for name in pools:
+        for layer, (own, right) in enumerate(zip(given[name], expected[name], strict=True)):
+            torch.testing.assert_close(
+                own, right, rtol=0, atol=0, equal_nan=True, msg=lambda text, at=(name, layer): f"{at}, {seed=}: {text}"
+            )
+
+
+ROWS = [(1, 8), (3, 24), (2, 64), (1, 256)]
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_layer_is_placed(row: tuple[int, int], dtype: torch.dtype) -> None:
+    check_layers(layers(3, 17, row, dtype, parity.run_seed()), parity.run_seed())
+
+
+class TestInterpreted:
+    """The kernel, which the wrapper takes in a process with the interpreter."""
+
+    pytestmark = INTERPRETED
+
+    @pytest.mark.parametrize("row", ROWS)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+    def test_every_layer_is_placed(self, row: tuple[int, int], dtype: torch.dtype) -> None:
+        check_layers(layers(3, 17, row, dtype, parity.run_seed()), parity.run_seed())
+
+    @pytest.mark.parametrize(("num_layers", "num_tokens"), [(1, 0), (1, 1), (5, 1), (4, 4), (5, 9)])
+    def test_borders_of_blocks(self, num_layers: int, num_tokens: int) -> None:
+        check_layers(layers(num_layers, num_tokens, (2, 16), torch.float32, parity.run_seed()), parity.run_seed())
+
+    @pytest.mark.parametrize("blocks", [(1, 1, 1), (4, 2, 2), (8, 1, 8), (16, 4, 4)])
+    @pytest.mark.parametrize("shape", OP.parity_shapes, ids=str)
+    def test_every_tile_is_right(self, shape: Shape, blocks: tuple[int, int, int]) -> None:
+        names = ("block_tokens", "block_heads", "block_layers")
+        variant = {**dict(zip(names, blocks, strict=True)), "num_warps": 4, "num_stages": 1}
+        parity.assert_equal(OP, shape, torch.float32, CPU, variant)
+
+    def test_other_pages_of_the_pool_move_by_an_angle(self) -> None:
+        """Keys that stand at 5, 6, 7 come to 105, 106, 107, and back to where they were."""
+        generator = torch.Generator().manual_seed(parity.run_seed())
+        cos, sin = rope_table(200, 64, 1e4, CPU)
+        before = torch.randn(3, 2, 64, generator=generator)
+        pool = torch.full((2, 20, 2, 64), torch.nan)
+        at, moved, back = torch.tensor([4, 0, 9]), torch.tensor([7, 19, 1]), torch.tensor([3, 2, 15])
+        pool[0, at], pool[1, at] = apply_rope(before, cos[5:8], sin[5:8]), before
+        by = cos[[100] * 3], sin[[100] * 3]
+        place(*pool, at, *by, *pool, moved, Scratch())
+        place(*pool, moved, by[0], -by[1], *pool, back, Scratch())
+        torch.testing.assert_close(pool[0, moved], apply_rope(before, cos[105:108], sin[105:108]), rtol=0, atol=1e-5)
+        torch.testing.assert_close(pool[0, back], pool[0, at], rtol=0, atol=1e-5)
+        assert torch.equal(pool[1, moved], before)
+        assert torch.equal(pool[1, back], before)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("shape", [*OP.parity_shapes, *OP.timed_shapes[:2], *OP.timed_shapes[3:5]], ids=str)
+def test_is_right_on_a_card(shape: Shape, dtype: torch.dtype) -> None:
+    parity.assert_equal(OP, shape, dtype, torch.device("cuda"))
+
+
+@pytest.mark.parametrize("shape", [*OP.parity_shapes, *OP.timed_shapes], ids=str)
+def test_the_default_is_a_variant_of_the_space(shape: Shape) -> None:
+    variant = OP.default(shape)
+    assert all(variant[name] in values for name, values in OP.space.items())
+    assert OP.is_valid(variant, shape)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"values": [torch.zeros(9, 2, 64)]}, "2 and 1 layers"),
+        ({"cos": torch.zeros(5, 64)}, "angles"),
+        ({"target_slots": torch.arange(4)}, "4 places"),
+        ({"keys": [torch.zeros(9, 2, 64).half()] * 2}, "torch.float16, are not contiguous rows"),
+        ({"pool_values": [torch.zeros(9, 2, 128)[..., ::2]] * 2}, "are not contiguous rows"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changed: dict[str, Any], reason: str) -> None:
+    stored = [torch.zeros(9, 2, 64)] * 2
+    slots, angles = torch.arange(5), torch.zeros(5, 32)
+    fitting = {"keys": stored, "values": stored, "source_slots": slots, "cos": angles, "sin": angles}
+    fitting |= {"pool_keys": stored, "pool_values": stored, "target_slots": slots}
+    with pytest.raises(ValueError, match=reason):
+        place_layers(**{**fitting, **changed}, scratch=Scratch())
+
+
+def test_the_cost_is_what_tensors_hold() -> None:
+    """Counted from the inputs and outputs themselves."""
+    shape = {"num_tokens": 9, "num_layers": 3, "num_kv_heads": 2, "head_dim": 64}
+    inputs = OP.inputs(shape, torch.bfloat16, CPU, torch.Generator())
+    moved = [inputs[name][:, :9] for name in ("keys", "values", "pool_keys", "pool_values")]
+    read = [inputs[name] for name in ("cos", "sin", "source_slots", "target_slots")]
+    assert OP.cost(shape, torch.bfloat16).num_bytes == sum(each.nbytes for each in (*moved, *read))

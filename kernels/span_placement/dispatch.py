@@ -1,0 +1,109 @@
+"""Checks shapes and picks the implementation by where the pool and what is stored are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.attention import Scratch
+from kernels.backend import runs_triton
+from kernels.span_placement import chunks
+from kernels.span_placement.op import OP
+from kernels.span_placement.staging import staging_for
+
+
+def place(
+    keys: Tensor,
+    values: Tensor,
+    source_slots: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    target_slots: Tensor,
+    scratch: Scratch,
+) -> None:
+    """Bring one layer's keys and values of tokens to where a prompt has them.
+
+    keys and values: [num_stored, num_kv_heads, head_dim]; source_slots: int64 [num_tokens], the rows of both. cos, sin:
+    float32 [num_tokens, head_dim // 2]: for keys before RoPE, the table's rows for the new positions; for keys of other
+    pages, those of how far they move (back: with the sine's sign changed), which drifts if it is done again and again.
+    The keys are rotated in float32 and rounded once, with the bits of `apply_rope`, and written to the rows
+    `target_slots`, int64 [num_tokens], of pool_keys and pool_values, [num_slots, num_kv_heads, head_dim]; no two may be
+    the same, nor one that is read. All contiguous, stored and pool of one dtype.
+
+    What is stored may be in host memory, wherever the pool is, and so may the slots.
+    """
+    place_layers([keys], [values], source_slots, cos, sin, [pool_keys], [pool_values], target_slots, scratch)
+
+
+def place_layers(
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    source_slots: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    pool_keys: Sequence[Tensor],
+    pool_values: Sequence[Tensor],
+    target_slots: Tensor,
+    scratch: Scratch,
+) -> None:
+    """As `place`, in every layer, each with tensors of its own: on a card one launch for all."""
+    _check(keys, values, source_slots, cos, sin, pool_keys, pool_values, target_slots)
+    if not len(source_slots):
+        return
+    device = pool_keys[0].device
+    if not runs_triton(pool_keys[0]):
+        for layer in zip(keys, values, pool_keys, pool_values, strict=True):
+            chunks.place(*layer[:2], source_slots, cos, sin, *layer[2:], target_slots, scratch)
+        return
+    target_slots = _brought(target_slots, device)
+    if keys[0].device != device:
+        staging = staging_for(scratch, device)
+        staging.place(keys, values, source_slots.cpu(), cos, sin, pool_keys, pool_values, target_slots)
+        return
+    OP.run(
+        {
+            "keys": keys,
+            "values": values,
+            "source_slots": _brought(source_slots, device),
+            "cos": cos,
+            "sin": sin,
+            "pool_keys": pool_keys,
+            "pool_values": pool_values,
+            "target_slots": target_slots,
+        }
+    )
+
+
+def _brought(slots: Tensor, device: torch.device) -> Tensor:
+    """The slots on a device, without waiting for what that is doing."""
+    if slots.device == device:
+        return slots
+    return slots.pin_memory().to(device, non_blocking=True)
+
+
+def _check(
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    source_slots: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    pool_keys: Sequence[Tensor],
+    pool_values: Sequence[Tensor],
+    target_slots: Tensor,
+) -> None:
+    if not len(keys) == len(values) == len(pool_keys) == len(pool_values) > 0:
+        raise ValueError(f"{len(keys)} and {len(values)} layers are not {len(pool_keys)} and {len(pool_values)}")
+    num_tokens, row = len(source_slots), pool_keys[0].shape[1:]
+    if not cos.shape == sin.shape == (num_tokens, row[1] // 2) or target_slots.shape != (num_tokens,):
+        raise ValueError(
+            f"{num_tokens} tokens of {list(row)} have angles {list(cos.shape)}, {list(sin.shape)} and "
+            f"{len(target_slots)} places"
+        )
+    for each in (*keys, *values, *pool_keys, *pool_values):
+        if each.shape[1:] != row or each.dtype != pool_keys[0].dtype or not each.is_contiguous():
+            wanted = f"{list(row)}, {pool_keys[0].dtype}"
+            raise ValueError(f"{list(each.shape)}, {each.dtype}, are not contiguous rows of {wanted}")

@@ -1,0 +1,116 @@
+"""Span placement in one Triton kernel: keys gathered, rotated and scattered, values copied, in all layers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import gcd
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.op import Variant
+from kernels.rope.kernel import rotated
+
+MOST_ALIGNED = 16
+"""Bytes of the widest load."""
+
+
+@triton.jit(do_not_specialize=["num_tokens", "num_layers"])
+def place_kernel(
+    addresses,  # int64 [4, num_layers]: where each layer's keys, values, pool_keys and pool_values begin
+    source_slots,  # int64 [num_tokens]
+    cos,  # float32 [num_tokens, head_dim // 2]
+    sin,
+    target_slots,  # int64 [num_tokens]
+    pool,  # any of the pools, for its dtype
+    num_tokens,
+    num_layers,
+    num_kv_heads: tl.constexpr,
+    head_dim: tl.constexpr,
+    block_tokens: tl.constexpr,
+    block_heads: tl.constexpr,
+    block_layers: tl.constexpr,
+    block_half: tl.constexpr,
+    alignment: tl.constexpr,
+):
+    """One program: a block of tokens and a group of heads, in some layers, for which the angles are read once."""
+    half: tl.constexpr = head_dim // 2
+    token = tl.program_id(0).to(tl.int64) * block_tokens + tl.arange(0, block_tokens)[:, None, None]
+    head = tl.program_id(1) * block_heads + tl.arange(0, block_heads)[None, :, None]
+    dim = tl.arange(0, block_half)[None, None, :]
+    is_own = token < num_tokens
+    source = tl.load(source_slots + token, mask=is_own, other=0) * (num_kv_heads * head_dim) + head * head_dim + dim
+    target = tl.load(target_slots + token, mask=is_own, other=0) * (num_kv_heads * head_dim) + head * head_dim + dim
+    cosines = tl.load(cos + token * half + dim, mask=is_own & (dim < half))
+    sines = tl.load(sin + token * half + dim, mask=is_own & (dim < half))
+    mask = is_own & (head < num_kv_heads) & (dim < half)
+
+    first_layer = tl.program_id(2) * block_layers
+    for layer in range(first_layer, tl.minimum(first_layer + block_layers, num_layers)):
+        keys = _tensor_at(addresses + layer, pool, alignment)
+        values = _tensor_at(addresses + num_layers + layer, pool, alignment)
+        pool_keys = _tensor_at(addresses + 2 * num_layers + layer, pool, alignment)
+        pool_values = _tensor_at(addresses + 3 * num_layers + layer, pool, alignment)
+        first = tl.load(keys + source, mask=mask)
+        second = tl.load(keys + source + half, mask=mask)
+        first_value = tl.load(values + source, mask=mask)
+        second_value = tl.load(values + source + half, mask=mask)
+        first, second = rotated(first.to(tl.float32), second.to(tl.float32), cosines, sines)
+        tl.store(pool_keys + target, first.to(pool.dtype.element_ty), mask=mask)
+        tl.store(pool_keys + target + half, second.to(pool.dtype.element_ty), mask=mask)
+        tl.store(pool_values + target, first_value, mask=mask)
+        tl.store(pool_values + target + half, second_value, mask=mask)
+
+
+@triton.jit
+def _tensor_at(address, like, alignment: tl.constexpr):
+    """A pointer, as `like` is one, to the tensor whose address lies there, a multiple of so many bytes."""
+    return tl.multiple_of(tl.load(address).to(like.dtype), alignment)
+
+
+def launch(
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    source_slots: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    pool_keys: Sequence[Tensor],
+    pool_values: Sequence[Tensor],
+    target_slots: Tensor,
+    variant: Variant,
+) -> None:
+    """As `kernels.span_placement.place_layers`, all of it on one device, with these constants."""
+    num_tokens, num_layers, pool = len(source_slots), len(keys), pool_keys[0]
+    _, num_kv_heads, head_dim = pool.shape
+    addresses = tuple(each.data_ptr() for each in (*keys, *values, *pool_keys, *pool_values))
+    grid = (
+        triton.cdiv(num_tokens, variant["block_tokens"]),
+        triton.cdiv(num_kv_heads, variant["block_heads"]),
+        triton.cdiv(num_layers, variant["block_layers"]),
+    )
+    table, alignment = _table(addresses, pool.device)
+    place_kernel[grid](
+        table,
+        source_slots,
+        cos,
+        sin,
+        target_slots,
+        pool,
+        num_tokens,
+        num_layers,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        block_half=triton.next_power_of_2(head_dim // 2),
+        alignment=alignment,
+        enable_fp_fusion=False,  # what is to be fused is written so; Triton 3.9 warns where nobody says
+        **variant,
+    )
+
+
+@lru_cache(maxsize=64)
+def _table(addresses: tuple[int, ...], device: torch.device) -> tuple[Tensor, int]:
+    """The addresses on the device, copied there once, since pool and store never move; and what divides them all."""
+    return torch.tensor(addresses, dtype=torch.int64, device=device), gcd(*addresses, MOST_ALIGNED)

@@ -1,0 +1,143 @@
+"""What parity, tuner and benchmark need to know of span placement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.op import Cost, Inputs, Shape, Variant
+from kernels.rope import apply_rope
+from kernels.span_placement import reference
+from kernels.tuning import variant_for
+
+SPARE_SLOTS = 5
+"""Slots of the pool that nothing is placed in, and of the store that nothing is placed from."""
+
+MOST_PAIRS = 8192
+"""Pairs of a program, of keys and of values: 64 of each a thread of 4 warps."""
+
+
+class SpanPlacement:
+    """The `Op`. A shape: num_tokens, num_layers, num_kv_heads, head_dim."""
+
+    name = "span_placement"
+
+    parity_shapes: Sequence[Shape] = (
+        {"num_tokens": 1, "num_layers": 1, "num_kv_heads": 1, "head_dim": 64},
+        {"num_tokens": 5, "num_layers": 3, "num_kv_heads": 2, "head_dim": 128},
+        {"num_tokens": 17, "num_layers": 2, "num_kv_heads": 3, "head_dim": 24},
+        {"num_tokens": 3, "num_layers": 5, "num_kv_heads": 1, "head_dim": 256},
+    )
+    timed_shapes: Sequence[Shape] = (
+        *({"num_tokens": each, "num_layers": 28, "num_kv_heads": 2, "head_dim": 128} for each in (512, 8192, 32768)),
+        *({"num_tokens": each, "num_layers": 28, "num_kv_heads": 4, "head_dim": 128} for each in (512, 8192, 32768)),
+    )
+    space: Mapping[str, Sequence[int]] = {
+        "block_tokens": (1, 2, 4, 8, 16, 32),
+        "block_heads": (1, 2, 4, 8),
+        "block_layers": (1, 2, 4, 8),
+        "num_warps": (1, 2, 4, 8),
+        "num_stages": (1,),
+    }
+
+    def is_valid(self, variant: Variant, shape: Shape) -> bool:
+        """Neither more pairs than registers hold, nor more threads than pairs, nor heads that there are not."""
+        num_pairs = variant["block_tokens"] * variant["block_heads"] * _power_of_2(shape["head_dim"] // 2)
+        fits = 32 * variant["num_warps"] <= num_pairs <= MOST_PAIRS
+        return fits and variant["block_heads"] <= _power_of_2(shape["num_kv_heads"])
+
+    def default(self, shape: Shape) -> Variant:
+        """A thousand pairs a program, in several layers where there is much to place; rows of all heads at once."""
+        block_heads = min(8, _power_of_2(shape["num_kv_heads"]))
+        token_pairs = block_heads * _power_of_2(shape["head_dim"] // 2)
+        block_tokens = max(1, min(32, 1024 // token_pairs))
+        return {
+            "block_tokens": block_tokens,
+            "block_heads": block_heads,
+            "block_layers": 4 if shape["num_tokens"] > 1024 else 1,
+            "num_warps": max(1, min(4, block_tokens * token_pairs // 256)),  # 8 numbers a thread: loads of 16 bytes
+            "num_stages": 1,
+        }
+
+    def shape_class(self, shape: Shape) -> str:
+        """A token's rows, and whether there is little or much to place."""
+        num_layers, num_kv_heads, head_dim = (shape[name] for name in ("num_layers", "num_kv_heads", "head_dim"))
+        tokens = "tokens<=1024" if shape["num_tokens"] <= 1024 else "tokens>1024"
+        return f"layers={num_layers} kv_heads={num_kv_heads} head_dim={head_dim} {tokens}"
+
+    def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
+        """From any slots of a store to any of a pool, layers stacked; what is not placed is NaN, there and here."""
+        num_tokens, num_layers = shape["num_tokens"], shape["num_layers"]
+        num_slots, head_dim = num_tokens + SPARE_SLOTS, shape["head_dim"]
+        rows = (num_layers, num_slots, shape["num_kv_heads"], head_dim)
+        source, target = (torch.randperm(num_slots, device=device, generator=generator)[:num_tokens] for _ in range(2))
+        keys, values = (torch.full(rows, torch.nan, dtype=dtype, device=device) for _ in range(2))
+        for layer in (*keys, *values):
+            layer[source] = torch.randn(num_tokens, *rows[2:], device=device, generator=generator).to(dtype)
+        angles = torch.randn(num_tokens, head_dim // 2, device=device, generator=generator) * 100
+        return {
+            "keys": keys,
+            "values": values,
+            "source_slots": source,
+            "cos": angles.cos(),
+            "sin": angles.sin(),
+            "pool_keys": torch.full(rows, torch.nan, dtype=dtype, device=device),
+            "pool_values": torch.full(rows, torch.nan, dtype=dtype, device=device),
+            "target_slots": target,
+        }
+
+    def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
+        """The kernel; layers stacked, or a sequence of tensors."""
+        from kernels.span_placement.kernel import launch
+
+        pool = inputs["pool_keys"][0]
+        if variant is None:
+            shape = {
+                "num_tokens": len(inputs["source_slots"]),
+                "num_layers": len(inputs["keys"]),
+                "num_kv_heads": pool.shape[1],
+                "head_dim": pool.shape[2],
+            }
+            variant = variant_for(self, shape, pool.device, pool.dtype)
+        launch(**inputs, variant=variant)
+        return inputs["pool_keys"], inputs["pool_values"]
+
+    def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        """Plain torch, layer by layer."""
+        own = ("keys", "values", "pool_keys", "pool_values")
+        shared = {name: value for name, value in inputs.items() if name not in own}
+        for layer in range(len(inputs["keys"])):
+            reference.place(**shared, **{name: inputs[name][layer] for name in own})
+        return inputs["pool_keys"], inputs["pool_values"]
+
+    def torch_ways(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
+        """All layers in one gather, rotation and scatter each, for which they have to be stacked; and compiled."""
+        keys, values, source = inputs["keys"], inputs["values"], inputs["source_slots"]
+        pool_keys, pool_values, target = inputs["pool_keys"], inputs["pool_values"], inputs["target_slots"]
+        cos, sin = (inputs[name].repeat(len(keys), 1) for name in ("cos", "sin"))
+
+        def eager() -> tuple[Tensor, ...]:
+            found = keys.index_select(1, source)
+            pool_keys.index_copy_(1, target, apply_rope(found.flatten(0, 1), cos, sin).view(found.shape))
+            pool_values.index_copy_(1, target, values.index_select(1, source))
+            return pool_keys, pool_values
+
+        return {"eager": eager, "compile": torch.compile(eager)}
+
+    def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
+        """Keys and values in and out in every layer; angles and slots once; a pair takes four products and two sums."""
+        row_size = shape["num_kv_heads"] * shape["head_dim"]
+        angle_bytes = shape["head_dim"] * torch.float32.itemsize
+        token_bytes = 4 * shape["num_layers"] * row_size * dtype.itemsize + angle_bytes + 2 * torch.int64.itemsize
+        token_flops = 6 * shape["num_layers"] * (row_size // 2)
+        return Cost(shape["num_tokens"] * token_bytes, shape["num_tokens"] * token_flops)
+
+
+def _power_of_2(number: int) -> int:
+    """The next one, from the number itself on."""
+    return 1 << (number - 1).bit_length()
+
+
+OP = SpanPlacement()
