@@ -22,7 +22,7 @@ from engine.reuse.recording import PassRecorder, Recording
 from engine.reuse.store import DiskTier, SpanStore
 from engine.scheduling import Sequence as ScheduledSequence
 from kernels.attention import Scratch
-from kernels.span_placement import place
+from kernels.span_placement import place_layers
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,5 @@ class KVReuse:
         ranges = [run for each in plan.placed for run in page_runs(table, pages.page_size, each.start, each.end)]
         targets = torch.cat([torch.arange(first, end) for first, end in ranges]).to(device)
         cos, sin = self._model.rotations(positions.to(device))
-        for layer in range(self._model.config.num_layers):
-            stored = self.store.keys[layer], self.store.values[layer]
-            own = self._pool.keys[layer], self._pool.values[layer]
-            place(*stored, sources, cos, sin, *own, targets, self._scratch)
+        stored, own = (self.store.keys, self.store.values), (self._pool.keys, self._pool.values)
+        place_layers(*stored, sources, cos, sin, *own, targets, self._scratch)
