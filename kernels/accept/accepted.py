@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,39 +41,31 @@ class Accepted:
         words = torch.empty(WORDS_PER_ROW * num_rows + num_seqs, dtype=torch.int32, device=device)
         return cls(words, num_rows)
 
-    @classmethod
-    def of(cls, found: Likeliest, token_ids: NDArray[np.intp], counts: Sequence[int]) -> Accepted:
-        """What was found on a CPU."""
-        floats = (found.largest.astype(np.float32), found.second.astype(np.float32))
-        ids = (token_ids.astype(np.int32), found.token_ids.astype(np.int32))
-        counted = np.asarray(counts, dtype=np.int32)
-        words = np.concatenate((*ids, *(each.view(np.int32) for each in floats), counted))
-        return cls(torch.from_numpy(words), len(found.token_ids))
-
     def to_host(self) -> Accepted:
         """The same on the CPU; waits for the device, the one time that a pass has to."""
         return Accepted(self.words.cpu(), self.num_rows)
 
+    def columns(self) -> tuple[Tensor, ...]:
+        """Chosen ids, likeliest ids, largest and second logits, [num_rows] each, then [num_seqs] counts: no copies."""
+        token_ids, likeliest, largest, second = self.words[: WORDS_PER_ROW * self.num_rows].view(WORDS_PER_ROW, -1)
+        numbers = (each.view(torch.float32) for each in (largest, second))
+        return token_ids, likeliest, *numbers, self.words[WORDS_PER_ROW * self.num_rows :]
+
     @property
     def token_ids(self) -> NDArray[np.intp]:
         """The token chosen behind each row: the likeliest, or the one that was drawn."""
-        return self._of_rows(0).astype(np.intp)
+        return self._on_host(0).astype(np.intp)
 
     @property
     def likeliest(self) -> Likeliest:
         """The likeliest of each row, whatever was chosen."""
-        numbers = (self._of_rows(at).view(np.float32) for at in (2, 3))
-        return Likeliest(self._of_rows(1).astype(np.intp), *numbers)
+        return Likeliest(self._on_host(1).astype(np.intp), self._on_host(2), self._on_host(3))
 
     @property
     def num_accepted(self) -> NDArray[np.intp]:
         """How many tokens of its draft each sequence confirms: [num_seqs]."""
-        return self._words[WORDS_PER_ROW * self.num_rows :].astype(np.intp)
+        return self._on_host(4).astype(np.intp)
 
-    @property
-    def _words(self) -> NDArray[np.int32]:
+    def _on_host(self, column: int) -> NDArray[Any]:
         assert self.words.device.type == "cpu", "what was chosen is read from a copy on the host"
-        return self.words.numpy()
-
-    def _of_rows(self, at: int) -> NDArray[np.int32]:
-        return self._words[at * self.num_rows : (at + 1) * self.num_rows]
+        return self.columns()[column].numpy()

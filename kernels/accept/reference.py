@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch import Tensor
 
-from kernels.accept.draws import LEAST_TEMPERATURE
+from kernels.accept.draws import LEAST_TEMPERATURE, Draws
 from kernels.accept.likeliest import Likeliest
 
 
@@ -31,19 +32,27 @@ def num_accepted(token_ids: Sequence[int], draft: Sequence[int]) -> int:
     return count
 
 
-def drawn(
-    logits: Tensor, found: Likeliest, temperatures: Sequence[float], numbers: Sequence[float]
-) -> NDArray[np.intp]:
-    """The token that each row's number draws (`Draws`), its likeliest where the temperature is 0; sums in float64.
-
-    A row whose largest logit is no finite number has nothing to draw from, and keeps its likeliest.
+def accept(logits: Tensor, draft: Tensor, row_starts: Tensor, draws: Draws | None) -> tuple[Tensor, ...]:
+    """Of each row the chosen token, the likeliest one, its logit and the runner-up's, [num_rows] each, and how many
+    tokens of its draft each sequence confirms, [num_seqs]; arguments as `kernels.accept.accept`'s.
     """
-    ids = found.token_ids.copy()
-    for at, (temperature, number) in enumerate(zip(temperatures, numbers, strict=True)):
-        if temperature > 0.0 and np.isfinite(found.largest[at]):
-            row = logits[at].float().numpy()
-            with np.errstate(over="ignore"):  # to -inf, whose weight is 0
-                weights = np.exp((row - found.largest[at]) / np.float32(max(temperature, LEAST_TEMPERATURE)))
-            ends = weights.cumsum(dtype=np.float64)
-            ids[at] = min(ends.searchsorted(number * ends[-1], side="right"), ends.searchsorted(ends[-1]))
-    return ids
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    largest, likeliest = wide.max(dim=-1)  # the first of equals; a NaN, if there is one
+    second = wide.scatter(1, likeliest[:, None], -torch.inf).amax(dim=-1)
+    token_ids = likeliest if draws is None else drawn(wide, largest, likeliest, draws)
+    confirms = ((token_ids == draft) & largest.isfinite()).tolist()
+    counts = [[*confirms[first:last], False].index(False) for first, last in pairwise(row_starts.tolist())]
+    return token_ids, likeliest, largest, second, torch.tensor(counts, dtype=torch.int64, device=logits.device)
+
+
+def drawn(logits: Tensor, largest: Tensor, likeliest: Tensor, draws: Draws) -> Tensor:
+    """The token that each row's number draws: int64 [num_rows]; borders are sums in float64.
+
+    A row whose largest logit is no finite number has nothing to draw from, and keeps its likeliest token.
+    """
+    temperatures = draws.temperatures.clamp(min=LEAST_TEMPERATURE).to(logits.dtype)
+    ends = ((logits - largest[:, None]) / temperatures[:, None]).exp().double().cumsum(dim=-1)
+    total = ends[:, -1:].contiguous()
+    places = torch.searchsorted(ends, draws.numbers[:, None].double() * total, right=True)
+    places = torch.minimum(places, torch.searchsorted(ends, total))[:, 0]
+    return torch.where((draws.temperatures > 0) & largest.isfinite(), places, likeliest)

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.accept import Likeliest, likeliest, likeliest_of, num_accepted, reference
-from kernels.accept.rows import _on_device
 
-WAYS = [likeliest_of, _on_device]
-"""Of the CPU and of a device; each works on both."""
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -32,37 +29,32 @@ values = st.one_of(
 )
 
 
-@pytest.mark.parametrize("way", WAYS)
 @given(st.data(), st.integers(1, 4), st.sampled_from([1, 2, 7, 15, 16, 32, 48, 64]), st.sampled_from(DTYPES))
 def test_the_first_of_the_likeliest_and_the_next_one(
-    way: Callable[[Tensor], Likeliest], data: st.DataObject, num_rows: int, vocab_size: int, dtype: torch.dtype
+    data: st.DataObject, num_rows: int, vocab_size: int, dtype: torch.dtype
 ) -> None:
     """Small numbers of few kinds, so that ties are everywhere, zeros with either sign among them."""
     rows = [data.draw(st.lists(values, min_size=vocab_size, max_size=vocab_size)) for _ in range(num_rows)]
     logits = torch.tensor(rows).to(dtype)
-    check_same(way(logits), reference.likeliest(logits))
+    check_same(likeliest_of(logits), reference.likeliest(logits))
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shift", [0.0, 30.0, -30.0])
-def test_rows_of_a_real_size(way: Callable[[Tensor], Likeliest], dtype: torch.dtype, shift: float) -> None:
+def test_rows_of_a_real_size(dtype: torch.dtype, shift: float) -> None:
     logits = (torch.randn(5, 5008, generator=torch.Generator().manual_seed(0)) * 4 + shift).to(dtype)
-    check_same(way(logits), reference.likeliest(logits))
+    check_same(likeliest_of(logits), reference.likeliest(logits))
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("place", [0, 500, 999])
 @pytest.mark.parametrize("bits", ["quiet", "negative"])
-def test_a_row_with_a_nan_says_so(
-    way: Callable[[Tensor], Likeliest], dtype: torch.dtype, place: int, bits: str
-) -> None:
+def test_a_row_with_a_nan_says_so(dtype: torch.dtype, place: int, bits: str) -> None:
     """A NaN with its sign set is what x86 makes of 0 * inf; its bits are those of a small integer."""
     logits = torch.randn(4, 1008, generator=torch.Generator().manual_seed(0)).to(dtype)
     nan = torch.tensor(float("nan"), dtype=dtype)
     logits[2, place] = nan if bits == "quiet" else torch.copysign(nan, torch.tensor(-1.0, dtype=dtype))
-    found = way(logits)
+    found = likeliest_of(logits)
     assert np.isnan(found.largest).tolist() == [False, False, True, False]
     check_same(found, reference.likeliest(logits))
 
