@@ -1,10 +1,10 @@
 """Paged attention in Triton: blocks of packed query heads over chunks of their sequence's keys, and the chunks' merge.
 
 A block is ROWS query heads of one KV head: the flat index `token * GROUP + head` is cut, so a group that is no power of
-two wastes nothing but the end of a sequence. All of them share each load of keys and values. A chunk is CHUNK places
-from a multiple of CHUNK on, and a tile KEYS places from a multiple of KEYS on, whatever else is in the batch: a row's
-sums are those that it has alone, bit for bit (the idea: He and Thinking Machines Lab 2025, Defeating nondeterminism in
-LLM inference). A tile that a row sees nothing of adds zeros to it.
+two wastes nothing but the end of a sequence. All of them share each load of keys and values. Chunks are cut at multiples
+of their length, and tiles at multiples of KEYS, whatever else is in the batch: a row's sums are those that it has alone,
+bit for bit (the idea: He and Thinking Machines Lab 2025, Defeating nondeterminism in LLM inference). A tile that a row
+sees nothing of adds zeros to it.
 
 Scores are kept times log2(e), so that shares are `exp2` of one fused multiply-add. The merge is that of
 FlashDecoding (Dao and others 2023).
@@ -35,22 +35,32 @@ def _find_block(program, query_starts, num_seqs, GROUP: tl.constexpr, ROWS: tl.c
 
 
 @triton.jit
-def _in_tree(places, tokens, is_row, tree_start, tree, num_words, BITS: tl.constexpr):
-    """Which places each row sees by its tree mask, [ROWS, KEYS]."""
-    behind = places - tree_start
-    words = behind // BITS
-    held = (behind >= 0) & (words < num_words)
-    own = tree + tokens.to(tl.int64) * num_words
-    mask = tl.load(own[:, None] + words[None, :], mask=is_row[:, None] & held[None, :], other=0)
-    return ((mask >> (tl.maximum(behind, 0) % BITS).to(tl.int64)[None, :]) & 1) != 0
+def _in_tree(
+    start, tokens, is_row, tree_start, tree, num_words, BITS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr
+):
+    """Which of the tile's places each row sees by its tree mask, [ROWS, KEYS].
+
+    Each row's few words are loaded, not one for every place: the loop would keep as many in shared memory as keys.
+    """
+    behind = start - tree_start + tl.arange(0, KEYS)
+    first = tl.maximum(start - tree_start, 0) // BITS
+    seen = tl.zeros([ROWS, KEYS], tl.int1)
+    for word in tl.static_range(KEYS // BITS + 2):
+        at = tl.zeros_like(tokens) + first + word
+        mask = tl.load(tree + tokens.to(tl.int64) * num_words + at, mask=is_row & (at < num_words), other=0)
+        bit = behind - (first + word) * BITS
+        own = (bit >= 0) & (bit < BITS)
+        shifted = mask[:, None] >> tl.where(own, bit, 0).to(tl.int64)[None, :]
+        seen |= own[None, :] & ((shifted & 1) != 0)
+    return seen
 
 
 @triton.jit
 def _walk(
     first, last, end, query, top, total, sums, lows, ends, tokens, is_row,
     keys, values, pages, tree_start, tree, num_words, scale,
-    MASKED: tl.constexpr, WINDOW: tl.constexpr, TREE_BITS: tl.constexpr,
-    PAGE_SIZE: tl.constexpr, SLOT_STRIDE: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    MASKED: tl.constexpr, WINDOW: tl.constexpr, TREE_BITS: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    SLOT_STRIDE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     """Add the tiles of places [first, last) to the rows' softmax: largest score, total of shares, sums of values.
 
@@ -77,7 +87,7 @@ def _walk(
             if WINDOW:
                 seen &= places[None, :] >= lows[:, None]
             if TREE_BITS:
-                seen |= _in_tree(places, tokens, is_row, tree_start, tree, num_words, TREE_BITS)
+                seen |= _in_tree(start, tokens, is_row, tree_start, tree, num_words, TREE_BITS, ROWS, KEYS)
             scores = tl.where(seen & held[None, :], scores, float("-inf"))
         highest = tl.maximum(top, tl.max(scores, axis=1) * scale)
         if MASKED:  # of a row that has seen nothing yet, exp2(-inf - -inf) is no number
@@ -97,22 +107,22 @@ def _walk(
     return top, total, sums
 
 
-@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "num_words", "page_stride"])
+@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "num_words", "page_stride", "chunk"])
 def attend(
     out, levels, query, keys, values, page_table, query_starts, seq_lens, key_ends, tree_starts, tree,
-    num_seqs, num_tokens, num_words, page_stride, scale,
+    num_seqs, num_tokens, num_words, page_stride, chunk, scale,
     query_stride, query_head_stride,
     SLOT_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr,
-    TREE_BITS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CHUNK: tl.constexpr,
+    TREE_BITS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, IS_CUT: tl.constexpr,
     ONE_BLOCK: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """What one block finds in one chunk of its keys; the grid is [blocks, KV heads, chunks].
 
-    Without CHUNK, `out` [num_tokens, num_heads, head_dim] is the answer. With it, `out` has a float32 share of that for
-    every chunk, [num_chunks, ...], and `levels` [num_chunks, num_tokens, num_heads] log2 of the total of its shares,
-    -inf where a row sees nothing of a chunk (its share is not written then, or is no number). WINDOW and TREE_BITS are
-    0 where there is none; ONE_BLOCK: no sequence has more than one.
+    Where keys are not cut, `out` [num_tokens, num_heads, head_dim] is the answer. Where they are, `out` has a float32
+    share of that for every chunk, [num_chunks, ...], and `levels` [num_chunks, num_tokens, num_heads] log2 of the total
+    that the share was divided by, -inf where a row sees nothing of a chunk: its share is not written then, or no number.
+    WINDOW and TREE_BITS are 0 where there is none; ONE_BLOCK: no sequence has more than one.
     """
     program = tl.num_programs(0) - 1 - tl.program_id(0)  # the last rows see the most keys: first, they end with others
     kv_head = tl.program_id(1)
@@ -143,9 +153,9 @@ def attend(
 
     begin = tl.zeros_like(ends)
     behind = reach
-    if CHUNK:
-        begin += tl.program_id(2) * CHUNK
-        behind = tl.minimum(reach, begin + CHUNK)
+    if IS_CUT:
+        begin += tl.program_id(2) * chunk
+        behind = tl.minimum(reach, begin + chunk)
     own_first = tl.maximum(lows, begin)
     sees_some = is_row & (own_first < behind)
     first = tl.min(tl.where(sees_some, own_first, BEHIND_ALL), axis=0)
@@ -153,7 +163,7 @@ def attend(
 
     num_heads = tl.num_programs(1) * GROUP
     at_rows = tokens.to(tl.int64) * num_heads + heads
-    if CHUNK:
+    if IS_CUT:
         at_rows += tl.program_id(2).to(tl.int64) * num_tokens * num_heads
         if first >= end:
             tl.store(levels + at_rows, tl.full([ROWS], float("-inf"), tl.float32), mask=is_row)
@@ -181,24 +191,24 @@ def attend(
         top, total, sums = _walk(
             first, tl.minimum(whole, end), end, queries, top, total, sums, lows, ends, tokens, is_row,
             keys, values, pages, tree_start, tree, num_words, scale,
-            True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, KEYS, HEAD_DIM,
+            True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
         )  # fmt: skip
     top, total, sums = _walk(
         whole, whole_end, end, queries, top, total, sums, lows, ends, tokens, is_row,
         keys, values, pages, tree_start, tree, num_words, scale,
-        False, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, KEYS, HEAD_DIM,
+        False, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
     )  # fmt: skip
     top, total, sums = _walk(
         whole_end, end, end, queries, top, total, sums, lows, ends, tokens, is_row,
         keys, values, pages, tree_start, tree, num_words, scale,
-        True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, KEYS, HEAD_DIM,
+        True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
     )  # fmt: skip
 
     found = total > 0
     attended = sums / tl.where(found, total, float("nan"))[:, None]
     out_at = out + at_rows[:, None] * HEAD_DIM + dims[None, :]
     tl.store(out_at, attended.to(out.dtype.element_ty), mask=is_row[:, None])
-    if CHUNK:
+    if IS_CUT:
         level = top + tl.math.log2(tl.where(found, total, 1.0))
         tl.store(levels + at_rows, level, mask=is_row)
 

@@ -16,7 +16,7 @@ from kernels.op import Shape, Variant
 SPACE: Mapping[str, Sequence[int]] = {
     "rows": (16, 32, 64, 128),
     "keys": (32, 64, 128),
-    "chunk": (0, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
+    "chunk": (0, *(part << power for power in range(6, 16) for part in (2, 3))),
     "num_warps": (2, 4, 8),
     "num_stages": (2, 3, 4),
 }
@@ -30,15 +30,24 @@ MOST_SHARE_BYTES = 512 << 20
 MOST_SUMS = 128
 """float32 sums that a thread can keep beside its scores and addresses: it has 255 registers."""
 
-WANTED_PROGRAMS = 264
-"""Two for each of the 132 multiprocessors of an H100 or H200."""
+LEAST_SCORES = 256
+"""Of a tile for each warp: two products of 16 x 8."""
+
+NUM_PROCESSORS = 132
+"""Multiprocessors of an H100 or H200. Programs of 128 rows are alone on one of them, of smaller ones there are two."""
+
+FAR = 8192
+"""Places behind which a program of few rows never walks: one long sequence among short ones would keep all waiting."""
+
+FEW_ROWS = 128
 
 LEAST_CHUNK = 256
 """Places below which a chunk's share costs about as many bytes as its keys: 64 rows of float32, written and read."""
 
-ROW_BORDERS = (1, 4, 16, 64, 128, 512, 1024)
-KEY_BORDERS = (1024, 4096, 8192, 16384, 32768, 65536, 131072)
-SEQ_BORDERS = (1, 4, 16, 64)
+ROW_BORDERS = (1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+KEY_BORDERS = (1024,)
+SEQ_BORDERS = (1,)
+"""The largest sizes of the classes of shapes; behind the last one, powers of two."""
 
 
 def is_valid(variant: Variant, shape: Shape) -> bool:
@@ -48,7 +57,7 @@ def is_valid(variant: Variant, shape: Shape) -> bool:
         return False
     if chunk and (chunk % keys or chunk >= shape["num_keys"] or _share_bytes(variant, shape) > MOST_SHARE_BYTES):
         return False
-    if rows * head_dim > MOST_SUMS * 32 * variant["num_warps"] or rows < 16 * variant["num_warps"] // 2:
+    if rows * head_dim > MOST_SUMS * 32 * variant["num_warps"] or rows * keys < LEAST_SCORES * variant["num_warps"]:
         return False
     return shared_bytes(variant, head_dim, torch.bfloat16) <= MOST_SHARED_BYTES
 
@@ -63,11 +72,14 @@ def default(shape: Shape) -> Variant:
     if shape["head_dim"] > 128:
         rows = min(rows, 64)
     num_blocks = -(-num_rows * shape["group"] // rows) * _class_border(shape["num_seqs"], SEQ_BORDERS)
-    programs = num_blocks * shape["num_kv_heads"]
+    at_once = NUM_PROCESSORS if rows * shape["head_dim"] > 64 * 128 else 2 * NUM_PROCESSORS
+    chunk = _chunk(num_keys, max(1, at_once // (num_blocks * shape["num_kv_heads"])))
+    if num_rows <= FEW_ROWS and num_keys > FAR:
+        chunk = min(chunk or FAR, FAR)
     return {
         "rows": rows,
         "keys": 32 if shape["head_dim"] > 128 else 64,
-        "chunk": _chunk(num_keys, -(-WANTED_PROGRAMS // programs)),
+        "chunk": chunk,
         "num_warps": 8 if rows * shape["head_dim"] > 64 * 128 else 4,
         "num_stages": 3,
     }
@@ -108,12 +120,11 @@ def shared_bytes(variant: Variant, head_dim: int, dtype: torch.dtype) -> int:
     return (variant["rows"] + 2 * variant["num_stages"] * variant["keys"]) * head_dim * dtype.itemsize + 2048
 
 
-def _chunk(num_keys: int, num_wanted: int) -> int:
-    """Places of a chunk, a power of two, so that there are about so many of them; 0 where one is enough."""
-    chunk = LEAST_CHUNK
-    while chunk * num_wanted < num_keys:
-        chunk *= 2
-    return chunk if num_wanted > 1 and chunk < num_keys else 0
+def _chunk(num_keys: int, most: int) -> int:
+    """The smallest chunk of which there are no more than so many; 0 where one is enough."""
+    enough = (chunk for chunk in SPACE["chunk"] if chunk >= LEAST_CHUNK and -(-num_keys // chunk) <= most)
+    chunk = next(enough, 0)
+    return chunk if chunk < num_keys else 0
 
 
 def _share_bytes(variant: Variant, shape: Shape) -> int:
@@ -129,7 +140,7 @@ def _smallest_block(num_rows: int) -> int:
 
 
 def _class_border(size: int, borders: Sequence[int]) -> int:
-    """The upper end of a size's class; behind the last one, the size's next power of two."""
+    """The largest size of a size's class."""
     at = bisect_left(borders, size)
     return borders[at] if at < len(borders) else 1 << (size - 1).bit_length()
 
