@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.rms_norm import rms_norm
+from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import apply_rope, rope_table
 from kernels.swiglu import swiglu
 
@@ -67,6 +67,36 @@ def test_rms_norm_of_heads_norms_each_alone() -> None:
     x, weight = randn(3, 4, 16) * 5, randn(16, seed=1)
     rows = rms_norm(x.reshape(12, 16), weight, 1e-6)
     assert torch.equal(rms_norm(x, weight, 1e-6), rows.view(3, 4, 16))
+
+
+def test_heads_are_normed_in_place_each_by_its_own_weight() -> None:
+    fused, weight = randn(3, 6, 16) * 5, randn(4, 16, seed=1)
+    expected = fused.clone()
+    for head in range(4):
+        expected[:, head + 1] = rms_norm(fused[:, head + 1], weight[head], 1e-6)
+    part = fused[:, 1:5]
+    assert rms_norm(part, weight, 1e-6, out=part) is part
+    assert torch.equal(fused, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_sum_is_kept_and_normed_with_the_bits_of_both_alone(dtype: torch.dtype) -> None:
+    hidden, delta, weight = randn(5, 577).to(dtype), randn(5, 577, seed=1).to(dtype), randn(577, seed=2).to(dtype)
+    expected = hidden + delta
+    assert torch.equal(add_rms_norm(hidden, delta, weight, 1e-6), rms_norm(expected, weight, 1e-6))
+    assert torch.equal(hidden, expected)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x, weight = torch.zeros(2, 8), torch.ones(8)
+    with pytest.raises(ValueError, match="does not fit"):
+        rms_norm(x, torch.ones(4), 1e-6)
+    with pytest.raises(ValueError, match="not"):
+        rms_norm(x, weight, 1e-6, out=torch.zeros(2, 8, dtype=torch.float16))
+    with pytest.raises(ValueError, match="not added"):
+        add_rms_norm(x, torch.zeros(1, 8), weight, 1e-6)
+    with pytest.raises(ValueError, match="ffn_size"):
+        swiglu(torch.zeros(2, 7))
 
 
 def test_rope_makes_scores_depend_on_distance_alone() -> None:
