@@ -24,7 +24,9 @@ from agent_runtime.models.settings import DEFAULT_SPAN_GIB, LoadOptions, MergeOp
 from agent_runtime.models.store import Store
 from agent_runtime.warming import warm
 from agent_runtime.workspaces import Workspaces
+from engine.cuda.device import device_named
 from engine.engine_config import EngineConfig
+from engine.errors import DeviceError
 from engine.reuse.audit import AuditConfig
 from engine.scheduling import SchedulerConfig
 
@@ -35,7 +37,8 @@ AUDITED = 0.02
 def open_model(
     name_or_path: str, settings: ModelSettings, options: LoadOptions, progress: Progress | None = None
 ) -> LoadedModel:
-    """Find a model's files and load them; raises ModelUnavailable or a subclass."""
+    """Find a model's files and load them; raises ModelUnavailable or a subclass, BadRequest where options clash."""
+    _device(options)
     return _load(resolve(name_or_path, Store(settings.cache_dir), progress), settings, options, progress or Silent())
 
 
@@ -58,6 +61,7 @@ def model_slot(
 
     The files of the `workspaces` can be had as its tokens from then on.
     """
+    _device(options)  # refused at the start, not when the model is loaded
     files = resolve(name_or_path, Store(settings.cache_dir), progress)
 
     def load() -> ModelMerger:
@@ -81,11 +85,26 @@ def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, prog
         limits=_limits(options, settings.cache_dir),
         adapter=options.adapter,
         quantize=options.quantize,
+        device=_device(options),
     )
     memory = f"peak memory {loaded.peak_bytes / 1e9:.1f} GB"
-    stored = f"{options.dtype}, {options.quantize}" if options.quantize else options.dtype
+    stored = ", ".join(each for each in (options.device, options.dtype, options.quantize) if each not in (None, "cpu"))
     progress.say(f"{loaded.name} loaded in {loaded.load_seconds:.1f} s ({stored}, {memory})")
     return loaded
+
+
+def _device(options: LoadOptions) -> torch.device:
+    """Raises BadRequest where it is not there, or does not do what else is asked for."""
+    try:
+        device = device_named(options.device)
+    except DeviceError as error:
+        raise BadRequest(str(error), field="device") from error
+    if device.type != "cpu" and options.quantize is not None:
+        raise BadRequest(
+            f"quantize is {options.quantize!r}, which is for CPUs, and the device is {options.device}; leave one out",
+            field="quantize",
+        )
+    return device
 
 
 def _limits(options: LoadOptions, cache_dir: Path) -> EngineConfig:

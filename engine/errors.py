@@ -1,6 +1,7 @@
 """What the engine refuses, and what it reports of a request that it could not finish.
 
 EngineError
+├── DeviceError             there is no such device on this machine
 ├── WeightsError            a model file that cannot be read, or is of an architecture that is not supported
 ├── RequestError            a generation request that cannot be served (too long, bad sampling values)
 │   └── DoesNotFit          the prompt, or prompt and answer, are longer than the context or the KV pool
@@ -18,6 +19,10 @@ from __future__ import annotations
 
 class EngineError(Exception):
     """The root of what the engine raises."""
+
+
+class DeviceError(EngineError):
+    """The device that was asked for cannot be had; the message says what to do."""
 
 
 class WeightsError(EngineError):

@@ -51,7 +51,7 @@ REFUSED = EditRefused.exit_code
 
 STDIN = Path("-")
 
-LOADING = ("dtype", "quantize", "adapter", "batch_invariant", "span_memory", "span_disk")
+LOADING = ("device", "dtype", "quantize", "adapter", "batch_invariant", "span_memory", "span_disk")
 """Settings of a model that is loaded in this process."""
 
 

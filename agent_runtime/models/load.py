@@ -25,6 +25,8 @@ from engine.weights import LoraAdapter, Parameters, load, save_folder
 from engine.weights.gguf import GGUFModel
 from repo_cache.errors import TokenizerError
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
@@ -45,23 +47,25 @@ def load_model(
     limits: EngineConfig | None = None,
     adapter: Path | None = None,
     quantize: Quantization | None = None,
+    device: torch.device = CPU,
 ) -> LoadedModel:
     """Load a model; raises CorruptModel where its files are damaged or of an unsupported kind, ModelUnavailable where
     there is no memory for its KV, BadRequest where that was to be smaller than a page.
 
     A GGUF file is dequantised once and kept in bf16 under `cache_dir`; in another dtype, or with an `adapter` (a PEFT
-    folder of a LoRA, merged before rounding), it is dequantised every time. `quantize` stores those weights anew.
+    folder of a LoRA, merged before rounding), it is dequantised every time. `quantize` stores those weights anew. The
+    weights and the KV are on `device`.
     """
     started = time.perf_counter()
     form = form_called(files.prompt_form)
     try:
         lora = LoraAdapter(adapter) if adapter is not None else None
         if files.kind == "safetensors":
-            parameters, text = _load_folder(files.path, dtype, lora)
+            parameters, text = _load_folder(files.path, dtype, lora, device)
         elif dtype == torch.bfloat16 and lora is None:
-            parameters, text = _load_through_copy(files, cache_dir)
+            parameters, text = _load_through_copy(files, cache_dir, device)
         else:
-            parameters, text = _load_gguf(files.path, dtype, lora)
+            parameters, text = _load_gguf(files.path, dtype, lora, device)
         decoder = Decoder(parameters, quantize)
     except (WeightsError, TokenizerError) as error:
         raise CorruptModel(f"model {files.name} cannot be loaded: {error}") from error
@@ -82,28 +86,30 @@ def _engine(name: str, decoder: Decoder, text: TextSide, limits: EngineConfig) -
         raise BadRequest(f"model {name} cannot be loaded: {error}; raise --kv-gib", field="kv_gib") from error
 
 
-def _load_through_copy(files: ModelFiles, cache_dir: Path) -> tuple[Parameters, TextSide]:
+def _load_through_copy(files: ModelFiles, cache_dir: Path, device: torch.device) -> tuple[Parameters, TextSide]:
     place = copy_path(files, cache_dir)
     if place.is_dir():
         try:
-            return _load_folder(place, torch.bfloat16, None)
+            return _load_folder(place, torch.bfloat16, None, device)
         except (WeightsError, TokenizerError, CorruptModel):
             shutil.rmtree(place, ignore_errors=True)  # a damaged copy costs a conversion, not the start
-    return _load_gguf(files.path, torch.bfloat16, None, keep_at=place)
+    return _load_gguf(files.path, torch.bfloat16, None, device, keep_at=place)
 
 
-def _load_folder(folder: Path, dtype: torch.dtype, lora: LoraAdapter | None) -> tuple[Parameters, TextSide]:
-    parameters = load(folder, dtype, lora)
+def _load_folder(
+    folder: Path, dtype: torch.dtype, lora: LoraAdapter | None, device: torch.device
+) -> tuple[Parameters, TextSide]:
+    parameters = load(folder, dtype, lora, device)
     tokenizer, metadata = text_side.from_folder(folder)
     return parameters, metadata.with_tokenizer(tokenizer)
 
 
 def _load_gguf(
-    path: Path, dtype: torch.dtype, lora: LoraAdapter | None, *, keep_at: Path | None = None
+    path: Path, dtype: torch.dtype, lora: LoraAdapter | None, device: torch.device, *, keep_at: Path | None = None
 ) -> tuple[Parameters, TextSide]:
     model = GGUFModel(path)
     tokenizer, metadata = text_side.from_gguf(model)
-    parameters = load(model, dtype, lora)
+    parameters = load(model, dtype, lora, device)
 
     def write(folder: Path) -> None:
         save_folder(parameters, folder)

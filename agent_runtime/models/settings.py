@@ -40,7 +40,7 @@ class LoadOptions:
     LoRA adapter (PEFT) to merge, and a scheme to store the weights in after that; how many edits it works on at once,
     and GiB of memory for their keys and values (None: for `kv_sequences` of the longest); whether an answer is to have
     the same bits whatever runs beside it, which takes longer; GiB of memory for KV that later edits may take over
-    (`reuse`), and of disk that keeps it across starts, 0 for none.
+    (`reuse`), and of disk that keeps it across starts, 0 for none; the device that it runs on.
     """
 
     dtype: Dtype = "bfloat16"
@@ -53,6 +53,7 @@ class LoadOptions:
     batch_invariant: bool = False
     span_gib: float = 0.0
     span_disk_gib: float = 0.0
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)

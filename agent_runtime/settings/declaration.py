@@ -157,6 +157,15 @@ class Settings:
     context: Annotated[int, Setting(help="Tokens of prompt and answer.", commands=SERVE, group=MODEL, minimum=256)] = (
         DEFAULT_CONTEXT
     )
+    device: Annotated[
+        str,
+        Setting(
+            help="Where the model runs: cpu, cuda (the first card) or cuda:N.",
+            commands=LOADERS,
+            group=MODEL,
+            metavar="DEVICE",
+        ),
+    ] = "cpu"
     dtype: Annotated[
         Dtype, Setting(help="Of the weights; bfloat16 is fast, float32 exact.", commands=LOADERS, group=MODEL)
     ] = "bfloat16"

@@ -43,6 +43,7 @@ def service_options(values: Settings) -> LoadOptions:
         batch_invariant=values.batch_invariant,
         span_gib=span_gib,
         span_disk_gib=values.span_disk if span_gib else 0.0,
+        device=values.device,
     )
 
 
@@ -56,6 +57,7 @@ def single_options(values: Settings) -> LoadOptions:
         batch_invariant=values.batch_invariant,
         span_gib=values.span_memory or 0.0,
         span_disk_gib=values.span_disk,
+        device=values.device,
     )
 
 

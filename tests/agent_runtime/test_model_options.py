@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.settings import LoadOptions, MergeOptions
@@ -16,6 +17,8 @@ from tests.agent_runtime.in_process import hunk_here
 
 EDIT = "a = 1\n# ... existing code ...\n"
 OPTIONS = [
+    "--device",
+    "cuda",
     "--dtype",
     "float16",
     "--quantize",
@@ -58,6 +61,7 @@ def test_apply_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
             kv_sequences=1,
             batch_invariant=True,
             span_disk_gib=2.0,
+            device="cuda",
         ),
     ]
 
@@ -84,7 +88,7 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
         (LoadOptions(span_gib=0.25), MergeOptions()),
         (LoadOptions(span_gib=1.0), MergeOptions(reuse="turbo")),
         (
-            LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5, 2, True, span_gib=0.25, span_disk_gib=2.0),
+            LoadOptions("float16", 300, Path("my-adapter"), "int4", 5, 0.5, 2, True, 0.25, 2.0, "cuda"),
             MergeOptions(9.0, "fast"),
         ),
         (LoadOptions(), MergeOptions()),
@@ -111,6 +115,28 @@ def test_what_there_is_not_is_a_usage_error(arguments: list[str | Path], option:
     done = hunk_here(*arguments, option, value)
     assert done.exit_code == 2
     assert value in done.output
+
+
+@pytest.mark.parametrize("command", ["apply", "serve"])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str | Path], command: str
+) -> None:
+    monkeypatch.setattr("agent_runtime.wiring.resolve", lambda *_: pytest.fail("no model is looked for"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    called = arguments if command == "apply" else [command]
+    for device, answer in (("cuda", "leave the device out to run on the CPU"), ("tpu", "none of cpu, cuda and cuda:N")):
+        done = hunk_here(*called, "--device", device)
+        assert isinstance(done.exception, BadRequest)
+        assert answer in str(done.exception)
+
+
+def test_weights_in_fewer_bits_are_refused_on_a_card(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str | Path]
+) -> None:
+    monkeypatch.setattr("agent_runtime.wiring.device_named", torch.device)
+    done = hunk_here(*arguments, "--device", "cuda", "--quantize", "int8")
+    assert isinstance(done.exception, BadRequest)
+    assert "quantize is 'int8', which is for CPUs, and the device is cuda" in str(done.exception)
 
 
 def test_balanced_is_no_default_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:

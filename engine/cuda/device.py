@@ -1,0 +1,41 @@
+"""Names of devices, and what is missing where the one that is asked for is not there."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+
+import torch
+
+from engine.errors import DeviceError
+
+NAMES = re.compile(r"cpu|cuda(:\d+)?")
+
+ON_THE_CPU = "or leave the device out to run on the CPU"
+
+
+def device_named(name: str) -> torch.device:
+    """'cpu', 'cuda' (the first card) or 'cuda:1'; raises DeviceError, which says what to do."""
+    if not NAMES.fullmatch(name):
+        raise DeviceError(f"device {name!r} is none of cpu, cuda and cuda:N; {ON_THE_CPU}")
+    if name == "cpu":
+        return torch.device(name)
+    if not torch.cuda.is_available():
+        missing = (
+            "this torch is built without CUDA: install one that has it"
+            if torch.version.cuda is None
+            else ("torch finds no NVIDIA card: `nvidia-smi` tells whether the driver does")
+        )
+        raise DeviceError(f"device {name!r} cannot be had; {missing}, {ON_THE_CPU}")
+    if find_spec("triton") is None:
+        raise DeviceError(f"device {name!r} needs Triton: `pip install 'hunk[gpu]'`, {ON_THE_CPU}")
+    index, count = int(name.partition(":")[2] or 0), torch.cuda.device_count()
+    if index >= count:
+        raise DeviceError(f"device {name!r} cannot be had; there are {count} cards, the last is cuda:{count - 1}")
+    return torch.device("cuda", index)
+
+
+def made_current(device: torch.device) -> AbstractContextManager[object]:
+    """Kernels are launched on the current device, which is the first card in every new thread."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
