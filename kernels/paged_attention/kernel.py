@@ -1,10 +1,10 @@
 """Paged attention in Triton: blocks of packed query heads over chunks of their sequence's keys, and the chunks' merge.
 
 A block is ROWS query heads of one KV head: the flat index `token * GROUP + head` is cut, so a group that is no power of
-two wastes nothing but the end of a sequence. All of them share each load of keys and values. Chunks are cut at multiples
-of their length, and tiles at multiples of KEYS, whatever else is in the batch: a row's sums are those that it has alone,
-bit for bit (the idea: He and Thinking Machines Lab 2025, Defeating nondeterminism in LLM inference). A tile that a row
-sees nothing of adds zeros to it.
+two wastes nothing but the end of a sequence. All of them share each load of keys and values. Chunks are cut at
+multiples of their length, and tiles at multiples of KEYS, whatever else is in the batch: a row's sums are those that it
+has alone, bit for bit (the idea: He and Thinking Machines Lab 2025, Defeating nondeterminism in LLM inference). A tile
+that a row sees nothing of adds zeros to it.
 
 Scores are kept times log2(e), so that shares are `exp2` of one fused multiply-add. The merge is that of
 FlashDecoding (Dao and others 2023).
@@ -121,8 +121,8 @@ def attend(
 
     Where keys are not cut, `out` [num_tokens, num_heads, head_dim] is the answer. Where they are, `out` has a float32
     share of that for every chunk, [num_chunks, ...], and `levels` [num_chunks, num_tokens, num_heads] log2 of the total
-    that the share was divided by, -inf where a row sees nothing of a chunk: its share is not written then, or no number.
-    WINDOW and TREE_BITS are 0 where there is none; ONE_BLOCK: no sequence has more than one.
+    that the share was divided by, -inf where a row sees nothing of a chunk: its share is not written then, or no
+    number. WINDOW and TREE_BITS are 0 where there is none; ONE_BLOCK: no sequence has more than one.
     """
     program = tl.num_programs(0) - 1 - tl.program_id(0)  # the last rows see the most keys: first, they end with others
     kv_head = tl.program_id(1)
