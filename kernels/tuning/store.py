@@ -39,8 +39,8 @@ class Store:
 
     def put(self, winner: Winner) -> None:
         """Replace the winner of its key; a complete search's list of what was tried is not needed any more."""
-        self._change(self.path, winner.key, winner.to_json())
-        if winner.is_complete:
+        self._change(self.path, winner.key, winner.to_json(), is_durable=True)
+        if winner.is_complete and self._tried_path.exists():
             self._change(self._tried_path, winner.key, None)
 
     def tried(self, key: str, versions: Versions) -> dict[str, str]:
@@ -83,7 +83,7 @@ class Store:
     def _foreign(self, path: Path, why: object) -> StoreError:
         return StoreError(f"{path} holds no winners for {self._card_name} ({why}); move it away and tune again")
 
-    def _change(self, path: Path, key: str, raw: dict[str, Any] | None) -> None:
+    def _change(self, path: Path, key: str, raw: dict[str, Any] | None, *, is_durable: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):
             entries = self._read(path)
@@ -91,7 +91,7 @@ class Store:
                 entries.pop(key, None)
             else:
                 entries[key] = raw
-            _replace(path, {"format": FORMAT, "card": self._card_name, "entries": entries})
+            _replace(path, {"format": FORMAT, "card": self._card_name, "entries": entries}, is_durable)
 
 
 def default_folder(environ: Mapping[str, str]) -> Path:
@@ -104,13 +104,15 @@ def default_folder(environ: Mapping[str, str]) -> Path:
     return cache / "kernels"
 
 
-def _replace(path: Path, raw: dict[str, Any]) -> None:
+def _replace(path: Path, raw: dict[str, Any], is_durable: bool) -> None:
+    """Durable: there after the power failed, too. What is replaced twice for each variant need not be."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".new")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(raw, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
