@@ -58,16 +58,16 @@ def best_of_parts_kernel(
     end = tl.minimum(start + part_len, vocab_size)
     lane = start + tl.arange(0, BLOCK)
     own = logits + row.to(tl.int64) * row_stride
-    places = lane
+    found_at = tl.zeros((BLOCK,), tl.int32)
     largest = tl.full((BLOCK,), float("-inf"), tl.float32)
     second = tl.full((BLOCK,), float("-inf"), tl.float32)
     for offset in tl.range(0, part_len, BLOCK, num_stages=LOADS_AHEAD):
         token = lane + offset
         value = tl.load(own + token, mask=token < end, other=float("-inf")).to(tl.float32)
-        places = tl.where(value > largest, token, places)  # an equal one that comes later is no better
+        found_at = tl.where(value > largest, offset, found_at)  # an equal one that comes later is no better
         second = tl.maximum(second, tl.minimum(largest, value))
         largest = tl.maximum(largest, value, propagate_nan=tl.PropagateNan.ALL)
-    place, best, other = _best_of(places[None, :], largest[None, :], second[None, :])
+    place, best, other = _best_of((lane + found_at)[None, :], largest[None, :], second[None, :])
     at = row * PARTS + part + tl.arange(0, 1)
     tl.store(ids + at, place)
     tl.store(values + at, best)
