@@ -7,24 +7,35 @@ from torch import Tensor
 from kernels.backend import runs_triton
 from kernels.rope_write import reference
 from kernels.rope_write.op import OP
+from kernels.rope_write.record import Record
 
 
 def rope_write(
-    heads: Tensor, cos: Tensor, sin: Tensor, slots: Tensor, pool_keys: Tensor, pool_values: Tensor, num_heads: int
+    heads: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    num_heads: int,
+    record: Record | None = None,
 ) -> Tensor:
     """Rotate a layer's queries and keys, write keys and values where later passes find them, return the queries.
 
     heads: [num_tokens, num_heads + 2 * num_kv_heads, head_dim], the pass's fused projection: queries, keys, values.
     cos, sin: float32 [num_tokens, head_dim // 2], the table's rows for the tokens' positions. slots: int64
     [num_tokens], rows of pool_keys and pool_values, [num_slots, num_kv_heads, head_dim], no two the same; a token whose
-    slot is negative is written nowhere, which is what fills up a captured graph. All contiguous, heads and pools of one
-    dtype. Queries and keys are rotated in float32 and rounded once, with the bits of `kernels.rope.apply_rope`.
+    slot is negative is written nowhere, which is what fills up a captured graph. record: keeps the keys before RoPE and
+    the values, too. All contiguous, heads, pools and record of one dtype. Queries and keys are rotated in float32 and
+    rounded once, with the bits of `kernels.rope.apply_rope`.
 
     Returns [num_tokens, num_heads, head_dim]. `heads` stays as it is.
     """
     _check(heads, cos, sin, slots, pool_keys, pool_values, num_heads)
+    if record is not None:
+        _check(heads, cos, sin, record.slots, record.keys, record.values, num_heads)
     if not runs_triton(heads):
-        return reference.rope_write(heads, cos, sin, slots, pool_keys, pool_values, num_heads)
+        return reference.rope_write(heads, cos, sin, slots, pool_keys, pool_values, num_heads, record)
     query: Tensor
     query, *_ = OP.run(
         {
@@ -35,6 +46,7 @@ def rope_write(
             "pool_keys": pool_keys,
             "pool_values": pool_values,
             "num_heads": num_heads,
+            "record": record,
         }
     )
     return query

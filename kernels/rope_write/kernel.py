@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.op import Variant
 from kernels.rope.kernel import rotated
+from kernels.rope_write.record import Record
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -20,6 +21,9 @@ def rope_write_kernel(
     query,  # [num_tokens, num_heads, head_dim]
     pool_keys,  # [num_slots, num_kv_heads, head_dim]
     pool_values,
+    record_slots,  # int64 [num_tokens], or None
+    record_keys,  # [num_stored, num_kv_heads, head_dim]
+    record_values,
     num_tokens,
     num_heads: tl.constexpr,
     num_kv_heads: tl.constexpr,
@@ -51,20 +55,29 @@ def rope_write_kernel(
         tl.store(target + half, second.to(query.dtype.element_ty), mask=mask)
     else:
         head = (group - num_query_groups) * block_heads + tl.arange(0, block_heads)[None, :, None]
-        slot = tl.load(slots + token, mask=token < num_tokens, other=-1)
-        mask = is_own & (head < num_kv_heads) & (slot >= 0)
+        mask = is_own & (head < num_kv_heads)
         source = row + (num_heads + head) * head_dim + dim
-        first = tl.load(source, mask=mask).to(tl.float32)
-        second = tl.load(source + half, mask=mask).to(tl.float32)
+        first_key = tl.load(source, mask=mask)
+        second_key = tl.load(source + half, mask=mask)
         values = source + num_kv_heads * head_dim
         first_value = tl.load(values, mask=mask)
         second_value = tl.load(values + half, mask=mask)
-        first, second = rotated(first, second, cosines, sines)
+        first, second = rotated(first_key.to(tl.float32), second_key.to(tl.float32), cosines, sines)
+        slot = tl.load(slots + token, mask=token < num_tokens, other=-1)
         place = slot * (num_kv_heads * head_dim) + head * head_dim + dim
-        tl.store(pool_keys + place, first.to(pool_keys.dtype.element_ty), mask=mask)
-        tl.store(pool_keys + place + half, second.to(pool_keys.dtype.element_ty), mask=mask)
-        tl.store(pool_values + place, first_value, mask=mask)
-        tl.store(pool_values + place + half, second_value, mask=mask)
+        is_written = mask & (slot >= 0)
+        tl.store(pool_keys + place, first.to(pool_keys.dtype.element_ty), mask=is_written)
+        tl.store(pool_keys + place + half, second.to(pool_keys.dtype.element_ty), mask=is_written)
+        tl.store(pool_values + place, first_value, mask=is_written)
+        tl.store(pool_values + place + half, second_value, mask=is_written)
+        if record_slots is not None:
+            slot = tl.load(record_slots + token, mask=token < num_tokens, other=-1)
+            place = slot * (num_kv_heads * head_dim) + head * head_dim + dim
+            is_written = mask & (slot >= 0)
+            tl.store(record_keys + place, first_key, mask=is_written)
+            tl.store(record_keys + place + half, second_key, mask=is_written)
+            tl.store(record_values + place, first_value, mask=is_written)
+            tl.store(record_values + place + half, second_value, mask=is_written)
 
 
 def launch(
@@ -75,6 +88,7 @@ def launch(
     pool_keys: Tensor,
     pool_values: Tensor,
     num_heads: int,
+    record: Record | None,
     variant: Variant,
 ) -> Tensor:
     """As `kernels.rope_write.rope_write`, with these constants."""
@@ -90,6 +104,7 @@ def launch(
         query,
         pool_keys,
         pool_values,
+        *((None, None, None) if record is None else (record.slots, record.keys, record.values)),
         num_tokens,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,

@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels.op import Cost, Inputs, Shape, Variant
 from kernels.rope import apply_rope
 from kernels.rope_write import reference
+from kernels.rope_write.record import Record
 from kernels.tuning import variant_for
 
 SPARE_SLOTS = 5
@@ -20,20 +21,21 @@ MOST_ELEMENTS = 8192
 
 
 class RopeWrite:
-    """The `Op`. A shape: num_tokens, num_heads, num_kv_heads, head_dim."""
+    """The `Op`. A shape: num_tokens, num_heads, num_kv_heads, head_dim, is_recorded (0 or 1)."""
 
     name = "rope_write"
 
     parity_shapes: Sequence[Shape] = (
-        {"num_tokens": 1, "num_heads": 1, "num_kv_heads": 1, "head_dim": 64},
-        {"num_tokens": 5, "num_heads": 7, "num_kv_heads": 1, "head_dim": 128},
-        {"num_tokens": 9, "num_heads": 6, "num_kv_heads": 3, "head_dim": 64},
-        {"num_tokens": 17, "num_heads": 4, "num_kv_heads": 2, "head_dim": 24},
-        {"num_tokens": 3, "num_heads": 2, "num_kv_heads": 2, "head_dim": 256},
+        {"num_tokens": 1, "num_heads": 1, "num_kv_heads": 1, "head_dim": 64, "is_recorded": 0},
+        {"num_tokens": 5, "num_heads": 7, "num_kv_heads": 1, "head_dim": 128, "is_recorded": 1},
+        {"num_tokens": 9, "num_heads": 6, "num_kv_heads": 3, "head_dim": 64, "is_recorded": 0},
+        {"num_tokens": 17, "num_heads": 4, "num_kv_heads": 2, "head_dim": 24, "is_recorded": 1},
+        {"num_tokens": 3, "num_heads": 2, "num_kv_heads": 2, "head_dim": 256, "is_recorded": 1},
     )
-    timed_shapes: Sequence[Shape] = (
-        *({"num_tokens": each, "num_heads": 12, "num_kv_heads": 2, "head_dim": 128} for each in (1, 64, 256, 8192)),
-        *({"num_tokens": each, "num_heads": 28, "num_kv_heads": 4, "head_dim": 128} for each in (1, 64, 256, 8192)),
+    timed_shapes: Sequence[Shape] = tuple(
+        {"num_tokens": each, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": 128, "is_recorded": kept}
+        for num_heads, num_kv_heads in ((12, 2), (28, 4))
+        for each, kept in ((1, 0), (64, 0), (64, 1), (256, 0), (8192, 0), (8192, 1))
     )
     space: Mapping[str, Sequence[int]] = {
         "block_tokens": (1, 2, 4, 8, 16, 32),
@@ -61,17 +63,21 @@ class RopeWrite:
         """Heads, and the number of tokens up to its next power of 4."""
         tokens = next(each for each in (1, 4, 16, 64, 256, 1024, 4096, 1 << 62) if shape["num_tokens"] <= each)
         most = "more" if tokens == 1 << 62 else str(tokens)
-        return f"heads={shape['num_heads']}+{shape['num_kv_heads']} head_dim={shape['head_dim']} tokens<={most}"
+        heads = f"heads={shape['num_heads']}+{shape['num_kv_heads']} head_dim={shape['head_dim']}"
+        return f"{heads} recorded={shape['is_recorded']} tokens<={most}"
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
-        """Angles of any positions; of three tokens and more, one is written nowhere."""
+        """Angles of any positions; of three tokens and more, one is not written and another one not recorded."""
         num_tokens, num_kv_heads, head_dim = shape["num_tokens"], shape["num_kv_heads"], shape["head_dim"]
         num_all = shape["num_heads"] + 2 * num_kv_heads
         angles = torch.randn(num_tokens, head_dim // 2, device=device, generator=generator) * 100
         num_slots = num_tokens + SPARE_SLOTS
-        slots = torch.randperm(num_slots, device=device, generator=generator)[:num_tokens]
-        slots[num_tokens // 2 : num_tokens // 2 + (num_tokens > 2)] = -1
-        pools = torch.full((2, num_slots, num_kv_heads, head_dim), torch.nan, dtype=dtype, device=device)
+        slots, record_slots = (
+            torch.randperm(num_slots, device=device, generator=generator)[:num_tokens] for _ in range(2)
+        )
+        if num_tokens > 2:
+            slots[1] = record_slots[2] = -1
+        pools = torch.full((4, num_slots, num_kv_heads, head_dim), torch.nan, dtype=dtype, device=device)
         return {
             "heads": torch.randn(num_tokens, num_all, head_dim, device=device, generator=generator).to(dtype),
             "cos": angles.cos(),
@@ -80,6 +86,7 @@ class RopeWrite:
             "pool_keys": pools[0],
             "pool_values": pools[1],
             "num_heads": shape["num_heads"],
+            "record": Record(record_slots, pools[2], pools[3]) if shape["is_recorded"] else None,
         }
 
     def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
@@ -93,38 +100,58 @@ class RopeWrite:
                 "num_heads": inputs["num_heads"],
                 "num_kv_heads": pool_keys.shape[1],
                 "head_dim": heads.shape[2],
+                "is_recorded": int(inputs["record"] is not None),
             }
             variant = variant_for(self, shape, heads.device, heads.dtype)
-        return launch(**inputs, variant=variant), pool_keys, inputs["pool_values"]
+        return _outputs(launch(**inputs, variant=variant), inputs)
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
         """Plain torch."""
-        return reference.rope_write(**inputs), inputs["pool_keys"], inputs["pool_values"]
+        return _outputs(reference.rope_write(**inputs), inputs)
 
     def torch_ways(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
         """Its operations one by one, and compiled; which tokens are written is known beforehand."""
-        cos, sin, num_heads = inputs["cos"], inputs["sin"], inputs["num_heads"]
-        pool_keys, pool_values = inputs["pool_keys"], inputs["pool_values"]
-        num_rotated = num_heads + pool_keys.shape[1]
-        kept = (inputs["slots"] >= 0).nonzero().flatten()
-        slots = inputs["slots"][kept]
+        heads, cos, sin, num_heads = (inputs[name] for name in ("heads", "cos", "sin", "num_heads"))
+        num_rotated = num_heads + inputs["pool_keys"].shape[1]
+        written, slots = _written(inputs["slots"])
+        record: Record | None = inputs["record"]
+        recorded, record_slots = _written(inputs["slots"] if record is None else record.slots)
 
         def eager() -> tuple[Tensor, ...]:
-            rotated = apply_rope(inputs["heads"][:, :num_rotated], cos, sin)
-            pool_keys.index_copy_(0, slots, rotated[kept, num_heads:])
-            pool_values.index_copy_(0, slots, inputs["heads"][kept, num_rotated:])
-            return rotated[:, :num_heads].contiguous(), pool_keys, pool_values
+            rotated = apply_rope(heads[:, :num_rotated], cos, sin)
+            inputs["pool_keys"].index_copy_(0, slots, rotated[written, num_heads:])
+            inputs["pool_values"].index_copy_(0, slots, heads[written, num_rotated:])
+            if record is not None:
+                record.keys.index_copy_(0, record_slots, heads[recorded, num_heads:num_rotated])
+                record.values.index_copy_(0, record_slots, heads[recorded, num_rotated:])
+            return _outputs(rotated[:, :num_heads].contiguous(), inputs)
 
         return {"eager": eager, "compile": torch.compile(eager)}
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
-        """Every head in and out, angles and slots in; a pair takes four products and two sums."""
-        num_heads, num_kv_heads = shape["num_heads"], shape["num_kv_heads"]
-        head_bytes = (num_heads + 2 * num_kv_heads) * shape["head_dim"] * dtype.itemsize
+        """Every head in and out (keys and values twice where they are recorded), angles and slots in.
+
+        A pair takes four products and two sums.
+        """
+        num_heads, num_kv_heads, is_recorded = (shape[name] for name in ("num_heads", "num_kv_heads", "is_recorded"))
+        num_moved = 2 * (num_heads + 2 * num_kv_heads) + 2 * num_kv_heads * is_recorded
         angle_bytes = shape["head_dim"] * torch.float32.itemsize
-        token_bytes = 2 * head_bytes + angle_bytes + torch.int64.itemsize
+        slot_bytes = (1 + is_recorded) * torch.int64.itemsize
+        token_bytes = num_moved * shape["head_dim"] * dtype.itemsize + angle_bytes + slot_bytes
         token_flops = 6 * (num_heads + num_kv_heads) * (shape["head_dim"] // 2)
         return Cost(shape["num_tokens"] * token_bytes, shape["num_tokens"] * token_flops)
+
+
+def _outputs(query: Tensor, inputs: Inputs) -> tuple[Tensor, ...]:
+    record: Record | None = inputs["record"]
+    recorded = () if record is None else (record.keys, record.values)
+    return query, inputs["pool_keys"], inputs["pool_values"], *recorded
+
+
+def _written(slots: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows that are written, and where to."""
+    rows = (slots >= 0).nonzero().flatten()
+    return rows, slots[rows]
 
 
 def _block_half(shape: Shape) -> int:

@@ -5,15 +5,30 @@ from __future__ import annotations
 from torch import Tensor
 
 from kernels.rope import apply_rope
+from kernels.rope_write.record import Record
 
 
 def rope_write(
-    heads: Tensor, cos: Tensor, sin: Tensor, slots: Tensor, pool_keys: Tensor, pool_values: Tensor, num_heads: int
+    heads: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    num_heads: int,
+    record: Record | None = None,
 ) -> Tensor:
     """As `kernels.rope_write.rope_write`."""
     num_rotated = num_heads + pool_keys.shape[1]
     rotated = apply_rope(heads[:, :num_rotated], cos, sin)
-    kept = slots >= 0
-    pool_keys[slots[kept]] = rotated[kept, num_heads:]
-    pool_values[slots[kept]] = heads[kept, num_rotated:]
+    _write(pool_keys, slots, rotated[:, num_heads:])
+    _write(pool_values, slots, heads[:, num_rotated:])
+    if record is not None:
+        _write(record.keys, record.slots, heads[:, num_heads:num_rotated])
+        _write(record.values, record.slots, heads[:, num_rotated:])
     return rotated[:, :num_heads].contiguous()
+
+
+def _write(rows: Tensor, slots: Tensor, values: Tensor) -> None:
+    written = slots >= 0
+    rows[slots[written]] = values[written]

@@ -12,7 +12,7 @@ from kernels import parity
 from kernels.backend import is_interpreting
 from kernels.op import Shape, Variant
 from kernels.rope import apply_rope, rope_table
-from kernels.rope_write import rope_write
+from kernels.rope_write import Record, rope_write
 from kernels.rope_write.op import OP
 
 CPU = torch.device("cpu")
@@ -31,21 +31,31 @@ def generator() -> torch.Generator:
 
 
 def check(heads: tuple[int, int, int], slots: list[int], dtype: torch.dtype, generator: torch.Generator) -> None:
-    """The wrapper against RoPE itself, bit for bit, in pools that stay NaN where no slot is."""
+    """The wrapper against RoPE itself, bit for bit, in pools that stay NaN where no slot is; recorded backwards."""
     num_heads, num_kv_heads, head_dim = heads
     num_rotated = num_heads + num_kv_heads
     fused = torch.randn(len(slots), num_rotated + num_kv_heads, head_dim, generator=generator).to(dtype)
     before = fused.clone()
     positions = torch.randint(0, 1000, (len(slots),), generator=generator)
     cos, sin = (part[positions] for part in rope_table(1000, head_dim, 1e4, CPU))
-    actual, expected = (torch.full((2, NUM_SLOTS, num_kv_heads, head_dim), torch.nan, dtype=dtype) for _ in range(2))
-    query = rope_write(fused, cos, sin, torch.tensor(slots, dtype=torch.int64), actual[0], actual[1], num_heads)
+    actual, expected = (torch.full((4, NUM_SLOTS, num_kv_heads, head_dim), torch.nan, dtype=dtype) for _ in range(2))
+    given = fused, cos, sin, torch.tensor(slots, dtype=torch.int64), actual[0], actual[1], num_heads
+    query = rope_write(*given)
 
     rotated = apply_rope(before[:, :num_rotated], cos, sin)
     for row, slot in enumerate(slots):
         if slot >= 0:
             expected[0, slot] = rotated[row, num_heads:]
             expected[1, slot] = before[row, num_rotated:]
+    assert_same(query, rotated[:, :num_heads])
+    assert_same(actual, expected)
+
+    record_slots = slots[::-1]
+    query = rope_write(*given, Record(torch.tensor(record_slots, dtype=torch.int64), actual[2], actual[3]))
+    for row, slot in enumerate(record_slots):
+        if slot >= 0:
+            expected[2, slot] = before[row, num_heads:num_rotated]
+            expected[3, slot] = before[row, num_rotated:]
     assert_same(query, rotated[:, :num_heads])
     assert_same(actual, expected)
     assert_same(fused, before)
@@ -83,7 +93,7 @@ class TestInterpreted:
     def test_a_negative_slot_is_written_nowhere(self, slots: list[int], generator: torch.Generator) -> None:
         check((4, 2, 64), slots, torch.float16, generator)
 
-    @pytest.mark.parametrize("blocks", [(1, 1), (1, 8), (2, 4), (16, 2)])
+    @pytest.mark.parametrize("blocks", [(1, 8), (2, 4), (16, 2)])
     @pytest.mark.parametrize("shape", OP.parity_shapes, ids=str)
     def test_every_tile_is_right(self, shape: Shape, blocks: tuple[int, int]) -> None:
         variant = {"block_tokens": blocks[0], "block_heads": blocks[1], "num_warps": 4, "num_stages": 1}
@@ -113,6 +123,8 @@ def test_the_default_is_a_variant_of_the_space(shape: Shape) -> None:
         ({"slots": torch.zeros(4, dtype=torch.int64)}, "slots"),
         ({"pool_values": torch.zeros(9, 2, 64)}, "do not fit"),
         ({"heads": torch.zeros(5, 8, 64).half()}, "heads are torch.float16"),
+        ({"record": Record(torch.arange(5), torch.zeros(9, 2, 64), torch.zeros(8, 2, 64))}, "do not fit"),
+        ({"record": Record(torch.arange(4), torch.zeros(9, 2, 64), torch.zeros(9, 2, 64))}, "slots"),
         ({"heads": torch.zeros(5, 8, 128)[..., ::2]}, "contiguous"),
     ],
 )
@@ -131,11 +143,13 @@ def test_what_does_not_fit_is_refused(changed: Mapping[str, object], reason: str
         rope_write(**{**fitting, **changed})  # type: ignore[arg-type]
 
 
-def test_the_cost_is_what_tensors_hold(generator: torch.Generator) -> None:
+@pytest.mark.parametrize("is_recorded", [0, 1])
+def test_the_cost_is_what_tensors_hold(is_recorded: int, generator: torch.Generator) -> None:
     """Counted from the inputs and outputs themselves."""
-    shape = {"num_tokens": 9, "num_heads": 6, "num_kv_heads": 3, "head_dim": 64}
+    shape = {"num_tokens": 9, "num_heads": 6, "num_kv_heads": 3, "head_dim": 64, "is_recorded": is_recorded}
     inputs = OP.inputs(shape, torch.bfloat16, CPU, generator)
-    query = rope_write(**inputs)
     read = [inputs[name] for name in ("heads", "cos", "sin", "slots")]
-    written = [query, *[inputs[name][:9] for name in ("pool_keys", "pool_values")]]
-    assert OP.cost(shape, torch.bfloat16).num_bytes == sum(each.nbytes for each in (*read, *written))
+    query, *pools = OP.reference(inputs)
+    slots = [inputs["record"].slots] if is_recorded else []
+    moved = (*read, *slots, query, *[each[:9] for each in pools])
+    assert OP.cost(shape, torch.bfloat16).num_bytes == sum(each.nbytes for each in moved)
