@@ -10,6 +10,7 @@ from benchmarks.ops.shapes import common, label
 
 HEADS = ("shape", "MB", "GFLOP", "floor, µs", "measured, µs", "best peer, µs", "share")
 CACHED = "\\*"
+TINY = 0.001
 
 
 def op_lines(rows: Sequence[Measured]) -> Iterator[str]:
@@ -59,9 +60,9 @@ def row_json(row: Measured) -> dict[str, Any]:
 
 
 def digits(number: float) -> str:
-    """Three digits that count: 0.0123, 1.23, 123, 12,300."""
-    if number == 0:
-        return "0"
+    """Three digits that count: 0.0123, 1.23, 123, 12,300; what is tiny is told as that."""
+    if 0 < number < TINY:
+        return f"< {TINY}"
     return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"
 
 
