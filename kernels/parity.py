@@ -5,12 +5,9 @@ The error is ||out - ref|| / ||ref||, the reference in float64. What it may be f
 
 from __future__ import annotations
 
-import copy
 import os
 import secrets
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from math import inf
@@ -20,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.backend import is_interpreting
+from kernels.guarded_memory import GuardedMemory
 from kernels.op import Op, Shape, Variant
 
 BOUNDS: Mapping[torch.dtype, float] = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -36,7 +34,8 @@ def check(
     variant: Variant | None = None,
     seed: int | None = None,
 ) -> float:
-    """The worst error of an op's outputs; `inf` where one has a NaN that it should not, or lacks one that it should.
+    """The worst error of an op's outputs; `inf` where one has a NaN that it should not, or lacks one that it should, or
+    where something was written beside a tensor.
 
     What `run` leaves as it found it (rows that see nothing, a pool's other slots) is NaN in the reference, too. Outputs
     of whole numbers must be equal. Without a variant, the wrapper's choice is checked; without a seed, the run's is
@@ -46,12 +45,14 @@ def check(
         raise RuntimeError("kernels run on a CUDA device, or with TRITON_INTERPRET=1 set before Python starts")
     generator = torch.Generator(device).manual_seed(run_seed() if seed is None else seed)
     inputs = op.inputs(shape, dtype, device, generator)
-    expected = op.reference(_in_float64(copy.deepcopy(inputs)))
-    with _poisoned_memory():
-        outputs = op.run(copy.deepcopy(inputs), variant)
+    memory = GuardedMemory()
+    guarded = memory.copy(inputs)
+    with memory:
+        outputs = op.run(guarded, variant)
+    expected = op.reference(_in_float64(inputs))
     if len(outputs) != len(expected):
         raise AssertionError(f"{op.name} has {len(outputs)} outputs and its reference {len(expected)}")
-    return max(map(error_ratio, outputs, expected), default=0.0)
+    return max(map(error_ratio, outputs, expected)) if memory.is_untouched() else inf
 
 
 def assert_equal(
@@ -83,6 +84,7 @@ def error_ratio(output: Tensor, expected: Tensor) -> float:
         raise AssertionError(f"an output is {list(output.shape)} and its reference {list(expected.shape)}")
     if not output.is_floating_point():
         return 0.0 if torch.equal(output.to(expected.dtype), expected) else inf
+    least = torch.finfo(output.dtype).smallest_normal  # below it, a dtype has no digits to be exact in
     output, expected = output.double(), expected.double()
     finite = expected.isfinite()
     if not torch.equal(output.isfinite(), finite):
@@ -91,7 +93,7 @@ def error_ratio(output: Tensor, expected: Tensor) -> float:
         return inf
     error = (output[finite] - expected[finite]).norm().item()
     size = expected[finite].norm().item()
-    return error / size if size else (inf if error else 0.0)
+    return float(error / max(size, least * max(1, int(finite.sum())) ** 0.5))
 
 
 def _in_float64(value: Any) -> Any:
@@ -105,19 +107,3 @@ def _in_float64(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{field.name: _in_float64(getattr(value, field.name)) for field in fields(value)})
     return value
-
-
-@contextmanager
-def _poisoned_memory() -> Iterator[None]:
-    """What torch allocates meanwhile is full of NaN (or the largest whole number): nothing unwritten passes."""
-    memory: Any = torch.utils.deterministic  # its one switch has no type
-    before = memory.fill_uninitialized_memory, torch.get_deterministic_debug_mode()
-    memory.fill_uninitialized_memory = True
-    torch.use_deterministic_algorithms(True, warn_only=True)  # the switch works under it alone
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*deterministic")
-            yield
-    finally:
-        memory.fill_uninitialized_memory = before[0]
-        torch.set_deterministic_debug_mode(before[1])
