@@ -39,13 +39,27 @@ class Layout:
         return sum(end - self._low(end) for end in self.key_ends) + ahead
 
     @property
+    def seen(self) -> list[tuple[int, int]]:
+        """Ranges of places that any row sees, ascending and apart."""
+        ranges = [(self._low(end), end) for end in sorted(self.key_ends)]
+        if self.branches:
+            ranges.append((self.tree_start, self.seq_len))
+        apart = [ranges[0]]
+        for first, last in ranges[1:]:  # the lower ends ascend with the upper ones
+            if first <= apart[-1][1]:
+                apart[-1] = (apart[-1][0], last)
+            else:
+                apart.append((first, last))
+        return apart
+
+    @property
     def num_keys(self) -> int:
         """Keys that any row sees."""
-        seen, last = 0, 0
-        for end in sorted(self.key_ends):  # the lower ends ascend with the upper ones
-            seen += max(0, end - max(last, self._low(end)))
-            last = max(last, end)
-        return seen + (len(self.key_ends) if self.branches else 0)
+        return sum(last - first for first, last in self.seen)
+
+    def num_pages(self, page_size: int) -> int:
+        """Pages that hold one of these."""
+        return len({page for first, last in self.seen for page in range(first // page_size, -(-last // page_size))})
 
     def tree_words(self, num_words: int) -> list[list[int]]:
         """The rows' tree masks, [num_rows][num_words]."""

@@ -120,7 +120,7 @@ class PagedAttention:
         head_dim, num_kv_heads = shape["head_dim"], shape["num_kv_heads"]
         num_heads = num_kv_heads * shape["group"]
         moved = 2 * num_kv_heads * sum(one.num_keys for one in each) + 2 * num_heads * num_rows
-        ints = num_rows + 2 * len(each) + 1 + sum(-(-one.num_keys // page_size) for one in each)
+        ints = num_rows + 2 * len(each) + 1 + sum(one.num_pages(page_size) for one in each)
         words = 0
         if shape["branches"]:
             ints += len(each)
