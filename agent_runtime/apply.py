@@ -14,7 +14,7 @@ from agent_runtime.outcome import Outcome, decode, file_result, merged_version, 
 from agent_runtime.patching import apply_patch
 from agent_runtime.refusals import may_be_mended, reason_of, refusal, unreadable, with_path
 from agent_runtime.reusing import mode_of
-from agent_runtime.timings import Timings
+from agent_runtime.telemetry.timings import Timings
 from agent_runtime.tracing import traced
 from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, PatchRequest, Reader, Reason, Usage, total_usage
 from editor import codec

@@ -20,7 +20,7 @@ from agent_runtime.reusing import mode_of, reuse_of
 from agent_runtime.running import Run, fault_of, run_together, usage_of
 from agent_runtime.scoping import Question, given, questions, scope_of, whole_file
 from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, total_usage
-from agent_runtime.watched import KnownFiles
+from agent_runtime.workspaces.watched import KnownFiles
 from editor.scope import Scope, cut, region_kept, splice
 from editor.types import Candidate, Check, Unresolved
 from engine import errors as engine_errors

@@ -24,7 +24,7 @@ from agent_runtime.outcome import (
     status_of,
 )
 from agent_runtime.refusals import may_be_mended, reason_of, refusal, unreadable
-from agent_runtime.timings import Timings
+from agent_runtime.telemetry.timings import Timings
 from agent_runtime.types import (
     Action,
     ApplyRequest,

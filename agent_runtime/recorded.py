@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from agent_runtime.errors import BadFile
-from agent_runtime.limits import check_size
+from agent_runtime.files.limits import check_size
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".traj", ".traj.gz")
 MAX_BYTES = 1 << 30

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from agent_runtime.answer_text import AnswerText
-from agent_runtime.current_request import current_round
 from agent_runtime.errors import (
     BadRequest,
     Busy,
@@ -20,6 +19,7 @@ from agent_runtime.errors import (
     TooLarge,
 )
 from agent_runtime.merger import Watcher
+from agent_runtime.telemetry.current_request import current_round
 from agent_runtime.types import SourceUsage, Usage
 from engine import errors as engine_errors
 from engine.engine import Engine

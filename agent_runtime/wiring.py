@@ -14,7 +14,6 @@ from agent_runtime.apply import Applier
 from agent_runtime.errors import BadRequest
 from agent_runtime.http.service import Service
 from agent_runtime.limiting import TenantLimits, Tenants
-from agent_runtime.metering import Metering
 from agent_runtime.model_merge import ModelMerger
 from agent_runtime.model_slot import ModelSlot
 from agent_runtime.models.load import LoadedModel, load_model
@@ -22,8 +21,9 @@ from agent_runtime.models.progress import Progress, Silent
 from agent_runtime.models.resolve import ModelFiles, resolve
 from agent_runtime.models.settings import DEFAULT_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.store import Store
+from agent_runtime.telemetry.metering import Metering
 from agent_runtime.warming import warm
-from agent_runtime.workspaces import Workspaces
+from agent_runtime.workspaces.registry import Workspaces
 from engine.cuda.device import device_named
 from engine.engine_config import EngineConfig
 from engine.errors import DeviceError

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from agent_runtime.errors import NotIndexed, SnapshotGone
-from agent_runtime.registered import GivenSnapshots
+from agent_runtime.workspaces.registered import GivenSnapshots
 from repo_cache.cache import RepoCache
 from repo_cache.errors import CacheClosed
 from repo_cache.snapshot import Snapshot

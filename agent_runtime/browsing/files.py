@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from agent_runtime.outcome import decode
-from agent_runtime.workspace import Workspace
+from agent_runtime.workspaces.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from agent_runtime.registered import GivenSnapshots
+from agent_runtime.workspaces.registered import GivenSnapshots
 from repo_cache.snapshot import Snapshot
 from repo_cache.types import FileTokens
 

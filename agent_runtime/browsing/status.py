@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from agent_runtime.registered import NOT_LOADED, Registered
-from agent_runtime.watched import WatchState
+from agent_runtime.workspaces.registered import NOT_LOADED, Registered
+from agent_runtime.workspaces.watched import WatchState
 
 WorkspaceState = WatchState | Literal["no-model", "unwatched"]
 """`no-model`: files become tokens once the model is loaded. `unwatched`: they never do, as the service was told so."""

@@ -15,7 +15,7 @@ from agent_runtime.merger import Watcher
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import TextSide
 from agent_runtime.running import Run, fault_of, run_together, usage_of
-from agent_runtime.timings import Timings
+from agent_runtime.telemetry.timings import Timings
 from engine import errors as engine_errors
 from engine.types import GenerationRequest, GenerationResult, Proposer, TokenLogprob
 

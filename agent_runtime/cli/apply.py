@@ -21,7 +21,8 @@ from agent_runtime.cli.faults import faults_as_json
 from agent_runtime.cli.render import print_refusal, print_result
 from agent_runtime.cli.setting_options import takes
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
-from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
+from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size, read_file
+from agent_runtime.files.writer import replace_file
 from agent_runtime.merger import Merger, Watcher
 from agent_runtime.models.progress import for_console
 from agent_runtime.outcome import decode
@@ -42,8 +43,7 @@ from agent_runtime.types import (
     ReuseName,
     ScopeName,
 )
-from agent_runtime.workspace import Workspace
-from agent_runtime.writer import replace_file
+from agent_runtime.workspaces.workspace import Workspace
 from editor.types import FormatName, Policy
 
 REFUSED = EditRefused.exit_code

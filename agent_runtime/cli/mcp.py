@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from agent_runtime.access.loopback import check_loopback
+from agent_runtime.access.token_file import LiveTokens, TokenFile
 from agent_runtime.cli.asking import open_client
 from agent_runtime.cli.listening import listen, url_of
 from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.cli.setting_options import takes
 from agent_runtime.errors import BadRequest
-from agent_runtime.loopback import check_loopback
 from agent_runtime.models.progress import LineProgress
 from agent_runtime.reusing import mode_of
 from agent_runtime.settings.choosing import Chosen
 from agent_runtime.settings.loading import model_settings, service_options
-from agent_runtime.token_file import LiveTokens, TokenFile
 
 if TYPE_CHECKING:
     from agent_runtime.mcp.places import Place
@@ -91,7 +91,7 @@ def _place(chosen: Chosen, workspace: str | None, progress: LineProgress) -> Pla
     journals = models.cache_dir / "journals"
     if settings.url:
         from agent_runtime.mcp.service import ServicePlace
-        from agent_runtime.workspaces import DEFAULT
+        from agent_runtime.workspaces.registry import DEFAULT
 
         client = open_client(chosen)
         if settings.root is None:

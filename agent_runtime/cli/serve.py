@@ -8,18 +8,18 @@ import signal
 import uvicorn
 from rich.console import Console
 
+from agent_runtime.access.loopback import check_loopback
+from agent_runtime.access.token_file import LiveTokens, TokenFile
 from agent_runtime.cli.listening import listen, url_of
 from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.cli.setting_options import takes
 from agent_runtime.errors import HunkError
-from agent_runtime.logs import configure
-from agent_runtime.loopback import check_loopback
 from agent_runtime.models.progress import LineProgress, for_console
-from agent_runtime.notifying import tell_systemd
 from agent_runtime.reusing import mode_of
 from agent_runtime.settings.choosing import Chosen
 from agent_runtime.settings.loading import merge_options, model_settings, service_options, tenant_limits
-from agent_runtime.token_file import LiveTokens, TokenFile
+from agent_runtime.telemetry.logs import configure
+from agent_runtime.telemetry.systemd import tell_systemd
 
 
 @takes("serve")
@@ -36,7 +36,7 @@ def serve_command(chosen: Chosen) -> None:
     from agent_runtime.http.app import build_app  # these take a second to import; `hunk --help` needs none
     from agent_runtime.http.connection import connection_settings
     from agent_runtime.http.server import ANSWER_SECONDS, DrainingServer, leave
-    from agent_runtime.telemetry import tracer_provider
+    from agent_runtime.telemetry.traces import tracer_provider
     from agent_runtime.wiring import model_slot, open_workspaces, service
 
     console = Console(stderr=True, highlight=False)

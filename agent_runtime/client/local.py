@@ -15,11 +15,11 @@ from agent_runtime.errors import ModelUnavailable
 from agent_runtime.http.app import build_app
 from agent_runtime.http.service import Service
 from agent_runtime.merger import Merger
-from agent_runtime.metering import Metering
 from agent_runtime.model_on_demand import ModelOnDemand
 from agent_runtime.models.progress import Progress, Silent
 from agent_runtime.models.settings import DEFAULT_MODEL, SMALL_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
-from agent_runtime.workspaces import Workspaces
+from agent_runtime.telemetry.metering import Metering
+from agent_runtime.workspaces.registry import Workspaces
 
 logging.getLogger("hunk").addHandler(logging.NullHandler())  # a library says nothing unless it is told where
 

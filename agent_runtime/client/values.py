@@ -14,8 +14,8 @@ from agent_runtime.shapes import usage_from_json
 
 if TYPE_CHECKING:
     from agent_runtime.browsing import FileContent, SnapshotPage, WorkspaceChanges, WorkspaceStatus
-    from agent_runtime.listing import FilePage
     from agent_runtime.sessions import Answer, ReadFile, SeenFile, SessionState
+    from agent_runtime.workspaces.listing import FilePage
 
 Value = TypeVar("Value")
 
@@ -29,7 +29,7 @@ def status_from_json(answer: Mapping[str, Any]) -> WorkspaceStatus:
 
 def files_from_json(answer: Mapping[str, Any]) -> FilePage:
     """Of `GET /workspaces/{name}/files`."""
-    from agent_runtime.listing import FilePage, ListedFile
+    from agent_runtime.workspaces.listing import FilePage, ListedFile
 
     return FilePage(tuple(_known(ListedFile, file) for file in answer["files"]), answer["next"])
 

@@ -11,7 +11,7 @@ from agent_runtime.client.call import Call, below, path_of
 
 if TYPE_CHECKING:
     from agent_runtime.browsing import FileContent, SnapshotFile, SnapshotPage, WorkspaceChanges, WorkspaceStatus
-    from agent_runtime.listing import ListedFile
+    from agent_runtime.workspaces.listing import ListedFile
 
 DEFAULT = "default"
 """The workspace that the service was started with."""

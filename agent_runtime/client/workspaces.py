@@ -11,7 +11,7 @@ from agent_runtime.client.workspace_calls import DEFAULT, WAIT_SECONDS, Walk, Wh
 
 if TYPE_CHECKING:
     from agent_runtime.browsing import FileContent, SnapshotPage, WorkspaceChanges, WorkspaceStatus
-    from agent_runtime.listing import ListedFile
+    from agent_runtime.workspaces.listing import ListedFile
 
 
 class Send(Protocol):

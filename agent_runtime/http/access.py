@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from agent_runtime.principal import LOCAL, AccessScope, Principal
+from agent_runtime.access.principal import LOCAL, AccessScope, Principal
 
 KEY = "hunk.principal"
 """Where in the ASGI scope the middleware that knows the tokens puts the principal."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent_runtime.current_request import CURRENT
+from agent_runtime.access.principal import LOCAL, Principal
 from agent_runtime.errors import HunkError, TooManyRequests
 from agent_runtime.http.access import KEY
 from agent_runtime.http.draining import Drain
 from agent_runtime.http.problems import problem_response
 from agent_runtime.limiting import Tenants, Turns
-from agent_runtime.metering import Metering
-from agent_runtime.principal import LOCAL, Principal
+from agent_runtime.telemetry.current_request import CURRENT
+from agent_runtime.telemetry.metering import Metering
 
 FREE_PATHS = frozenset({"/", "/healthz", "/readyz", "/metrics", "/stats", "/openapi.json"})
 """What is always answered: whoever watches a service has to see it when it is full, or ends."""

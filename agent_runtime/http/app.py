@@ -10,7 +10,8 @@ from anyio.to_thread import run_sync
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
-from agent_runtime.current_request import RecordObserver
+from agent_runtime.access.token_file import LiveTokens
+from agent_runtime.files.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES
 from agent_runtime.http.admission import Admission
 from agent_runtime.http.authentication import BearerTokens
 from agent_runtime.http.body_limit import BodyLimit
@@ -22,9 +23,8 @@ from agent_runtime.http.request_id import RequestId
 from agent_runtime.http.request_log import RequestLog
 from agent_runtime.http.routes import ROUTES
 from agent_runtime.http.service import Service
-from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES
-from agent_runtime.telemetry import PhaseSpans
-from agent_runtime.token_file import LiveTokens
+from agent_runtime.telemetry.current_request import RecordObserver
+from agent_runtime.telemetry.traces import PhaseSpans
 
 MAX_BODY_BYTES = 6 * (MAX_FILE_BYTES + MAX_EDIT_BYTES)
 """JSON may spell a byte as six (`\\u0001`); what the fields hold is checked after decoding."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from agent_runtime.access.principal import Principal
+from agent_runtime.access.token_file import LiveTokens
 from agent_runtime.errors import HunkError, TooManyRequests, Unauthorized
 from agent_runtime.http.access import KEY
 from agent_runtime.http.problems import problem_response
 from agent_runtime.http.throttle import Throttle
-from agent_runtime.principal import Principal
-from agent_runtime.token_file import LiveTokens
 
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
 OPEN_FOLDER = "/static/"

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
+from agent_runtime.access.principal import Principal
 from agent_runtime.errors import HunkError, Unsupported
 from agent_runtime.http.answer import Answer, answer_of_fault
 from agent_runtime.http.applying import apply_body
@@ -19,7 +20,6 @@ from agent_runtime.http.problems import fault_of_bug
 from agent_runtime.http.running import run_watched
 from agent_runtime.http.schema import EXAMPLES, ApplyBody, Text, fault_of_validation
 from agent_runtime.http.service import Service
-from agent_runtime.principal import Principal
 
 MAX_REQUESTS = 256
 AT_ONCE = 32

@@ -15,7 +15,7 @@ from typing import NoReturn
 import uvicorn
 
 from agent_runtime.http.draining import Drain
-from agent_runtime.notifying import tell_systemd
+from agent_runtime.telemetry.systemd import tell_systemd
 
 LOG = logging.getLogger("hunk.service")
 

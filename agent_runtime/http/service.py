@@ -11,11 +11,11 @@ from agent_runtime.apply import Applier
 from agent_runtime.http.draining import Drain
 from agent_runtime.http.idempotency import KeptAnswers
 from agent_runtime.limiting import Places, Tenants, Turns
-from agent_runtime.metering import Metering
 from agent_runtime.model_slot import ModelSlot
-from agent_runtime.observing import Observer
 from agent_runtime.sessions import Sessions
-from agent_runtime.workspaces import Workspaces
+from agent_runtime.telemetry.metering import Metering
+from agent_runtime.telemetry.observer import Observer
+from agent_runtime.workspaces.registry import Workspaces
 
 MAX_APPLIES = 1024
 """Edits that are worked on at once, a thread each; of those the model takes no more than its queue holds (429)."""

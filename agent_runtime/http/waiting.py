@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 from fastapi import Request
 
+from agent_runtime.access.principal import Principal
 from agent_runtime.browsing import changed
 from agent_runtime.errors import Cancelled, TooManyRequests
 from agent_runtime.http.draining import Drain
 from agent_runtime.http.leaving import Departure
-from agent_runtime.principal import Principal
 from repo_cache.cache import RepoCache
 from repo_cache.snapshot import Snapshot
 

@@ -9,11 +9,11 @@ from hashlib import sha256
 
 from agent_runtime.apply import Applier
 from agent_runtime.errors import BadRequest, OutsideRoot, Stale
+from agent_runtime.files.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
 from agent_runtime.http.schema import ApplyBody, FileBody, text_of
-from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
 from agent_runtime.merger import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
-from agent_runtime.workspace import Workspace
+from agent_runtime.workspaces.workspace import Workspace
 from editor.codec import to_bytes
 from editor.errors import CodecError
 

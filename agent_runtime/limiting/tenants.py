@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from agent_runtime.errors import TooManyRequests
 from agent_runtime.limiting.bucket import TokenBucket
-from agent_runtime.observing import Finished, Observer
+from agent_runtime.telemetry.observer import Finished, Observer
 
 MAX_IN_WORK = 1024
 """Requests of all tenants that are in work at once, waiting for the model included."""

@@ -11,12 +11,12 @@ from pathlib import Path
 from agent_runtime.apply import Applier
 from agent_runtime.client import Client
 from agent_runtime.errors import Stale
-from agent_runtime.limits import MAX_EDIT_BYTES, check_size
+from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size
 from agent_runtime.mcp.places import Edit, FileText, PlaceStatus
 from agent_runtime.merger import Merger, Watcher
 from agent_runtime.outcome import decode
 from agent_runtime.types import ApplyRequest, ApplyResult, Options
-from agent_runtime.workspace import Workspace
+from agent_runtime.workspaces.workspace import Workspace
 
 Apply = Callable[[ApplyRequest, Watcher], ApplyResult]
 

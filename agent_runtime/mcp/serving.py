@@ -10,13 +10,13 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from agent_runtime.access.principal import AccessScope, Principal
+from agent_runtime.access.token_file import LiveTokens
 from agent_runtime.errors import Forbidden
 from agent_runtime.http.access import KEY
 from agent_runtime.http.authentication import BearerTokens
 from agent_runtime.http.connection import connection_settings
 from agent_runtime.http.problems import problem_response
-from agent_runtime.principal import AccessScope, Principal
-from agent_runtime.token_file import LiveTokens
 
 PATH = "/mcp"
 

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agent_runtime.access.principal import Principal
 from agent_runtime.errors import SessionMissing, TooManyRequests
-from agent_runtime.principal import Principal
 from agent_runtime.sessions.session import Session
 
 MAX_OF_TENANT = 32

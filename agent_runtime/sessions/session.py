@@ -14,15 +14,15 @@ from agent_runtime.apply import Applier
 from agent_runtime.chat.types import ChatModel, ChatRequest, ReadyPrompt
 from agent_runtime.context import ContextPrompt, HistoryMessage, SessionContext
 from agent_runtime.errors import BadRequest, SessionBusy, SessionMissing, Stale, TooLarge
-from agent_runtime.limits import MAX_EDIT_BYTES, check_size
+from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size
 from agent_runtime.merger import Watcher
 from agent_runtime.sessions.files import SessionFiles
 from agent_runtime.sessions.types import Answer, ReadFile, SessionState
-from agent_runtime.timings import Timings
+from agent_runtime.telemetry.timings import Timings
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, ReuseName, Usage, total_usage
-from agent_runtime.watched import KnownFiles
-from agent_runtime.workspace import Workspace
-from agent_runtime.writing import written
+from agent_runtime.workspaces.watched import KnownFiles
+from agent_runtime.workspaces.workspace import Workspace
+from agent_runtime.workspaces.writing import written
 from repo_cache.errors import TokenizerError
 from repo_cache.types import FileTokens
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from agent_runtime.logs import LogFormat, LogLevel
 from agent_runtime.models.settings import DEFAULT_CONTEXT, DEFAULT_MODEL, DEFAULT_NUM_SEQS, Dtype, Quantize
 from agent_runtime.settings.setting import Command, Setting, declared
+from agent_runtime.telemetry.logs import LogFormat, LogLevel
 from agent_runtime.types import ReuseName
 
 SERVE: tuple[Command, ...] = ("serve",)

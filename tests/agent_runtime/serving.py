@@ -19,7 +19,7 @@ from agent_runtime.http.connection import connection_settings
 from agent_runtime.http.service import Service
 from agent_runtime.merger import Merger
 from agent_runtime.model_slot import ModelSlot
-from agent_runtime.workspaces import Workspaces
+from agent_runtime.workspaces.registry import Workspaces
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import pytest
 import agent_runtime.http.app  # noqa: F401 -- all errors that there are
 from agent_runtime.errors import HunkError
 from agent_runtime.http.service import Service
-from agent_runtime.workspaces import Workspaces
+from agent_runtime.workspaces.registry import Workspaces
 from editor.formats import parse
 from editor.merge import merge
 from editor.types import Merged

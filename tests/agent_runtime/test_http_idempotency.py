@@ -13,11 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
+from agent_runtime.access.principal import ALL_SCOPES, LOCAL, Principal
 from agent_runtime.errors import BadRequest, Busy, HunkError, KeyReused, ModelFailed
 from agent_runtime.http.answer import Answer
 from agent_runtime.http.idempotency import BYTES_BESIDE, KeptAnswers
 from agent_runtime.merger import ModelMerge, ModelTask, Watcher
-from agent_runtime.principal import ALL_SCOPES, LOCAL, Principal
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, serving
 

@@ -19,7 +19,7 @@ from agent_runtime.http import apply_stream
 from agent_runtime.http.connection import PatientConnection
 from agent_runtime.merger import ModelMerge, ModelTask, Piece, Watcher
 from agent_runtime.types import Usage
-from agent_runtime.workspace import Workspace
+from agent_runtime.workspaces.workspace import Workspace
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving
 

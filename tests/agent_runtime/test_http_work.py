@@ -13,8 +13,8 @@ from agent_runtime.errors import ModelUnavailable, Stale
 from agent_runtime.http.schema import ApplyBody, FileBody
 from agent_runtime.http.work import work_of
 from agent_runtime.merger import Watcher
-from agent_runtime.workspace import Workspace
-from agent_runtime.writing import written
+from agent_runtime.workspaces.workspace import Workspace
+from agent_runtime.workspaces.writing import written
 
 FILE = "a = 1\nb = 2\n"
 BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"

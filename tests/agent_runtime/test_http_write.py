@@ -13,9 +13,9 @@ import pytest
 
 from agent_runtime.http.service import Service
 from agent_runtime.merger import ModelMerge, ModelTask, Watcher
-from agent_runtime.observing import Finished, Observer
+from agent_runtime.telemetry.observer import Finished, Observer
 from agent_runtime.types import Usage
-from agent_runtime.workspaces import Workspaces
+from agent_runtime.workspaces.registry import Workspaces
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving
 

@@ -18,7 +18,7 @@ from agent_runtime.model_merge import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import TextSide, from_gguf
 from agent_runtime.prompt import PromptForm
-from agent_runtime.watched import WatchedFiles
+from agent_runtime.workspaces.watched import WatchedFiles
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.model import Decoder

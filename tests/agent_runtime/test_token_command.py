@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from agent_runtime.access.loopback import check_loopback
+from agent_runtime.access.token_file import TokenFile
+from agent_runtime.access.tokens import new_token
 from agent_runtime.errors import BadRequest, TokensUnreadable
-from agent_runtime.loopback import check_loopback
-from agent_runtime.token_file import TokenFile
-from agent_runtime.tokens import new_token
 from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.test_cli import HUNK
 

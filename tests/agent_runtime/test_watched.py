@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.watched import WatchedFiles
+from agent_runtime.workspaces.watched import WatchedFiles
 from repo_cache.cache import RepoCache
 from tests.models import RealModel
 
@@ -54,7 +54,7 @@ def test_the_folder_is_indexed_once_it_is_asked_about_and_nobody_waits(
         monkeypatch.setattr(made, "close", lambda: (RepoCache.close(made), done.set()))
         return made
 
-    monkeypatch.setattr("agent_runtime.watched.RepoCache.open", slowly)
+    monkeypatch.setattr("agent_runtime.workspaces.watched.RepoCache.open", slowly)
     files = WatchedFiles(root, smollm2.tokenizer)
     assert not opened.is_set()
     assert files.tokens("src/a.py", TEXT) is None

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from agent_runtime.access.principal import ALL_SCOPES, Principal
 from agent_runtime.errors import BadRequest, Conflict, Forbidden, HunkError, OutsideRoot, WorkspaceMissing
-from agent_runtime.principal import ALL_SCOPES, Principal
-from agent_runtime.registered import Registered
-from agent_runtime.workspaces import DEFAULT, MAX_WORKSPACES, Workspaces
+from agent_runtime.workspaces.registered import Registered
+from agent_runtime.workspaces.registry import DEFAULT, MAX_WORKSPACES, Workspaces
 from tests.models import RealModel
 
 ANN = Principal("ann", ALL_SCOPES)

@@ -16,11 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_runtime import browsing, registered
+from agent_runtime import browsing
 from agent_runtime.browsing import changes as browsing_changes
 from agent_runtime.http import waiting
 from agent_runtime.http.service import Service
-from agent_runtime.workspaces import Workspaces
+from agent_runtime.workspaces import registered
+from agent_runtime.workspaces.registry import Workspaces
 from repo_cache.cache import RepoCache
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving

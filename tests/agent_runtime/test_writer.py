@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime import renaming
-from agent_runtime.confined import Confined
 from agent_runtime.errors import BadFile, FileMissing, OutsideRoot, Stale
-from agent_runtime.journal import Journal
-from agent_runtime.writer import Change, replace_file, write_all
+from agent_runtime.files import renaming
+from agent_runtime.files.confined import Confined
+from agent_runtime.files.journal import Journal
+from agent_runtime.files.writer import Change, replace_file, write_all
 
 OLD, NEW = b"old\n", b"new\n"
 OLD_HASH = sha256(OLD).hexdigest()
@@ -230,7 +230,7 @@ def test_a_file_that_changes_after_all_were_looked_at_is_left_alone(
         (folder / "c").write_bytes(b"somebody else's")
 
     write_new = renaming.write_new
-    monkeypatch.setattr("agent_runtime.writer.write_new", write_beside)
+    monkeypatch.setattr("agent_runtime.files.writer.write_new", write_beside)
     with pytest.raises(Stale) as stale:
         write(folder, *changes())
     assert stale.value.current_sha256 == digest(b"somebody else's")

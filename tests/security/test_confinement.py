@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime import confined
-from agent_runtime.confined import Confined
 from agent_runtime.errors import BadFile, BadRequest, FileMissing, HunkError, OutsideRoot, Stale
-from agent_runtime.workspace import Workspace
-from agent_runtime.writer import Change, write_all
+from agent_runtime.files import confined
+from agent_runtime.files.confined import Confined
+from agent_runtime.files.writer import Change, write_all
+from agent_runtime.workspaces.workspace import Workspace
 from tests.security.guarded import Guarded, guarded
 
 MOST_SECONDS = 30.0

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime import writer
-from agent_runtime.confined import Confined
 from agent_runtime.errors import BadFile, Stale
-from agent_runtime.journal import Journal
-from agent_runtime.recovery import recover
-from agent_runtime.workspace import Workspace
-from agent_runtime.writer import Change, write_all
+from agent_runtime.files import writer
+from agent_runtime.files.confined import Confined
+from agent_runtime.files.journal import Journal
+from agent_runtime.files.recovery import recover
+from agent_runtime.files.writer import Change, write_all
+from agent_runtime.workspaces.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from agent_runtime.access.tokens import TokenSet, new_token
 from agent_runtime.errors import Unauthorized
-from agent_runtime.tokens import TokenSet, new_token
 
 NUM_PAIRS = 20_000
 NAIVE_LEN = 50_000
@@ -85,7 +85,7 @@ def test_the_id_of_a_token_says_nothing_of_its_secret() -> None:
         hashed.append(sent)
         return digest(sent)
 
-    from agent_runtime import tokens
+    from agent_runtime.access import tokens
 
     digest = tokens.digest
     with pytest.MonkeyPatch.context() as patch:

@@ -8,11 +8,11 @@ from typing import Any
 
 from agent_runtime.chat import ChatRequest
 from agent_runtime.errors import BadRequest, EditRefused, UnknownModel, Unsupported
+from agent_runtime.files.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
 from agent_runtime.http.openai.apply_message import ApplyMessage, read_apply_message
 from agent_runtime.http.openai.bodies import OWN_MODEL, ApplyOptions, ChatBody, CodeApplyBody
 from agent_runtime.http.openai.naming import name_of
 from agent_runtime.http.schema import text_of
-from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
 from agent_runtime.types import ApplyRequest, ApplyResult
 
 APPLY_MODELS = ("morph-v3-fast", "morph-v3-large", "auto")

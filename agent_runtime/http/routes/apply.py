@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Request, Response
 
+from agent_runtime.access.principal import Principal
 from agent_runtime.errors import Unsupported
 from agent_runtime.http.access import needs
 from agent_runtime.http.answer import Answer
@@ -20,7 +21,6 @@ from agent_runtime.http.schema import ApplyBody
 from agent_runtime.http.service import Service
 from agent_runtime.http.streaming import Streamed
 from agent_runtime.merger import Watcher
-from agent_runtime.principal import Principal
 
 MayApply = Annotated[Principal, Depends(needs("apply"))]
 

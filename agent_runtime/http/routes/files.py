@@ -7,6 +7,7 @@ from typing import Annotated
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Query, Request
 
+from agent_runtime.access.principal import Principal
 from agent_runtime.browsing import (
     FileContent,
     SnapshotPage,
@@ -30,9 +31,8 @@ from agent_runtime.http.access import needs
 from agent_runtime.http.openapi import problems
 from agent_runtime.http.service import Service
 from agent_runtime.http.waiting import MAX_WAIT_SECONDS, Waiters
-from agent_runtime.listing import MAX_LISTED, FilePage
-from agent_runtime.principal import Principal
-from agent_runtime.registered import Registered
+from agent_runtime.workspaces.listing import MAX_LISTED, FilePage
+from agent_runtime.workspaces.registered import Registered
 from repo_cache.cache import RepoCache
 from repo_cache.snapshot import Snapshot
 

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from pydantic_core import to_json
 
+from agent_runtime.access.principal import Principal
 from agent_runtime.errors import HunkError
 from agent_runtime.http.access import needs
 from agent_runtime.http.openai import asking
@@ -22,8 +23,7 @@ from agent_runtime.http.openai.streaming import stream
 from agent_runtime.http.running import run
 from agent_runtime.http.service import Service
 from agent_runtime.merger import Watcher
-from agent_runtime.observing import Finished
-from agent_runtime.principal import Principal
+from agent_runtime.telemetry.observer import Finished
 from agent_runtime.types import ApplyRequest, ApplyResult
 
 MayApply = Annotated[Principal, Depends(needs("apply"))]

@@ -10,6 +10,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
+from agent_runtime.access.principal import Principal
 from agent_runtime.errors import (
     BadFile,
     BadRequest,
@@ -35,7 +36,6 @@ from agent_runtime.http.service import Service
 from agent_runtime.http.session_bodies import AskBody, ReadBody, SessionApplyBody, SessionBody
 from agent_runtime.http.session_work import apply, ask, begin
 from agent_runtime.merger import Watcher
-from agent_runtime.principal import Principal
 from agent_runtime.sessions import Answer as SessionAnswer
 from agent_runtime.sessions import ReadFile, SessionState
 

@@ -8,14 +8,14 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from agent_runtime.access.principal import Principal
 from agent_runtime.browsing import WorkspaceStatus, status_of
 from agent_runtime.errors import BadRequest, Conflict, Forbidden, OutsideRoot, WorkspaceMissing
 from agent_runtime.http.access import needs
 from agent_runtime.http.openapi import problems
 from agent_runtime.http.schema import Text
 from agent_runtime.http.service import Service
-from agent_runtime.principal import Principal
-from agent_runtime.registered import Registered
+from agent_runtime.workspaces.registered import Registered
 
 MayRead = Annotated[Principal, Depends(needs("read"))]
 MayAdmin = Annotated[Principal, Depends(needs("admin"))]

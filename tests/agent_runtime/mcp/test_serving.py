@@ -14,11 +14,11 @@ import anyio
 import httpx
 import pytest
 
+from agent_runtime.access.principal import AccessScope
+from agent_runtime.access.token_file import LiveTokens, TokenFile
+from agent_runtime.access.tokens import new_token
 from agent_runtime.errors import BadRequest
 from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here
-from agent_runtime.principal import AccessScope
-from agent_runtime.token_file import LiveTokens, TokenFile
-from agent_runtime.tokens import new_token
 from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.mcp.agents import HUNK, over_stdio, served
 from tests.agent_runtime.scripted import ScriptedMerger

@@ -14,7 +14,7 @@ from openai import OpenAI
 
 from agent_runtime.http.service import Service
 from agent_runtime.merger import ModelMerge, ModelTask, Piece, Watcher
-from agent_runtime.observing import Finished, Observer
+from agent_runtime.telemetry.observer import Finished, Observer
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from agent_runtime.metering import EngineLook, Metering, Rolling
-from agent_runtime.observing import Finished
+from agent_runtime.telemetry.metering import EngineLook, Metering, Rolling
+from agent_runtime.telemetry.observer import Finished
 from agent_runtime.types import SourceUsage, Usage
 from engine.engine import EngineStats
 from engine.idle_work import IdleStats

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from agent_runtime.errors import BadRequest
-from agent_runtime.telemetry import provider_for, tracer_provider
+from agent_runtime.telemetry.traces import provider_for, tracer_provider
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
 

@@ -17,7 +17,7 @@ from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import TextSide, from_gguf
 from agent_runtime.prompt import PromptForm
 from agent_runtime.sessions import Session
-from agent_runtime.workspace import Workspace
+from agent_runtime.workspaces.workspace import Workspace
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.model import Decoder

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from agent_runtime.http.service import Service
-from agent_runtime.workspaces import Workspaces
+from agent_runtime.workspaces.registry import Workspaces
 from tests.agent_runtime.serving import serving
 from tests.agent_runtime.sessions.conftest import Served
 

@@ -15,7 +15,7 @@ from agent_runtime.merger import Merger, Watcher
 from agent_runtime.models.text_side import TextSide
 from agent_runtime.sessions import PREAMBLE, Session
 from agent_runtime.types import ReuseName, Usage
-from agent_runtime.workspace import Workspace
+from agent_runtime.workspaces.workspace import Workspace
 
 NAMES = ("a.py", "b.txt", "c.py")
 INTRO = "Files of the project. Notes further on may supersede lines of them; the latest note holds.\n"

@@ -29,7 +29,7 @@ from agent_runtime.merger import Watcher
 from agent_runtime.sessions import PREAMBLE, SeenFile, Session
 from agent_runtime.sessions import files as session_files
 from agent_runtime.types import total_usage
-from agent_runtime.workspace import Workspace
+from agent_runtime.workspaces.workspace import Workspace
 from repo_cache.cache import RepoCache
 from tests.agent_runtime.sessions.conftest import A, B, Begin, Noting
 

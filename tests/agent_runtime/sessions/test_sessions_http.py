@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from agent_runtime.http.service import Service
-from agent_runtime.observing import Finished, Observer
-from agent_runtime.workspaces import Workspaces
+from agent_runtime.telemetry.observer import Finished, Observer
+from agent_runtime.workspaces.registry import Workspaces
 from tests.agent_runtime.serving import serving
 from tests.agent_runtime.sessions.conftest import A, B, Begin, Served
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 
-from agent_runtime.confined import NOTHING, Confined, mark_of
 from agent_runtime.errors import Stale
-from agent_runtime.journal import Entry
-from agent_runtime.limits import bytes_of
+from agent_runtime.files.confined import NOTHING, Confined, mark_of
+from agent_runtime.files.journal import Entry
+from agent_runtime.files.limits import bytes_of
 from repo_cache.reading import READ_FLAGS
 
 SHA256_LEN = 64

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
 
-from agent_runtime.observing import Finished, Observer
+from agent_runtime.telemetry.observer import Finished, Observer
 from agent_runtime.types import total_usage
 
 WINDOW_S = 300.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent_runtime.confined import Confined
 from agent_runtime.errors import FileMissing
-from agent_runtime.journal import LOG, Journal
-from agent_runtime.recovery import recover
+from agent_runtime.files.confined import Confined
+from agent_runtime.files.journal import LOG, Journal
+from agent_runtime.files.recovery import recover
+from agent_runtime.files.writer import Change, write_all
 from agent_runtime.types import FileResult
-from agent_runtime.writer import Change, write_all
 
 
 class Workspace:

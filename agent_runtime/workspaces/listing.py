@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_runtime.limits import MAX_FILE_BYTES
+from agent_runtime.files.limits import MAX_FILE_BYTES
 from repo_cache.ignoring import IgnoreRules
 from repo_cache.scanning import scan
 

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from agent_runtime.confined import is_below
+from agent_runtime.access.principal import LOCAL, Principal
 from agent_runtime.errors import BadRequest, Conflict, OutsideRoot, WorkspaceMissing
-from agent_runtime.principal import LOCAL, Principal
-from agent_runtime.registered import Registered
-from agent_runtime.watched import WatchedFiles
-from agent_runtime.workspace import Workspace
+from agent_runtime.files.confined import is_below
+from agent_runtime.workspaces.registered import Registered
+from agent_runtime.workspaces.watched import WatchedFiles
+from agent_runtime.workspaces.workspace import Workspace
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
 

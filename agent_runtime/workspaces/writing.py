@@ -7,7 +7,7 @@ from dataclasses import replace
 from agent_runtime.errors import Cancelled
 from agent_runtime.merger import Watcher
 from agent_runtime.types import ApplyResult
-from agent_runtime.workspace import Workspace
+from agent_runtime.workspaces.workspace import Workspace
 
 
 def written(workspace: Workspace, result: ApplyResult, watcher: Watcher) -> ApplyResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from agent_runtime.observing import Finished, Observer
+from agent_runtime.telemetry.observer import Finished, Observer
 
 
 @dataclass(slots=True)

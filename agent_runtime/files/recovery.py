@@ -11,10 +11,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent_runtime.confined import NOTHING, Confined
 from agent_runtime.errors import HunkError
-from agent_runtime.journal import LOG, Entry, Journal, Record
-from agent_runtime.renaming import do, put_back
+from agent_runtime.files.confined import NOTHING, Confined
+from agent_runtime.files.journal import LOG, Entry, Journal, Record
+from agent_runtime.files.renaming import do, put_back
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from agent_runtime.confined import NOTHING, Confined
 from agent_runtime.errors import BadFile, FileMissing
-from agent_runtime.journal import Entry, Journal, Record
-from agent_runtime.locking import locked
-from agent_runtime.recovery import clean_up, recover, undo
-from agent_runtime.renaming import do, stale, write_new
+from agent_runtime.files.confined import NOTHING, Confined
+from agent_runtime.files.journal import Entry, Journal, Record
+from agent_runtime.files.locking import locked
+from agent_runtime.files.recovery import clean_up, recover, undo
+from agent_runtime.files.renaming import do, stale, write_new
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, GCCollector, Info, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from agent_runtime.metering.counters import RequestCounters
-from agent_runtime.metering.engine_look import EngineLook
-from agent_runtime.metering.engine_metrics import EngineMetrics
-from agent_runtime.metering.window import Rolling
-from agent_runtime.observing import Finished, Observer
+from agent_runtime.telemetry.metering.counters import RequestCounters
+from agent_runtime.telemetry.metering.engine_look import EngineLook
+from agent_runtime.telemetry.metering.engine_metrics import EngineMetrics
+from agent_runtime.telemetry.metering.window import Rolling
+from agent_runtime.telemetry.observer import Finished, Observer
 
 if TYPE_CHECKING:
     from engine.engine import EngineStats

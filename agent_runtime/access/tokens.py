@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 
+from agent_runtime.access.principal import AccessScope, Principal
 from agent_runtime.errors import Unauthorized
-from agent_runtime.principal import AccessScope, Principal
 
 PURPOSE = b"hunk bearer token\0"
 """Goes before what is hashed, so that no hash of anything else, wherever it comes from, is a token's."""

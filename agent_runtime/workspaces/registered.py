@@ -8,9 +8,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from agent_runtime.errors import NotIndexed, SnapshotGone
-from agent_runtime.listing import Listing
-from agent_runtime.watched import WatchedFiles
-from agent_runtime.workspace import Workspace
+from agent_runtime.workspaces.listing import Listing
+from agent_runtime.workspaces.watched import WatchedFiles
+from agent_runtime.workspaces.workspace import Workspace
 from repo_cache.cache import RepoCache
 from repo_cache.snapshot import Snapshot
 

@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.locking import locked
+from agent_runtime.files.locking import locked
 
 LOG = logging.getLogger("hunk.journal")
 
