@@ -1,4 +1,4 @@
-"""Span placement in one Triton kernel: keys gathered, rotated and scattered, values copied, in all layers at once."""
+"""Span placement in Triton: keys gathered, rotated and scattered, values copied, in all layers at once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from torch import Tensor
 
 from kernels.op import Variant
 from kernels.rope.kernel import rotated
+
+MOST_MOVED = 256
+"""Rows of which a program holds some columns in registers."""
 
 MOST_ALIGNED = 16
 """Bytes of the widest load."""
@@ -65,6 +68,30 @@ def place_kernel(
         tl.store(pool_values + target + half, second_value, mask=mask)
 
 
+@triton.jit(do_not_specialize=["num_tokens"])
+def move_kernel(
+    addresses,  # int64 [num_tensors]
+    source_slots,  # int64 [num_tokens]
+    target_slots,  # int64 [num_tokens]
+    pool,  # any of the tensors, for its dtype
+    num_tokens,
+    width: tl.constexpr,  # numbers of a row
+    block_tokens: tl.constexpr,
+    block_width: tl.constexpr,
+    alignment: tl.constexpr,
+):
+    """One program: some columns of all rows that move in a tensor, so that none is overwritten before it is read."""
+    rows = _tensor_at(addresses + tl.program_id(1), pool, alignment)
+    token = tl.arange(0, block_tokens)[:, None]
+    column = tl.program_id(0) * block_width + tl.arange(0, block_width)[None, :]
+    mask = (token < num_tokens) & (column < width)
+    source = tl.load(source_slots + token, mask=token < num_tokens, other=0)
+    target = tl.load(target_slots + token, mask=token < num_tokens, other=0)
+    moved = tl.load(rows + source * width + column, mask=mask)
+    tl.debug_barrier()  # other threads' loads, too
+    tl.store(rows + target * width + column, moved, mask=mask)
+
+
 @triton.jit
 def _tensor_at(address, like, alignment: tl.constexpr):
     """A pointer, as `like` is one, to the tensor whose address lies there, a multiple of so many bytes."""
@@ -107,6 +134,28 @@ def launch(
         alignment=alignment,
         enable_fp_fusion=False,  # what is to be fused is written so; Triton 3.9 warns where nobody says
         **variant,
+    )
+
+
+def launch_move(tensors: Sequence[Tensor], source_slots: Tensor, target_slots: Tensor) -> None:
+    """Copy rows to as many others in every tensor, MOST_MOVED at most."""
+    pool, num_tokens = tensors[0], len(source_slots)
+    width = pool[0].numel()
+    table, alignment = _table(tuple(each.data_ptr() for each in tensors), pool.device)
+    # two sizes are compiled and no more: a branch is moved within a request
+    block_tokens, block_width = (16, 128) if num_tokens <= 16 else (MOST_MOVED, 32)
+    move_kernel[(triton.cdiv(width, block_width), len(tensors))](
+        table,
+        source_slots,
+        target_slots,
+        pool,
+        num_tokens,
+        width=width,
+        block_tokens=block_tokens,
+        block_width=block_width,
+        alignment=alignment,
+        num_warps=4 if num_tokens <= 16 else 8,
+        enable_fp_fusion=False,
     )
 
 

@@ -18,6 +18,9 @@ from kernels.span_placement.rows import Rows, read, rows_at
 CHUNK_BYTES = 16 << 20
 """Of a buffer: a copy of some 0.3 ms over PCIe 5, beside which a launch is short."""
 
+ALIGNED_TOKENS = 2
+"""A chunk's slots begin at a multiple of 16 bytes: Triton compiles a kernel anew for others."""
+
 NUM_BUFFERS = 2
 """One is filled while the other is copied."""
 
@@ -99,7 +102,8 @@ class Staging:
         token_bytes = 2 * sum(each[0].nbytes for each in keys)
         if token_bytes > self._chunk_bytes:
             raise ValueError(f"a token of {token_bytes} bytes does not fit a buffer of {self._chunk_bytes}")
-        return self._chunk_bytes // token_bytes
+        most = self._chunk_bytes // token_bytes
+        return most - most % ALIGNED_TOKENS or most
 
 
 class CudaLane:
