@@ -10,19 +10,19 @@ from pathlib import Path
 import torch
 from opentelemetry.trace import TracerProvider
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.errors import BadRequest
 from agent_runtime.http.service import Service
 from agent_runtime.limiting import TenantLimits, Tenants
-from agent_runtime.model_merge import ModelMerger
-from agent_runtime.model_slot import ModelSlot
+from agent_runtime.model_merge.model_merger import ModelMerger
+from agent_runtime.model_merge.slot import ModelSlot
+from agent_runtime.model_merge.warming import warm
 from agent_runtime.models.load import LoadedModel, load_model
 from agent_runtime.models.progress import Progress, Silent
 from agent_runtime.models.resolve import ModelFiles, resolve
 from agent_runtime.models.settings import DEFAULT_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.store import Store
 from agent_runtime.telemetry.metering import Metering
-from agent_runtime.warming import warm
 from agent_runtime.workspaces.registry import Workspaces
 from engine.cuda.device import device_named
 from engine.engine_config import EngineConfig

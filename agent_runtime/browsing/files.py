@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
-from agent_runtime.outcome import decode
+from agent_runtime.apply.outcome import decode
 from agent_runtime.workspaces.workspace import Workspace
 
 

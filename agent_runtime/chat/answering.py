@@ -6,15 +6,15 @@ import time
 from collections.abc import Sequence
 from functools import cached_property
 
-from agent_runtime.answer_text import follower
 from agent_runtime.chat.drafting import draft_of
 from agent_runtime.chat.prompting import prompt_ids
 from agent_runtime.chat.types import ChatAnswer, ChatRequest, ChatTokenLogprob, Prompt, ReadyPrompt
 from agent_runtime.errors import BadRequest, TooLarge
-from agent_runtime.merger import Watcher
+from agent_runtime.generation.answer_text import follower
+from agent_runtime.generation.running import Run, fault_of, run_together, usage_of
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import TextSide
-from agent_runtime.running import Run, fault_of, run_together, usage_of
 from agent_runtime.telemetry.timings import Timings
 from engine import errors as engine_errors
 from engine.types import GenerationRequest, GenerationResult, Proposer, TokenLogprob

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from agent_runtime.merger import Watcher
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.types import Draft, Usage
 from engine.reuse import EXACT, Reuse
 

@@ -15,7 +15,9 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.merger import Merger
+from agent_runtime.apply.outcome import decode
 from agent_runtime.cli.asking import open_client
 from agent_runtime.cli.faults import faults_as_json
 from agent_runtime.cli.render import print_refusal, print_result
@@ -23,9 +25,8 @@ from agent_runtime.cli.setting_options import takes
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.files.writer import replace_file
-from agent_runtime.merger import Merger, Watcher
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.models.progress import for_console
-from agent_runtime.outcome import decode
 from agent_runtime.settings.choosing import Chosen
 from agent_runtime.settings.declaration import SETTINGS
 from agent_runtime.settings.loading import model_settings, single_options

@@ -15,10 +15,10 @@ from agent_runtime.cli.faults import faults_as_json
 from agent_runtime.doctor import Diagnosis, diagnose, read_prompt
 from agent_runtime.doctor.counting import Encoder
 from agent_runtime.doctor.diagnosis import ASSUMED_SPEED, Speed
+from agent_runtime.doctor.recorded import RecordedSession, read_session
 from agent_runtime.doctor.session import BrokenTurn, broken_turns, by_cause, diagnose_turn
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.model_tokenizer import open_tokenizer
-from agent_runtime.recorded import RecordedSession, read_session
 from agent_runtime.settings.loading import model_settings
 
 

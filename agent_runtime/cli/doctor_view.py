@@ -7,8 +7,8 @@ from rich.text import Text
 
 from agent_runtime.doctor import Diagnosis
 from agent_runtime.doctor.diagnosis import Excerpt
+from agent_runtime.doctor.recorded import RecordedSession
 from agent_runtime.doctor.session import BrokenTurn, by_cause
-from agent_runtime.recorded import RecordedSession
 
 MAX_TURNS = 20
 """Broken turns that are listed; --json has all."""

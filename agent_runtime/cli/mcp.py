@@ -11,19 +11,19 @@ from rich.console import Console
 
 from agent_runtime.access.loopback import check_loopback
 from agent_runtime.access.token_file import LiveTokens, TokenFile
+from agent_runtime.apply.reusing import mode_of
 from agent_runtime.cli.asking import open_client
 from agent_runtime.cli.listening import listen, url_of
 from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.cli.setting_options import takes
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.progress import LineProgress
-from agent_runtime.reusing import mode_of
 from agent_runtime.settings.choosing import Chosen
 from agent_runtime.settings.loading import model_settings, service_options
 
 if TYPE_CHECKING:
+    from agent_runtime.apply.merger import Merger
     from agent_runtime.mcp.places import Place
-    from agent_runtime.merger import Merger
 
 HTTP_PORT = 8312
 

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from agent_runtime.access.loopback import check_loopback
 from agent_runtime.access.token_file import LiveTokens, TokenFile
+from agent_runtime.apply.reusing import mode_of
 from agent_runtime.cli.listening import listen, url_of
 from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.cli.setting_options import takes
 from agent_runtime.errors import HunkError
 from agent_runtime.models.progress import LineProgress, for_console
-from agent_runtime.reusing import mode_of
 from agent_runtime.settings.choosing import Chosen
 from agent_runtime.settings.loading import merge_options, model_settings, service_options, tenant_limits
 from agent_runtime.telemetry.logs import configure

@@ -56,7 +56,10 @@ def apply_call(
 
 def apply_patch_call(request: PatchRequest, read: Reader, *, model: str | None = None) -> Call[ApplyResult]:
     """One edit of the files that it names; their texts travel with it. Raises what reading edit or files raises."""
-    from agent_runtime.patching import edits_of, files_named  # the parsers take as long to import as all else here
+    from agent_runtime.apply.patching import (  # the parsers take as long to import as all else here
+        edits_of,
+        files_named,
+    )
 
     texts = [{"path": path, **_text(data, path)} for path, data in files_named(edits_of(request), read).items()]
     body = {"edit": request.edit, "files": texts, **request.sent_options(), "model": model}
@@ -120,7 +123,7 @@ def _expected(request: WorkspaceRequest) -> dict[str, Any]:
 
 def _text(data: bytes, path: str) -> dict[str, str]:
     """A file as JSON can hold it: the whole text, BOM and line endings included, and its encoding."""
-    from agent_runtime.outcome import decode
+    from agent_runtime.apply.outcome import decode
 
     encoding = decode(data, path).encoding
     return {"original": data.decode(encoding), "encoding": encoding}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agent_runtime.merger import Piece
+from agent_runtime.generation.watcher import Piece
 
 
 @dataclass(frozen=True, slots=True)

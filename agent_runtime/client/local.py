@@ -7,15 +7,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.merger import Merger
 from agent_runtime.client.blocking import Client
 from agent_runtime.client.in_process import InProcessTransport
 from agent_runtime.client.settings import NO_RETRIES, ClientSettings, Timeouts
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.http.app import build_app
 from agent_runtime.http.service import Service
-from agent_runtime.merger import Merger
-from agent_runtime.model_on_demand import ModelOnDemand
+from agent_runtime.model_merge.on_demand import ModelOnDemand
 from agent_runtime.models.progress import Progress, Silent
 from agent_runtime.models.settings import DEFAULT_MODEL, SMALL_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.telemetry.metering import Metering

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.errors import CorruptModel
+from agent_runtime.prompt.chat_template import ChatTemplate
 
 _GAP = re.compile("\ue0f0(\\d+)\ue0f1")
 

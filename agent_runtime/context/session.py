@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.context.assembling import Assembly, TextIds
 from agent_runtime.context.change_rates import ChangeRates
 from agent_runtime.context.files import TextFiles
@@ -18,6 +17,7 @@ from agent_runtime.context.layout import FileCost, next_order
 from agent_runtime.context.notes import Notes
 from agent_runtime.context.segments import file_segments, keyed
 from agent_runtime.context.types import ContextMode, ContextPrompt, HistoryMessage
+from agent_runtime.prompt.chat_template import ChatTemplate
 from engine.reuse import PromptSegment
 from repo_cache.text_change import num_equal
 from repo_cache.tokenizer import BPETokenizer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_runtime.merger import ModelTask
+from agent_runtime.apply.merger import ModelTask
 from editor.languages import language_of
 from editor.scope import Scope, holds
 from editor.types import Unresolved

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent_runtime.answer_text import Follow
 from agent_runtime.deciding.siblings import siblings
-from agent_runtime.merger import Watcher
+from agent_runtime.generation.answer_text import Follow
+from agent_runtime.generation.running import Run, run_together
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.prompt import ApplyPrompt
-from agent_runtime.running import Run, run_together
 from engine.engine import Engine
 from engine.types import GenerationRequest
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from agent_runtime.doctor.recorded import MAX_BYTES, Message, ToolCall, Turn, turn_of_request
 from agent_runtime.errors import BadFile
 from agent_runtime.files.limits import check_size
-from agent_runtime.recorded import MAX_BYTES, Message, ToolCall, Turn, turn_of_request
 
 PartKind = Literal["text", "system", "tools", "message"]
 

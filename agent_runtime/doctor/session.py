@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from agent_runtime.doctor.counting import Encoder
 from agent_runtime.doctor.diagnosis import ASSUMED_SPEED, Diagnosis, Speed, diagnose
 from agent_runtime.doctor.prompt_text import prompt_of_turn
+from agent_runtime.doctor.recorded import RecordedSession
 from agent_runtime.errors import BadRequest
-from agent_runtime.recorded import RecordedSession
 
 
 @dataclass(frozen=True, slots=True)

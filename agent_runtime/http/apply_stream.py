@@ -10,12 +10,12 @@ from fastapi import Request, Response
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic_core import to_json
 
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.answer import Answer, answer_of_fault
 from agent_runtime.http.events import Events
 from agent_runtime.http.leaving import Departure
 from agent_runtime.http.problems import fault_of_bug
 from agent_runtime.http.streaming import Streamed
-from agent_runtime.merger import Watcher
 
 HEARTBEAT_SECONDS = 15.0
 """How long nothing is sent before a comment is: proxies close connections on which nothing moves."""

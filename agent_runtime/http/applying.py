@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from agent_runtime.access.principal import Principal
 from agent_runtime.errors import HunkError, Unsupported
+from agent_runtime.generation.relay import FirstToken
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.answer import Answer, answer_of, answer_of_fault
 from agent_runtime.http.schema import ApplyBody
 from agent_runtime.http.service import Service
 from agent_runtime.http.work import work_of
-from agent_runtime.merger import Watcher
-from agent_runtime.relay import FirstToken
 from agent_runtime.telemetry.observer import Finished
 from agent_runtime.types import ApplyResult
 from agent_runtime.workspaces.writing import written

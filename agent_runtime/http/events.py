@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from agent_runtime.merger import Piece, Watcher
-from agent_runtime.relay import Relay
+from agent_runtime.generation.relay import Relay
+from agent_runtime.generation.watcher import Piece, Watcher
 
 MAX_PIECES = 256
 """Of one event; behind that, neighbours of the same origin become one piece."""

@@ -6,7 +6,7 @@ import json
 from functools import cache
 from typing import Any, NoReturn
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.http.schema import EXAMPLES as SENT
 from agent_runtime.shapes import result_to_json

@@ -7,7 +7,7 @@ from threading import Lock
 
 from starlette.requests import Request
 
-from agent_runtime.merger import Watcher
+from agent_runtime.generation.watcher import Watcher
 
 
 class Departure(Watcher):

@@ -9,10 +9,10 @@ from typing import TypeVar
 from anyio.to_thread import run_sync
 from fastapi import Request
 
+from agent_runtime.generation.relay import Relay
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.leaving import Departure
 from agent_runtime.http.service import Service
-from agent_runtime.merger import Watcher
-from agent_runtime.relay import Relay
 from agent_runtime.telemetry.current_request import current_round
 
 Result = TypeVar("Result")

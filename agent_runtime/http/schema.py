@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from agent_runtime.apply.patching import MAX_FILES
 from agent_runtime.errors import BadRequest, Unsupported
-from agent_runtime.patching import MAX_FILES
 from agent_runtime.types import DECIDE, SENT_OPTIONS, Decide, Draft, Mode, ReuseName, ScopeName
 from editor.types import FormatName, Policy
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from anyio import CapacityLimiter
 from opentelemetry.trace import TracerProvider
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.http.draining import Drain
 from agent_runtime.http.idempotency import KeptAnswers
 from agent_runtime.limiting import Places, Tenants, Turns
-from agent_runtime.model_slot import ModelSlot
+from agent_runtime.model_merge.slot import ModelSlot
 from agent_runtime.sessions import Sessions
 from agent_runtime.telemetry.metering import Metering
 from agent_runtime.telemetry.observer import Observer

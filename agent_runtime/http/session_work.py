@@ -10,13 +10,13 @@ from pydantic_core import to_json
 from agent_runtime.access.principal import Principal
 from agent_runtime.errors import HunkError, WorkspaceMissing
 from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size
+from agent_runtime.generation.relay import FirstToken
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.answer import Answer, answer_of, answer_of_fault
 from agent_runtime.http.schema import text_of
 from agent_runtime.http.service import Service
 from agent_runtime.http.session_bodies import AskBody, SessionApplyBody, SessionBody
-from agent_runtime.merger import Watcher
 from agent_runtime.models.catalogue import session_reuse
-from agent_runtime.relay import FirstToken
 from agent_runtime.sessions import PREAMBLE, Session
 from agent_runtime.telemetry.observer import Finished
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.errors import BadRequest, OutsideRoot, Stale
 from agent_runtime.files.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.schema import ApplyBody, FileBody, text_of
-from agent_runtime.merger import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
 from agent_runtime.workspaces.workspace import Workspace
 from editor.codec import to_bytes

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.merger import Merger
+from agent_runtime.apply.outcome import decode
 from agent_runtime.client import Client
 from agent_runtime.errors import Stale
 from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.mcp.places import Edit, FileText, PlaceStatus
-from agent_runtime.merger import Merger, Watcher
-from agent_runtime.outcome import decode
 from agent_runtime.types import ApplyRequest, ApplyResult, Options
 from agent_runtime.workspaces.workspace import Workspace
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from agent_runtime.client import Client, WorkspaceRequest
 from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.mcp.places import Edit, FileText, PlaceStatus
-from agent_runtime.merger import Watcher
 from agent_runtime.types import ApplyResult, Options
 from agent_runtime.workspaces.registry import DEFAULT
 

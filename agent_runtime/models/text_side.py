@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.errors import CorruptModel
 from agent_runtime.prompt import DEFAULT, PromptForm
+from agent_runtime.prompt.chat_template import ChatTemplate
 from engine.weights.gguf import GGUFModel
 from repo_cache.tokenizer import BPETokenizer, GGUFVocabulary
 

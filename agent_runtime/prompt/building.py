@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.errors import CorruptModel
+from agent_runtime.prompt.chat_template import ChatTemplate
 from agent_runtime.prompt.forms import DEFAULT, TAG, PromptForm
 from agent_runtime.prompt.indenting import in_unit_of
 from agent_runtime.prompt.texts import Texts

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import PurePosixPath
 
+from agent_runtime.apply.outcome import decode
 from agent_runtime.errors import BadFile, BadRequest, OutsideRoot, TooLarge
 from agent_runtime.files.limits import MAX_FILE_BYTES, check_size
-from agent_runtime.outcome import decode
 from agent_runtime.sessions.types import FileState, ReadFile, SeenFile
 from agent_runtime.workspaces.watched import KnownFiles
 from agent_runtime.workspaces.workspace import Workspace

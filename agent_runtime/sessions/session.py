@@ -10,12 +10,12 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.chat.types import ChatModel, ChatRequest, ReadyPrompt
 from agent_runtime.context import ContextPrompt, HistoryMessage, SessionContext
 from agent_runtime.errors import BadRequest, SessionBusy, SessionMissing, Stale, TooLarge
 from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size
-from agent_runtime.merger import Watcher
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.sessions.files import SessionFiles
 from agent_runtime.sessions.types import Answer, ReadFile, SessionState
 from agent_runtime.telemetry.timings import Timings

@@ -9,10 +9,10 @@ from hashlib import sha256
 from math import ceil
 from typing import Any
 
+from agent_runtime.apply.file_diff import file_diff
 from agent_runtime.client.apply_calls import BatchItem
 from agent_runtime.client.events import Phase, Tokens
 from agent_runtime.errors import HunkError
-from agent_runtime.file_diff import file_diff
 from agent_runtime.shapes import problem_of, result_to_json
 from agent_runtime.types import ApplyResult, FileResult, Usage
 

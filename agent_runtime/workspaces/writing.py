@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent_runtime.errors import Cancelled
-from agent_runtime.merger import Watcher
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.types import ApplyResult
 from agent_runtime.workspaces.workspace import Workspace
 

@@ -31,7 +31,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.errors import UnknownModel
 from agent_runtime.process import settle
 from agent_runtime.types import Decide, Mode, Options, ScopeName
@@ -45,7 +45,7 @@ from benchmarks.machine import describe
 from benchmarks.snippets import STYLES, make_snippet, pairs
 
 if TYPE_CHECKING:
-    from agent_runtime.model_merge import ModelMerger
+    from agent_runtime.model_merge.model_merger import ModelMerger
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.errors import EditRefused, HunkError, UnknownModel
 from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, Options, PatchRequest
 from benchmarks.apply.executing import Execution, execute, has_tests

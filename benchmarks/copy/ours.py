@@ -12,13 +12,13 @@ import time
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.errors import HunkError, TooLarge
-from agent_runtime.model_merge import ModelMerger
+from agent_runtime.model_merge.model_merger import ModelMerger
+from agent_runtime.model_merge.warming import warm
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.settings import LoadOptions, ModelSettings
 from agent_runtime.types import ApplyRequest, ScopeName
-from agent_runtime.warming import warm
 from agent_runtime.wiring import open_model
 from benchmarks.copy.cases import CopyCase
 from benchmarks.copy.passes import traced

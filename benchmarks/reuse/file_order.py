@@ -16,7 +16,7 @@ from pathlib import Path
 from agent_runtime.context.change_rates import ChangeRates
 from agent_runtime.context.layout import HORIZON_TURNS, FileCost, next_order
 from agent_runtime.doctor.counting import BYTES_PER_TOKEN
-from agent_runtime.recorded import RecordedSession, read_session
+from agent_runtime.doctor.recorded import RecordedSession, read_session
 
 HORIZONS = (0, 1, HORIZON_TURNS, 10, 30, 100)
 UNREAD_TOKENS = 300

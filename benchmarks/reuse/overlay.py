@@ -20,11 +20,11 @@ from math import inf
 from pathlib import Path
 from random import Random
 
-from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.context import ContextMode, HistoryMessage, SessionContext
 from agent_runtime.context.overlay import line_edits, lines_of
 from agent_runtime.models.settings import LoadOptions, ModelSettings
 from agent_runtime.process import settle
+from agent_runtime.prompt.chat_template import ChatTemplate
 from benchmarks.machine import describe
 from benchmarks.reuse.quality.probe import SENSITIVE, Probe
 from benchmarks.reuse.quality.probes import MAKERS, make_probes

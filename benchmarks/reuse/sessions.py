@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_runtime.doctor.recorded import SUFFIXES, RecordedSession, ToolCall, read_session
+from agent_runtime.doctor.recorded import Message as Recorded
+from agent_runtime.doctor.recorded import Turn as RecordedTurn
 from agent_runtime.errors import BadFile
-from agent_runtime.recorded import SUFFIXES, RecordedSession, ToolCall, read_session
-from agent_runtime.recorded import Message as Recorded
-from agent_runtime.recorded import Turn as RecordedTurn
 
 PREAMBLE = """You are a coding agent that works in a terminal. You help with a software project by reading files, \
 running commands, editing code and writing files.

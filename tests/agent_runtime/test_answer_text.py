@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.answer_text import follower, prompt_runs
-from agent_runtime.merger import Piece, Watcher
+from agent_runtime.generation.answer_text import follower, prompt_runs
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.types import AnswerTrace
 from engine.stopping import StopFinder
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage

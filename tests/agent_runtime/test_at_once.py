@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent_runtime.apply import Applier
-from agent_runtime.at_once import AT_ONCE, at_once
+from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.at_once import AT_ONCE, at_once
+from agent_runtime.apply.merger import ModelMerge, ModelTask
 from agent_runtime.errors import Cancelled, EditRefused, ModelFailed
-from agent_runtime.merger import ModelMerge, ModelTask, Piece, Watcher
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.types import AnswerTrace, ApplyRequest, ApplyResult, PatchRequest, Usage
 from tests.agent_runtime.scripted import ScriptedMerger
 

@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.errors import CorruptModel
+from agent_runtime.prompt.chat_template import ChatTemplate
 from tests.models import real_model
 
 CONVERSATIONS = {

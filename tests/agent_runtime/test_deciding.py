@@ -11,17 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.merger import ModelChoice, ModelTask
 from agent_runtime.deciding import score_answers, sound, weighing
 from agent_runtime.deciding.siblings import NUM_BEHIND, siblings
 from agent_runtime.errors import Cancelled, ModelUnavailable, TooLarge
-from agent_runtime.merger import ModelChoice, ModelTask, Watcher
-from agent_runtime.model_merge import ModelMerger
+from agent_runtime.generation.running import Run
+from agent_runtime.generation.watcher import Watcher
+from agent_runtime.model_merge.model_merger import ModelMerger
+from agent_runtime.model_merge.scoping import scope_of
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import from_gguf
 from agent_runtime.prompt import ApplyPrompt
-from agent_runtime.running import Run
-from agent_runtime.scoping import scope_of
 from agent_runtime.shapes import result_from_json, result_to_json
 from agent_runtime.types import ApplyRequest, ApplyResult
 from editor.formats import parse

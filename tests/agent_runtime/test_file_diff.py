@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.file_diff import file_diff
+from agent_runtime.apply.file_diff import file_diff
 from editor.formats import parse_files
 from editor.patches.patchset import merge_files
 

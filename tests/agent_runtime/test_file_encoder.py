@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_runtime.file_encoder import FileEncoder
+from agent_runtime.model_merge.file_encoder import FileEncoder
 from repo_cache.contents import Content, Contents
 from repo_cache.cutting import cut
 from repo_cache.errors import TokenizerError

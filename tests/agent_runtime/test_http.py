@@ -15,11 +15,12 @@ from typing import Any, NoReturn, get_args
 import httpx
 import pytest
 
+from agent_runtime.apply.merger import ModelTask
 from agent_runtime.client import Client
 from agent_runtime.errors import CorruptModel, EditRefused, HunkError, NoConnection, Stale
 from agent_runtime.files.limits import MAX_FILE_BYTES
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.app import MAX_BODY_BYTES
-from agent_runtime.merger import ModelTask, Watcher
 from agent_runtime.types import ApplyRequest, ReuseName
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving

@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from agent_runtime.apply.merger import ModelMerge, ModelTask
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http import batch as apply_batch
 from agent_runtime.http.batch import AT_ONCE, MAX_REQUESTS
-from agent_runtime.merger import ModelMerge, ModelTask, Watcher
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving
 

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.http.events import MAX_PIECES, Events
-from agent_runtime.merger import Piece, Watcher
 
 STEPS = st.lists(
     st.one_of(

@@ -14,10 +14,11 @@ import httpx
 import pytest
 
 from agent_runtime.access.principal import ALL_SCOPES, LOCAL, Principal
+from agent_runtime.apply.merger import ModelMerge, ModelTask
 from agent_runtime.errors import BadRequest, Busy, HunkError, KeyReused, ModelFailed
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.answer import Answer
 from agent_runtime.http.idempotency import BYTES_BESIDE, KeptAnswers
-from agent_runtime.merger import ModelMerge, ModelTask, Watcher
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, serving
 

@@ -14,10 +14,11 @@ import httpx
 import pytest
 from httpx_sse import ServerSentEvent, connect_sse
 
+from agent_runtime.apply.merger import ModelMerge, ModelTask
 from agent_runtime.errors import Busy, Cancelled, ModelFailed, Stale
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.http import apply_stream
 from agent_runtime.http.connection import PatientConnection
-from agent_runtime.merger import ModelMerge, ModelTask, Piece, Watcher
 from agent_runtime.types import Usage
 from agent_runtime.workspaces.workspace import Workspace
 from tests.agent_runtime.scripted import ScriptedMerger

@@ -8,11 +8,11 @@ from typing import NoReturn
 
 import pytest
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.errors import ModelUnavailable, Stale
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.schema import ApplyBody, FileBody
 from agent_runtime.http.work import work_of
-from agent_runtime.merger import Watcher
 from agent_runtime.workspaces.workspace import Workspace
 from agent_runtime.workspaces.writing import written
 

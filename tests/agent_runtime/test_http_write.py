@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from agent_runtime.apply.merger import ModelMerge, ModelTask
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.service import Service
-from agent_runtime.merger import ModelMerge, ModelTask, Watcher
 from agent_runtime.telemetry.observer import Finished, Observer
 from agent_runtime.types import Usage
 from agent_runtime.workspaces.registry import Workspaces

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.naming import as_blocks
 from agent_runtime.errors import EditRefused
-from agent_runtime.naming import as_blocks
 from agent_runtime.types import ApplyRequest
 from editor.formats import parse_files
 from tests.agent_runtime.scripted import ScriptedMerger

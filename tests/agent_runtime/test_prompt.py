@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.errors import CorruptModel
 from agent_runtime.models.catalogue import CATALOGUE
 from agent_runtime.prompt import DEFAULT, FORMS, ApplyPrompt, PromptForm, build_prompt, form_called, shared_ids
+from agent_runtime.prompt.chat_template import ChatTemplate
 from agent_runtime.prompt.examples import Example
 from editor.formats import parse
 from editor.merge import merge

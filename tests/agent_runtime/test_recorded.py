@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from agent_runtime.doctor.recorded import Message, ToolCall, read_session, session_files
 from agent_runtime.errors import BadFile
-from agent_runtime.recorded import Message, ToolCall, read_session, session_files
 
 CALL = {"type": "toolCall", "id": "1", "name": "read", "arguments": {"path": "a.py"}}
 PI = [

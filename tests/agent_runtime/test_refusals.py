@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_runtime.refusals import MAX_DIFF_LINES, MAX_READINGS, reason_of
+from agent_runtime.apply.refusals import MAX_DIFF_LINES, MAX_READINGS, reason_of
 from editor.types import Candidate, Unresolved
 
 ORIGINAL = "".join(f"line {number}\n" for number in range(100))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.apply import Applier
-from agent_runtime.model_merge import ModelMerger
+from agent_runtime.apply.applier import Applier
+from agent_runtime.model_merge.model_merger import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import TextSide, from_gguf
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.apply import Applier
-from agent_runtime.drafting import draft_of
+from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.merger import ModelTask
 from agent_runtime.errors import Busy, TooLarge
-from agent_runtime.merger import ModelTask, Watcher
-from agent_runtime.model_merge import MAX_LINES_AGAIN, ModelMerger
+from agent_runtime.generation.watcher import Watcher
+from agent_runtime.model_merge.drafting import draft_of
+from agent_runtime.model_merge.model_merger import MAX_LINES_AGAIN, ModelMerger
+from agent_runtime.model_merge.scoping import questions, scope_of
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import TextSide, from_gguf
 from agent_runtime.prompt import build_prompt
-from agent_runtime.scoping import questions, scope_of
 from agent_runtime.types import ApplyRequest, ApplyResult, GivenScope
 from editor.formats import parse
 from editor.languages import language_of

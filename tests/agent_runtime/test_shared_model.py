@@ -14,9 +14,10 @@ import pytest
 from httpx_sse import connect_sse
 from torch import Tensor
 
+from agent_runtime.apply.merger import ModelTask
 from agent_runtime.errors import HunkError, ModelUnavailable
-from agent_runtime.merger import ModelTask, Watcher
-from agent_runtime.model_merge import ModelMerger
+from agent_runtime.generation.watcher import Watcher
+from agent_runtime.model_merge.model_merger import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import from_gguf
 from agent_runtime.types import ApplyRequest

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_runtime.apply import Applier
-from agent_runtime.merger import Piece, Watcher
-from agent_runtime.model_merge import ModelMerger
+from agent_runtime.apply.applier import Applier
+from agent_runtime.generation.watcher import Piece, Watcher
+from agent_runtime.model_merge.model_merger import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import from_gguf
 from agent_runtime.shapes import result_from_json, result_to_json

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from agent_runtime import wiring
+from agent_runtime.model_merge.warming import warm
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.progress import Silent
 from agent_runtime.models.resolve import ModelFiles
 from agent_runtime.models.settings import LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.text_side import TextSide, from_gguf
 from agent_runtime.prompt import build_prompt
-from agent_runtime.warming import warm
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.kv_pool import page_bytes

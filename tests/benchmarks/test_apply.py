@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.merger import Merger, ModelMerge, ModelTask
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.merger import Merger, ModelMerge, ModelTask, Watcher
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.types import Options
 from benchmarks.apply.executing import run
 from benchmarks.apply.growth import grow

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.prompt import ApplyPrompt, build_prompt
+from agent_runtime.prompt.chat_template import ChatTemplate
 from engine.engine import Engine
 from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult

@@ -17,12 +17,12 @@ import uvicorn
 from agent_runtime.access.principal import AccessScope
 from agent_runtime.access.token_file import LiveTokens, TokenFile
 from agent_runtime.access.tokens import new_token
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.merger import Merger
 from agent_runtime.http.app import build_app
 from agent_runtime.http.connection import connection_settings
 from agent_runtime.http.service import Service
-from agent_runtime.merger import Merger
-from agent_runtime.model_slot import ModelSlot
+from agent_runtime.model_merge.slot import ModelSlot
 from agent_runtime.workspaces.registry import Workspaces
 from tests.agent_runtime.scripted import ScriptedMerger
 

@@ -17,12 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
+from agent_runtime.apply.merger import ModelMerge, ModelTask
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.http.app import MAX_BODY_BYTES
 from agent_runtime.http.body_limit import MAX_DEPTH, BodyLimit
 from agent_runtime.http.connection import MAX_HEAD_BYTES, NUM_LOOKS
 from agent_runtime.http.guard import MAX_HEADERS
 from agent_runtime.http.nesting import nests_deeper
-from agent_runtime.merger import ModelMerge, ModelTask, Piece, Watcher
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.security.guarded import Guarded, guarded
 

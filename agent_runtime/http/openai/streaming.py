@@ -13,14 +13,14 @@ from fastapi import Request, Response
 from pydantic_core import to_json
 
 from agent_runtime.errors import HunkError
+from agent_runtime.generation.relay import Relay
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.http.leaving import Departure
 from agent_runtime.http.openai.completions import Completion, Reply
 from agent_runtime.http.openai.errors import error_of
 from agent_runtime.http.problems import fault_of_bug
 from agent_runtime.http.service import Service
 from agent_runtime.http.streaming import Streamed
-from agent_runtime.merger import Piece, Watcher
-from agent_runtime.relay import Relay
 from agent_runtime.shapes import problem_of
 
 QUIET_SECONDS = 10.0

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from agent_runtime.access.principal import Principal
 from agent_runtime.errors import Unsupported
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.access import needs
 from agent_runtime.http.answer import Answer
 from agent_runtime.http.apply_docs import NdJson, apply_responses, batch_responses
@@ -20,7 +21,6 @@ from agent_runtime.http.running import run, run_watched
 from agent_runtime.http.schema import ApplyBody
 from agent_runtime.http.service import Service
 from agent_runtime.http.streaming import Streamed
-from agent_runtime.merger import Watcher
 
 MayApply = Annotated[Principal, Depends(needs("apply"))]
 

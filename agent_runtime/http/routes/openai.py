@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from agent_runtime.access.principal import Principal
 from agent_runtime.errors import HunkError
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.access import needs
 from agent_runtime.http.openai import asking
 from agent_runtime.http.openai.bodies import OWN_MODEL, ChatBody, CodeApplyBody
@@ -22,7 +23,6 @@ from agent_runtime.http.openai.documents import COMPLETION, FAULTS, CodeApplyAns
 from agent_runtime.http.openai.streaming import stream
 from agent_runtime.http.running import run
 from agent_runtime.http.service import Service
-from agent_runtime.merger import Watcher
 from agent_runtime.telemetry.observer import Finished
 from agent_runtime.types import ApplyRequest, ApplyResult
 

@@ -25,6 +25,7 @@ from agent_runtime.errors import (
     TooManyRequests,
     WorkspaceMissing,
 )
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.access import needs
 from agent_runtime.http.answer import Answer
 from agent_runtime.http.apply_docs import ApplyAnswer
@@ -35,7 +36,6 @@ from agent_runtime.http.running import run, run_watched
 from agent_runtime.http.service import Service
 from agent_runtime.http.session_bodies import AskBody, ReadBody, SessionApplyBody, SessionBody
 from agent_runtime.http.session_work import apply, ask, begin
-from agent_runtime.merger import Watcher
 from agent_runtime.sessions import Answer as SessionAnswer
 from agent_runtime.sessions import ReadFile, SessionState
 

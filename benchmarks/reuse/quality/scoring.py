@@ -39,7 +39,7 @@ Setting = Callable[[LaidOutProbe], Reuse]
 
 
 def with_mode(reuse: Reuse, probe: LaidOutProbe) -> Reuse:
-    """As an apply asks for it (agent_runtime/reusing.py): what is not the file is run."""
+    """As an apply asks for it (agent_runtime/apply/reusing.py): what is not the file is run."""
     whole = ((0, len(probe.head)), *reuse.recompute, (probe.tail_start, len(probe.prompt)))
     return Reuse(reuse.mode, probe.segment_ends, reuse.budget, whole)
 

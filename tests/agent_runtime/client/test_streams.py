@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_runtime import ApplyRequest, Client, Phase, Tokens
 from agent_runtime.client.streams import LineReader
-from agent_runtime.merger import Piece
+from agent_runtime.generation.watcher import Piece
 from agent_runtime.shapes import result_to_json
 from agent_runtime.testing import merged_result
 

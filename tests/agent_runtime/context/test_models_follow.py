@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.context import HistoryMessage, SessionContext
 from agent_runtime.models.text_side import TURN_ENDS
+from agent_runtime.prompt.chat_template import ChatTemplate
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.model import Decoder

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from agent_runtime.chat import ChatAnswer, ChatRequest
 from agent_runtime.errors import Cancelled, HunkError
-from agent_runtime.merger import Piece, Watcher
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.types import SourceUsage, Usage
 from tests.agent_runtime.scripted import ScriptedMerger
 

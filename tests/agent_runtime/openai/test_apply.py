@@ -12,8 +12,9 @@ import openai
 import pytest
 from openai import OpenAI
 
+from agent_runtime.apply.merger import ModelMerge, ModelTask
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.http.service import Service
-from agent_runtime.merger import ModelMerge, ModelTask, Piece, Watcher
 from agent_runtime.telemetry.observer import Finished, Observer
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.scripted import ScriptedMerger

@@ -12,10 +12,10 @@ import pytest
 from agent_runtime.chat import ChatAnswer, ChatMessage, ChatRequest, ReadyPrompt
 from agent_runtime.chat.answering import LoadedChat
 from agent_runtime.chat.prompting import prompt_ids
-from agent_runtime.chat_template import ChatTemplate
 from agent_runtime.errors import BadRequest, Cancelled, DeadlinePassed, TooLarge
-from agent_runtime.merger import Piece, Watcher
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.models.load import LoadedModel
+from agent_runtime.prompt.chat_template import ChatTemplate
 from tests.agent_runtime.openai.conftest import CONTEXT
 
 CODE = "def area(radius):\n    return 3 * radius * radius\n"

@@ -24,7 +24,7 @@ from agent_runtime.errors import (
 )
 from agent_runtime.http.app import MAX_BODY_BYTES
 from agent_runtime.http.openai import streaming
-from agent_runtime.model_merge import ModelMerger
+from agent_runtime.model_merge.model_merger import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from tests.agent_runtime.openai.scripted_chat import USAGE, ChattingMerger, ScriptedChat
 from tests.agent_runtime.serving import serving

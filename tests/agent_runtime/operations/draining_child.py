@@ -13,11 +13,11 @@ from pathlib import Path
 
 import uvicorn
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.http.app import build_app
 from agent_runtime.http.server import DrainingServer, leave
 from agent_runtime.http.service import Service
-from agent_runtime.model_slot import ModelSlot
+from agent_runtime.model_merge.slot import ModelSlot
 from agent_runtime.telemetry.logs import configure
 from agent_runtime.workspaces.registry import Workspaces
 from tests.agent_runtime.scripted import ScriptedMerger

@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_runtime.apply.merger import ModelMerge, ModelTask
 from agent_runtime.errors import TooManyRequests
+from agent_runtime.generation.running import Run, run_together
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.service import Service
 from agent_runtime.limiting import TenantLimits, Tenants, Turns
 from agent_runtime.limiting.bucket import TokenBucket
-from agent_runtime.merger import ModelMerge, ModelTask, Watcher
-from agent_runtime.running import Run, run_together
 from agent_runtime.telemetry.current_request import CURRENT, RequestRecord, current_round
 from agent_runtime.telemetry.observer import Finished
 from agent_runtime.types import Usage

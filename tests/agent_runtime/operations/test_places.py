@@ -10,8 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from agent_runtime.apply.merger import ModelMerge, ModelTask
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.limiting import Places
-from agent_runtime.merger import ModelMerge, ModelTask, Watcher
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
 

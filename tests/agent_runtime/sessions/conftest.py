@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.chat.types import ChatAnswer, ChatModel, ChatRequest, ReadyPrompt
-from agent_runtime.merger import Watcher
-from agent_runtime.model_merge import ModelMerger
+from agent_runtime.generation.watcher import Watcher
+from agent_runtime.model_merge.model_merger import ModelMerger
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import TextSide, from_gguf
 from agent_runtime.prompt import PromptForm

@@ -8,10 +8,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.merger import Merger
 from agent_runtime.chat.types import ChatAnswer, ChatRequest, ReadyPrompt
 from agent_runtime.errors import EditRefused, FileMissing, ModelUnavailable
-from agent_runtime.merger import Merger, Watcher
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.models.text_side import TextSide
 from agent_runtime.sessions import PREAMBLE, Session
 from agent_runtime.types import ReuseName, Usage

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from agent_runtime.access.principal import ALL_SCOPES, Principal
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.errors import ModelUnavailable, SessionMissing, TooManyRequests
 from agent_runtime.sessions import Session, Sessions
 

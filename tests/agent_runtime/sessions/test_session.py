@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.apply import Applier
+from agent_runtime.apply.applier import Applier
 from agent_runtime.context import HistoryMessage
 from agent_runtime.errors import (
     BadFile,
@@ -25,7 +25,7 @@ from agent_runtime.errors import (
     Stale,
     TooLarge,
 )
-from agent_runtime.merger import Watcher
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.sessions import PREAMBLE, SeenFile, Session
 from agent_runtime.sessions import files as session_files
 from agent_runtime.types import total_usage

@@ -8,8 +8,8 @@ from contextvars import copy_context
 from threading import Lock
 from typing import TypeVar
 
-from agent_runtime.merger import Piece, Watcher
-from agent_runtime.relay import Relay
+from agent_runtime.generation.relay import Relay
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.types import AnswerTrace
 
 Result = TypeVar("Result")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from agent_runtime.apply.merger import Merger
 from agent_runtime.errors import HunkError
-from agent_runtime.merger import Merger
-from agent_runtime.model_slot import ModelSlot, as_fault
+from agent_runtime.model_merge.slot import ModelSlot, as_fault
 
 
 class ModelOnDemand(ModelSlot):

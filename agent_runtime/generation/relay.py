@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from agent_runtime.merger import Piece, Watcher
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.types import AnswerTrace
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from agent_runtime.model_merge.scoping import Question
 from agent_runtime.models.text_side import TextSide
 from agent_runtime.prompt import ApplyPrompt, TextEncoder
-from agent_runtime.scoping import Question
 from engine.speculation import MergeDraft
 from engine.types import Proposer
 

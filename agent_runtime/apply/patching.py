@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent_runtime.errors import BadRequest, TooLarge
-from agent_runtime.merger import ModelTask
-from agent_runtime.naming import as_blocks
-from agent_runtime.outcome import (
+from agent_runtime.apply.merger import ModelTask
+from agent_runtime.apply.naming import as_blocks
+from agent_runtime.apply.outcome import (
     NO_FILE,
     Outcome,
     Version,
@@ -23,7 +22,8 @@ from agent_runtime.outcome import (
     original_version,
     status_of,
 )
-from agent_runtime.refusals import may_be_mended, reason_of, refusal, unreadable
+from agent_runtime.apply.refusals import may_be_mended, reason_of, refusal, unreadable
+from agent_runtime.errors import BadRequest, TooLarge
 from agent_runtime.telemetry.timings import Timings
 from agent_runtime.types import (
     Action,

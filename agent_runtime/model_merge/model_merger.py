@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from agent_runtime.answer_text import Follow, follower
+from agent_runtime.apply.merger import ModelChoice, ModelMerge, ModelTask
+from agent_runtime.apply.reusing import mode_of, reuse_of
 from agent_runtime.chat.answering import LoadedChat
 from agent_runtime.deciding import best_of, score_answers, sound, weigh
-from agent_runtime.drafting import draft_of
 from agent_runtime.errors import BadFile, BadRequest, TooLarge
-from agent_runtime.file_encoder import FileEncoder
-from agent_runtime.merger import ModelChoice, ModelMerge, ModelTask, Watcher
+from agent_runtime.generation.answer_text import Follow, follower
+from agent_runtime.generation.running import Run, fault_of, run_together, usage_of
+from agent_runtime.generation.watcher import Watcher
+from agent_runtime.model_merge.drafting import draft_of
+from agent_runtime.model_merge.file_encoder import FileEncoder
+from agent_runtime.model_merge.scoping import Question, given, questions, scope_of, whole_file
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.prompt import ApplyPrompt, build_prompt
-from agent_runtime.reusing import mode_of, reuse_of
-from agent_runtime.running import Run, fault_of, run_together, usage_of
-from agent_runtime.scoping import Question, given, questions, scope_of, whole_file
 from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, total_usage
 from agent_runtime.workspaces.watched import KnownFiles
 from editor.scope import Scope, cut, region_kept, splice

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent_runtime.merger import ModelTask
-from agent_runtime.naming import as_blocks
+from agent_runtime.apply.merger import ModelTask
+from agent_runtime.apply.naming import as_blocks
 from agent_runtime.types import GivenScope
 from editor import scope as editor_scope
 from editor.languages import language_of

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from agent_runtime.answer_text import AnswerText
 from agent_runtime.errors import (
     BadRequest,
     Busy,
@@ -18,7 +17,8 @@ from agent_runtime.errors import (
     ModelUnavailable,
     TooLarge,
 )
-from agent_runtime.merger import Watcher
+from agent_runtime.generation.answer_text import AnswerText
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.telemetry.current_request import current_round
 from agent_runtime.types import SourceUsage, Usage
 from engine import errors as engine_errors

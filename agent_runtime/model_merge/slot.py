@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from agent_runtime.apply.merger import Merger
 from agent_runtime.chat.types import ChatModel
 from agent_runtime.errors import HunkError, ModelUnavailable
-from agent_runtime.merger import Merger
 
 if TYPE_CHECKING:  # the engine brings torch along, which takes a second to import
     from engine.engine import EngineStats

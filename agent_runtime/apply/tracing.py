@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from agent_runtime.merger import Watcher
-from agent_runtime.relay import Relay
+from agent_runtime.generation.relay import Relay
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.types import AnswerTrace, ApplyResult
 
 

@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from agent_runtime.at_once import at_once
+from agent_runtime.apply.at_once import at_once
+from agent_runtime.apply.merger import Merger, ModelChoice, ModelMerge, ModelTask
+from agent_runtime.apply.naming import as_blocks, edit_for
+from agent_runtime.apply.outcome import Outcome, decode, file_result, merged_version, original_version, status_of
+from agent_runtime.apply.patching import apply_patch
+from agent_runtime.apply.refusals import may_be_mended, reason_of, refusal, unreadable, with_path
+from agent_runtime.apply.reusing import mode_of
+from agent_runtime.apply.tracing import traced
 from agent_runtime.errors import EditRefused, ModelUnavailable
-from agent_runtime.merger import Merger, ModelChoice, ModelMerge, ModelTask, Watcher
-from agent_runtime.naming import as_blocks, edit_for
-from agent_runtime.outcome import Outcome, decode, file_result, merged_version, original_version, status_of
-from agent_runtime.patching import apply_patch
-from agent_runtime.refusals import may_be_mended, reason_of, refusal, unreadable, with_path
-from agent_runtime.reusing import mode_of
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.telemetry.timings import Timings
-from agent_runtime.tracing import traced
 from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, PatchRequest, Reader, Reason, Usage, total_usage
 from editor import codec
 from editor.errors import EditSyntaxError

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from agent_runtime.apply.file_diff import file_diff
 from agent_runtime.errors import BadFile
-from agent_runtime.file_diff import file_diff
 from agent_runtime.types import Action, Certainty, FileResult, GivenScope, Method, ScoredReading, Status, Usage
 from editor import codec
 from editor.errors import CodecError

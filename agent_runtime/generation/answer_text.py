@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from agent_runtime.merger import Piece, Watcher
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.types import AnswerTrace, ForwardTrace, Origin, OutputRun, PromptKind, PromptRun
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage
 

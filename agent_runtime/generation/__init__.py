@@ -1,0 +1,1 @@
+"""Has the engine answer prompts, and tells whoever watches what it writes."""
