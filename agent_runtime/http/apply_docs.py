@@ -22,6 +22,7 @@ from agent_runtime.errors import (
     OutsideRoot,
     Stale,
     TooLarge,
+    TooManyRequests,
     Unsupported,
     WorkspaceMissing,
 )
@@ -83,7 +84,7 @@ def batch_responses() -> Responses:
             "`status` that a request of its own would have had, and `result` or `problem`.",
             "content": {NdJson.media_type: {"schema": {"type": "string"}, "example": json.dumps(line) + "\n"}},
         },
-        **problems(BadRequest, TooLarge, Unsupported),
+        **problems(BadRequest, TooLarge, TooManyRequests, Unsupported),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
 from agent_runtime.access.principal import Principal
-from agent_runtime.errors import HunkError, Unsupported
+from agent_runtime.errors import HunkError, TooManyRequests, Unsupported
 from agent_runtime.http.answer import Answer, answer_of_fault
 from agent_runtime.http.applying import apply_body
 from agent_runtime.http.leaving import Departure
@@ -52,9 +52,11 @@ class BatchBody(BaseModel):
 
 
 class Batch:
-    """The requests of one batch on their way."""
+    """The requests of one batch on their way; each counts for its tenant's rate."""
 
     def __init__(self, service: Service, principal: Principal, requests: list[Any]) -> None:
+        """Raises TooManyRequests where the rate does not carry all of them: then none begins."""
+        _count(service, principal, len(requests))
         self._service = service
         self._principal = principal
         self._requests = requests
@@ -106,3 +108,11 @@ class Batch:
 
         sent = json.dumps({name: value for name, value in request.items() if name != "id"}, sort_keys=True)
         return await self._service.answers.once(self._principal, item.idempotency_key, sent.encode(), work)
+
+
+def _count(service: Service, principal: Principal, num_requests: int) -> None:
+    try:
+        service.tenants.count_as(principal.tenant, max(num_requests, 1))
+    except TooManyRequests as fault:
+        service.metering.counters.refused(fault.limit)
+        raise

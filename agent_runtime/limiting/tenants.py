@@ -15,6 +15,8 @@ from agent_runtime.telemetry.observer import Finished, Observer
 MAX_IN_WORK = 1024
 """Requests of all tenants that are in work at once, waiting for the model included."""
 
+OF_REQUESTS = "requests_per_minute"
+
 AGAIN_S = 1.0
 """When to try again where only the end of other requests makes room."""
 
@@ -67,6 +69,25 @@ class Tenants(Observer):
                 tenant.num_in_work -= 1
                 self._num_in_work -= 1
 
+    def count_as(self, name: str, num_requests: int) -> None:
+        """A request that was admitted holds so many, each of which counts; raises TooManyRequests, and charges none.
+
+        More than a minute's worth are let in where there is a whole minute's, and what comes next waits longer.
+        """
+        with self._lock:
+            requests = self._tenant(name).requests
+            if requests is None:
+                return
+            requests.charge(-1)  # as what it was admitted
+            if wait_s := requests.wait_s(num_requests):
+                raise TooManyRequests(
+                    f"{name!r} may send {self.limits.requests_per_minute:g} requests a minute, of which the batch's "
+                    f"{num_requests} are more than there are left; it may come in {wait_s:.1f} s",
+                    limit=OF_REQUESTS,
+                    retry_after_s=wait_s,
+                )
+            requests.charge(num_requests)
+
     def finished(self, request: Finished) -> None:
         """Charge the tokens that the model ran."""
         num_tokens = request.usage.recomputed + request.usage.completion
@@ -95,7 +116,7 @@ class Tenants(Observer):
             raise TooManyRequests(
                 f"{name!r} has sent its {self.limits.requests_per_minute:g} requests a minute; "
                 f"the next may come in {wait_s:.1f} s",
-                limit="requests_per_minute",
+                limit=OF_REQUESTS,
                 retry_after_s=wait_s,
             )
         if tenant.tokens is not None and (wait_s := tenant.tokens.wait_s()):

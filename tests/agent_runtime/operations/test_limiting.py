@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn, cast
 
 import httpx
@@ -99,6 +100,36 @@ def test_tokens_are_charged_when_the_answer_is_there_and_cached_ones_are_free() 
         pass  # it has used just what it has
 
 
+def test_a_batch_counts_as_its_requests_and_one_that_is_refused_as_none() -> None:
+    clock = Clock()
+    tenants = Tenants(TenantLimits(requests_per_minute=6), clock=clock)
+    with tenants.admitted("a"):
+        tenants.count_as("a", 4)
+    for wait_s in (10.0, 0.1):
+        with pytest.raises(TooManyRequests) as refused, tenants.admitted("a"):
+            tenants.count_as("a", 3)
+        assert (refused.value.retry_after_s, refused.value.limit) == (pytest.approx(wait_s), "requests_per_minute")
+        clock.now += 9.9
+    with tenants.admitted("a"):
+        tenants.count_as("a", 3)
+    with tenants.admitted("b"):
+        tenants.count_as("b", 6)  # another tenant has its own
+
+
+def test_a_batch_of_more_than_a_minutes_worth_is_paid_off_by_who_comes_next() -> None:
+    clock = Clock()
+    tenants = Tenants(TenantLimits(requests_per_minute=3), clock=clock)
+    with tenants.admitted("a"):
+        tenants.count_as("a", 10)
+    with pytest.raises(TooManyRequests) as refused, tenants.admitted("a"):
+        pass
+    assert refused.value.retry_after_s == pytest.approx(8 * 20.0)
+    clock.now += 8 * 20.0
+    with pytest.raises(TooManyRequests) as refused, tenants.admitted("a"):
+        tenants.count_as("a", 10)
+    assert refused.value.retry_after_s == pytest.approx(2 * 20.0), "until it is full"
+
+
 def test_places_are_free_again_whatever_became_of_the_request() -> None:
     tenants = Tenants(TenantLimits(concurrent_requests=2), max_in_work=3)
     with tenants.admitted("a"):
@@ -173,6 +204,22 @@ def test_over_the_rate_the_answer_is_429_with_the_seconds_and_nothing_is_done() 
         assert 25 <= int(refused.headers["Retry-After"]) <= 30
         assert httpx.get(f"{url}/healthz").status_code == 200, "health checks are never refused"
         assert 'hunk_refused_requests_total{limit="requests_per_minute"} 1.0' in httpx.get(f"{url}/metrics").text
+
+
+def test_a_batch_over_the_rate_is_refused_as_a_whole_before_any_of_it_is_done(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(FILE)
+    body = {"original": FILE, "edit": BLOCK}
+    with serving(None, tmp_path, change=limited(TenantLimits(requests_per_minute=4))) as url:
+        done = httpx.post(f"{url}/apply/batch", json={"requests": [body, {}, body]})
+        assert (done.status_code, len(done.text.splitlines())) == (200, 3)
+        writing = {"requests": [{"path": "a.py", "edit": BLOCK, "write": True}, body]}
+        refused = httpx.post(f"{url}/apply/batch", json=writing)
+        assert (refused.status_code, refused.json()["type"]) == (429, "urn:hunk:problem:too-many-requests")
+        assert 10 <= int(refused.headers["Retry-After"]) <= 15
+        assert (tmp_path / "a.py").read_text() == FILE
+        assert post(url, body).status_code == 200, "the one that is left"
+        assert httpx.post(f"{url}/apply/batch", json={"requests": []}).status_code == 429, "it is a request, too"
+        assert 'hunk_refused_requests_total{limit="requests_per_minute"} 2.0' in httpx.get(f"{url}/metrics").text
 
 
 def test_places_that_are_taken_are_refused_and_free_ones_are_not() -> None:
