@@ -88,7 +88,7 @@ def _walk(
                 seen &= places[None, :] >= lows[:, None]
             if TREE_BITS:
                 seen |= _in_tree(start, tokens, is_row, tree_start, tree, num_words, TREE_BITS, ROWS, KEYS)
-            scores = tl.where(seen & held[None, :], scores, float("-inf"))
+            scores = tl.where(seen, scores, float("-inf"))
         highest = tl.maximum(top, tl.max(scores, axis=1) * scale)
         if MASKED:  # of a row that has seen nothing yet, exp2(-inf - -inf) is no number
             level = tl.where(highest == float("-inf"), 0.0, highest)
