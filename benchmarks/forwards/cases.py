@@ -24,6 +24,7 @@ ANSWER_END = "\n</updated-code>"
 
 Group = Literal["merge right", "merge wrong", "no merge"]
 Encode = Callable[[str], list[int]]
+Answers = Callable[[str], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +54,26 @@ def made_cases(path: Path, encode: Encode, *, limit: int | None, seed: int) -> l
     drawn = [(pair, style) for pair in pairs(path, MIN_LINES) for style in STYLES]
     if limit is not None:
         random.Random(seed).shuffle(drawn)
-    answer = cache(lambda text: tuple(encode(text.removesuffix("\n") + ANSWER_END)))
+    answer = answers(encode)
     found: list[ForwardsCase] = []
     for pair, style in drawn:
         if limit is not None and len(found) == limit:
             break
         snippet = make_snippet(pair.before, pair.after, pair.path, style, seed)
         if snippet is not None:
-            found.append(_case(pair, style, snippet, encode, answer))
+            found.append(case_of(pair, style, snippet, encode, answer))
             print(f"\r{len(found)} cases", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return found
 
 
-def _case(
-    pair: Pair, style: str, snippet: str, encode: Encode, answer: Callable[[str], tuple[int, ...]]
-) -> ForwardsCase:
+def answers(encode: Encode) -> Answers:
+    """Makes ids of whole texts as a model is to write them, of each once."""
+    return cache(lambda text: tuple(encode(text.removesuffix("\n") + ANSWER_END)))
+
+
+def case_of(pair: Pair, style: str, snippet: str, encode: Encode, answer: Answers) -> ForwardsCase:
+    """One edit, said by a snippet in a style, and what the editor makes of it."""
     merged = list(_merges(pair, snippet))
     right = bool(merged) and merged[0] == pair.after
     return ForwardsCase(

@@ -6,6 +6,14 @@ from collections.abc import Sequence
 
 from kernels.op import Op, Shape
 
+MODEL_SIZES = ("num_layers", "num_heads", "num_kv_heads", "group", "head_dim", "size", "ffn_size", "vocab_size")
+"""Sizes that are a model's: shapes that share them stand in one table."""
+
+
+def model_of(shape: Shape) -> tuple[tuple[str, int], ...]:
+    """Those of a shape."""
+    return tuple((name, size) for name, size in shape.items() if name in MODEL_SIZES)
+
 
 def common(shapes: Sequence[Shape]) -> Shape:
     """The sizes that all shapes have alike."""

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from benchmarks.ops.measuring import Measured, Way
-from benchmarks.ops.shapes import common, label
+from benchmarks.ops.shapes import common, label, model_of
 
 HEADS = ("shape", "MB", "GFLOP", "floor, µs", "measured, µs", "best peer, µs", "share")
 CACHED = "\\*"
 TINY = 0.001
+WITH = "With "
 
 
 def op_lines(rows: Sequence[Measured]) -> Iterator[str]:
-    """One op's table: what all its shapes have alike, then a line a shape."""
-    alike = common([row.shape for row in rows]) if len(rows) > 1 else {}
-    if alike:
-        yield f"All with {label(alike)}."
+    """One op's tables, one for each model's sizes: what all its shapes have alike, then a line a shape."""
+    for number, (_, found) in enumerate(groupby(rows, key=lambda row: model_of(row.shape))):
+        own = list(found)
+        alike = common([row.shape for row in own]) if len(own) > 1 else dict(model_of(own[0].shape))
+        if number:
+            yield ""
+        yield f"{WITH}{label(alike)}:"
         yield ""
-    yield _line(HEADS)
-    yield _line(["---", *["--:"] * (len(HEADS) - 1)])
-    for row in rows:
-        yield _line([label(row.shape, alike), *counted_cells(row), *_measured_cells(row)])
+        yield _line(HEADS)
+        yield _line(["---", *["--:"] * (len(HEADS) - 1)])
+        for row in own:
+            yield _line([label(row.shape, alike), *counted_cells(row), *_measured_cells(row)])
     if any(row.cached for row in rows):
         yield ""
         yield f"{CACHED} All inputs together fit the card's cache, so it can be quicker than the floor."
@@ -30,9 +35,8 @@ def op_lines(rows: Sequence[Measured]) -> Iterator[str]:
 
 def way_lines(rows: Sequence[Measured]) -> Iterator[str]:
     """Each way's time with its spread, and its error; or why it has none."""
-    alike = common([row.shape for row in rows]) if len(rows) > 1 else {}
     for row in rows:
-        yield f"  {label(row.shape, alike)}"
+        yield f"  {label(row.shape)}"
         for way in row.ways:
             yield f"    {way.name:16} {_timed(way)}"
 

@@ -1,0 +1,1 @@
+"""How fast the engine is on a card, with random weights of the shapes of known models: `benchmarks.gpu`."""

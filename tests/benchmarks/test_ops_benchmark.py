@@ -1,0 +1,246 @@
+"""What is counted is what docs/kernels.md says; what is wrong, or has no card, gets no speed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.ops import flash_infer, measuring
+from benchmarks.ops.__main__ import DTYPE, main
+from benchmarks.ops.ceilings import STATED, Ceilings
+from benchmarks.ops.measuring import counted, measure, number_of_sets
+from benchmarks.ops.shapes import chosen, common, label
+from benchmarks.ops.tables import digits, op_lines, row_json, way_lines
+from benchmarks.ops.timing import Call, Timing
+from benchmarks.ops.ways import input_sets
+from kernels.catalog import NAMES, op_named
+from kernels.op import Cost, Inputs, Op, Shape, Variant
+from kernels.paged_attention import PagedBatch, causal_key_ends
+
+DOC = (Path(__file__).resolve().parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
+CPU = torch.device("cpu")
+NUM_COUNTED = 4
+"""Leading columns that no card is needed for."""
+
+
+class FakeTimer:
+    """Runs each call once, and finds a time for the name of what it was told to time next."""
+
+    def __init__(self, seconds: float = 1e-3) -> None:
+        self.timed = 0
+        self._seconds = seconds
+
+    def time(self, calls: Sequence[Call]) -> Timing:
+        for call in calls:
+            call()
+        self.timed += 1
+        return Timing((self._seconds,) * 3)
+
+
+class Doubling:
+    """An op: out = 2 x. Its kernel is right with BLOCK 1 and wrong with BLOCK 2."""
+
+    name = "doubling"
+    parity_shapes: Sequence[Shape] = ({"size": 3, "width": 4},)
+    timed_shapes: Sequence[Shape] = ({"size": 3, "width": 4}, {"size": 9, "width": 4})
+    space: Mapping[str, Sequence[int]] = {"BLOCK": (1, 2)}
+
+    def __init__(self, block: int = 1, others: Mapping[str, Callable[[Tensor], Tensor]] | None = None) -> None:
+        self._block = block
+        self._others = others or {}
+
+    def is_valid(self, variant: Variant, shape: Shape) -> bool:
+        return True
+
+    def default(self, shape: Shape) -> Variant:
+        return {"BLOCK": self._block}
+
+    def shape_class(self, shape: Shape) -> str:
+        return "all"
+
+    def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
+        return {"x": torch.randn(shape["size"], shape["width"], generator=generator).to(dtype)}
+
+    def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
+        return (inputs["x"] * (2.0 if (variant or self.default({}))["BLOCK"] == 1 else 2.1),)
+
+    def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        return (2 * inputs["x"],)
+
+    def torch_ways(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
+        return {name: lambda work=work: (work(inputs["x"]),) for name, work in self._others.items()}  # type: ignore[misc]
+
+    def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
+        numbers = shape["size"] * shape["width"]
+        return Cost(2 * numbers * dtype.itemsize, numbers)
+
+
+CEILINGS = Ceilings("a card", 1e6, 1e6)
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, op: Op, timer: FakeTimer) -> measuring.Measured:
+    """As on a card: the kernels of this op are torch's."""
+    monkeypatch.setattr("kernels.parity.is_interpreting", lambda: True)
+    return measure(op, op.timed_shapes[0], torch.float32, CPU, CEILINGS, timer)
+
+
+def test_what_is_right_is_timed_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = FakeTimer()
+    op = Doubling(others={"sum": lambda x: x + x, "off": lambda x: 2.002 * x, "broken": lambda x: x[:, None].view(7)})
+    found = measured(monkeypatch, op, timer)
+    assert [(way.name, way.timing is not None) for way in found.ways] == [
+        ("default", True),
+        ("sum", True),
+        ("off", False),
+        ("broken", False),
+    ]
+    assert timer.timed == 2
+    assert found.share == pytest.approx(2 * 12 * 4 / 1e6 / 1e-3)
+    lines = "\n".join(way_lines([found]))
+    assert re.search(r"off +- no speed is shown: it is off our output by 0.00(1|099)", lines)
+    assert re.search(r"broken +- RuntimeError: shape", lines)
+    assert row_json(found)["ratio_best_peer"] == 1.0
+
+
+def test_a_kernel_with_a_fault_has_no_speed_and_nobody_is_measured_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = FakeTimer()
+    found = measured(monkeypatch, Doubling(block=2, others={"sum": lambda x: x + x}), timer)
+    (way,) = found.ways
+    assert timer.timed == 0
+    assert found.share is None
+    assert way.timing is None
+    assert way.error == pytest.approx(0.05, rel=1e-4)
+    assert "no speed is shown: it is off the reference by 0.05 (KERNELS_SEED=" in "\n".join(way_lines([found]))
+    row = list(op_lines([found]))[-1]
+    assert row.endswith("|  |  |  |"), "no measured column is filled"
+
+
+def test_a_tuned_variant_that_is_wrong_stops_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.ops.ways.variant_for", lambda *_: {"BLOCK": 2})
+    timer = FakeTimer()
+    found = measured(monkeypatch, Doubling(others={"sum": lambda x: x + x}), timer)
+    assert [(way.name, way.timing is not None) for way in found.ways] == [("tuned", False), ("default", True)]
+    assert timer.timed == 1
+
+
+def test_equal_inputs_take_turns_until_they_outgrow_the_cache() -> None:
+    assert number_of_sets(Cost(10, 0), 0) == 1
+    assert number_of_sets(Cost(10, 0), 40) == 12
+    assert number_of_sets(Cost(1, 0), 1 << 30) == measuring.MOST_SETS
+    sets = input_sets(Doubling(), Doubling.timed_shapes[0], torch.float32, CPU, 3)
+    assert [each["x"].tolist() for each in sets] == [sets[0]["x"].tolist()] * 3
+    assert len({each["x"].data_ptr() for each in sets}) == 3
+
+
+def test_a_time_is_the_median_and_the_spread_the_middle_of_the_runs() -> None:
+    assert Timing((3.0, 1.0, 2.0)).median_s == 2.0
+    assert Timing(tuple(map(float, range(1, 12)))).spread == pytest.approx((10 - 2) / 6)
+    assert Timing((1.0,)).spread == 0.0
+
+
+def test_shapes_are_told_by_what_differs() -> None:
+    shapes = Doubling().timed_shapes
+    assert common(shapes) == {"width": 4}
+    assert label(shapes[1], common(shapes)) == "size=9"
+    assert [digits(number) for number in (0, 0.0005, 0.001234, 1.234, 123.4, 12345.6)] == [
+        "0",
+        "< 0.001",
+        "0.00123",
+        "1.23",
+        "123",
+        "12,300",
+    ]
+
+
+def test_shapes_are_chosen_by_some_of_their_sizes_or_made_of_all() -> None:
+    op = Doubling()
+    assert chosen(op, []) == list(op.timed_shapes)
+    assert chosen(op, ["width=4"]) == list(op.timed_shapes)
+    assert chosen(op, ["size=9"]) == [op.timed_shapes[1]]
+    assert chosen(op, ["size=5,width=2"]) == [{"size": 5, "width": 2}]
+    for text, why in (("size=5", "no timed shape"), ("depth=1", "has no size depth"), ("size", "is no shape")):
+        with pytest.raises(ValueError, match=why):
+            chosen(op, [text])
+
+
+def test_without_a_card_it_says_so_and_ends_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2
+    assert "there is no CUDA device, so nothing can be measured here" in capsys.readouterr().err
+
+
+def test_what_is_asked_wrongly_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, why in (
+        (["--shapes", "size=1"], "name it with --op"),
+        (["--op", "swiglu", "--shapes", "depth=1", "--count-only"], "has no size depth"),
+        (["--count-only", "--bandwidth", "0"], "must be above 0"),
+        (["--op", "nothing"], "invalid choice"),
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert why in capsys.readouterr().err
+
+
+def test_what_is_counted_is_printed_and_written_on_any_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "ops.json"
+    main(["--op", "swiglu", "--count-only", "--bandwidth", "1", "--json", str(out)])
+    op = op_named("swiglu")
+    written = json.loads(out.read_text())
+    assert not written["summary"]["measured"]
+    assert [row["shape"] for row in written["rows"]] == [dict(shape) for shape in op.timed_shapes]
+    first = op.cost(op.timed_shapes[0], DTYPE)
+    assert written["rows"][0]["bytes"] == first.num_bytes
+    assert written["rows"][0]["floor_s"] == first.floor_s(1e12, STATED.flops_s)
+    assert len(re.findall(r"^\| .* \|  \|  \|  \|$", capsys.readouterr().out, re.MULTILINE)) == len(op.timed_shapes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_document_has_what_is_counted(name: str) -> None:
+    op = op_named(name)
+    wanted = list(op_lines([counted(op, shape, DTYPE, STATED) for shape in op.timed_shapes]))
+    section = DOC.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
+    parts = {_counted_part(line) for line in wanted}
+    told = [part for line in section.splitlines() if (part := _counted_part(line)) in parts and part]
+    assert told == [_counted_part(line) for line in wanted if line], (
+        f"`python -m benchmarks.ops --op {name} --count-only` prints what belongs there"
+    )
+
+
+def _counted_part(line: str) -> Any:
+    """What a line says of sizes and of what is counted; what is measured may stand behind it."""
+    return tuple(line.split(" | ")[:NUM_COUNTED]) if line.startswith("|") else line
+
+
+def test_flash_infer_is_given_the_pages_and_what_each_query_sees() -> None:
+    table = torch.tensor([[4, 2, 0], [1, 7, 9]], dtype=torch.int32)
+    ends = torch.cat([causal_key_ends([2], [7]), torch.tensor([1, 9], dtype=torch.int32)])
+    batch = PagedBatch(
+        table, torch.tensor([0, 2, 4]), torch.tensor([7, 12]), ends, page_size=4, most_queries=2, most_keys=12
+    )
+    starts, pages, last = flash_infer.page_index(batch)
+    assert starts.tolist() == [0, 2, 5]
+    assert pages.tolist() == [4, 2, 1, 7, 9]
+    assert last.tolist() == [3, 4]
+    seen = flash_infer.mask(batch)
+    assert seen[: 2 * 7].view(2, 7).sum(1).tolist() == [6, 7]
+    assert seen[2 * 7 :].view(2, 12).sum(1).tolist() == [1, 9]
+    assert seen[2 * 7 :].view(2, 12)[1].tolist() == [True] * 9 + [False] * 3
+
+
+def test_flash_infer_takes_no_part_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash_infer, "find_spec", lambda name: None)
+    assert "takes no part" in (flash_infer.absence() or "")
+    assert flash_infer.ways(op_named("paged_attention"), {}) == {}
