@@ -197,7 +197,7 @@ def confirm_kernel(
         if COUNTS:
             drafted = tl.load(draft + row, mask=is_own, other=-1)
             confirms = (token == drafted) & (tl.abs(best) < float("inf"))
-            departure = tl.minimum(departure, tl.min(tl.where(is_own & ~confirms, row, end), axis=0))
+            departure = tl.minimum(departure, tl.min(tl.where(confirms, end, row), axis=0))
     if COUNTS:
         tl.store(words + 4 * num_rows + program, departure - begin)
 

@@ -118,7 +118,7 @@ def test_each_sequence_confirms_up_to_its_first_other_token(
     logits = torch.randint(0, 50, (sum(sizes), 70), generator=generator).float()
     draft = logits.argmax(dim=-1)
     draft[[0, 5, 8, 14]] += 1  # the first, the last, a middle one; the sequence of 4 departs in its third
-    logits[12, 3] = torch.inf  # which is nothing that could be confirmed
+    logits[12, 3], draft[12] = torch.inf, 3  # which is nothing that could be confirmed
     there = {"logits": logits.to(device), "draft": draft.to(device), "row_starts": starts.to(device), "draws": None}
     actual = OP.accepted(there, variant(2))
     check_accepted(actual, reference.accept(logits, draft, starts, None))
@@ -154,9 +154,9 @@ def test_draws_are_those_of_the_engine_but_for_rounding(
     device: torch.device, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     """Numbers as a stream has them. Two tokens differ only where the number is on a border of both, up to rounding."""
-    logits = (torch.randn(12, 5000, generator=generator) * 3).to(dtype)
-    temperatures = 0.3 + torch.rand(12, generator=generator)
-    numbers = torch.rand(12, generator=generator, dtype=torch.float64)
+    logits = (torch.randn(8, 4500, generator=generator) * 3).to(dtype)
+    temperatures = 0.3 + torch.rand(8, generator=generator)
+    numbers = torch.rand(8, generator=generator, dtype=torch.float64)
     for row, actual in enumerate(drawn(logits.to(device), temperatures, numbers)):
         scores = logits[row].float().numpy()
         weights = np.exp((scores - scores.max()) / temperatures[row].numpy())
@@ -187,6 +187,25 @@ def test_a_token_without_weight_is_never_drawn(device: torch.device) -> None:
     logits[:, 2500], logits[:, 2600] = 1.0, 1.0
     numbers = torch.tensor([0.0, 0.4999, 0.5, 1.0 - 2.0**-53], dtype=torch.float64)
     assert drawn(logits.to(device), torch.ones(4), numbers) == [2500, 2500, 2600, 2600]
+
+
+@on_each_device
+def test_rounding_at_the_border_of_a_chunk_draws_nothing_without_weight(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums in another order end before or behind a border: numbers on borders of chunks, and next to 1.
+
+    The seed is one of which the interpreter's sums do both.
+    """
+    monkeypatch.setattr("kernels.accept.kernel.CHUNK", 16)
+    logits = torch.randn(12, 16, generator=torch.Generator().manual_seed(109)) * 6
+    logits[:, :4] = logits[:, 14:] = -torch.inf
+    weights = np.exp(logits.numpy() - logits.numpy().max()).astype(np.float64)
+    numbers = torch.from_numpy(np.append((weights.sum(axis=1).cumsum() / weights.sum())[7:-1], 1.0 - 2.0**-53))
+    rows = logits.view(1, -1).expand(len(numbers), -1).contiguous()
+    found = torch.tensor(drawn(rows.to(device), torch.ones(len(numbers)), numbers))
+    assert (found < rows.shape[1]).all()
+    assert rows.gather(1, found[:, None]).isfinite().all()
 
 
 @on_each_device
@@ -224,7 +243,6 @@ def test_the_drawn_token_is_compared_with_the_draft(device: torch.device) -> Non
 @on_each_device
 def test_the_op_is_right_in_other_variants(device: torch.device) -> None:
     """As `test_parity` is of the default one: more parts than a short vocabulary fills, loads ahead."""
-    for parts, ahead in ((8, 2), (2, 4)):
-        other = {"PARTS": parts, "BLOCK": 512, "LOADS_AHEAD": ahead, "num_warps": 8, "num_stages": 1}
-        for shape in OP.parity_shapes[1:3]:
-            parity.assert_equal(OP, shape, torch.float16, device, other)
+    other = {"PARTS": 8, "BLOCK": 512, "LOADS_AHEAD": 2, "num_warps": 8, "num_stages": 1}
+    for shape in OP.parity_shapes[1:3]:
+        parity.assert_equal(OP, shape, torch.float16, device, other)
