@@ -34,7 +34,8 @@ def attend(
     if num_tokens == 0:
         return out
     if not is_interpreting():
-        variant = fitted(variant, head_dim, query.dtype, _shared_bytes(query.device))
+        most = _shared_bytes(query.device)
+        variant = fitted(variant, head_dim, query.dtype, most, has_tree=batch.tree is not None)
     rows, num_chunks = variant["rows"], num_chunks_of(batch.most_keys, variant)
     shape = (num_chunks, num_tokens, num_heads)
     is_cut = num_chunks > 1

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from kernels.op import Shape, Variant
+from kernels.paged_attention.batch import TREE_BITS
 
 SPACE: Mapping[str, Sequence[int]] = {
     "rows": (16, 32, 64, 128),
@@ -59,7 +60,7 @@ def is_valid(variant: Variant, shape: Shape) -> bool:
         return False
     if rows * head_dim > MOST_SUMS * 32 * variant["num_warps"] or rows * keys < LEAST_SCORES * variant["num_warps"]:
         return False
-    return shared_bytes(variant, head_dim, torch.bfloat16) <= MOST_SHARED_BYTES
+    return shared_bytes(variant, head_dim, torch.bfloat16, bool(shape["branches"])) <= MOST_SHARED_BYTES
 
 
 def default(shape: Shape) -> Variant:
@@ -100,7 +101,9 @@ def shape_class(shape: Shape) -> str:
     return " ".join([*(f"{name}={value}" for name, value in parts.items()), *flags])
 
 
-def fitted(variant: Variant, head_dim: int, dtype: torch.dtype, most_shared_bytes: int) -> Variant:
+def fitted(
+    variant: Variant, head_dim: int, dtype: torch.dtype, most_shared_bytes: int, has_tree: bool = False
+) -> Variant:
     """The variant with as many stages as a card's shared memory holds, and in float32 with tiles that it holds at all.
 
     No winner is searched in float32, in which there are no matrix units: it is for comparing.
@@ -108,16 +111,18 @@ def fitted(variant: Variant, head_dim: int, dtype: torch.dtype, most_shared_byte
     fit = dict(variant)
     if dtype == torch.float32:
         fit |= {"rows": min(fit["rows"], 32), "keys": 32}
-    while fit["num_stages"] > 1 and shared_bytes(fit, head_dim, dtype) > most_shared_bytes:
+    while fit["num_stages"] > 1 and shared_bytes(fit, head_dim, dtype, has_tree) > most_shared_bytes:
         fit["num_stages"] -= 1
-    while fit["keys"] > 16 and shared_bytes(fit, head_dim, dtype) > most_shared_bytes:
+    while fit["keys"] > 16 and shared_bytes(fit, head_dim, dtype, has_tree) > most_shared_bytes:
         fit["keys"] //= 2
     return fit
 
 
-def shared_bytes(variant: Variant, head_dim: int, dtype: torch.dtype) -> int:
-    """Shared memory of a block: its queries, and a tile of keys and one of values for every stage."""
-    return (variant["rows"] + 2 * variant["num_stages"] * variant["keys"]) * head_dim * dtype.itemsize + 2048
+def shared_bytes(variant: Variant, head_dim: int, dtype: torch.dtype, has_tree: bool = False) -> int:
+    """Shared memory of a block: its queries; for every stage a tile of keys, one of values, and words of a tree."""
+    rows, keys, num_stages = (variant[name] for name in ("rows", "keys", "num_stages"))
+    words = (keys // TREE_BITS + 2) * rows * num_stages * 8 if has_tree else 0
+    return (rows + 2 * num_stages * keys) * head_dim * dtype.itemsize + words + 2048
 
 
 def _chunk(num_keys: int, most: int) -> int:

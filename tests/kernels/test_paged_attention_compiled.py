@@ -85,10 +85,10 @@ def with_shape(num_rows: int, heads: int, **others: int) -> Shape:
 
 
 def check(shape: Shape, capability: int) -> Compiled:
-    variant = variants.fitted(OP.default(shape), shape["head_dim"], torch.bfloat16, SHARED_BYTES[capability])
+    card, has_tree = SHARED_BYTES[capability], bool(shape["branches"])
+    variant = variants.fitted(OP.default(shape), shape["head_dim"], torch.bfloat16, card, has_tree)
     found = attend(shape, variant, capability)
-    assert found.shared_bytes <= SHARED_BYTES[capability]
-    assert found.shared_bytes <= variants.shared_bytes(variant, shape["head_dim"], torch.bfloat16)
+    assert found.shared_bytes <= variants.shared_bytes(variant, shape["head_dim"], torch.bfloat16, has_tree) <= card
     return found
 
 
