@@ -59,6 +59,7 @@ class PagedAttention:
         _shape(8, 100, (1, 7, 64), page_size=16, places=2, window=17),
         _shape(13, 50, (1, 7, 64), page_size=16, branches=3, num_seqs=2, uneven=5),
         _shape(66, 80, (1, 1, 64), page_size=16, branches=2, window=9),
+        _shape(1, 300, (1, 2, 64), page_size=16),  # cut in two chunks
     )
     timed_shapes: Sequence[Shape] = tuple(_timed())
 
