@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from engine.cuda.device import made_current
+from engine.cuda.inputs import NUM_SPARE_PAGES
+from engine.cuda.passes import KernelPasses, runs_by_kernels
 from engine.draft_rows import DraftRows
 from engine.engine_config import EngineConfig
 from engine.errors import (
@@ -23,15 +26,17 @@ from engine.kv_pool import KVPool
 from engine.kv_reuse import kv_reuse
 from engine.model import Decoder
 from engine.paging import KVPages, root_key
-from engine.pass_rows import PassRows, batch_of, verifications
+from engine.pass_rows import PassRows
+from engine.passes import Passes
 from engine.projections import AdapterSet
 from engine.reuse import ReusePlan
 from engine.scheduling import Scheduler
 from engine.scheduling import Sequence as ScheduledSequence
 from engine.speculation.drafting import Drafting
 from engine.timed_passes import TimedPasses
+from engine.torch_passes import TorchPasses
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
-from engine.verification import Verification, verify
+from engine.verification import Verification
 
 _Chosen = tuple[PassRows, Verification | EngineFault | None]
 """A sequence's rows of the pass, and what was chosen behind them; None: within its prompt."""
@@ -59,8 +64,15 @@ class EngineCore:
         self._clock = clock
         weights = model.weights
         num_pages = config.num_pages(model.config, weights.dtype)
-        self._pool = KVPool(model.config, num_pages, config.page_size, weights.device, weights.dtype)
+        by_kernels = runs_by_kernels(model, config)
+        num_spare = NUM_SPARE_PAGES if by_kernels else 0
+        self._pool = KVPool(model.config, num_pages, config.page_size, weights.device, weights.dtype, num_spare)
         self.reuse = kv_reuse(config, model, self._pool)
+        self._passes: Passes = (
+            KernelPasses(model, self._pool, self.reuse, config.most_graphs)
+            if by_kernels
+            else TorchPasses(model, self._pool, self.reuse)
+        )
         self._idle = IdleWork(
             partial(self._add, proposer=None, in_idle_time=True),
             self.cancel,
@@ -69,7 +81,8 @@ class EngineCore:
             audit=config.audit,
         )
         self._adapters = AdapterSet(model.config, weights.dtype, weights.device)
-        self._timed = TimedPasses(model, self._pool, config.pass_times_dir, clock)
+        with made_current(weights.device):
+            self._timed = TimedPasses(self._passes, model, self._pool, config.pass_times_dir, clock)
         self.times = self._timed.times
         self.num_passes = 0
         self.drafted: dict[str, SourceUsage] = {}
@@ -151,15 +164,22 @@ class EngineCore:
 
     def has_pending_work(self) -> bool:
         """Whether a step would do something."""
-        return self.scheduler.has_pending_work() or self._idle.has_work
+        graphs = self._passes.graphs
+        return self.scheduler.has_pending_work() or self._idle.has_work or (graphs is not None and graphs.has_work)
 
     def step(self) -> list[Output]:
         """One pass over what is scheduled, and what it gave each request that took part.
 
         Where nothing is to be scheduled, it is one of idle work.
         """
+        with made_current(self._pool.device):
+            return self._step()
+
+    def _step(self) -> list[Output]:
         if not self.scheduler.has_pending_work():
             self._idle.begin()
+        if not self.scheduler.has_pending_work() and self._passes.graphs is not None:
+            self._passes.graphs.work()
         outputs = [
             self._fail(each, DeadlineExceeded("the request's time is over")) for each in self.scheduler.expired()
         ]
@@ -238,15 +258,11 @@ class EngineCore:
     def _pass(self, all_rows: list[PassRows]) -> list[_Chosen]:
         started = self._clock()
         self.num_passes += 1
-        batch, view = batch_of(all_rows, self.pages, self._pool, self.model.config.sliding_window)
-        if self.reuse is not None:
-            batch = self.reuse.recorded(batch, all_rows)
-        found = verifications(all_rows, batch, self.model.forward_batch(batch, view))
-        wanted = [each for each in found if each is not None]
-        verify(self.model, wanted)
+        found = self._passes.run(all_rows, self.pages)
         if not any(rows.generation.is_forced for rows in all_rows):  # what is given needs no scores
-            num_scored = sum(each.num_scored for each in wanted)
-            self._timed.observe(len(batch.token_ids), num_scored, self._clock() - started)
+            num_rows = sum(sum(rows.group_sizes) for rows in all_rows)
+            num_scored = sum(each.num_scored for each in found if each is not None)
+            self._timed.observe(num_rows, num_scored, self._clock() - started)
         return list(zip(all_rows, found, strict=True))
 
     def _advance(self, rows: PassRows, chosen: Verification | EngineFault | None) -> Output:

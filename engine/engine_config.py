@@ -27,7 +27,8 @@ class EngineConfig:
     is kept, and all requests are exact, as they are where the model has a sliding window. span_dir: a folder that keeps
     it, too, across starts, up to `span_disk_bytes`. idle_rebuild: while nobody waits, have prompts that took KV over
     run exactly, so that the next turn finds exact KV. audit: which of their answers are compared with exact ones then,
-    and what follows. check_integrity: have every step end with a check of the books, for tests.
+    and what follows. most_graphs: shapes of passes that are captured as CUDA graphs on a card, 0 for none.
+    check_integrity: have every step end with a check of the books, for tests.
     """
 
     max_seq_len: int = 16384
@@ -42,11 +43,14 @@ class EngineConfig:
     span_disk_bytes: int = 4 << 30
     idle_rebuild: bool = False
     audit: AuditConfig = field(default_factory=AuditConfig)
+    most_graphs: int = 48
     check_integrity: bool = False
 
     def __post_init__(self) -> None:
         if self.span_bytes < 0 or self.span_disk_bytes < 1:
             raise ValueError(f"span_bytes {self.span_bytes} and span_disk_bytes {self.span_disk_bytes} are sizes")
+        if self.most_graphs < 0:
+            raise ValueError(f"most_graphs is {self.most_graphs}; it must be at least 0 (passes run as they come)")
         for name in ("max_seq_len", "kv_bytes", "kv_sequences", "page_size"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -13,6 +13,8 @@ from engine.config import ModelConfig
 from engine.errors import EngineError
 from engine.paging import PageCopy
 from kernels.attention import Run
+from kernels.backend import runs_triton
+from kernels.span_placement import move_layers
 
 SlotRange = tuple[int, int]
 """Token slots [first, last) of the pool; slot `page * page_size + i` is the page's token i."""
@@ -28,12 +30,22 @@ class KVPool:
     """
 
     def __init__(
-        self, config: ModelConfig, num_pages: int, page_size: int, device: torch.device, dtype: torch.dtype
+        self,
+        config: ModelConfig,
+        num_pages: int,
+        page_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        num_spare_pages: int = 0,
     ) -> None:
-        """Raises EngineError where there is no memory for so many pages."""
+        """Behind the pages there may be some that no sequence is ever given; they count for nothing.
+
+        Raises EngineError where there is no memory for so many pages.
+        """
+        self.num_pages = num_pages
         self.page_size = page_size
         self.device = device
-        shape = (num_pages * page_size, config.num_kv_heads, config.head_dim)
+        shape = ((num_pages + num_spare_pages) * page_size, config.num_kv_heads, config.head_dim)
         try:  # zeros touch every page of memory now, not under a request
             self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
             self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
@@ -43,18 +55,26 @@ class KVPool:
                 f"there is no memory for {size_gb:.1f} GB of KV; give the engine a smaller pool"
             ) from error
 
+    @property
+    def num_slots(self) -> int:
+        """Tokens that sequences may have in it."""
+        return self.num_pages * self.page_size
+
     def copy(self, copies: Sequence[PageCopy]) -> None:
-        """Carry out copies of the first tokens of pages, in order."""
-        for each in copies:
-            source, target = each.source * self.page_size, each.target * self.page_size
+        """Carry out copies of the first tokens of pages, none of which is to a page that another one is from."""
+        sources = [(each.source * self.page_size, each.source * self.page_size + each.num_tokens) for each in copies]
+        targets = [(each.target * self.page_size, each.target * self.page_size + each.num_tokens) for each in copies]
+        if copies and runs_triton(self.keys[0]):
+            self.move(sources, targets)
+            return
+        for source, target in zip(sources, targets, strict=True):
             for tensor in chain(self.keys, self.values):
-                tensor[target : target + each.num_tokens] = tensor[source : source + each.num_tokens]
+                tensor[slice(*target)] = tensor[slice(*source)]
 
     def move(self, sources: Sequence[SlotRange], targets: Sequence[SlotRange]) -> None:
         """Copy what lies in some slots to as many others, in every layer; the two may overlap."""
-        source, target = _slots(sources).to(self.device), _slots(targets).to(self.device)
-        for tensor in chain(self.keys, self.values):
-            tensor.index_copy_(0, target, tensor.index_select(0, source))
+        source, target = (_brought(_slots(each), self.device) for each in (sources, targets))
+        move_layers(self.keys, self.values, source, target)
 
     def view(self, reads: Sequence[Sequence[SlotRange]], writes: Sequence[Sequence[SlotRange]]) -> PoolView:
         """One batch's view: what each of its sequences reads, and where its tokens are written."""
@@ -110,6 +130,11 @@ class PoolView:
 
 def _slots(ranges: Iterable[SlotRange]) -> Tensor:
     return torch.cat([torch.arange(first, last) for first, last in ranges])
+
+
+def _brought(slots: Tensor, device: torch.device) -> Tensor:
+    """On the device, without waiting for what that is doing."""
+    return slots if device.type == "cpu" else slots.pin_memory().to(device, non_blocking=True)
 
 
 def _num_slots(ranges: Sequence[SlotRange]) -> int:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.batch import Batch
 from engine.engine_config import EngineConfig
 from engine.kv_pool import KVPool
 from engine.model import Decoder
@@ -67,8 +65,14 @@ class KVReuse:
             return None
         return plan
 
-    def recorded(self, batch: Batch, all_rows: Sequence[PassRows]) -> Batch:
-        """The batch, with whatever keeps its rows' KV."""
+    def recorder(self, all_rows: Sequence[PassRows]) -> PassRecorder | None:
+        """What keeps the KV of a pass's rows; None: there is no room for any."""
+        rows, slots = self.reserve(all_rows)
+        num_rows = sum(sum(each.group_sizes) for each in all_rows)
+        return PassRecorder(self.store, rows, slots, num_rows) if rows else None
+
+    def reserve(self, all_rows: Sequence[PassRows]) -> tuple[list[int], NDArray[np.int64]]:
+        """Those rows of a pass whose KV is kept, and the slots of the store for it."""
         rows: list[int] = []
         slots: list[NDArray[np.int64]] = []
         first = 0
@@ -80,10 +84,8 @@ class KVReuse:
             own = recording.reserve(len(each.positions))
             rows += range(first, first + len(own))
             slots.append(own)
-            first += len(each.positions) + each.num_branched
-        if not rows:
-            return batch
-        return replace(batch, recorder=PassRecorder(self.store, rows, np.concatenate(slots), len(batch.token_ids)))
+            first += sum(each.group_sizes)
+        return rows, np.concatenate(slots)
 
     def keep(self, rows: PassRows, num_final: int) -> None:
         """The KV of the first rows of a sequence's pass is final."""
@@ -116,11 +118,11 @@ class KVReuse:
 
     @torch.inference_mode()
     def _place(self, pages: KVPages, sequence_id: int, plan: ReusePlan) -> None:
-        table, device = pages.page_table(sequence_id), self._pool.device
+        table = pages.page_table(sequence_id)
         sources = torch.from_numpy(np.concatenate([each.slots for each in plan.placed]))
         positions = torch.cat([torch.arange(each.start, each.end) for each in plan.placed])
         ranges = [run for each in plan.placed for run in page_runs(table, pages.page_size, each.start, each.end)]
-        targets = torch.cat([torch.arange(first, end) for first, end in ranges]).to(device)
-        cos, sin = self._model.rotations(positions.to(device))
+        targets = torch.cat([torch.arange(first, end) for first, end in ranges])
+        cos, sin = self._model.rotations(positions.to(self._pool.device))
         stored, own = (self.store.keys, self.store.values), (self._pool.keys, self._pool.values)
         place_layers(*stored, sources, cos, sin, *own, targets, self._scratch)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
+import torch
 from torch import Tensor
 
 from engine.batch import Batch, runs_of
+from engine.cuda.sequence_rows import Fork, SequenceRows
 from engine.generation import Generation
 from engine.kv_pool import KVPool, PoolView, SlotRange
 from engine.paging import KVPages, page_runs
@@ -44,6 +46,11 @@ class PassRows:
         """Rows that plain decoding does not run."""
         return self.num_drafted + self.num_branched
 
+    @property
+    def group_sizes(self) -> list[int]:
+        """Rows of the sequence and its draft, and of the branch, if there is one."""
+        return [self.num_pending + self.num_drafted, *([self.num_branched] if self.num_branched else [])]
+
     @cached_property
     def positions(self) -> list[int]:
         """Of the sequence's rows and its draft's: neighbours, but where KV of earlier prompts was taken over."""
@@ -73,6 +80,12 @@ class PassRows:
         yield [slots for first, end in runs_of(self.positions) for slots in self._slots(pages, first, end)]
         if self.num_branched:
             yield self._branch_slots(pages, self.num_branched)
+
+    def on_pages(self, pages: KVPages) -> SequenceRows:
+        """The same for attention that reads pages where they lie: both groups as one, with a mask for the fork."""
+        fork = Fork(self._fork, self._branch_start, self.num_branched) if self.num_branched else None
+        positions, token_ids = (list(chain.from_iterable(parts)) for parts in zip(*self.groups, strict=True))
+        return SequenceRows(token_ids, positions, pages.page_table(self.sequence.id), fork)
 
     def verification(self, hidden: Sequence[Tensor]) -> Verification | None:
         """What is to be chosen behind the groups' rows; None behind a prompt's chunk that is not its last."""
@@ -134,10 +147,10 @@ def batch_of(rows: Sequence[PassRows], pages: KVPages, pool: KVPool, window: int
     return batch, pool.view(reads, writes)
 
 
-def verifications(rows: Sequence[PassRows], batch: Batch, hidden: Tensor) -> list[Verification | None]:
-    """What is to be chosen for each."""
-    groups = iter([hidden[first:last] for first, last in batch.ranges])
-    return [each.verification([next(groups) for _ in each.groups]) for each in rows]
+def verifications(rows: Sequence[PassRows], hidden: Tensor) -> list[Verification | None]:
+    """What is to be chosen for each, `hidden` being what the pass gave the rows of all."""
+    groups = iter(torch.split(hidden, [size for each in rows for size in each.group_sizes]))
+    return [each.verification([next(groups) for _ in each.group_sizes]) for each in rows]
 
 
 def _first_key(position: int, window: int | None) -> int:

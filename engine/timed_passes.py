@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from engine.batch import Batch
 from engine.kv_pool import KVPool
 from engine.model import Decoder
-from engine.sampling import Sampler
+from engine.passes import Passes, most_measured
 from engine.speculation.corrections import Corrections
-from engine.speculation.pass_times import PassTimes, least_seconds, measured
+from engine.speculation.pass_times import MEASURED, PassTimes, least_seconds, measured
 from engine.speculation.pass_times_file import PassTimesFile
-from engine.types import GenerationRequest
-from engine.verification import Verification, verify
-
-CONTEXT = 512
-"""Tokens that the rows of a measured pass look back on, as most of an edit's do."""
 
 TOLD = 0.75
 """A pass tells something where at least that share of its rows was scored: the LM head is not run within prompts, and
@@ -42,15 +36,22 @@ class TimedPasses:
     within a wide band. What leaves it is corrected at once and written down, so that the next start reads it.
     """
 
-    def __init__(self, model: Decoder, pool: KVPool, folder: Path | None, clock: Callable[[], float]) -> None:
-        """Takes a second where the folder has no times of this model on this machine; `pool` must hold nothing yet."""
+    def __init__(
+        self, passes: Passes, model: Decoder, pool: KVPool, folder: Path | None, clock: Callable[[], float]
+    ) -> None:
+        """Takes a second where the folder has no times of this model on this machine; `pool` must hold nothing yet.
+
+        Where passes can be captured, those that tell are first: their times are what all later ones take.
+        """
         self.times = PassTimes()
         self._file = None if folder is None else PassTimesFile(folder, model.fingerprint.hex(), machine(pool.device))
         if self._file is not None:
-            passes = _Passes(model, pool)
+            most = most_measured(model, pool)
+            for num_rows in MEASURED if passes.graphs is not None else ():
+                passes.measure(min(num_rows, most))
             kept = self._file.read()
-            if kept is None or _are_outdated(kept, passes, clock):
-                kept = measured(passes.run, clock, passes.most)
+            if kept is None or _are_outdated(kept, passes, most, clock):
+                kept = measured(passes.measure, clock, most)
                 self._file.write(kept)
             self.times = kept
         self._corrections = Corrections(self.times)
@@ -77,38 +78,10 @@ def machine(device: torch.device) -> str:
     return f"{name}, {kind}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
-def _are_outdated(kept: PassTimes, passes: _Passes, clock: Callable[[], float]) -> bool:
-    single = least_seconds(passes.run, 1, clock)
+def _are_outdated(kept: PassTimes, passes: Passes, most: int, clock: Callable[[], float]) -> bool:
+    single = least_seconds(passes.measure, 1, clock)
     if OUTDATED * single < kept(1):
         return True
-    num_rows = min(TELLING, passes.most)
-    seconds = least_seconds(passes.run, num_rows, clock)
+    num_rows = min(TELLING, most)
+    seconds = least_seconds(passes.measure, num_rows, clock)
     return seconds > 0.0 and not 1.0 / OUTDATED < (seconds / single) / (kept(num_rows) / kept(1)) < OUTDATED
-
-
-class _AllRows:
-    """Wants to see every row."""
-
-    def rows_behind(self, num_accepted: int, num_drafted: int) -> int:
-        return num_drafted
-
-    def observe(self, num_output: int, draft_ids: Sequence[int], likeliest_ids: Sequence[int]) -> None:
-        pass
-
-
-class _Passes:
-    """Passes over drafts, all rows of which are scored, behind tokens whose KV is whatever lies in the pool."""
-
-    def __init__(self, model: Decoder, pool: KVPool) -> None:
-        self.most = min(len(pool.keys[0]), model.config.max_positions)
-        self._model = model
-        self._pool = pool
-        self._sampler = Sampler(GenerationRequest([0], 1))
-
-    def run(self, num_rows: int) -> None:
-        start, window = min(CONTEXT, self.most - num_rows), self._model.config.sliding_window
-        first_key = 0 if window is None else max(0, start + 1 - window)
-        batch = Batch.of([(start, [0] * num_rows)], self._pool.device)
-        view = self._pool.view([[(first_key, start + num_rows)]], [[(start, start + num_rows)]])
-        hidden = self._model.forward_batch(batch, view)
-        verify(self._model, [Verification(hidden, self._sampler, [], [0] * (num_rows - 1), _AllRows())])

@@ -31,6 +31,14 @@ class BranchRows:
         return self.at, self.token_ids[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The likeliest tokens of all rows of a draft, or of its branch, and how many of its tokens they are."""
+
+    likeliest: Likeliest
+    num_accepted: int
+
+
 @dataclass(slots=True)
 class Verification:
     """One sequence's rows of a pass: row i of `hidden` follows `output_ids + draft[:i]`.
@@ -98,9 +106,21 @@ class Verification:
         """Choose the likeliest tokens of `next_rows`, as far as they follow the draft and one further."""
         self.num_scored += len(found.token_ids)
         if self._on_track:
-            self._choose(found)
+            self._choose(found, num_accepted(found.token_ids, self.draft[len(self.chosen) :]))
         self._keep(found)
         self._turn()
+
+    def take_all(self, draft: Confirmed, branch: Confirmed | None) -> None:
+        """The same where all rows that are not settled, and those of the branch, were looked at together."""
+        for side in (draft, branch):
+            if side is not None:
+                self.num_scored += len(side.likeliest.token_ids)
+        self._choose(draft.likeliest, draft.num_accepted)
+        self._keep(draft.likeliest)
+        self._turn()
+        if branch is not None and self.took_branch:
+            self._choose(branch.likeliest, branch.num_accepted)
+            self._keep(branch.likeliest)
 
     def show(self) -> None:
         """Let the observer see what the draft's rows came to."""
@@ -121,9 +141,9 @@ class Verification:
         self.hidden = torch.cat([self.hidden[: at + 1], branch.hidden])
         del self.likeliest[at + 1 :]
 
-    def _choose(self, found: Likeliest) -> None:
+    def _choose(self, found: Likeliest, num_confirmed: int) -> None:
         start = len(self.chosen)
-        count = min(num_accepted(found.token_ids, self.draft[start:]) + 1, len(found.token_ids))
+        count = min(num_confirmed + 1, len(found.token_ids))
         try:
             for row, largest in enumerate(found.largest[:count].tolist()):
                 check_largest(largest, row, f"output token {len(self.output_ids) + start + row}")

@@ -1,0 +1,159 @@
+"""An engine whose passes are those of a card gives what it gives on a CPU, whatever shares a batch, a pool or a pass.
+
+The kernels' references stand for the kernels here; tests/engine/cuda/test_interpreted.py runs those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine import passes as measuring
+from engine.core import EngineCore
+from engine.cuda import graphs as graphing
+from engine.reuse import Reuse
+from engine.types import GenerationRequest
+from kernels.accept import Accepted
+from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same
+from tests.engine.cuda.kernel_cores import FAMILIES, by_kernels, kernel_core, kernel_model, with_graphs
+from tests.engine.drafters import Forking, Oracle
+from tests.engine.reuse.turns import edited, random_ids, reusing_core, run
+from tests.engine.test_core import workloads
+from tests.engine.test_lora import write_adapter
+from tests.engine.tiny import VOCAB_SIZE, tiny_parameters
+
+REQUEST = GenerationRequest(prompt=PROMPT, max_new_tokens=40)
+
+
+@settings(max_examples=60)
+@given(
+    workload=workloads,
+    num_pages=st.sampled_from([20, 30, 64]),
+    max_batched_tokens=st.sampled_from([4, 9, 64]),
+    max_num_seqs=st.integers(1, 4),
+    family=st.sampled_from(sorted(FAMILIES)),
+    graphs=st.booleans(),
+)
+def test_passes_of_a_card_give_what_torch_gives_under_any_load(
+    workload: list[Any], num_pages: int, max_batched_tokens: int, max_num_seqs: int, family: str, graphs: bool
+) -> None:
+    """Ragged batches, drafts of all kinds, chunks, preemption, sampling; passes as they come, and padded ones."""
+    model = kernel_model(family)
+    core = kernel_core(
+        model, num_pages=num_pages, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs, graphs=graphs
+    )
+    collected, expected = Collected(), {}
+    for request, drafter, num_steps, _ in workload:
+        target = alone(model, request)
+        expected[core.add(request, drafter(target.token_ids))] = target
+        for _ in range(num_steps):
+            collected.take(core.step())
+    drain(core, collected)
+    assert not collected.errors
+    for request_id, target in expected.items():
+        assert same(collected.results[request_id], target)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_both_sides_of_a_fork_are_followed(family: str, graphs: bool, temperature: float) -> None:
+    """Their rows share a pass, and their pages a sequence: a mask says which of them a row sees."""
+    model, request = kernel_model(family), replace(REQUEST, temperature=temperature)
+    target = alone(model, request)
+    core = kernel_core(model, rows_are_free=True, graphs=graphs)
+    for seed in range(10):
+        assert same(run_one(core, request, Forking(target.token_ids, VOCAB_SIZE, seed)), target)
+    assert all(core.drafted[side].accepted > 20 < core.drafted[side].rejected for side in ("trunk", "branch"))
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("mode", ["fast", "turbo"])
+def test_what_is_taken_over_and_recomputed_is_what_torch_makes_of_it(mode: Any, graphs: bool) -> None:
+    """Rows that are no neighbours, and KV that is kept for later, padding's not."""
+    model, random = kernel_model(), Random(3)
+    plain = reusing_core(model)
+    with by_kernels():
+        core = reusing_core(model)
+    core = with_graphs(core) if graphs else core
+    prompt = random_ids(random, 90)
+    num_reused = 0
+    for _ in range(8):
+        reuse = Reuse(mode, budget=0.1, segment_ends=tuple(range(6, len(prompt), 6)))
+        ours, theirs = (run(each, prompt, reuse, max_new_tokens=5) for each in (core, plain))
+        assert (ours.token_ids, ours.usage.reused_at) == (theirs.token_ids, theirs.usage.reused_at)
+        num_reused += ours.usage.reused_approximate
+        _check_same_spans(core, plain)
+        prompt = edited(random, prompt)
+    assert num_reused > 100
+
+
+def _check_same_spans(core: EngineCore, plain: EngineCore) -> None:
+    """What both have kept is the same, up to its last bits; the slot behind all others is nobody's."""
+    assert core.reuse is not None
+    assert plain.reuse is not None
+    ours, theirs = core.reuse.store, plain.reuse.store
+    for layer in range(core.model.config.num_layers):
+        for own, other in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
+            torch.testing.assert_close(own[layer][:-1], other[layer][:-1], rtol=1e-3, atol=1e-4)
+
+
+def test_requests_with_adapters_share_passes_with_others(tmp_path: Path) -> None:
+    model = kernel_model()
+    plain, core = make_core(model=model), kernel_core(model)
+    folder = write_adapter(tmp_path / "a", tiny_parameters(model.config))
+    wanted = [replace(REQUEST, adapter=name, prompt=[*PROMPT, at]) for at, name in enumerate(["a", None, "a", None])]
+    answers = []
+    for each in (plain, core):
+        each.load_adapter("a", folder)
+        ids = [each.add(request) for request in wanted]
+        collected = drain(each)
+        answers.append([collected.results[request_id].token_ids for request_id in ids])
+    assert answers[0] == answers[1]
+
+
+def test_where_pages_behind_a_window_were_nothing_of_others_is_read() -> None:
+    """Slots that hold nothing are full of NaN, but for the page that stands for those given back."""
+    model = kernel_model("mistral")
+    core = kernel_core(model, num_pages=12, max_batched_tokens=8)
+    num_slots = core._pool.num_slots
+    for tensor in (*core._pool.keys, *core._pool.values):
+        tensor[:num_slots] = torch.nan
+    request = GenerationRequest(prompt=PROMPT * 4, max_new_tokens=60)
+    assert same(run_one(core, request), alone(model, request))
+    assert not any(tensor[num_slots:].any() for tensor in (*core._pool.keys, *core._pool.values))
+
+
+def test_a_pass_waits_for_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All greedy rows of a pass are chosen from one copy, whoever they belong to and however far their drafts hold."""
+    copies: list[int] = []
+    real = Accepted.to_host
+    monkeypatch.setattr(Accepted, "to_host", lambda each: copies.append(each.num_rows) or real(each))
+    model = kernel_model()
+    core = kernel_core(model, rows_are_free=True)
+    for number in range(4):
+        request = GenerationRequest(prompt=[number, 2], max_new_tokens=30)
+        target = alone(model, request).token_ids
+        core.add(request, Oracle(target) if number % 2 else Forking(target, VOCAB_SIZE, number))
+    drain(core)
+    assert len(copies) == core.num_passes
+    assert max(copies) > 60
+
+
+def test_times_are_measured_of_the_passes_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = kernel_core(kernel_model(), graphs=True)
+    assert core._passes.graphs is not None
+    for num_rows in (1, 16, 64):
+        core._passes.measure(num_rows)
+    assert len(core._passes.graphs) == 3
+    assert measuring.most_measured(core.model, core._pool) == 256
+    monkeypatch.setattr(graphing, "staged", None)
+    with pytest.raises(TypeError):
+        core._passes.measure(1)  # through the graph
