@@ -34,5 +34,5 @@ def launch(gate_up: Tensor, variant: Variant) -> Tensor:
     num_tokens, ffn_size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((num_tokens, ffn_size), dtype=gate_up.dtype, device=gate_up.device)
     grid = (num_tokens, triton.cdiv(ffn_size, variant["BLOCK"]))
-    swiglu_kernel[grid](gate_up, out, ffn_size, gate_up.stride(0), **variant)
+    swiglu_kernel[grid](gate_up, out, ffn_size, gate_up.stride(0), enable_fp_fusion=False, **variant)
     return out
