@@ -1,0 +1,66 @@
+"""The benchmark's gate on real kernels, in Triton's interpreter: torch agrees with them, and faults have no speed.
+
+`TRITON_INTERPRET=1 pytest -m interpreted tests/kernels`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.ops.ceilings import Ceilings
+from benchmarks.ops.measuring import measure
+from benchmarks.ops.timing import Call, Timing
+from kernels.backend import is_interpreting
+from kernels.catalog import NAMES, op_named
+
+pytestmark = [
+    pytest.mark.interpreted,
+    pytest.mark.skipif(not is_interpreting(), reason="needs TRITON_INTERPRET=1 before Triton is imported"),
+]
+
+CPU = torch.device("cpu")
+CEILINGS = Ceilings("a card", 1e12, 1e12)
+
+
+class NoTimer:
+    """Runs nothing and finds every call equally quick."""
+
+    def time(self, calls: Sequence[Call]) -> Timing:
+        assert calls
+        return Timing((1e-6,))
+
+
+@pytest.fixture(autouse=True)
+def _uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch.compile gives computes the same as what it takes, and takes seconds to be made."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore:.*flex_attention.*:UserWarning")
+def test_torchs_ways_give_what_the_kernel_gives(name: str) -> None:
+    op = op_named(name)
+    shape = min(op.parity_shapes, key=lambda each: op.cost(each, torch.float32).num_flops)
+    found = measure(op, shape, torch.float32, CPU, CEILINGS, NoTimer())
+    assert [way.why for way in found.ways] == [""] * len(found.ways)
+    assert found.own is not None
+    assert found.peer is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_whose_rows_are_off_by_one_has_no_speed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op: Any = op_named(name)
+    shape = max(op.parity_shapes[:3], key=lambda each: op.cost(each, torch.float32).num_bytes)
+    real: Callable[..., tuple[torch.Tensor, ...]] = op.run
+
+    def off_by_one(inputs: Any, variant: Any = None) -> tuple[torch.Tensor, ...]:
+        return tuple(output.roll(1, -1) for output in real(inputs, variant))
+
+    monkeypatch.setattr(op, "run", off_by_one)
+    found = measure(op, shape, torch.float32, CPU, CEILINGS, NoTimer())
+    assert [way.timing for way in found.ways] == [None] * len(found.ways)
+    assert all("no speed is shown" in way.why for way in found.ways)
