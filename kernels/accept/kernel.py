@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kernels.accept.accepted import Accepted
 from kernels.accept.draws import LEAST_TEMPERATURE, Draws
+from kernels.accept.row_classes import rows_up_to
 from kernels.op import Variant
 
 CHUNK = 2048
@@ -159,7 +160,7 @@ def draw_kernel(
     tl.store(drawn + row, token)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["drawn", "draft", "row_starts"])
 def confirm_kernel(
     ids,
     values,
@@ -209,7 +210,7 @@ def launch(
     num_rows, vocab_size = logits.shape
     num_seqs = 0 if row_starts is None else len(row_starts) - 1
     parts, device = variant["PARTS"], logits.device
-    rows = max(1, min(MOST_OF_TILE // parts, triton.next_power_of_2(max(num_rows, 1))))
+    rows = max(1, min(MOST_OF_TILE // parts, rows_up_to(num_rows)))
     accepted = Accepted.empty(num_rows, num_seqs, device)
     ids = torch.empty((num_rows, parts), dtype=torch.int32, device=device)
     values = torch.empty((2, num_rows, parts), dtype=torch.float32, device=device)

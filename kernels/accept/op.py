@@ -10,13 +10,14 @@ from torch import Tensor
 from kernels.accept import reference
 from kernels.accept.accepted import WORDS_PER_ROW, Accepted
 from kernels.accept.draws import Draws
+from kernels.accept.row_classes import rows_up_to
 from kernels.op import Cost, Inputs, Shape, Variant
 from kernels.tuning import variant_for
 
 MOST_PER_THREAD = 32
 """Tokens of a thread, each with its best two and a place."""
 
-PROGRAMS = 1024
+PROGRAMS = 2048
 """Parts of all rows together that keep a card of some hundred processors busy."""
 
 LEAST_SHARE = 1e-5
@@ -56,14 +57,13 @@ class Accept:
     def default(self, shape: Shape) -> Variant:
         """One 16-byte load of bfloat16 a thread and turn; as many parts as rows leave processors idle."""
         block = 1024
-        most = min(128, shape["vocab_size"] // block, PROGRAMS // max(1, shape["num_rows"]))
+        most = min(128, shape["vocab_size"] // block, PROGRAMS // rows_up_to(shape["num_rows"]))
         parts = 1 << max(most, 1).bit_length() - 1
         return {"PARTS": parts, "BLOCK": block, "LOADS_AHEAD": 1, "num_warps": 4, "num_stages": 1}
 
     def shape_class(self, shape: Shape) -> str:
         """The vocabulary, and the number of rows up to its next power of 4."""
-        most = next((str(4**power) for power in range(7) if shape["num_rows"] <= 4**power), "more")
-        return f"vocab_size={shape['vocab_size']} rows<={most}"
+        return f"vocab_size={shape['vocab_size']} rows<={rows_up_to(shape['num_rows'])}"
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
         """Rows with NaN between them, some with equal ones at the top, and drafts of which most tokens are right."""
