@@ -67,5 +67,5 @@ def _check(
         raise ValueError(f"{num_tokens} tokens have slots {list(slots.shape)}")
     if not heads.dtype == pool_keys.dtype == pool_values.dtype:
         raise ValueError(f"heads are {heads.dtype}, the pools {pool_keys.dtype} and {pool_values.dtype}")
-    if not (heads.is_contiguous() and pool_keys.is_contiguous() and pool_values.is_contiguous()):
-        raise ValueError("heads and pools have to be contiguous")
+    if not all(each.is_contiguous() for each in (heads, cos, sin, slots, pool_keys, pool_values)):
+        raise ValueError("heads, angles, slots and pools have to be contiguous")

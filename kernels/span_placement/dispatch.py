@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from kernels.attention import Scratch
@@ -12,6 +11,7 @@ from kernels.backend import runs_triton
 from kernels.span_placement import chunks
 from kernels.span_placement.op import OP
 from kernels.span_placement.staging import staging_for
+from kernels.span_placement.upload import uploaded
 
 
 def place(
@@ -59,7 +59,7 @@ def place_layers(
         for layer in zip(keys, values, pool_keys, pool_values, strict=True):
             chunks.place(*layer[:2], source_slots, cos, sin, *layer[2:], target_slots, scratch)
         return
-    target_slots = _brought(target_slots, device)
+    target_slots = uploaded(target_slots, device)
     if keys[0].device != device:
         staging = staging_for(scratch, device)
         staging.place(keys, values, source_slots.cpu(), cos, sin, pool_keys, pool_values, target_slots)
@@ -68,7 +68,7 @@ def place_layers(
         {
             "keys": keys,
             "values": values,
-            "source_slots": _brought(source_slots, device),
+            "source_slots": uploaded(source_slots, device),
             "cos": cos,
             "sin": sin,
             "pool_keys": pool_keys,
@@ -76,13 +76,6 @@ def place_layers(
             "target_slots": target_slots,
         }
     )
-
-
-def _brought(slots: Tensor, device: torch.device) -> Tensor:
-    """The slots on a device, without waiting for what that is doing."""
-    if slots.device == device:
-        return slots
-    return slots.pin_memory().to(device, non_blocking=True)
 
 
 def _check(
@@ -103,6 +96,8 @@ def _check(
             f"{num_tokens} tokens of {list(row)} have angles {list(cos.shape)}, {list(sin.shape)} and "
             f"{len(target_slots)} places"
         )
+    if not all(each.is_contiguous() for each in (source_slots, cos, sin, target_slots)):
+        raise ValueError("slots and angles have to be contiguous")
     for each in (*keys, *values, *pool_keys, *pool_values):
         if each.shape[1:] != row or each.dtype != pool_keys[0].dtype or not each.is_contiguous():
             wanted = f"{list(row)}, {pool_keys[0].dtype}"

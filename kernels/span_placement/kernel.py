@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernels.op import Variant
 from kernels.rope.kernel import rotated
+from kernels.span_placement.upload import uploaded
 
 MOST_MOVED = 256
 """Rows of which a program holds some columns in registers."""
@@ -162,4 +163,4 @@ def launch_move(tensors: Sequence[Tensor], source_slots: Tensor, target_slots: T
 @lru_cache(maxsize=64)
 def _table(addresses: tuple[int, ...], device: torch.device) -> tuple[Tensor, int]:
     """The addresses on the device, copied there once, since pool and store never move; and what divides them all."""
-    return torch.tensor(addresses, dtype=torch.int64, device=device), gcd(*addresses, MOST_ALIGNED)
+    return uploaded(torch.tensor(addresses, dtype=torch.int64), device), gcd(*addresses, MOST_ALIGNED)

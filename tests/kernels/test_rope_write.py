@@ -125,6 +125,7 @@ def test_the_default_is_a_variant_of_the_space(shape: Shape) -> None:
         ({"heads": torch.zeros(5, 8, 64).half()}, "heads are torch.float16"),
         ({"record": Record(torch.arange(5), torch.zeros(9, 2, 64), torch.zeros(8, 2, 64))}, "do not fit"),
         ({"record": Record(torch.arange(4), torch.zeros(9, 2, 64), torch.zeros(9, 2, 64))}, "slots"),
+        ({"cos": torch.zeros(1, 32).expand(5, 32)}, "contiguous"),
         ({"heads": torch.zeros(5, 8, 128)[..., ::2]}, "contiguous"),
     ],
 )
