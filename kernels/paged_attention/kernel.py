@@ -57,26 +57,29 @@ def _in_tree(
 
 @triton.jit
 def _walk(
-    first, last, end, query, top, total, sums, lows, ends, tokens, is_row,
+    first, last, low, end, query, top, total, sums, lows, ends, tokens, is_row,
     keys, values, pages, tree_start, tree, num_words, scale,
     MASKED: tl.constexpr, WINDOW: tl.constexpr, TREE_BITS: tl.constexpr, PAGE_SIZE: tl.constexpr,
     SLOT_STRIDE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     """Add the tiles of places [first, last) to the rows' softmax: largest score, total of shares, sums of values.
 
-    Without MASKED every row sees all of them.
+    Without MASKED every row sees all of them. What lies outside [low, end), where the rows see nothing, is not read.
     """
     dims = tl.arange(0, HEAD_DIM)
     places = first + tl.arange(0, KEYS)
-    page = tl.load(pages + places // PAGE_SIZE, mask=places < tl.minimum(last, end), other=0)
+    limit = tl.minimum(last, end)
+    page = tl.load(pages + places // PAGE_SIZE, mask=(places >= low) & (places < limit), other=0)
     for start in range(first, last, KEYS):
         places = start + tl.arange(0, KEYS)
         held = places < end
+        if WINDOW:
+            held &= places >= low
         at = (page.to(tl.int64) * PAGE_SIZE + places % PAGE_SIZE)[:, None] * SLOT_STRIDE + dims[None, :]
         # The next tile's pages are asked for now: where addresses wait for a load of their own tile, the compiler keeps
         # one tile in flight for three stages, and none for two (triton-lang/triton #4721).
         places_next = places + KEYS
-        page = tl.load(pages + places_next // PAGE_SIZE, mask=places_next < tl.minimum(last, end), other=0)
+        page = tl.load(pages + places_next // PAGE_SIZE, mask=places_next < limit, other=0)
         if MASKED:
             key = tl.load(keys + at, mask=held[:, None], other=0.0)
         else:
@@ -158,14 +161,14 @@ def attend(
         behind = tl.minimum(reach, begin + chunk)
     own_first = tl.maximum(lows, begin)
     sees_some = is_row & (own_first < behind)
-    first = tl.min(tl.where(sees_some, own_first, BEHIND_ALL), axis=0)
+    low = tl.min(tl.where(sees_some, own_first, BEHIND_ALL), axis=0)
     end = tl.max(tl.where(sees_some, behind, 0), axis=0)
 
     num_heads = tl.num_programs(1) * GROUP
     at_rows = tokens.to(tl.int64) * num_heads + heads
     if IS_CUT:
         at_rows += tl.program_id(2).to(tl.int64) * num_tokens * num_heads
-        if first >= end:
+        if low >= end:
             tl.store(levels + at_rows, tl.full([ROWS], float("-inf"), tl.float32), mask=is_row)
             return
 
@@ -180,7 +183,7 @@ def attend(
     sums = tl.zeros([ROWS, HEAD_DIM], tl.float32)
 
     # Tiles [whole, whole_end) are seen by every row in full, and need no mask.
-    first = first // KEYS * KEYS
+    first = low // KEYS * KEYS
     whole = first
     if WINDOW:
         latest = tl.max(tl.where(is_row, own_first, 0), axis=0)
@@ -189,17 +192,17 @@ def attend(
     whole_end = tl.maximum(shortest // KEYS * KEYS, whole)
     if WINDOW:
         top, total, sums = _walk(
-            first, tl.minimum(whole, end), end, queries, top, total, sums, lows, ends, tokens, is_row,
+            first, tl.minimum(whole, end), low, end, queries, top, total, sums, lows, ends, tokens, is_row,
             keys, values, pages, tree_start, tree, num_words, scale,
             True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
         )  # fmt: skip
     top, total, sums = _walk(
-        whole, whole_end, end, queries, top, total, sums, lows, ends, tokens, is_row,
+        whole, whole_end, low, end, queries, top, total, sums, lows, ends, tokens, is_row,
         keys, values, pages, tree_start, tree, num_words, scale,
         False, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
     )  # fmt: skip
     top, total, sums = _walk(
-        whole_end, end, end, queries, top, total, sums, lows, ends, tokens, is_row,
+        whole_end, end, low, end, queries, top, total, sums, lows, ends, tokens, is_row,
         keys, values, pages, tree_start, tree, num_words, scale,
         True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
     )  # fmt: skip
