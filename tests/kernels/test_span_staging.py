@@ -165,3 +165,7 @@ def test_a_card_gets_what_a_host_has(tokens: int, generator: torch.Generator) ->
     for _ in range(3):  # the buffers are taken again
         staged.place(**far)
     torch.testing.assert_close(pools_of(far), pools_of(near), rtol=0, atol=0, equal_nan=True)
+    for each in (*far["pool_keys"], *far["pool_values"]):
+        each.fill_(torch.nan)
+    place_layers(**far, scratch=Scratch())
+    torch.testing.assert_close(pools_of(far), pools_of(near), rtol=0, atol=0, equal_nan=True)
