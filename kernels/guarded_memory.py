@@ -13,6 +13,9 @@ from torch.overrides import TorchFunctionMode
 GUARD = 256
 """Elements before and behind each tensor: a few rows off by one, and as aligned as what torch allocates."""
 
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By bytes of an element. The low 6 bits of a NaN are free in each: bfloat16 has no more."""
+
 UNWRITTEN = {torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty}
 WRITTEN = {torch.zeros, torch.zeros_like, torch.full, torch.full_like, torch.Tensor.new_zeros, torch.Tensor.new_full}
 
@@ -22,7 +25,7 @@ class GuardedMemory(TorchFunctionMode):
     are.
 
     Poison is NaN; in whole numbers the largest there is. Inputs are copied in by `copy`: what is read beside them is
-    NaN, or 0 where it is a whole number, so that an index read there points to something.
+    NaN, or their own first number where they are whole ones, so that an index read there points to something in use.
     """
 
     def __init__(self) -> None:
@@ -34,8 +37,18 @@ class GuardedMemory(TorchFunctionMode):
         return all(torch.equal(_bytes(ends), _bytes(before)) for ends, before in self._guards)
 
     def copy(self, value: Any) -> Any:
-        """The same tensors in guarded memory, wherever they are in `value`; what shared memory still does."""
-        return self._copy(value, {})
+        """The same tensors in guarded memory, wherever they are in `value`: from the first number of each to its last,
+        with what lies between its rows.
+        """
+        if isinstance(value, Tensor):
+            return self._copy_tensor(value)
+        if isinstance(value, Mapping):
+            return {name: self.copy(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self.copy(part) for part in value)
+        if is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **{each.name: self.copy(getattr(value, each.name)) for each in fields(value)})
+        return value
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -50,38 +63,29 @@ class GuardedMemory(TorchFunctionMode):
     def _allocate(self, num_elements: int, like: Tensor, poison: float) -> Tensor:
         memory = torch.full((num_elements + 2 * GUARD,), poison, dtype=like.dtype, device=like.device)
         for ends in (memory[:GUARD], memory[-GUARD:]):
+            _mark(ends, len(self._guards))
             self._guards.append((ends, ends.clone()))
         return memory[GUARD:-GUARD]
 
-    def _copy(self, value: Any, done: dict[int, Tensor]) -> Any:
-        if isinstance(value, Tensor):
-            return self._copy_tensor(value, done)
-        if isinstance(value, Mapping):
-            return {name: self._copy(part, done) for name, part in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(self._copy(part, done) for part in value)
-        if is_dataclass(value) and not isinstance(value, type):
-            return replace(value, **{each.name: self._copy(getattr(value, each.name), done) for each in fields(value)})
-        return value
-
-    def _copy_tensor(self, tensor: Tensor, done: dict[int, Tensor]) -> Tensor:
-        """All of the memory that a tensor is a view of is copied, and the view taken anew."""
-        storage = tensor.untyped_storage()
-        num_elements = storage.nbytes() // tensor.itemsize
-        if num_elements == 0:
+    def _copy_tensor(self, tensor: Tensor) -> Tensor:
+        if tensor.numel() == 0:
             return tensor.clone()
-        if storage.data_ptr() not in done:
-            whole = tensor.as_strided((num_elements,), (1,), 0)
-            poison = _poison(tensor.dtype) if tensor.is_floating_point() else 0
-            done[storage.data_ptr()] = self._allocate(num_elements, tensor, poison).copy_(whole)
-        inside = done[storage.data_ptr()].view(tensor.dtype)
-        return inside.as_strided(tensor.shape, tensor.stride(), inside.storage_offset() + tensor.storage_offset())
+        num_elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        whole = tensor.as_strided((num_elements,), (1,))
+        poison = _poison(tensor.dtype) if tensor.is_floating_point() else int(whole[0])
+        return self._allocate(num_elements, tensor, poison).copy_(whole).as_strided(tensor.shape, tensor.stride())
 
 
 def _poison(dtype: torch.dtype) -> float:
     if dtype.is_floating_point:
         return float("nan")
     return 0 if dtype == torch.bool else torch.iinfo(dtype).max
+
+
+def _mark(ends: Tensor, number: int) -> None:
+    """Give each NaN bits of its own: one that was read beside another tensor and is written here is told from them."""
+    if ends.is_floating_point() and ends.itemsize in BITS:
+        ends.view(BITS[ends.itemsize]).add_(1 + (number + torch.arange(GUARD, device=ends.device)) % 63)
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -39,7 +39,8 @@ class CudaTimer:
     def prepare(self, variant: Variant) -> None:
         with launching():
             for sets in self._sets:
-                self._op.run(sets[0], variant)
+                for inputs in sets:  # what an op copies to the device for inputs that it sees first cannot be captured
+                    self._op.run(inputs, variant)
             torch.cuda.synchronize()
         self._replays[frozenset(variant.items())] = [self._replay(sets, variant) for sets in self._sets]
 
