@@ -13,7 +13,7 @@ from engine.projections import AdapterRows, LayerWeights, Projection, Projection
 from engine.reuse.store import SpanStore
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
-from kernels.rope_write import rope_write
+from kernels.rope_write import Record, rope_write
 from kernels.swiglu import swiglu
 
 NO_ADAPTERS = AdapterRows(())
@@ -63,10 +63,10 @@ class PagedForward:
         norms = self._head_norms[index]
         if norms is not None:
             rms_norm(heads[:, :num_normed], norms, config.rms_norm_eps, out=heads[:, :num_normed])
+        record = None
         if self._store is not None and inputs.record_slots is not None:
-            self._store.keys[index].index_copy_(0, inputs.record_slots, heads[:, num_heads:num_normed])
-            self._store.values[index].index_copy_(0, inputs.record_slots, heads[:, num_normed:])
-        query = rope_write(heads, cos, sin, inputs.slots, keys, values, num_heads)
+            record = Record(inputs.record_slots, self._store.keys[index], self._store.values[index])
+        query = rope_write(heads, cos, sin, inputs.slots, keys, values, num_heads, record)
         attended = paged_attention(query, keys, values, inputs.batch, config.sliding_window)
         return _project("attention_out", index, layer.attention_out, attended.view(num_tokens, -1), adapters)
 

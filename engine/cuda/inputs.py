@@ -116,6 +116,6 @@ def _page_table(sequences: Sequence[SequenceRows], shape: PassShape, layout: Poo
     table = np.full((shape.num_seqs, shape.num_pages(layout.page_size)), layout.empty_page, dtype=np.int32)
     for row, each in zip(table, sequences, strict=False):
         num_pages = -(-each.num_places // layout.page_size)
-        own = np.asarray(each.table[:num_pages], dtype=np.int32)
+        own = each.pages[:num_pages]
         row[:num_pages] = np.where(own == NO_PAGE, layout.empty_page, own)
     return table

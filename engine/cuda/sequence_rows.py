@@ -36,7 +36,7 @@ class SequenceRows:
         """`positions` are those of all rows, ascending up to the branch; `table` is the sequence's page table."""
         self.token_ids = np.asarray(token_ids, dtype=np.int64)
         self.positions = np.asarray(positions, dtype=np.int64)
-        self.table = table
+        self.pages = np.asarray(table, dtype=np.int32)
         self.fork = fork
 
     @property
@@ -60,8 +60,7 @@ class SequenceRows:
     def slots(self, page_size: int) -> Numbers:
         """The places as slots of the pool."""
         places = self.places
-        pages = np.asarray(self.table[: int(places.max()) // page_size + 1], dtype=np.int64)
-        return pages[places // page_size] * page_size + places % page_size
+        return self.pages[places // page_size].astype(np.int64) * page_size + places % page_size
 
     def tree_start(self, window: int | None) -> int:
         """The place from which on a mask says what is seen; a window moves with each row, so its mask has all."""

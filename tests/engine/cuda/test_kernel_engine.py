@@ -18,16 +18,21 @@ from hypothesis import strategies as st
 from engine import passes as measuring
 from engine.core import EngineCore
 from engine.cuda import graphs as graphing
+from engine.cuda.passes import runs_by_kernels
+from engine.engine_config import EngineConfig
+from engine.errors import NumericFault
+from engine.model import Decoder
 from engine.reuse import Reuse
 from engine.types import GenerationRequest
 from kernels.accept import Accepted
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same
-from tests.engine.cuda.kernel_cores import FAMILIES, by_kernels, kernel_core, kernel_model, with_graphs
-from tests.engine.drafters import Forking, Oracle
+from tests.engine.cuda.kernel_cores import FAMILIES, HEAD_DIM, by_kernels, kernel_core, kernel_model, with_graphs
+from tests.engine.drafters import Fork, Forking, Oracle
 from tests.engine.reuse.turns import edited, random_ids, reusing_core, run
+from tests.engine.test_branches import WatchedFork
 from tests.engine.test_core import workloads
 from tests.engine.test_lora import write_adapter
-from tests.engine.tiny import VOCAB_SIZE, tiny_parameters
+from tests.engine.tiny import VOCAB_SIZE, tiny_config, tiny_decoder, tiny_parameters
 
 REQUEST = GenerationRequest(prompt=PROMPT, max_new_tokens=40)
 
@@ -145,6 +150,58 @@ def test_a_pass_waits_for_the_device_once(monkeypatch: pytest.MonkeyPatch) -> No
     drain(core)
     assert len(copies) == core.num_passes
     assert max(copies) > 60
+
+
+@pytest.mark.parametrize("where", ["branch", "branch not followed", "trunk"])
+def test_numbers_that_are_none_on_either_side_of_a_fork_are_nobodys_business(where: str) -> None:
+    parameters = tiny_parameters(tiny_config(head_dim=HEAD_DIM))
+    target = alone(kernel_model(), REQUEST).token_ids
+    poison = next(each for each in range(VOCAB_SIZE) if each not in {*PROMPT, *target})
+    parameters.embedding[poison] = torch.nan
+    core = kernel_core(Decoder(parameters), rows_are_free=True)
+    wrong = [(token_id + 1) % VOCAB_SIZE for token_id in target[4:9]]
+    fork = {
+        "branch": Fork([*target[:4], *wrong], 4, [target[4], poison, poison]),
+        "branch not followed": Fork(target[:9], 4, [poison, *target[5:9]]),
+        "trunk": Fork([*target[:4], poison, target[5]], 4, target[4:9]),
+    }[where]
+    assert run_one(core, REQUEST, fork).token_ids == target
+    assert run_one(core, REQUEST).token_ids == target
+
+
+def test_a_model_whose_scores_are_no_numbers_fails_its_requests() -> None:
+    parameters = tiny_parameters(tiny_config(head_dim=HEAD_DIM))
+    parameters.final_norm[3] = torch.inf
+    core = kernel_core(Decoder(parameters))
+    request_id = core.add(REQUEST)
+    assert isinstance(drain(core).errors[request_id], NumericFault)
+
+
+@pytest.mark.parametrize("follows", ["trunk", "branch", "neither"])
+def test_an_observer_is_shown_every_row_of_the_side_that_was_followed(follows: str) -> None:
+    model, target = kernel_model(), alone(kernel_model(), REQUEST).token_ids
+    wrong = [(token_id + 1) % VOCAB_SIZE for token_id in target]
+    sides = {
+        "trunk": ([*target[:9], *wrong[9:12]], wrong[4:9]),
+        "branch": ([*target[:4], *wrong[4:9]], [*target[4:8], *wrong[8:10]]),
+        "neither": ([*target[:2], *wrong[2:9]], target[4:9]),
+    }[follows]
+    fork = WatchedFork(sides[0], 4, sides[1])
+    assert run_one(kernel_core(model, rows_are_free=True), REQUEST, fork).token_ids == target
+    ((_, draft, likeliest),) = fork.shown
+    assert draft == (sides[0] if follows != "branch" else [*sides[0][:4], *sides[1]])
+    rows = torch.tensor([*PROMPT, *draft])
+    logits = model.logits(model.forward(rows, model.new_caches(1, len(rows))))
+    assert likeliest == logits[len(PROMPT) - 1 :].argmax(dim=-1).tolist()
+
+
+def test_what_the_kernels_do_not_take_runs_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.cuda.passes.runs_triton", lambda tensor: True)
+    config = EngineConfig(64)
+    assert runs_by_kernels(kernel_model(), config)
+    assert not runs_by_kernels(kernel_model(), replace(config, batch_invariant=True))
+    for head_dim in (8, 24):
+        assert not runs_by_kernels(tiny_decoder(head_dim=head_dim), config)
 
 
 def test_times_are_measured_of_the_passes_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
