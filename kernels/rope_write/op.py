@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant
 from kernels.rope import apply_rope
+from kernels.rope.fusible import fusible_rope
 from kernels.rope_write import reference
 from kernels.rope_write.record import Record
 from kernels.tuning import variant_for
@@ -117,16 +118,19 @@ class RopeWrite:
         record: Record | None = inputs["record"]
         recorded, record_slots = _written(inputs["slots"] if record is None else record.slots)
 
-        def eager() -> tuple[Tensor, ...]:
-            rotated = apply_rope(heads[:, :num_rotated], cos, sin)
-            inputs["pool_keys"].index_copy_(0, slots, rotated[written, num_heads:])
-            inputs["pool_values"].index_copy_(0, slots, heads[written, num_rotated:])
-            if record is not None:
-                record.keys.index_copy_(0, record_slots, heads[recorded, num_heads:num_rotated])
-                record.values.index_copy_(0, record_slots, heads[recorded, num_rotated:])
-            return _outputs(rotated[:, :num_heads].contiguous(), inputs)
+        def way(rope: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[], tuple[Tensor, ...]]:
+            def call() -> tuple[Tensor, ...]:
+                rotated = rope(heads[:, :num_rotated], cos, sin)
+                inputs["pool_keys"].index_copy_(0, slots, rotated[written, num_heads:])
+                inputs["pool_values"].index_copy_(0, slots, heads[written, num_rotated:])
+                if record is not None:
+                    record.keys.index_copy_(0, record_slots, heads[recorded, num_heads:num_rotated])
+                    record.values.index_copy_(0, record_slots, heads[recorded, num_rotated:])
+                return _outputs(rotated[:, :num_heads].contiguous(), inputs)
 
-        return {"eager": eager, "compile": torch.compile(eager)}
+            return call
+
+        return {"eager": way(apply_rope), "compile": torch.compile(way(fusible_rope))}
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
         """Every head in and out (keys and values twice where they are recorded), angles and slots in.

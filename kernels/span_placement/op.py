@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant
 from kernels.rope import apply_rope
+from kernels.rope.fusible import fusible_rope
 from kernels.span_placement import reference
 from kernels.tuning import variant_for
 
@@ -118,13 +119,16 @@ class SpanPlacement:
         pool_keys, pool_values, target = inputs["pool_keys"], inputs["pool_values"], inputs["target_slots"]
         cos, sin = (inputs[name].repeat(len(keys), 1) for name in ("cos", "sin"))
 
-        def eager() -> tuple[Tensor, ...]:
-            found = keys.index_select(1, source)
-            pool_keys.index_copy_(1, target, apply_rope(found.flatten(0, 1), cos, sin).view(found.shape))
-            pool_values.index_copy_(1, target, values.index_select(1, source))
-            return pool_keys, pool_values
+        def way(rope: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[], tuple[Tensor, ...]]:
+            def call() -> tuple[Tensor, ...]:
+                found = keys.index_select(1, source)
+                pool_keys.index_copy_(1, target, rope(found.flatten(0, 1), cos, sin).view(found.shape))
+                pool_values.index_copy_(1, target, values.index_select(1, source))
+                return pool_keys, pool_values
 
-        return {"eager": eager, "compile": torch.compile(eager)}
+            return call
+
+        return {"eager": way(apply_rope), "compile": torch.compile(way(fusible_rope))}
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
         """Keys and values in and out in every layer; angles and slots once; a pair takes four products and two sums."""
