@@ -17,7 +17,7 @@ from agent_runtime.telemetry.current_request import current_round
 
 Result = TypeVar("Result")
 
-BY_RULE = frozenset({"parse", "merge", "verify"})
+BY_RULE = frozenset({"parse", "merge", "scope", "prompt", "verify"})
 """The phases that need a place. To ask the model alone waits for the end of its current pass."""
 
 
@@ -36,6 +36,12 @@ async def run_watched(service: Service, work: Callable[[Watcher], Result], watch
     """Do the work in a thread, which has a place on the processor until it waits for the model."""
     async with service.places.place(current_round()) as give_back:
         return await run_sync(work, _Placed(watcher, give_back), limiter=service.threads)
+
+
+async def run_by_rule(service: Service, work: Callable[[], Result]) -> Result:
+    """Do work that asks no model in a thread, which has a place on the processor to its end."""
+    async with service.places.place(current_round()):
+        return await run_sync(work, limiter=service.threads)
 
 
 class _Placed(Relay):

@@ -8,7 +8,6 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-from anyio.to_thread import run_sync
 from fastapi import Request, Response
 from pydantic_core import to_json
 
@@ -19,6 +18,7 @@ from agent_runtime.http.leaving import Departure
 from agent_runtime.http.openai.completions import Completion, Reply
 from agent_runtime.http.openai.errors import error_of
 from agent_runtime.http.problems import fault_of_bug
+from agent_runtime.http.running import run_watched
 from agent_runtime.http.service import Service
 from agent_runtime.http.streaming import Streamed
 from agent_runtime.shapes import problem_of
@@ -88,7 +88,7 @@ async def stream(
     departure = Departure()
     texts = Texts(departure, wants_text=as_written)
     watching = asyncio.create_task(departure.wait_for(request))
-    task = asyncio.create_task(run_sync(work, texts, limiter=service.threads))
+    task = asyncio.create_task(run_watched(service, work, texts))
     task.add_done_callback(_look_at)
     try:
         await texts.wait(task)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from pydantic_core import to_json
@@ -21,7 +20,7 @@ from agent_runtime.http.openai.bodies import OWN_MODEL, ChatBody, CodeApplyBody
 from agent_runtime.http.openai.completions import Completion, Reply, extension_of_apply, reply_of_apply, reply_of_chat
 from agent_runtime.http.openai.documents import COMPLETION, FAULTS, CodeApplyAnswer, ModelList, ModelObject
 from agent_runtime.http.openai.streaming import stream
-from agent_runtime.http.running import run
+from agent_runtime.http.running import run, run_by_rule
 from agent_runtime.http.service import Service
 from agent_runtime.telemetry.observer import Finished
 from agent_runtime.types import ApplyRequest, ApplyResult
@@ -39,7 +38,7 @@ def openai_routes(service: Service) -> APIRouter:
     @router.post("/chat/completions", responses=COMPLETION)
     async def chat_completions(body: ChatBody, request: Request, principal: MayApply) -> Response:
         """Answer a chat, or merge the edit that its only user message holds."""
-        work, is_edit = await run_sync(_prepare, service, principal, body, limiter=service.threads)
+        work, is_edit = await run_by_rule(service, partial(_prepare, service, principal, body))
         completion = Completion(service.model.name)
         if body.stream:
             return await stream(
@@ -52,7 +51,7 @@ def openai_routes(service: Service) -> APIRouter:
     async def code_apply(body: CodeApplyBody, request: Request, principal: MayApply) -> dict[str, Any]:
         """Merge a snippet into a file: `mergedCode` is the whole file."""
         asking.check_model(body.model, service.model.name, for_edit=True)
-        edit = await run_sync(asking.code_apply_request, body, principal.salt, limiter=service.threads)
+        edit = await run_by_rule(service, partial(asking.code_apply_request, body, principal.salt))
         merge = partial(_merged, service, "/v1/code/apply", principal, edit)
         result = await run(service, request, merge)
         return {"mergedCode": result.file.merged, "hunk": extension_of_apply(result)}

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
@@ -32,7 +31,7 @@ from agent_runtime.http.apply_docs import ApplyAnswer
 from agent_runtime.http.apply_stream import streamed
 from agent_runtime.http.idempotency import IdempotencyKey
 from agent_runtime.http.openapi import problems
-from agent_runtime.http.running import run, run_watched
+from agent_runtime.http.running import run, run_by_rule, run_watched
 from agent_runtime.http.service import Service
 from agent_runtime.http.session_bodies import AskBody, ReadBody, SessionApplyBody, SessionBody
 from agent_runtime.http.session_work import apply, ask, begin
@@ -80,7 +79,7 @@ def sessions_routes(service: Service) -> APIRouter:
         """Put files and texts into the context, all or none, and tell of each whether it has changed."""
         session = sessions.get(session_id, principal)
         work = partial(session.read, body.paths, texts=body.texts, forget=body.forget, with_text=body.with_text)
-        return ReadAnswer(files=await run_sync(work, limiter=service.threads))
+        return ReadAnswer(files=await run_by_rule(service, work))
 
     @router.post("/{session_id}/ask", responses={200: {"model": SessionAnswer}, **problems(*ASKING)})
     async def ask_model(

@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import httpx
 import pytest
 
 from agent_runtime.apply.merger import ModelMerge, ModelTask
+from agent_runtime.chat import ChatAnswer, ChatRequest
 from agent_runtime.generation.watcher import Watcher
 from agent_runtime.limiting import Places
+from tests.agent_runtime.noted_places import NotedPlaces
+from tests.agent_runtime.openai.scripted_chat import ChattingMerger, ScriptedChat
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
 
@@ -85,7 +92,7 @@ class SlowToTake(ScriptedMerger):
 
     def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
         assert self.hold is not None
-        watcher.entered("prompt")
+        watcher.entered("prefill")
         self.hold.wait()
         return super().merge(task, watcher)
 
@@ -105,4 +112,72 @@ def test_edits_that_wait_for_the_model_hold_no_place(kind: type[ScriptedMerger])
         for thread in threads:
             thread.join()
     assert by_rule == ["deterministic"] * 3
+    assert answers == [200] * 6
+
+
+@dataclass
+class PhasedChat(ScriptedChat):
+    """Tells its phases as a loaded model does, and notes them."""
+
+    events: list[str] = field(default_factory=list)
+
+    def answer(self, request: ChatRequest, watcher: Watcher) -> ChatAnswer:
+        watcher.entered("prompt")
+        self.events.append("laid out")
+        watcher.entered("prefill")
+        self.events.append("asked")
+        return super().answer(request, watcher)
+
+
+CHAT = {"messages": [{"role": "user", "content": "hello"}]}
+CODE = "limit = 10\nretries = 3\n\n\ndef area(r):\n    return 3 * r * r\n"
+UPDATE = "limit = 10\nseconds = 5\nretries = 3\n\n# ... existing code ...\n"
+EDIT = {"messages": [{"role": "user", "content": f"<code>{CODE}</code><update>{UPDATE}</update>"}]}
+ASKED = ["taken", "taken", "laid out", "given back", "asked"]
+BY_RULE = ["taken", "taken"]
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "expected"),
+    [
+        ("/v1/chat/completions", CHAT, ASKED),
+        ("/v1/chat/completions", CHAT | {"stream": True}, ASKED),
+        ("/v1/chat/completions", EDIT, BY_RULE),
+        ("/v1/chat/completions", EDIT | {"stream": True}, BY_RULE),
+        ("/v1/code/apply", {"initial_code": CODE, "edit_snippet": UPDATE}, BY_RULE),
+        ("/apply", {"original": FILE, "edit": BLOCK}, ["taken"]),
+        ("/apply", {"original": FILE, "edit": BLOCK, "stream": True}, ["taken"]),
+    ],
+)
+def test_all_work_by_rule_has_a_place_and_none_is_held_while_the_model_is_asked(
+    route: str, body: dict[str, Any], expected: list[str]
+) -> None:
+    events: list[str] = []
+    merger = ChattingMerger(FILE, chatting=PhasedChat(events=events))
+    with serving(merger, change=lambda service: replace(service, places=NotedPlaces(events))) as url:
+        answer = httpx.post(url + route, json={"model": "hunk"} | body if "/v1" in route else body, timeout=30)
+    assert answer.status_code == 200, answer.text
+    assert events == expected
+
+
+def test_streams_that_wait_for_the_model_hold_no_place() -> None:
+    hold = threading.Event()
+    merger = ChattingMerger(chatting=ScriptedChat(hold=hold))
+    answers: list[int] = []
+    body = {"model": "hunk", "stream": True, **CHAT}
+    with serving(merger) as url:
+        chats = f"{url}/v1/chat/completions"
+        threads = [
+            threading.Thread(target=lambda: answers.append(httpx.post(chats, json=body, timeout=30).status_code))
+            for _ in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        while len(merger.chatting.seen) < 6:
+            time.sleep(0.01)
+        by_rule = post(url, {"original": FILE, "edit": BLOCK}).json()["method"]
+        hold.set()
+        for thread in threads:
+            thread.join()
+    assert by_rule == "deterministic"
     assert answers == [200] * 6

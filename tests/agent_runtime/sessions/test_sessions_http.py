@@ -13,9 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
+from agent_runtime.chat import answering
+from agent_runtime.generation.running import run_together
 from agent_runtime.http.service import Service
 from agent_runtime.telemetry.observer import Finished, Observer
 from agent_runtime.workspaces.registry import Workspaces
+from tests.agent_runtime.noted_places import NotedPlaces
 from tests.agent_runtime.serving import serving
 from tests.agent_runtime.sessions.conftest import A, B, Begin, Served
 
@@ -161,7 +164,8 @@ def test_a_second_call_is_refused_while_one_works(client: httpx.Client) -> None:
     at = begun(client)
     body = {"question": "?", "max_tokens": 1000, "temperature": 10.0, "stream": True}
     with client.stream("POST", f"{at}/ask", json=body) as response:
-        next(response.iter_bytes())
+        parts = response.iter_bytes()  # held: a generator that is let go of hangs up
+        next(parts)
         busy = client.post(f"{at}/ask", json={"question": "?"})
         assert kind(busy) == (409, "session-busy")
         assert busy.headers["retry-after"] == "1"
@@ -218,3 +222,31 @@ def test_the_model_says_how_its_sessions_follow_changes(client: httpx.Client, ro
     answer = client.post(f"{at}/ask", json={"question": "And now?", "max_tokens": 1}).json()
     assert answer["noted"] == ["a.py"]
     assert answer["usage"]["cached"] > 200
+
+
+def test_what_a_session_does_by_rule_has_a_place_until_the_model_is_asked(
+    served: Served, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    def noted(*arguments: Any) -> None:
+        events.append("asked")
+        run_together(*arguments)
+
+    monkeypatch.setattr(answering, "run_together", noted)
+
+    def change(service: Service) -> Service:
+        return replace(service, workspaces=Workspaces(root), places=NotedPlaces(events))
+
+    calls: list[tuple[str, dict[str, Any], list[str]]] = [
+        ("read", {"paths": ["b.py"]}, ["taken"]),
+        ("ask", {"question": "What?", "max_tokens": 1}, ["taken", "given back", "asked"]),
+        ("ask", {"question": "And?", "max_tokens": 1, "stream": True}, ["taken", "given back", "asked"]),
+        ("apply", {"edit": EDIT, "path": "b.py"}, ["taken"]),
+    ]
+    with serving(served, change=change) as url, httpx.Client(base_url=url, timeout=60) as client:
+        at = begun(client)
+        for call, body, expected in calls:
+            events.clear()
+            assert client.post(f"{at}/{call}", json=body).status_code == 200
+            assert events == expected, call
