@@ -207,7 +207,7 @@ def attend(
         True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
     )  # fmt: skip
 
-    found = total > 0
+    found = total != 0
     attended = sums / tl.where(found, total, float("nan"))[:, None]
     out_at = out + at_rows[:, None] * HEAD_DIM + dims[None, :]
     tl.store(out_at, attended.to(out.dtype.element_ty), mask=is_row[:, None])
@@ -231,7 +231,7 @@ def merge(out, shares, levels, num_chunks, num_rows, HEAD_DIM: tl.constexpr, CHU
         chunks = first + tl.arange(0, CHUNKS)
         at = chunks.to(tl.int64) * num_rows + row
         level = tl.load(levels + at, mask=chunks < num_chunks, other=float("-inf"))
-        sees = level > float("-inf")
+        sees = level != float("-inf")  # what is no number is passed on, not left out
         share = tl.load(shares + at[:, None] * HEAD_DIM + dims[None, :], mask=sees[:, None], other=0.0)
         highest = tl.maximum(top, tl.max(level, axis=0))
         base = tl.where(highest == float("-inf"), 0.0, highest)
@@ -240,5 +240,5 @@ def merge(out, shares, levels, num_chunks, num_rows, HEAD_DIM: tl.constexpr, CHU
         total = total * fading + tl.sum(weights, axis=0)
         sums = sums * fading + tl.sum(weights[:, None] * share, axis=0)
         top = highest
-    attended = sums / tl.where(total > 0, total, float("nan"))
+    attended = sums / tl.where(total != 0, total, float("nan"))
     tl.store(out + row * HEAD_DIM + dims, attended.to(out.dtype.element_ty))

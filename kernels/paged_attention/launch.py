@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,9 @@ SEQS_AT_ONCE = 128
 
 CHUNKS_AT_ONCE = 32
 """Shares that the merge has in flight: 16 KB of a head of 128, 32 numbers a thread."""
+
+HOPPER = 9
+"""Of compute capabilities."""
 
 SHARED_BYTES = 99 * 1024
 """Shared memory of a block where a card does not say: what the smallest cards have that multiply bfloat16."""
@@ -34,8 +39,8 @@ def attend(
     if num_tokens == 0:
         return out
     if not is_interpreting():
-        most = _shared_bytes(query.device)
-        variant = fitted(variant, head_dim, query.dtype, most, has_tree=batch.tree is not None)
+        on_hopper, most_bytes = _card(query.device)
+        variant = fitted(variant, head_dim, query.dtype, batch.tree is not None, on_hopper, most_bytes)
     rows, num_chunks = variant["rows"], num_chunks_of(batch.most_keys, variant)
     shape = (num_chunks, num_tokens, num_heads)
     is_cut = num_chunks > 1
@@ -100,5 +105,8 @@ def num_chunks_of(num_keys: int, variant: Variant) -> int:
     return -(-num_keys // variant["chunk"]) if variant["chunk"] else 1
 
 
-def _shared_bytes(device: torch.device) -> int:
-    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", SHARED_BYTES)
+@cache
+def _card(device: torch.device) -> tuple[bool, int]:
+    """Whether it is a Hopper, and the shared memory that a block may take."""
+    properties = torch.cuda.get_device_properties(device)
+    return properties.major == HOPPER, getattr(properties, "shared_memory_per_block_optin", SHARED_BYTES)

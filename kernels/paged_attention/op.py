@@ -75,6 +75,10 @@ class PagedAttention:
         """As `variants.shape_class`."""
         return variants.shape_class(shape)
 
+    def shared_bytes(self, variant: Variant, shape: Shape, dtype: torch.dtype) -> int:
+        """What a block takes of the shared memory on a card that is no Hopper, where it is less."""
+        return variants.shared_bytes(variant, shape["head_dim"], dtype, bool(shape["branches"]), on_hopper=False)
+
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
         """Queries, and pools that are NaN where no sequence has a key."""
         batch, slots, num_slots = layout.batch_of(shape, device, generator)

@@ -25,11 +25,17 @@ SPACE: Mapping[str, Sequence[int]] = {
 MOST_SHARED_BYTES = 227 * 1024
 """Of a block on Hopper, which has the most; a launch on a smaller card takes fewer stages."""
 
+WARPGROUP_ROWS = 64
+"""Rows from which on Hopper multiplies by four warps together, with operands from shared memory."""
+
 MOST_SHARE_BYTES = 512 << 20
 """Of the chunks' shares of one layer. They are worth their memory where there are few rows."""
 
 MOST_SUMS = 128
 """float32 sums that a thread can keep beside its scores and addresses: it has 255 registers."""
+
+MORE_SHARED_BYTES = 2048
+"""For the largest score and the total of rows that several warps share."""
 
 LEAST_SCORES = 256
 """Of a tile for each warp: two products of 16 x 8."""
@@ -43,7 +49,7 @@ FAR = 8192
 FEW_ROWS = 128
 
 LEAST_CHUNK = 256
-"""Places below which a chunk's share costs about as many bytes as its keys: 64 rows of float32, written and read."""
+"""Places of which 128 rows' share costs as many bytes as keys and values: float32, written and read."""
 
 ROW_BORDERS = (1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 KEY_BORDERS = (1024,)
@@ -60,7 +66,7 @@ def is_valid(variant: Variant, shape: Shape) -> bool:
         return False
     if rows * head_dim > MOST_SUMS * 32 * variant["num_warps"] or rows * keys < LEAST_SCORES * variant["num_warps"]:
         return False
-    return shared_bytes(variant, head_dim, torch.bfloat16, bool(shape["branches"])) <= MOST_SHARED_BYTES
+    return shared_bytes(variant, head_dim, torch.bfloat16, bool(shape["branches"]), on_hopper=True) <= MOST_SHARED_BYTES
 
 
 def default(shape: Shape) -> Variant:
@@ -102,7 +108,7 @@ def shape_class(shape: Shape) -> str:
 
 
 def fitted(
-    variant: Variant, head_dim: int, dtype: torch.dtype, most_shared_bytes: int, has_tree: bool = False
+    variant: Variant, head_dim: int, dtype: torch.dtype, has_tree: bool, on_hopper: bool, most_shared_bytes: int
 ) -> Variant:
     """The variant with as many stages as a card's shared memory holds, and in float32 with tiles that it holds at all.
 
@@ -111,18 +117,25 @@ def fitted(
     fit = dict(variant)
     if dtype == torch.float32:
         fit |= {"rows": min(fit["rows"], 32), "keys": 32}
-    while fit["num_stages"] > 1 and shared_bytes(fit, head_dim, dtype, has_tree) > most_shared_bytes:
+    while fit["num_stages"] > 1 and shared_bytes(fit, head_dim, dtype, has_tree, on_hopper) > most_shared_bytes:
         fit["num_stages"] -= 1
-    while fit["keys"] > 16 and shared_bytes(fit, head_dim, dtype, has_tree) > most_shared_bytes:
+    while fit["keys"] > 16 and shared_bytes(fit, head_dim, dtype, has_tree, on_hopper) > most_shared_bytes:
         fit["keys"] //= 2
     return fit
 
 
-def shared_bytes(variant: Variant, head_dim: int, dtype: torch.dtype, has_tree: bool = False) -> int:
-    """Shared memory of a block: its queries; for every stage a tile of keys, one of values, and words of a tree."""
+def shared_bytes(variant: Variant, head_dim: int, dtype: torch.dtype, has_tree: bool, on_hopper: bool) -> int:
+    """Shared memory of a block: queries, tiles of keys and of values that are under way, shares, words of a tree.
+
+    As Triton allots it (3.9): operands of a warpgroup's product stay there, so a tile is held for each stage; others go
+    to registers, a stage earlier, and shares change hands.
+    """
     rows, keys, num_stages = (variant[name] for name in ("rows", "keys", "num_stages"))
-    words = (keys // TREE_BITS + 2) * rows * num_stages * 8 if has_tree else 0
-    return (rows + 2 * num_stages * keys) * head_dim * dtype.itemsize + words + 2048
+    by_warpgroup = on_hopper and rows >= WARPGROUP_ROWS and variant["num_warps"] >= 4 and dtype.itemsize == 2
+    num_tiles = 2 * (num_stages if by_warpgroup else max(1, num_stages - 1))
+    numbers = (rows + num_tiles * keys) * head_dim + (0 if by_warpgroup else rows * keys)
+    words = (keys // TREE_BITS + 2) * rows * num_stages if has_tree else 0
+    return numbers * dtype.itemsize + words * 8 + MORE_SHARED_BYTES
 
 
 def _chunk(num_keys: int, most: int) -> int:

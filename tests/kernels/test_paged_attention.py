@@ -123,12 +123,13 @@ def test_classes_are_told_apart_by_their_ends() -> None:
 
 def test_a_launch_fits_the_shared_memory_of_its_card() -> None:
     large = TINY | {"rows": 128, "keys": 128, "num_stages": 3}
-    for most in (227 * 1024, 163 * 1024, 99 * 1024, 48 * 1024):
+    for most, on_hopper, has_tree in ((227, True, True), (163, False, False), (99, False, True), (64, False, True)):
         for head_dim, dtype in product((64, 128, 256), (torch.bfloat16, torch.float32)):
-            fit = variants.fitted(large, head_dim, dtype, most)
-            too_large = variants.shared_bytes(fit, head_dim, dtype) > most
-            assert not too_large or (fit["keys"], fit["num_stages"]) == (16, 1)
-    assert variants.fitted(large, 64, torch.bfloat16, 227 * 1024) == large
+            fit = variants.fitted(large, head_dim, dtype, has_tree, on_hopper, most * 1024)
+            needed = variants.shared_bytes(fit, head_dim, dtype, has_tree, on_hopper)
+            assert needed <= most * 1024 or (fit["keys"], fit["num_stages"]) == (16, 1)
+    assert variants.fitted(large, 64, torch.bfloat16, True, True, 227 * 1024) == large
+    assert variants.fitted(large, 128, torch.bfloat16, False, False, 99 * 1024) == large | {"keys": 64, "num_stages": 1}
 
 
 BROKEN: dict[str, dict[str, Any]] = {

@@ -11,6 +11,7 @@ import torch
 from kernels.backend import is_interpreting
 from kernels.op import Shape, Variant
 from kernels.paged_attention import TREE_BITS, variants
+from kernels.paged_attention.launch import CHUNKS_AT_ONCE, HOPPER, SEQS_AT_ONCE
 from kernels.paged_attention.op import OP
 
 pytest.importorskip("triton")
@@ -66,7 +67,7 @@ def attend(shape: Shape, variant: Variant, capability: int, dtype: str = "bf16")
         "KEYS": variant["keys"],
         "IS_CUT": bool(variant["chunk"]),
         "ONE_BLOCK": shape["num_rows"] == 1,
-        "LANES": 128,
+        "LANES": SEQS_AT_ONCE,
     }
     constants |= {} if has_tree else {"tree": None, "tree_starts": None}
     constants |= {} if variant["chunk"] else {"levels": None}
@@ -84,11 +85,12 @@ def with_shape(num_rows: int, heads: int, **others: int) -> Shape:
     return {**found[heads], **others}
 
 
-def check(shape: Shape, capability: int) -> Compiled:
-    card, has_tree = SHARED_BYTES[capability], bool(shape["branches"])
-    variant = variants.fitted(OP.default(shape), shape["head_dim"], torch.bfloat16, card, has_tree)
-    found = attend(shape, variant, capability)
-    assert found.shared_bytes <= variants.shared_bytes(variant, shape["head_dim"], torch.bfloat16, has_tree) <= card
+def check(shape: Shape, capability: int, dtype: torch.dtype = torch.bfloat16) -> Compiled:
+    """What is reckoned beforehand is enough, and no more than the card has."""
+    card, rest = SHARED_BYTES[capability], (dtype, bool(shape["branches"]), capability // 10 == HOPPER)
+    variant = variants.fitted(OP.default(shape), shape["head_dim"], *rest, card)
+    found = attend(shape, variant, capability, {torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype])
+    assert found.shared_bytes <= variants.shared_bytes(variant, shape["head_dim"], *rest) <= card
     return found
 
 
@@ -118,10 +120,9 @@ def test_defaults_fit(shape: Shape, capability: int) -> None:
 
 
 @pytest.mark.long
-def test_float32_fits() -> None:
-    shape = with_shape(64, 2, head_dim=256)
-    variant = variants.fitted(OP.default(shape), 256, torch.float32, SHARED_BYTES[89])
-    assert attend(shape, variant, 89, "fp32").shared_bytes <= SHARED_BYTES[89]
+@pytest.mark.parametrize("capability", [89, 90])
+def test_float32_fits(capability: int) -> None:
+    check(with_shape(64, 2, head_dim=256), capability, torch.float32)
 
 
 @pytest.mark.long
@@ -129,6 +130,6 @@ def test_float32_fits() -> None:
 def test_the_merge_fits(head_dim: int) -> None:
     from kernels.paged_attention.kernel import merge
 
-    constants = {"HEAD_DIM": head_dim, "CHUNKS": 32}
+    constants = {"HEAD_DIM": head_dim, "CHUNKS": CHUNKS_AT_ONCE}
     types = {"out": "*bf16", "shares": "*fp32", "levels": "*fp32"}
     assert compiled(merge, constants, types, 80, enable_fp_fusion=True).shared_bytes <= 48 * 1024

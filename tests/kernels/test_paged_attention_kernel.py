@@ -93,6 +93,17 @@ def test_what_lies_before_all_windows_is_not_read(variant: Variant, device: torc
 
 
 @on_both
+@pytest.mark.parametrize("variant", [TINY, CUT], ids=["whole", "cut"])
+def test_a_row_that_sees_what_is_no_number_is_none(variant: Variant, device: torch.device) -> None:
+    """Faults are found by what comes out: no chunk of them may be left out."""
+    inputs = inputs_of(ONE | {"num_rows": 3, "num_keys": 70}, torch.float32, device)
+    slots = reference.slots_of(inputs["batch"], 0, 70)
+    inputs["pool_keys"][slots[68]] = torch.nan  # the second row's own
+    broken = OP.run(inputs, variant)[0].isnan().flatten(1)
+    assert broken.all(dim=1).tolist() == broken.any(dim=1).tolist() == [False, True, True]
+
+
+@on_both
 def test_more_chunks_than_the_merge_takes_at_once(device: torch.device) -> None:
     shape = ONE | {"num_rows": 4, "num_keys": 16 * (2 * CHUNKS_AT_ONCE - 1), "group": 4}
     parity.assert_equal(OP, shape, torch.float32, device, TINY | {"chunk": 16})
