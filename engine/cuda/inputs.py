@@ -21,7 +21,7 @@ NUM_SPARE_PAGES = 1
 """Of a pool: the empty one."""
 
 NO_SLOT = -1
-"""What is to be written there is written nowhere: keys and values of padding."""
+"""What is to be written there is written nowhere: keys and values of padding, and those that are not kept."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -31,20 +31,18 @@ class PoolLayout:
     """What the rows of a pass have to know of the pool.
 
     `empty_page`: one of zeros, which stands in a page table where a page behind the window was: a tile of keys may
-    begin there, and what it hides must be finite. `spare_record`: the span store's slot for rows that are not kept
-    (None: there is no store).
+    begin there, and what it hides must be finite. `has_store`: keys and values go into the span store, too.
     """
 
     page_size: int
     window: int | None
     empty_page: int
-    spare_record: int | None = None
+    has_store: bool = False
 
     @classmethod
     def of(cls, pool: KVPool, window: int | None, store: SpanStore | None) -> PoolLayout:
         """Of a pool that has NUM_SPARE_PAGES."""
-        spare_record = None if store is None else store.num_slots
-        return cls(pool.page_size, window, pool.num_pages, spare_record)
+        return cls(pool.page_size, window, pool.num_pages, store is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +66,8 @@ def arrays_of(
         "positions": _padded([each.positions for each in sequences], shape.num_rows, 0),
         "slots": _padded([each.slots(page_size) for each in sequences], shape.num_rows, NO_SLOT),
     }
-    if layout.spare_record is not None:
-        arrays["record_slots"] = _padded([record_slots], shape.num_rows, layout.spare_record)
+    if layout.has_store:
+        arrays["record_slots"] = _padded([record_slots], shape.num_rows, NO_SLOT)
     if shape.num_words:
         arrays["tree"] = np.zeros((shape.num_rows, shape.num_words), dtype=np.int64)
         trees = [each.tree(window, shape.num_words) for each in sequences]

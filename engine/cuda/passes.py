@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.cuda.capture import Capture, CUDAGraphs
 from engine.cuda.forward import NO_ADAPTERS, PagedForward
 from engine.cuda.graphs import Graphs
-from engine.cuda.inputs import PoolLayout, arrays_of, inputs_of
+from engine.cuda.inputs import NO_SLOT, PoolLayout, arrays_of, inputs_of
 from engine.cuda.sequence_rows import Numbers, SequenceRows
 from engine.cuda.shapes import PassShape
 from engine.cuda.staging import staged
@@ -102,6 +102,6 @@ class KernelPasses:
             return np.empty(0, dtype=np.int64)
         kept, slots = self._reuse.reserve(all_rows)
         num_rows = sum(sum(each.group_sizes) for each in all_rows)
-        all_slots = np.full(num_rows, self._reuse.store.num_slots, dtype=np.int64)
+        all_slots = np.full(num_rows, NO_SLOT, dtype=np.int64)
         all_slots[kept] = slots
         return all_slots

@@ -15,10 +15,7 @@ from engine.reuse.store.entry import Slots
 
 
 class SpanMemory:
-    """`keys[layer]` and `values[layer]` are [num_slots + 1, num_kv_heads, head_dim]; a slot is a token's.
-
-    The one behind all others is nobody's: a pass on a card puts the rows there that are not kept.
-    """
+    """`keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim]; a slot is a token's."""
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device, capacity_bytes: int) -> None:
         """As many slots as the bytes hold. Raises EngineError where that is none, or there is no memory for them."""
@@ -29,7 +26,7 @@ class SpanMemory:
         self.device = device
         if self.num_slots < 1:
             raise EngineError(f"the span store has {capacity_bytes} bytes; the KV of a token takes {self.token_bytes}")
-        shape = (self.num_slots + 1, config.num_kv_heads, config.head_dim)
+        shape = (self.num_slots, config.num_kv_heads, config.head_dim)
         try:  # zeros touch every page of memory now, not under a request
             self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]
             self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)]

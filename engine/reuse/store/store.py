@@ -25,7 +25,7 @@ RECORD_BITS = 62
 
 
 class SpanStore:
-    """Keys before RoPE and values by slot, as `SpanMemory` has them: [num_slots + 1, num_kv_heads, head_dim] a layer.
+    """Keys before RoPE and values by slot: `keys[layer]` and `values[layer]` are [num_slots, num_kv_heads, head_dim].
 
     An entry that must leave the memory goes to the tier, and comes back when a prompt has its tokens. What the tier
     does not take, or has lost, is not stored any more. All methods are called from one thread.
