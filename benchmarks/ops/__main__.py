@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -29,6 +30,8 @@ from benchmarks.ops.tables import op_lines, row_json, way_lines
 from benchmarks.ops.timing import CudaTimer
 from kernels.catalog import NAMES, op_named
 from kernels.op import Op, Shape
+from kernels.tuning import use_folder
+from kernels.tuning.store import default_folder
 
 DTYPE = torch.bfloat16
 
@@ -50,12 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except NoCard as error:
         print(error, file=sys.stderr)
         sys.exit(NO_CARD)
+    use_folder(default_folder(os.environ))
     timer = CudaTimer()
     ceilings = measured(device, timer)
     print(f"{describe()}, triton {version('triton')}")
     if why := flash_infer.absence():
         print(why)
-    _run(options, ceilings, lambda op, shape: measure(op, shape, DTYPE, device, ceilings, timer))
+    _run(options, ceilings, lambda op, shape: measure(op, shape, DTYPE, device, ceilings, timer, options.skip))
 
 
 def _run(options: argparse.Namespace, ceilings: Ceilings, measure_one: Measure) -> None:
@@ -91,6 +95,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--op", action="append", choices=NAMES, help="only this one; may be given again")
     parser.add_argument(
         "--shapes", nargs="+", default=[], help="only these (num_seqs=1,num_keys=8192: all timed shapes that have both)"
+    )
+    parser.add_argument(
+        "--skip", action="append", default=[], help="a way that takes no part (flex_attention compiles for long)"
     )
     parser.add_argument("--count-only", action="store_true", help="print what is counted; runs on any machine")
     parser.add_argument("--bandwidth", type=float, default=STATED.copy_bytes_s / 1e12, help="TB/s, for --count-only")

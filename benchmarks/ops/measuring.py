@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -73,15 +73,26 @@ def counted(op: Op, shape: Shape, dtype: torch.dtype, ceilings: Ceilings) -> Mea
 
 
 def measure(
-    op: Op, shape: Shape, dtype: torch.dtype, device: torch.device, ceilings: Ceilings, timer: Timer
+    op: Op,
+    shape: Shape,
+    dtype: torch.dtype,
+    device: torch.device,
+    ceilings: Ceilings,
+    timer: Timer,
+    skip: Collection[str] = (),
 ) -> Measured:
-    """All ways at one shape. A way whose output is not right has no time, and where ours is not, nobody has one."""
+    """All ways at one shape, but those named in `skip`.
+
+    A way whose output is not right has no time, and where ours is not, nobody has one.
+    """
     found = counted(op, shape, dtype, ceilings)
     cache_bytes = _cache_bytes(device)
     sets = input_sets(op, shape, dtype, device, number_of_sets(found.cost, cache_bytes))
+    unused = copy.deepcopy(sets[0])
     ways = list(_own_ways(op, shape, dtype, device, sets, timer))
     if all(way.error <= parity.BOUNDS[dtype] for way in ways):
-        ways += _other_ways(op, shape, dtype, sets, timer)
+        ways += _other_ways(op, shape, dtype, unused, sets, timer, skip)
+    torch.compiler.reset()  # or the next shapes are compiled for any shape, and after some not at all
     cached = len(sets) * found.cost.num_bytes < 2 * cache_bytes
     return Measured(op.name, shape, found.cost, found.floor_s, tuple(ways), cached)
 
@@ -101,16 +112,25 @@ def _own_ways(
         yield _way(name, check, bound, partial(own_calls, op, variant, sets), timer, is_own=True)
 
 
-def _other_ways(op: Op, shape: Shape, dtype: torch.dtype, sets: Sequence[Inputs], timer: Timer) -> Iterator[Way]:
+def _other_ways(
+    op: Op,
+    shape: Shape,
+    dtype: torch.dtype,
+    unused: Inputs,
+    sets: Sequence[Inputs],
+    timer: Timer,
+    skip: Collection[str],
+) -> Iterator[Way]:
+    """Each is compared on inputs that nothing has run on: some write into them."""
     bound = 2 * parity.BOUNDS[dtype]  # either may be off by the bound of one
     try:
-        expected = op.run(copy.deepcopy(sets[0]), op.default(shape))
-        once, calls = other_calls(op, [copy.deepcopy(sets[0])]), other_calls(op, sets)
+        expected = op.run(copy.deepcopy(unused), op.default(shape))
+        calls = {name: own for name, own in other_calls(op, sets).items() if name not in skip}
     except Exception as fault:  # noqa: BLE001 -- what others lack must not end the run
         yield Way("others", False, inf, why=_reason(fault))
         return
-    for name, (call,) in once.items():
-        yield _way(name, partial(_difference, call, expected), bound, partial(calls.__getitem__, name), timer)
+    for name, own in calls.items():
+        yield _way(name, partial(_difference, op, name, unused, expected), bound, partial(tuple, own), timer)
 
 
 def _way(
@@ -134,7 +154,8 @@ def _way(
         return Way(name, is_own, inf, why=_reason(fault))
 
 
-def _difference(call: Call, expected: Outputs) -> float:
+def _difference(op: Op, name: str, unused: Inputs, expected: Outputs) -> float:
+    (call,) = other_calls(op, [copy.deepcopy(unused)])[name]
     outputs = call()
     return max(map(parity.error_ratio, outputs, expected), default=inf) if len(outputs) == len(expected) else inf
 

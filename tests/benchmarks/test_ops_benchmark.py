@@ -109,6 +109,29 @@ def test_what_is_right_is_timed_beside_the_others(monkeypatch: pytest.MonkeyPatc
     assert row_json(found)["ratio_best_peer"] == 1.0
 
 
+class Adding(Doubling):
+    """An op that works in place: x += 1."""
+
+    def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
+        return (inputs["x"].add_(1),)
+
+    def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        return (inputs["x"] + 1,)
+
+
+def test_ways_that_work_in_place_are_compared_on_inputs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {"right": lambda x: x.add_(1), "idle": lambda x: x, "right again": lambda x: x.add_(1)}
+    found = measured(monkeypatch, Adding(others=others), FakeTimer())
+    assert [way.name for way in found.ways if way.timing is None] == ["idle"]
+
+
+def test_a_way_that_is_skipped_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernels.parity.is_interpreting", lambda: True)
+    op = Doubling(others={"sum": lambda x: x + x, "slow": lambda x: 2 * x})
+    found = measure(op, op.timed_shapes[0], torch.float32, CPU, CEILINGS, FakeTimer(), ["slow"])
+    assert [way.name for way in found.ways] == ["default", "sum"]
+
+
 def test_a_kernel_with_a_fault_has_no_speed_and_nobody_is_measured_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     timer = FakeTimer()
     found = measured(monkeypatch, Doubling(block=2, others={"sum": lambda x: x + x}), timer)
