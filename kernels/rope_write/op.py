@@ -17,7 +17,7 @@ from kernels.tuning import variant_for
 SPARE_SLOTS = 5
 """Slots of the pool that no token is written to."""
 
-MOST_ELEMENTS = 8192
+MOST_PAIRS = 8192
 """Pairs that a program turns at most: 64 a thread of 4 warps, which is what registers hold beside the angles."""
 
 
@@ -48,16 +48,15 @@ class RopeWrite:
     def is_valid(self, variant: Variant, shape: Shape) -> bool:
         """Neither more pairs than registers hold, nor more threads than pairs."""
         num_pairs = variant["block_tokens"] * variant["block_heads"] * _block_half(shape)
-        return 32 * variant["num_warps"] <= num_pairs <= MOST_ELEMENTS
+        return 32 * variant["num_warps"] <= num_pairs <= MOST_PAIRS
 
     def default(self, shape: Shape) -> Variant:
-        """Two thousand pairs a program for a prefill; for a verify pass fewer, so that each processor has some."""
+        """Two thousand pairs a program for a prefill, and half of it for all else: two programs are compiled, no more."""
         num_pairs = 2048 if shape["num_tokens"] > 512 else 1024
         block_heads = min(4, _power_of_2(shape["num_kv_heads"]))
-        block_tokens = max(
-            1, min(32, num_pairs // (block_heads * _block_half(shape)), _power_of_2(shape["num_tokens"]))
-        )
-        num_warps = max(1, min(4, block_tokens * block_heads * _block_half(shape) // 256))  # 8 bf16 a load: 16 bytes
+        token_pairs = block_heads * _block_half(shape)
+        block_tokens = max(1, min(32, num_pairs // token_pairs))
+        num_warps = max(1, min(4, block_tokens * token_pairs // 256))  # 8 numbers a thread: loads of 16 bytes
         return {"block_tokens": block_tokens, "block_heads": block_heads, "num_warps": num_warps, "num_stages": 1}
 
     def shape_class(self, shape: Shape) -> str:

@@ -115,6 +115,11 @@ def test_the_default_is_a_variant_of_the_space(shape: Shape) -> None:
     assert OP.is_valid(variant, shape)
 
 
+def test_a_draft_of_another_length_compiles_nothing() -> None:
+    of_64, *others = (OP.default({**OP.timed_shapes[0], "num_tokens": each}) for each in (64, 1, 3, 16, 200, 512))
+    assert all(each == of_64 for each in others)
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
