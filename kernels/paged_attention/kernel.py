@@ -69,7 +69,7 @@ def _walk(
     dims = tl.arange(0, HEAD_DIM)
     places = first + tl.arange(0, KEYS)
     limit = tl.minimum(last, end)
-    page = tl.load(pages + places // PAGE_SIZE, mask=(places >= low) & (places < limit), other=0)
+    page = tl.load(pages + places // PAGE_SIZE, mask=places < limit, other=0)
     for start in range(first, last, KEYS):
         places = start + tl.arange(0, KEYS)
         held = places < end
@@ -231,7 +231,7 @@ def merge(out, shares, levels, num_chunks, num_rows, HEAD_DIM: tl.constexpr, CHU
         chunks = first + tl.arange(0, CHUNKS)
         at = chunks.to(tl.int64) * num_rows + row
         level = tl.load(levels + at, mask=chunks < num_chunks, other=float("-inf"))
-        sees = level != float("-inf")  # what is no number is passed on, not left out
+        sees = level != float("-inf")
         share = tl.load(shares + at[:, None] * HEAD_DIM + dims[None, :], mask=sees[:, None], other=0.0)
         highest = tl.maximum(top, tl.max(level, axis=0))
         base = tl.where(highest == float("-inf"), 0.0, highest)

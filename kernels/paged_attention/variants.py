@@ -17,7 +17,7 @@ from kernels.paged_attention.batch import TREE_BITS
 SPACE: Mapping[str, Sequence[int]] = {
     "rows": (16, 32, 64, 128),
     "keys": (32, 64, 128),
-    "chunk": (0, *(part << power for power in range(6, 16) for part in (2, 3))),
+    "chunk": (0, *(1 << power for power in range(7, 16))),
     "num_warps": (2, 4, 8),
     "num_stages": (2, 3, 4),
 }
@@ -48,8 +48,8 @@ FAR = 8192
 
 FEW_ROWS = 128
 
-LEAST_CHUNK = 256
-"""Places of which 128 rows' share costs as many bytes as keys and values: float32, written and read."""
+CHUNKS = tuple(part << power for power in range(7, 16) for part in (2, 3))
+"""What the default picks from. 128 rows' share of the least, float32 written and read, is as large as what it is of."""
 
 ROW_BORDERS = (1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 KEY_BORDERS = (1024,)
@@ -140,7 +140,7 @@ def shared_bytes(variant: Variant, head_dim: int, dtype: torch.dtype, has_tree: 
 
 def _chunk(num_keys: int, most: int) -> int:
     """The smallest chunk of which there are no more than so many; 0 where one is enough."""
-    enough = (chunk for chunk in SPACE["chunk"] if chunk >= LEAST_CHUNK and -(-num_keys // chunk) <= most)
+    enough = (chunk for chunk in CHUNKS if -(-num_keys // chunk) <= most)
     chunk = next(enough, 0)
     return chunk if chunk < num_keys else 0
 

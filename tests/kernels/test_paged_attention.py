@@ -96,9 +96,7 @@ def test_scattered_rows_end_each_part_of_a_sequence() -> None:
 @pytest.mark.parametrize("at", range(len(OP.timed_shapes)))
 def test_defaults_are_sane(at: int) -> None:
     shape = OP.timed_shapes[at]
-    variant = OP.default(shape)
-    assert OP.is_valid(variant, shape)
-    assert all(variant[name] in values for name, values in OP.space.items())
+    assert OP.is_valid(OP.default(shape), shape)
 
 
 @given(st.integers(1, 1500), st.integers(1, 200_000), st.integers(1, 100), st.data())
