@@ -51,7 +51,7 @@ class RopeWrite:
         return 32 * variant["num_warps"] <= num_pairs <= MOST_PAIRS
 
     def default(self, shape: Shape) -> Variant:
-        """Two thousand pairs a program for a prefill, and half of it for all else: two programs are compiled, no more."""
+        """Two thousand pairs a program for a prefill, half of it for all else: two kernels are compiled, no more."""
         num_pairs = 2048 if shape["num_tokens"] > 512 else 1024
         block_heads = min(4, _power_of_2(shape["num_kv_heads"]))
         token_pairs = block_heads * _block_half(shape)
