@@ -124,6 +124,7 @@ def _limits(options: LoadOptions, cache_dir: Path) -> EngineConfig:
             audit=AuditConfig(share=AUDITED if span_gib > 0 else 0.0),
             span_dir=cache_dir / "spans" if disk else None,
             span_disk_bytes=max(1, _bytes(options.span_disk_gib)),
+            kernels_dir=cache_dir / "kernels",
         )
     except ValueError as error:
         raise BadRequest(str(error)) from error

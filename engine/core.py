@@ -37,6 +37,7 @@ from engine.timed_passes import TimedPasses
 from engine.torch_passes import TorchPasses
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
 from engine.verification import Verification
+from kernels.tuning import use_folder
 
 _Chosen = tuple[PassRows, Verification | EngineFault | None]
 """A sequence's rows of the pass, and what was chosen behind them; None: within its prompt."""
@@ -65,6 +66,8 @@ class EngineCore:
         weights = model.weights
         num_pages = config.num_pages(model.config, weights.dtype)
         by_kernels = runs_by_kernels(model, config)
+        if by_kernels and config.kernels_dir is not None:
+            use_folder(config.kernels_dir)
         num_spare = NUM_SPARE_PAGES if by_kernels else 0
         self._pool = KVPool(model.config, num_pages, config.page_size, weights.device, weights.dtype, num_spare)
         self.reuse = kv_reuse(config, model, self._pool)

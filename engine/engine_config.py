@@ -27,7 +27,8 @@ class EngineConfig:
     is kept, and all requests are exact, as they are where the model has a sliding window. span_dir: a folder that keeps
     it, too, across starts, up to `span_disk_bytes`. idle_rebuild: while nobody waits, have prompts that took KV over
     run exactly, so that the next turn finds exact KV. audit: which of their answers are compared with exact ones then,
-    and what follows. most_graphs: shapes of passes that are captured as CUDA graphs on a card, 0 for none.
+    and what follows. most_graphs: shapes of passes that are captured as CUDA graphs on a card, 0 for none. kernels_dir:
+    the folder in which `python -m kernels.tune` has put the constants of kernels; None: their defaults.
     check_integrity: have every step end with a check of the books, for tests.
     """
 
@@ -44,6 +45,7 @@ class EngineConfig:
     idle_rebuild: bool = False
     audit: AuditConfig = field(default_factory=AuditConfig)
     most_graphs: int = 48
+    kernels_dir: Path | None = None
     check_integrity: bool = False
 
     def __post_init__(self) -> None:

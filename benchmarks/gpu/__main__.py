@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ from benchmarks.machine import describe
 from benchmarks.ops.__main__ import NO_CARD
 from benchmarks.ops.ceilings import STATED, Ceilings, NoCard, cuda_device, measured
 from benchmarks.ops.timing import CudaTimer
+from kernels.tuning import use_folder
+from kernels.tuning.store import default_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except NoCard as error:
         print(error, file=sys.stderr)
         sys.exit(NO_CARD)
+    use_folder(default_folder(os.environ))
     _measure(options, device, measured(device, CudaTimer()))
 
 
