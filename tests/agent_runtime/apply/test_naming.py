@@ -9,8 +9,8 @@ from agent_runtime.apply.naming import as_blocks
 from agent_runtime.errors import EditRefused
 from agent_runtime.types import ApplyRequest
 from editor.formats import parse_files
+from tests.agent_runtime.apply.test_patching import no_model
 from tests.agent_runtime.scripted import ScriptedMerger
-from tests.agent_runtime.test_patching import no_model
 
 DIFF = """--- a/src/a.py
 +++ b/src/a.py

@@ -23,7 +23,7 @@ from editor.types import Merged
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DOC = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 

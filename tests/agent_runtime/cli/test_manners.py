@@ -18,7 +18,7 @@ from agent_runtime.errors import HunkError
 from tests.agent_runtime.in_process import hunk_here
 
 HUNK = Path(sys.executable).with_name("hunk")
-DOC = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+DOC = (Path(__file__).resolve().parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
 def run(*command: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -15,8 +15,8 @@ from agent_runtime.access.loopback import check_loopback
 from agent_runtime.access.token_file import TokenFile
 from agent_runtime.access.tokens import new_token
 from agent_runtime.errors import BadRequest, TokensUnreadable
+from tests.agent_runtime.cli.test_cli import HUNK
 from tests.agent_runtime.in_process import hunk_here
-from tests.agent_runtime.test_cli import HUNK
 
 
 @pytest.fixture

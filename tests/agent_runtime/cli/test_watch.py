@@ -20,7 +20,7 @@ from agent_runtime.models.settings import ModelSettings
 from repo_cache.batches import Notice, NoticeKind
 from repo_cache.cache import RepoCache
 from repo_cache.subscribing import Update
-from tests.agent_runtime.test_cli import HUNK, assert_one_clear_line, hunk
+from tests.agent_runtime.cli.test_cli import HUNK, assert_one_clear_line, hunk
 from tests.models import RealModel
 
 FUNCTIONS = "".join(f"def function_{number}(x):\n    return x + {number}\n\n\n" for number in range(60))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_runtime.test_cli import HUNK
+from tests.agent_runtime.cli.test_cli import HUNK
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DOC = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```edit\n(.*?)^```\n+```console\n\$ hunk (.*?)\n(.*?)^```", DOC, re.DOTALL | re.MULTILINE)
 

@@ -20,7 +20,7 @@ from agent_runtime.doctor.prompt_text import TextPart
 from agent_runtime.doctor.recorded import read_session, turn_of_request
 from agent_runtime.doctor.session import broken_turns, by_cause, diagnose_turn
 from agent_runtime.errors import BadFile, BadRequest, HunkError
-from tests.agent_runtime.test_cli import assert_one_clear_line, hunk
+from tests.agent_runtime.cli.test_cli import assert_one_clear_line, hunk
 from tests.models import SHARED_DATA, RealModel
 
 BODY = "You are a coding agent.\n" + "".join(f"Rule {number}: be careful.\n" for number in range(40))
