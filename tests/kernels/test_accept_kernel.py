@@ -18,8 +18,10 @@ from kernels.backend import is_interpreting
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
-BORDER = 2.0**-20
-"""How near to a border, as a share of all weights, rounding may decide: some units in the last place of a float32."""
+BORDER = 2.0**-19
+"""How near to a border, as a share of all weights, rounding may decide. A card takes exp(x) as a power of 2, whose
+exponent is rounded: by 2^-24 of it, which is 10 for what weighs much here; the power itself is good to 2^-22.
+"""
 
 DEVICES = [
     pytest.param(
@@ -154,7 +156,8 @@ def test_draws_are_those_of_the_engine_but_for_rounding(
     device: torch.device, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     """Numbers as a stream has them. Two tokens differ only where the number is on a border of both, up to rounding."""
-    logits = (torch.randn(8, 4500, generator=generator) * 3).to(dtype)
+    vocab_size = 4500 if device == CPU else 151936
+    logits = (torch.randn(8, vocab_size, generator=generator) * 3).to(dtype)
     temperatures = 0.3 + torch.rand(8, generator=generator)
     numbers = torch.rand(8, generator=generator, dtype=torch.float64)
     for row, actual in enumerate(drawn(logits.to(device), temperatures, numbers)):
