@@ -20,7 +20,8 @@ from agent_runtime.models import text_side
 from agent_runtime.models.settings import ModelSettings
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.copy.cases import GOAL, HUNKS, LINES, CopyCase, cases, cells
-from benchmarks.copy.contest import Contest, Limits, Outcome
+from benchmarks.copy.contest import Contest, Limits
+from benchmarks.copy.outcome import Outcome
 from benchmarks.copy.rows import rows, summary
 from benchmarks.copy.tables import tables
 from benchmarks.engine.__main__ import BUSY, is_there

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib as mpl
 
 from benchmarks.copy.cases import GOAL
-from benchmarks.copy.contest import Outcome
+from benchmarks.copy.outcome import Outcome
 from benchmarks.copy.passes import MODEL, Pass
 from benchmarks.copy.rows import Row, rows
 

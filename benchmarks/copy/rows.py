@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from benchmarks.copy.cases import GOAL
-from benchmarks.copy.contest import OWN, PLAIN, Likeness, Outcome
+from benchmarks.copy.outcome import OWN, PLAIN, Likeness, Outcome
 from benchmarks.engine.contestants import OURS
 
 Row = dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.copy.contest import OWN, PLAIN, Outcome
+from benchmarks.copy.outcome import OWN, PLAIN, Outcome
 from benchmarks.copy.rows import Row, pass_rows, rows
 from benchmarks.engine.tables import number, table
 

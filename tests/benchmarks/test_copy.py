@@ -15,8 +15,9 @@ import pytest
 
 from benchmarks.copy import contest
 from benchmarks.copy.cases import CHOICES, GOAL, CopyCase, cases, cells
-from benchmarks.copy.contest import OWN, PLAIN, Contest, Limits, Outcome
+from benchmarks.copy.contest import Contest, Limits
 from benchmarks.copy.measuring import Speed, Task, behind_cached, behind_first, equal_lines, pieces, write
+from benchmarks.copy.outcome import OWN, PLAIN, Outcome
 from benchmarks.copy.passes import MODEL, Pass, traced
 from benchmarks.copy.rows import pass_rows, rows, summary
 from benchmarks.copy.tables import tables
