@@ -50,6 +50,11 @@ def test_the_tree_keeps_the_contract(copy: Path) -> None:
         ("editor/planted.py", "import torch", "editor and repo_cache know no torch"),
         ("agent_runtime/planted.py", "import kernels.rope", "agent_runtime reaches kernels only through engine"),
         ("agent_runtime/planted.py", "import tokenizers", "the tokenizer has one door"),
+        (
+            "agent_runtime/apply/planted.py",
+            "from agent_runtime.model_merge import model_merger",
+            "the packages of agent_runtime form no circle",
+        ),
     ],
 )
 def test_a_planted_import_breaks_it(copy: Path, file: str, line: str, broken: str) -> None:
