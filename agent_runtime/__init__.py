@@ -1,5 +1,10 @@
 """Everything a person or a program touches: service, command line, prompts, model catalogue.
 
+A request comes in by `http`, `cli`, `mcp` or the SDK (`client`); `access` tells whose it is, `limiting` when it may.
+`apply` merges an edit by rule, or has `model_merge` ask (`prompt`, `deciding`); `chat` answers questions, `sessions`
+and `context` those about files; `generation` has the engine write. `workspaces` and `files` read and write what lies on
+disk, `models` finds and loads weights, `telemetry` tells what happens. `wiring` puts them together.
+
 The names of the SDK (docs/sdk.md) are imported when they are asked for: `Client` needs no torch.
 """
 
