@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine.cuda.capture import Reruns, Work
 from engine.cuda.graphs import PATIENCE
+from engine.cuda.inputs import NO_SLOT, PoolLayout, arrays_of
 from engine.cuda.passes import KernelPasses
 from engine.cuda.sequence_rows import Fork, SequenceRows
 from engine.cuda.shapes import FEWEST_KEYS, MOST_WORDS, ROWS, PassShape
@@ -91,6 +92,17 @@ def test_a_pass_fits_the_shape_that_it_is_padded_to(
     assert (padded.num_words > 0) == (num_words > 0), "a mask that is not needed costs time"
     assert padded.most_queries in (1, padded.num_rows)
     assert padded.padded == padded, "it is one of few"
+
+
+def test_sequences_of_padding_have_no_rows_and_its_rows_no_sequence() -> None:
+    layout = PoolLayout(PAGE_SIZE, None, empty_page=NUM_PAGES, has_store=True)
+    sequences = [SequenceRows([7, 8], [3, 4], range(9)), SequenceRows([9], [6], range(9, 18))]
+    arrays = arrays_of(sequences, PassShape(8, 4, 8, 12), layout, [5, 6, 7])
+    assert arrays["query_starts"].tolist() == [0, 2, 3, 3, 3]
+    assert arrays["slots"].tolist() == [3, 4, 9 * 4 + 6, *[NO_SLOT] * 5]
+    assert arrays["record_slots"].tolist() == [5, 6, 7, *[NO_SLOT] * 5]
+    assert arrays["seq_lens"].tolist() == [5, 7, 0, 0]
+    assert arrays["page_table"].tolist() == [[0, 1, NUM_PAGES], [9, 10, NUM_PAGES], *[[NUM_PAGES] * 3] * 2]
 
 
 def passes(most: int, capture: Reruns | None = None) -> KernelPasses:

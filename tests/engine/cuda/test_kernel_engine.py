@@ -23,11 +23,13 @@ from engine.engine_config import EngineConfig
 from engine.errors import NumericFault
 from engine.model import Decoder
 from engine.reuse import Reuse
+from engine.speculation.pass_times import PassTimes
 from engine.types import GenerationRequest
 from kernels.accept import Accepted
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same
 from tests.engine.cuda.kernel_cores import FAMILIES, HEAD_DIM, by_kernels, kernel_core, kernel_model, with_graphs
 from tests.engine.drafters import Fork, Forking, Oracle
+from tests.engine.reuse.test_recording import check_kept
 from tests.engine.reuse.turns import edited, random_ids, reusing_core, run
 from tests.engine.test_branches import WatchedFork
 from tests.engine.test_core import workloads
@@ -101,18 +103,48 @@ def test_what_is_taken_over_and_recomputed_is_what_torch_makes_of_it(mode: Any, 
 
 
 def _check_same_spans(core: EngineCore, plain: EngineCore) -> None:
-    """What both have kept is the same, up to its last bits; the slot behind all others is nobody's."""
+    """What both have kept is the same, up to its last bits."""
     assert core.reuse is not None
     assert plain.reuse is not None
     ours, theirs = core.reuse.store, plain.reuse.store
     for layer in range(core.model.config.num_layers):
         for own, other in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
-            torch.testing.assert_close(own[layer][:-1], other[layer][:-1], rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(own[layer], other[layer], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_kv_of_drafts_and_of_branches_is_kept_where_it_is_final(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch's rows have no slots in the span store, and stand between those that have."""
+    monkeypatch.setattr("engine.timed_passes.PassTimes", lambda: PassTimes({1: 1.0, 1024: 1.0}))
+    model, random = kernel_model(), Random(seed)
+    with by_kernels():
+        core = reusing_core(model)
+    prompts = [random_ids(random, 30) for _ in range(4)]
+    targets = [list(alone(model, GenerationRequest(prompt, 30)).token_ids) for prompt in prompts]
+    forking = [number % 2 == 0 for number in range(4)]
+    ids = [
+        core.add(GenerationRequest(prompt, 30), Forking(target, VOCAB_SIZE, seed) if forks else Oracle(target))
+        for prompt, target, forks in zip(prompts, targets, forking, strict=True)
+    ]
+    results = drain(core).results
+    for request_id, prompt, target, forks in zip(ids, prompts, targets, forking, strict=True):
+        assert list(results[request_id].token_ids) == target
+        check_kept(core, [*prompt, *target], but=30 if forks else 2)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_what_is_forced_is_not_chosen_and_what_follows_is(graphs: bool) -> None:
+    model = kernel_model()
+    request = replace(REQUEST, forced_ids=(5, 9, 2, 2, 40), max_new_tokens=12)
+    assert same(run_one(kernel_core(model, graphs=graphs), request), run_one(make_core(model=model), request))
 
 
 def test_requests_with_adapters_share_passes_with_others(tmp_path: Path) -> None:
+    """Their passes are not replayed, though such as they are have graphs."""
     model = kernel_model()
-    plain, core = make_core(model=model), kernel_core(model)
+    plain, core = make_core(model=model), kernel_core(model, graphs=True)
+    for each in (plain, core):
+        run_one(each, replace(REQUEST, prompt=[*PROMPT, 9]))
     folder = write_adapter(tmp_path / "a", tiny_parameters(model.config))
     wanted = [replace(REQUEST, adapter=name, prompt=[*PROMPT, at]) for at, name in enumerate(["a", None, "a", None])]
     answers = []
@@ -125,14 +157,19 @@ def test_requests_with_adapters_share_passes_with_others(tmp_path: Path) -> None
 
 
 def test_where_pages_behind_a_window_were_nothing_of_others_is_read() -> None:
-    """Slots that hold nothing are full of NaN, but for the page that stands for those given back."""
+    """What no page of the sequence holds is NaN in every pass, but for the page that stands for those given back."""
     model = kernel_model("mistral")
     core = kernel_core(model, num_pages=12, max_batched_tokens=8)
-    num_slots = core._pool.num_slots
-    for tensor in (*core._pool.keys, *core._pool.values):
-        tensor[:num_slots] = torch.nan
     request = GenerationRequest(prompt=PROMPT * 4, max_new_tokens=60)
-    assert same(run_one(core, request), alone(model, request))
+    target, collected = alone(model, request), Collected()
+    request_id, num_slots = core.add(request), core._pool.num_slots
+    while core.has_pending_work():
+        collected.take(core.step())
+        table = core.pages.page_table(request_id) if request_id not in collected.results else []
+        others = sorted({*range(core.pages.num_pages)} - {*table})
+        for tensor in (*core._pool.keys, *core._pool.values):
+            tensor[:num_slots].view(core.pages.num_pages, -1)[others] = torch.nan
+    assert same(collected.results[request_id], target)
     assert not any(tensor[num_slots:].any() for tensor in (*core._pool.keys, *core._pool.values))
 
 
