@@ -56,20 +56,25 @@ def _in_tree(
 
 
 @triton.jit
+def _pages_at(start, pages, num_places, PAGE_SIZE: tl.constexpr, KEYS: tl.constexpr):
+    """The pages of a tile's places, [KEYS]; what is behind a sequence's last page is a number that nobody follows."""
+    places = start + tl.arange(0, KEYS)
+    return tl.load(pages + places // PAGE_SIZE, mask=places < num_places, other=0)
+
+
+@triton.jit
 def _walk(
-    first, last, low, end, query, top, total, sums, lows, ends, tokens, is_row,
-    keys, values, pages, tree_start, tree, num_words, scale,
+    first, last, low, end, page, query, top, total, sums, lows, ends, tokens, is_row,
+    keys, values, pages, num_places, tree_start, tree, num_words, scale,
     MASKED: tl.constexpr, WINDOW: tl.constexpr, TREE_BITS: tl.constexpr, PAGE_SIZE: tl.constexpr,
     SLOT_STRIDE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     """Add the tiles of places [first, last) to the rows' softmax: largest score, total of shares, sums of values.
 
     Without MASKED every row sees all of them. What lies outside [low, end), where the rows see nothing, is not read.
+    `page` are the pages of the first tile's places; with the softmax those of the next tile come back.
     """
     dims = tl.arange(0, HEAD_DIM)
-    places = first + tl.arange(0, KEYS)
-    limit = tl.minimum(last, end)
-    page = tl.load(pages + places // PAGE_SIZE, mask=places < limit, other=0)
     for start in range(first, last, KEYS):
         places = start + tl.arange(0, KEYS)
         held = places < end
@@ -78,8 +83,7 @@ def _walk(
         at = (page.to(tl.int64) * PAGE_SIZE + places % PAGE_SIZE)[:, None] * SLOT_STRIDE + dims[None, :]
         # The next tile's pages are asked for now: where addresses wait for a load of their own tile, the compiler keeps
         # one tile in flight for three stages, and none for two (triton-lang/triton #4721).
-        places_next = places + KEYS
-        page = tl.load(pages + places_next // PAGE_SIZE, mask=places_next < limit, other=0)
+        page = _pages_at(start + KEYS, pages, num_places, PAGE_SIZE, KEYS)
         if MASKED:
             key = tl.load(keys + at, mask=held[:, None], other=0.0)
         else:
@@ -107,18 +111,18 @@ def _walk(
             value = tl.load(values + at)
         sums = tl.dot(shares.to(value.dtype), value, sums, input_precision="ieee")
         top = highest
-    return top, total, sums
+    return page, top, total, sums
 
 
-@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "num_words", "page_stride", "chunk"])
+@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "num_words", "page_stride", "num_places", "chunk"])
 def attend(
     out, levels, query, keys, values, page_table, query_starts, seq_lens, key_ends, tree_starts, tree,
-    num_seqs, num_tokens, num_words, page_stride, chunk, scale,
+    num_seqs, num_tokens, num_words, page_stride, num_places, chunk, scale,
     query_stride, query_head_stride,
     SLOT_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr,
     TREE_BITS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, IS_CUT: tl.constexpr,
-    ONE_BLOCK: tl.constexpr, LANES: tl.constexpr,
+    ONE_BLOCK: tl.constexpr, ONE_SEQ: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """What one block finds in one chunk of its keys; the grid is [blocks, KV heads, chunks].
 
@@ -126,14 +130,22 @@ def attend(
     share of that for every chunk, [num_chunks, ...], and `levels` [num_chunks, num_tokens, num_heads] log2 of the total
     that the share was divided by, -inf where a row sees nothing of a chunk: its share is not written then, or no
     number. WINDOW and TREE_BITS are 0 where there is none; ONE_BLOCK: no sequence has more than one.
+    Loads stand before what has to wait for others: a program of a short chunk is little more than its first loads.
     """
     program = tl.num_programs(0) - 1 - tl.program_id(0)  # the last rows see the most keys: first, they end with others
     kv_head = tl.program_id(1)
     if ONE_BLOCK:
         seq = program
         block = 0
+    elif ONE_SEQ:
+        seq = program * 0
+        block = program
     else:
         seq, block = _find_block(program, query_starts, num_seqs, GROUP, ROWS, LANES)
+    pages = page_table + seq.to(tl.int64) * page_stride
+    begin = tl.program_id(2) * chunk if IS_CUT else 0
+    if not WINDOW:
+        page = _pages_at(begin, pages, num_places, PAGE_SIZE, KEYS)
     start = tl.load(query_starts + seq)
     num_rows = (tl.load(query_starts + seq + 1) - start) * GROUP
     if block * ROWS >= num_rows:
@@ -144,6 +156,9 @@ def attend(
     tokens = start + flat // GROUP
     heads = kv_head * GROUP + flat % GROUP
     ends = tl.load(key_ends + tokens, mask=is_row, other=0)
+    dims = tl.arange(0, HEAD_DIM)
+    query_at = query + tokens.to(tl.int64) * query_stride + heads * query_head_stride
+    queries = tl.load(query_at[:, None] + dims[None, :], mask=is_row[:, None], other=0.0)
     lows = tl.zeros_like(ends)
     if WINDOW:
         lows = tl.maximum(ends - WINDOW, 0)
@@ -154,10 +169,8 @@ def attend(
         seq_len = tl.load(seq_lens + seq)
         reach = tl.where(is_row & (seq_len > tree_start), seq_len, ends)
 
-    begin = tl.zeros_like(ends)
     behind = reach
     if IS_CUT:
-        begin += tl.program_id(2) * chunk
         behind = tl.minimum(reach, begin + chunk)
     own_first = tl.maximum(lows, begin)
     sees_some = is_row & (own_first < behind)
@@ -172,38 +185,34 @@ def attend(
             tl.store(levels + at_rows, tl.full([ROWS], float("-inf"), tl.float32), mask=is_row)
             return
 
-    dims = tl.arange(0, HEAD_DIM)
-    query_at = query + tokens.to(tl.int64) * query_stride + heads * query_head_stride
-    queries = tl.load(query_at[:, None] + dims[None, :], mask=is_row[:, None], other=0.0)
     keys += kv_head * HEAD_STRIDE
     values += kv_head * HEAD_STRIDE
-    pages = page_table + seq.to(tl.int64) * page_stride
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, HEAD_DIM], tl.float32)
 
     # Tiles [whole, whole_end) are seen by every row in full, and need no mask.
-    first = low // KEYS * KEYS
-    whole = first
+    whole = begin
     if WINDOW:
+        first = low // KEYS * KEYS
         latest = tl.max(tl.where(is_row, own_first, 0), axis=0)
-        whole = tl.maximum(whole, tl.cdiv(latest, KEYS) * KEYS)
-    shortest = tl.min(tl.where(is_row, tl.minimum(ends, behind), BEHIND_ALL), axis=0)
-    whole_end = tl.maximum(shortest // KEYS * KEYS, whole)
-    if WINDOW:
-        top, total, sums = _walk(
-            first, tl.minimum(whole, end), low, end, queries, top, total, sums, lows, ends, tokens, is_row,
-            keys, values, pages, tree_start, tree, num_words, scale,
+        whole = tl.maximum(first, tl.cdiv(latest, KEYS) * KEYS)
+        page = _pages_at(first, pages, num_places, PAGE_SIZE, KEYS)
+        page, top, total, sums = _walk(
+            first, tl.minimum(whole, end), low, end, page, queries, top, total, sums, lows, ends, tokens, is_row,
+            keys, values, pages, num_places, tree_start, tree, num_words, scale,
             True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
         )  # fmt: skip
-    top, total, sums = _walk(
-        whole, whole_end, low, end, queries, top, total, sums, lows, ends, tokens, is_row,
-        keys, values, pages, tree_start, tree, num_words, scale,
+    shortest = tl.min(tl.where(is_row, tl.minimum(ends, behind), BEHIND_ALL), axis=0)
+    whole_end = tl.maximum(shortest // KEYS * KEYS, whole)
+    page, top, total, sums = _walk(
+        whole, whole_end, low, end, page, queries, top, total, sums, lows, ends, tokens, is_row,
+        keys, values, pages, num_places, tree_start, tree, num_words, scale,
         False, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
     )  # fmt: skip
-    top, total, sums = _walk(
-        whole_end, end, low, end, queries, top, total, sums, lows, ends, tokens, is_row,
-        keys, values, pages, tree_start, tree, num_words, scale,
+    page, top, total, sums = _walk(
+        whole_end, end, low, end, page, queries, top, total, sums, lows, ends, tokens, is_row,
+        keys, values, pages, num_places, tree_start, tree, num_words, scale,
         True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
 """What a block may take, by compute capability: A100, L4 and RTX 4090, H100 and H200."""
 
 TYPES = {"levels": "*fp32", "tree": "*i64", "scale": "fp32"}
-PLAIN = {"num_seqs", "num_tokens", "num_words", "page_stride", "chunk", "num_chunks", "num_rows"}
+PLAIN = {"num_seqs", "num_tokens", "num_words", "page_stride", "num_places", "chunk", "num_chunks", "num_rows"}
 """Numbers that are not known to be multiples of 16."""
 
 
@@ -67,6 +67,7 @@ def attend(shape: Shape, variant: Variant, capability: int, dtype: str = "bf16")
         "KEYS": variant["keys"],
         "IS_CUT": bool(variant["chunk"]),
         "ONE_BLOCK": shape["num_rows"] == 1,
+        "ONE_SEQ": False,
         "LANES": SEQS_AT_ONCE,
     }
     constants |= {} if has_tree else {"tree": None, "tree_starts": None}
