@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from engine.cuda.device import made_current
-from engine.cuda.inputs import NUM_SPARE_PAGES
-from engine.cuda.passes import KernelPasses, runs_by_kernels
 from engine.draft_rows import DraftRows
 from engine.engine_config import EngineConfig
 from engine.errors import (
@@ -22,22 +20,18 @@ from engine.errors import (
 from engine.generation import Generation
 from engine.idle_work import IdleStats, IdleWork
 from engine.invariant import InvariantDecoder
-from engine.kv_pool import KVPool
-from engine.kv_reuse import kv_reuse
 from engine.model import Decoder
 from engine.paging import KVPages, root_key
+from engine.pass_choice import pool_and_passes
 from engine.pass_rows import PassRows
-from engine.passes import Passes
 from engine.projections import AdapterSet
 from engine.reuse import ReusePlan
 from engine.scheduling import Scheduler
 from engine.scheduling import Sequence as ScheduledSequence
 from engine.speculation.drafting import Drafting
 from engine.timed_passes import TimedPasses
-from engine.torch_passes import TorchPasses
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
 from engine.verification import Verification
-from kernels.tuning import use_folder
 
 _Chosen = tuple[PassRows, Verification | EngineFault | None]
 """A sequence's rows of the pass, and what was chosen behind them; None: within its prompt."""
@@ -64,18 +58,7 @@ class EngineCore:
         self._token_bytes = [*token_bytes, *[b""] * nameless]
         self._clock = clock
         weights = model.weights
-        num_pages = config.num_pages(model.config, weights.dtype)
-        by_kernels = runs_by_kernels(model, config)
-        if by_kernels and config.kernels_dir is not None:
-            use_folder(config.kernels_dir)
-        num_spare = NUM_SPARE_PAGES if by_kernels else 0
-        self._pool = KVPool(model.config, num_pages, config.page_size, weights.device, weights.dtype, num_spare)
-        self.reuse = kv_reuse(config, model, self._pool)
-        self._passes: Passes = (
-            KernelPasses(model, self._pool, self.reuse, config.most_graphs)
-            if by_kernels
-            else TorchPasses(model, self._pool, self.reuse)
-        )
+        self._pool, self.reuse, self._passes = pool_and_passes(model, config)
         self._idle = IdleWork(
             partial(self._add, proposer=None, in_idle_time=True),
             self.cancel,
