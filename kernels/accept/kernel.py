@@ -76,11 +76,11 @@ def best_of_parts_kernel(
 
 
 @triton.jit
-def _best_of_row(ids, values, row, num_rows, PARTS: tl.constexpr):
-    """The likeliest token of one row [1] and its logit, from the row's parts."""
+def _best_of_row(ids, values, row, PARTS: tl.constexpr):
+    """The likeliest token of one row and its logit, from the row's parts."""
     at = row * PARTS + tl.arange(0, PARTS)[None, :]
-    second = values + num_rows * PARTS
-    place, best, _ = _best_of(tl.load(ids + at), tl.load(values + at), tl.load(second + at))
+    largest = tl.load(values + at)
+    place, best, _ = _best_of(tl.load(ids + at), largest, largest)
     return tl.sum(place, axis=0), tl.sum(best, axis=0)
 
 
@@ -106,7 +106,7 @@ def chunk_weights_kernel(
 ):
     """One program: one chunk of one row, unless the row has nothing to draw."""
     row, chunk = tl.program_id(0), tl.program_id(1)
-    _, best = _best_of_row(ids, values, row, tl.num_programs(0), PARTS)
+    _, best = _best_of_row(ids, values, row, PARTS)
     temperature = tl.load(temperatures + row)
     if (temperature > 0.0) & (tl.abs(best) < float("inf")):
         token = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -146,7 +146,7 @@ def draw_kernel(
 ):
     """One program: one row."""
     row = tl.program_id(0)
-    token, best = _best_of_row(ids, values, row, tl.num_programs(0), PARTS)
+    token, best = _best_of_row(ids, values, row, PARTS)
     temperature = tl.load(temperatures + row)
     if (temperature > 0.0) & (tl.abs(best) < float("inf")):
         each = tl.arange(0, CHUNKS)

@@ -50,7 +50,9 @@ def assert_rounded_alike(actual: Tensor, expected: Tensor) -> None:
     again = f"{parity.SEED_VARIABLE}={parity.run_seed()} draws this again"
     actual = actual.cpu()
     assert actual.dtype == expected.dtype, again
-    torch.testing.assert_close(actual, expected, msg=lambda text: f"{text}\n{again}")
+    # A bit that flips before the last product, and another in its rounding; float32 has the order of sums besides.
+    rtol = 1e-5 if actual.dtype == torch.float32 else 2 * torch.finfo(actual.dtype).eps
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=1e-6, msg=lambda text: f"{text}\n{again}")
     if actual.dtype != torch.float32:
         assert (actual != expected).float().mean() <= MOST_FLIPPED, again
 
