@@ -25,13 +25,16 @@ import torch
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.gpu.counted import CONTEXTS, accepted_passes
 from benchmarks.gpu.edits import OWN_EDITS, Edit, edits
+from benchmarks.gpu.gate import fault
+from benchmarks.gpu.measuring import measure
 from benchmarks.gpu.pieces import TextTokens, tokens_at_hand
-from benchmarks.gpu.shapes import SHAPES
+from benchmarks.gpu.shapes import SHAPES, random_parameters
 from benchmarks.gpu.tables import acceptance_lines, bound_lines, claim_lines, copied_lines, rows
 from benchmarks.machine import describe
 from benchmarks.ops.__main__ import NO_CARD
 from benchmarks.ops.ceilings import STATED, Ceilings, NoCard, cuda_device, measured
 from benchmarks.ops.timing import CudaTimer
+from engine.model import Decoder
 from kernels.tuning import use_folder
 from kernels.tuning.store import default_folder
 
@@ -65,11 +68,6 @@ def _count(options: argparse.Namespace, ceilings: Ceilings) -> None:
 
 
 def _measure(options: argparse.Namespace, device: torch.device, ceilings: Ceilings) -> None:
-    from benchmarks.gpu.gate import fault
-    from benchmarks.gpu.measuring import measure
-    from benchmarks.gpu.shapes import random_parameters
-    from engine.model import Decoder
-
     tokens, found_edits = _edits(options)
     print(f"{describe()}\n{ceilings}", flush=True)
     written: list[dict[str, Any]] = []

@@ -17,11 +17,17 @@ PROMPTS = (2048, 8192, 32768)
 CONTEXT = 2048
 """Tokens before those that are decoded."""
 
+PLAIN = f"plain decoding behind {CONTEXT:,} tokens, tok/s"
+
 PASSES = (1, 64, 256, 512)
 """Rows of the passes that are counted: the pending token and a draft."""
 
 CONTEXTS = (8192, 32768, 131072)
 """Tokens of the prompts whose second turn is measured."""
+
+COLD = "cold"
+MODES = (COLD, "exact", "fast", "turbo")
+"""A first turn, and the ways of a second."""
 
 CHANGED = 64
 """Tokens of the second turn that are new, in the middle of the prompt."""
@@ -92,7 +98,7 @@ def second_turn_s(config: ModelConfig, num_tokens: int, mode: str, ceilings: Cei
     cold: all is run. exact: what stands behind the change, too. fast: the changed segment, and what is stored of the
     rest is read and written. turbo: the same for the changed tokens alone.
     """
-    if mode == "cold":
+    if mode == COLD:
         return pass_s(config, Rows(0, num_tokens), ceilings)
     changed_at = num_tokens // 2
     if mode == "exact":
@@ -103,9 +109,6 @@ def second_turn_s(config: ModelConfig, num_tokens: int, mode: str, ceilings: Cei
     return moved_s + pass_s(config, Rows(num_tokens - num_run, num_run), ceilings)
 
 
-MODES = ("cold", "exact", "fast", "turbo")
-
-
 def bounds(config: ModelConfig, ceilings: Ceilings) -> dict[str, float]:
     """What follows from a model's shape: the most tokens a second, the least ms, by the names that the tables have."""
     found = {prefill_name(num): prefill_tok_s(config, num, ceilings) for num in PROMPTS}
@@ -114,9 +117,6 @@ def bounds(config: ModelConfig, ceilings: Ceilings) -> dict[str, float]:
     for num in CONTEXTS:
         found |= {turn_name(num, mode): 1e3 * second_turn_s(config, num, mode, ceilings) for mode in MODES}
     return found
-
-
-PLAIN = f"plain decoding behind {CONTEXT:,} tokens, tok/s"
 
 
 def prefill_name(num_tokens: int) -> str:

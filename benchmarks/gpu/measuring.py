@@ -10,14 +10,18 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from benchmarks.copy.ours import ROWS_ARE_FREE
+from benchmarks.engine.ours import FixedDraft
 from benchmarks.gpu.counted import (
     CHANGED,
+    COLD,
     CONTEXT,
     CONTEXTS,
-    MODES,
+    PASSES,
     PLAIN,
     PROMPTS,
     SEGMENT,
+    pass_name,
     prefill_name,
     turn_name,
 )
@@ -69,6 +73,7 @@ def measure(decoder: Decoder, edits: Sequence[Edit], tokens: TextTokens, rounds:
     found = Found()
     with TemporaryDirectory() as folder:
         _speeds(decoder, edits, tokens, rounds, Path(folder), found)
+    _passes(decoder, rounds, found)
     for num_tokens in CONTEXTS:
         if num_tokens <= most_context:
             gc.collect()
@@ -99,6 +104,25 @@ def _speeds(
             found.add(PLAIN, plain.decode_tok_s)
     for edit in edits:
         _copy(core, script, edit, tokens, rounds, found)
+
+
+def _passes(decoder: Decoder, rounds: int, found: Found) -> None:
+    """Single steps of an engine over a token and a confirmed draft, however long, behind a prompt that is cached."""
+    script = ScriptedDecoder(decoder)
+    core = EngineCore(script, [], _config(CONTEXT + max(PASSES) + SPARE))
+    core.times.replace(ROWS_ARE_FREE)
+    prompt = random_ids(CONTEXT, decoder.config.vocab_size, 0)
+    for number in range(-1, rounds):
+        for num_rows in PASSES:
+            text = random_ids(num_rows, decoder.config.vocab_size, num_rows)
+            script.follow(text)
+            write(core, GenerationRequest(prompt, 1), script=script)
+            written = write(core, GenerationRequest(prompt, num_rows), FixedDraft(text[:-1]), script)
+            settle(core)
+            if len(written.passes) != 1:
+                found.faults.append(f"{num_rows} rows took {len(written.passes)} passes: no time is shown")
+            elif number >= 0:
+                found.add(pass_name(num_rows), 1e3 * written.seconds)
 
 
 def _copy(core: EngineCore, script: ScriptedDecoder, edit: Edit, tokens: TextTokens, rounds: int, found: Found) -> None:
@@ -137,16 +161,16 @@ def _second_turns(decoder: Decoder, num_tokens: int, rounds: int, found: Found) 
             settle(core)
             warm = write(core, GenerationRequest(second, 1, reuse=reuse))
             settle(core)
-            wrong = reuse_fault(warm, mode, num_tokens)
+            wrong = _reuse_fault(warm, mode, num_tokens)
             if wrong:
                 found.faults.append(f"{mode} at {num_tokens:,}: {wrong}: no time is shown")
             elif number >= 0:
                 found.add(turn_name(num_tokens, mode), 1e3 * warm.seconds)
             if number >= 0 and mode == "exact":
-                found.add(turn_name(num_tokens, MODES[0]), 1e3 * cold.seconds)
+                found.add(turn_name(num_tokens, COLD), 1e3 * cold.seconds)
 
 
-def reuse_fault(warm: Written, mode: str, num_tokens: int) -> str | None:
+def _reuse_fault(warm: Written, mode: str, num_tokens: int) -> str | None:
     """Whether a second turn ran what its mode has it run: a time is told of nothing else."""
     usage, changed_at = warm.usage, num_tokens // 2
     expected = {"exact": num_tokens - changed_at, "fast": SEGMENT + 1, "turbo": CHANGED + 1}[mode]
@@ -170,7 +194,10 @@ def changed(token_ids: Sequence[int], vocab_size: int) -> list[int]:
 
 
 def _config(max_seq_len: int, *, span_bytes: int = 0, pass_times_dir: Path | None = None) -> EngineConfig:
-    scheduler = SchedulerConfig(max_batched_tokens=CHUNK, max_num_seqs=1)
+    """Room for two prompts, so that the second turn has not to take pages from the first."""
     return EngineConfig(
-        max_seq_len=max_seq_len, scheduler=scheduler, span_bytes=span_bytes, pass_times_dir=pass_times_dir
+        max_seq_len=max_seq_len,
+        scheduler=SchedulerConfig(max_batched_tokens=CHUNK),
+        span_bytes=span_bytes,
+        pass_times_dir=pass_times_dir,
     )
