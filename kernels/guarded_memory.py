@@ -13,6 +13,9 @@ from torch.overrides import TorchFunctionMode
 GUARD = 256
 """Elements before and behind each tensor: a few rows off by one, and as aligned as what torch allocates."""
 
+ALIGNED = 16
+"""Bytes of the widest load: Triton compiles a kernel anew for tensors that do not begin at a multiple."""
+
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By bytes of an element. The low 6 bits of a NaN are free in each: bfloat16 has no more."""
 
@@ -60,12 +63,13 @@ class GuardedMemory(TorchFunctionMode):
         placed = inside.as_strided(made.shape, made.stride())
         return placed if func in UNWRITTEN else placed.copy_(made)
 
-    def _allocate(self, num_elements: int, like: Tensor, poison: float) -> Tensor:
-        memory = torch.full((num_elements + 2 * GUARD,), poison, dtype=like.dtype, device=like.device)
-        for ends in (memory[:GUARD], memory[-GUARD:]):
+    def _allocate(self, num_elements: int, like: Tensor, poison: float, shift: int = 0) -> Tensor:
+        start = GUARD + shift
+        memory = torch.full((start + num_elements + GUARD,), poison, dtype=like.dtype, device=like.device)
+        for ends in (memory[:start], memory[-GUARD:]):
             _mark(ends, len(self._guards))
             self._guards.append((ends, ends.clone()))
-        return memory[GUARD:-GUARD]
+        return memory[start:-GUARD]
 
     def _copy_tensor(self, tensor: Tensor) -> Tensor:
         if tensor.numel() == 0:
@@ -73,7 +77,9 @@ class GuardedMemory(TorchFunctionMode):
         num_elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         whole = tensor.as_strided((num_elements,), (1,))
         poison = _poison(tensor.dtype) if tensor.is_floating_point() else int(whole[0])
-        return self._allocate(num_elements, tensor, poison).copy_(whole).as_strided(tensor.shape, tensor.stride())
+        shift = tensor.data_ptr() % ALIGNED // tensor.itemsize  # the copy may not be easier to load than what it is of
+        placed = self._allocate(num_elements, tensor, poison, shift).copy_(whole)
+        return placed.as_strided(tensor.shape, tensor.stride())
 
 
 def _poison(dtype: torch.dtype) -> float:
@@ -85,7 +91,7 @@ def _poison(dtype: torch.dtype) -> float:
 def _mark(ends: Tensor, number: int) -> None:
     """Give each NaN bits of its own: one that was read beside another tensor and is written here is told from them."""
     if ends.is_floating_point() and ends.itemsize in BITS:
-        ends.view(BITS[ends.itemsize]).add_(1 + (number + torch.arange(GUARD, device=ends.device)) % 63)
+        ends.view(BITS[ends.itemsize]).add_(1 + (number + torch.arange(len(ends), device=ends.device)) % 63)
 
 
 def _bytes(tensor: Tensor) -> Tensor:

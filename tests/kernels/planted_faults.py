@@ -54,8 +54,8 @@ FAULTS = [
     Fault("paged_attention", "heads = kv_head * GROUP + flat % GROUP", "heads = kv_head * GROUP + flat // GROUP"),
     Fault(
         "paged_attention",
-        "begin = tl.program_id(2) * chunk if",
-        "begin = tl.program_id(2) * (chunk - 1) if",
+        "tl.program_id(2) * chunk",
+        "tl.program_id(2) * (chunk - 1)",
         {"num_keys": 300},
     ),
     Fault("paged_attention", "level = top + tl.math.log2(", "level = top - tl.math.log2(", {"num_keys": 300}),

@@ -99,6 +99,17 @@ def test_inputs_are_copied_with_what_lies_between_their_rows_and_poison_around_t
     assert wide.min() == 0, "the inputs themselves stay as they were"
 
 
+@pytest.mark.parametrize("offset", [0, 1, 3, 8])
+def test_a_copy_is_aligned_as_what_it_is_of(offset: int) -> None:
+    part = torch.arange(32, dtype=torch.float16)[offset : offset + 8]
+    memory = GuardedMemory()
+    copied = memory.copy(part)
+    assert torch.equal(copied, part)
+    assert copied.data_ptr() % 16 == part.data_ptr() % 16
+    beside(copied, -1).fill_(1)
+    assert not memory.is_untouched()
+
+
 def test_nothing_is_copied_as_nothing() -> None:
     memory = GuardedMemory()
     with memory:

@@ -22,7 +22,7 @@ from tests.kernels.planted_faults import FAULTS, Fault, planted
 
 CPU = torch.device("cpu")
 NUM_VARIANTS = 1
-"""Besides the wrapper's choice, drawn anew each run, for each shape and dtype."""
+"""Besides the wrapper's choice, drawn anew each run, for each shape."""
 
 interpreted = [
     pytest.mark.interpreted,
@@ -63,7 +63,7 @@ class TestInterpreted:
     @pytest.mark.parametrize(("name", "number"), CASES)
     def test_a_kernel_computes_what_its_reference_does(self, name: str, number: int, dtype: torch.dtype) -> None:
         op = op_named(name)
-        check_variants(op, op.parity_shapes[number], dtype, CPU, NUM_VARIANTS)
+        check_variants(op, op.parity_shapes[number], dtype, CPU, NUM_VARIANTS if dtype == torch.float32 else 0)
 
     @pytest.mark.long
     @pytest.mark.parametrize(("name", "number"), CASES)
