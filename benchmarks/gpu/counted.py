@@ -126,7 +126,8 @@ def prefill_name(num_tokens: int) -> str:
 
 def pass_name(num_rows: int) -> str:
     """As a table has it."""
-    return f"pass over {num_rows} rows behind {CONTEXT:,} tokens, ms"
+    rows = "1 row" if num_rows == 1 else f"{num_rows} rows"
+    return f"pass over {rows} behind {CONTEXT:,} tokens, ms"
 
 
 def turn_name(num_tokens: int, mode: str) -> str:
