@@ -17,6 +17,7 @@ from repo_cache.contents import Contents
 from repo_cache.errors import CacheClosed, RootError
 from repo_cache.hot import DEFAULT_HOT_BYTES
 from repo_cache.ignoring import IgnoreRules
+from repo_cache.pending import Pending
 from repo_cache.reading import MAX_FILE_BYTES
 from repo_cache.snapshot import Changes, Snapshot
 from repo_cache.store import DEFAULT_STORE_BYTES, TokenStore
@@ -29,9 +30,6 @@ from repo_cache.workspace import IndexProgress, Workspace
 logger = logging.getLogger(__name__)
 
 DEFAULT_RESCAN_SECONDS = 60.0
-MAX_PENDING_PATHS = 10_000
-"""Of files that may have changed; where more pile up, everything is looked at instead."""
-
 RETRY_SECONDS = 1.0
 """After a fault, until everything is looked at again."""
 
@@ -53,12 +51,7 @@ class RepoCache:
         self._rules = rules
         self._updating = threading.Lock()
         """Held while the workspace looks at files."""
-        self._waking = threading.Condition()
-        """Guards what waits for the thread: the fields down to `_closed`."""
-        self._paths: set[str] = set()
-        self._folders: set[str] = set()
-        self._everything = False
-        self._closed = False
+        self._pending = Pending()
         self._telling = threading.Lock()
         """Guards what is told: snapshots and notices come to all subscribers in one order."""
         self._snapshot = workspace.snapshot
@@ -165,7 +158,7 @@ class RepoCache:
         """
         subscription = Subscription(self._unsubscribe)
         with self._telling:
-            if self._closed:
+            if self._pending.closed:
                 raise CacheClosed(f"the cache of {self.root} is closed")
             self._subscriptions.add(subscription)
         if callback is not None:
@@ -180,15 +173,12 @@ class RepoCache:
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
-        return self._closed
+        return self._pending.closed
 
     def close(self) -> None:
         """Stop watching, end the subscriptions, save what is to be kept; nothing happens the second time."""
-        with self._waking:
-            if self._closed:
-                return
-            self._closed = True
-            self._waking.notify_all()
+        if not self._pending.close():
+            return
         if self._watcher is not None:
             self._watcher.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -227,34 +217,19 @@ class RepoCache:
         """Called by the watcher: note what may have changed, for the thread to look at."""
         for notice in batch.notices:
             self._tell(notice)
-        with self._waking:
-            self._paths |= batch.paths
-            self._folders |= batch.folders
-            if batch.rescan or len(self._paths) > MAX_PENDING_PATHS:
-                self._everything = True
-                self._paths.clear()
-                self._folders.clear()
-            self._waking.notify_all()
+        self._pending.add(batch)
 
     def _follow(self) -> None:
         """The thread: bring the snapshot up to date as the watcher tells, and now and then as a whole."""
         due = self._next_rescan(0.0)
-        while True:
-            with self._waking:
-                left = due - time.monotonic()
-                self._waking.wait_for(self._has_work, None if left == math.inf else max(left, 0.0))
-                if self._closed:
-                    return
-                everything = self._everything or time.monotonic() >= due
-                paths, folders = self._paths, self._folders
-                self._paths, self._folders, self._everything = set(), set(), False
+        while (batch := self._pending.take(due)) is not None:
             try:
-                if everything:
+                if batch.rescan:
                     started = time.monotonic()
                     self._look(self._reconcile)
                     due = self._next_rescan(time.monotonic() - started)
                 else:
-                    self._look(partial(self._workspace.look_at, paths, folders))
+                    self._look(partial(self._workspace.look_at, batch.paths, batch.folders))
             except CacheClosed:
                 return
             except Exception as error:  # the outermost loop of a thread that must not end
@@ -268,9 +243,6 @@ class RepoCache:
             return math.inf
         return time.monotonic() + max(self._rescan_seconds, 20 * took_seconds)
 
-    def _has_work(self) -> bool:
-        return bool(self._closed or self._everything or self._paths or self._folders)
-
     def _reconcile(self) -> Update:
         self._rules.forget()
         update = self._workspace.reconcile()
@@ -280,7 +252,7 @@ class RepoCache:
     def _look(self, look: Callable[[], Update]) -> Update:
         """Have the workspace look, and tell the subscribers in the order in which the snapshots come."""
         with self._updating:
-            if self._closed:
+            if self._pending.closed:
                 raise CacheClosed(f"the cache of {self.root} is closed")
             update = look()
             if update.snapshot is not update.since:

@@ -181,3 +181,16 @@ class _Walk:
         if reason != SkipReason.GONE or not path:
             readable = path if is_utf8(path) else os.fsencode(path).decode("utf-8", "backslashreplace")
             self._skipped.append(Skipped(readable, reason, status))
+
+
+def joined(scans: list[Scan]) -> Scan:
+    """Several scans as one."""
+    files: dict[str, FileStat] = {}
+    links: dict[str, str] = {}
+    skipped = {}
+    for one in scans:
+        files.update(one.files)
+        links.update(one.links)
+        skipped.update({skip.path: skip for skip in one.skipped})
+    loose = frozenset(path for one in scans for path in one.loose)
+    return Scan(files, links, tuple(skipped.values()), min(one.started_ns for one in scans), loose)

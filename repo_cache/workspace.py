@@ -6,16 +6,17 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from repo_cache.contents import Content, Contents
 from repo_cache.file_records import FileRecord
+from repo_cache.findings import Findings, next_snapshot
 from repo_cache.ignoring import IgnoreRules
 from repo_cache.path_map import PathMap
 from repo_cache.reading import FileContent, FileStat, SkipReason, is_settled, read_file
-from repo_cache.scanning import Scan, scan, scan_paths
+from repo_cache.scanning import Scan, joined, scan, scan_paths
 from repo_cache.snapshot import Snapshot
 from repo_cache.store import TokenStore
 from repo_cache.subscribing import Update
@@ -45,16 +46,6 @@ class _Known:
 
     record: FileRecord
     settled: bool
-
-
-@dataclass(slots=True)
-class _Found:
-    """What an update finds, by path."""
-
-    tokens: dict[str, FileTokens] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
-    encoded: dict[str, int] = field(default_factory=dict)
 
 
 class Workspace:
@@ -102,14 +93,14 @@ class Workspace:
             return self.reconcile()
         asked |= {link for link, target in self._links.items() if target in asked or _lies_below(target, below)}
         asked |= self._loose_links  # they are few
-        seen = scan_paths(self._root, self._rules, frozenset(asked), max_file_bytes=self._max_file_bytes)
-        scans = [seen, *(self._scan_below(folder) for folder in sorted(below))]
+        single = scan_paths(self._root, self._rules, frozenset(asked), max_file_bytes=self._max_file_bytes)
+        scans = [single, *(self._scan_below(folder) for folder in sorted(below))]
         if below:
             asked |= {path for path in self._paths() if _lies_below(path, below)}
-        joined = _joined(scans)
-        self._links = {path: target for path, target in self._links.items() if path not in asked} | dict(joined.links)
-        self._loose_links = joined.loose
-        return self._update(joined, asked, started, None)
+        seen = joined(scans)
+        self._links = {path: target for path, target in self._links.items() if path not in asked} | dict(seen.links)
+        self._loose_links = seen.loose
+        return self._update(seen, asked, started, None)
 
     def folders_among(self, paths: Iterable[str]) -> set[str]:
         """Those that are folders, or that were: a path that nothing is known of may have been one."""
@@ -151,18 +142,18 @@ class Workspace:
         self, seen: Scan, asked: Iterable[str], started: float, progress: Callable[[IndexProgress], None] | None
     ) -> Update:
         """The update from what was seen of the `asked` paths; those that were not seen are gone."""
-        found = _Found(skipped={one.path: str(one.reason) for one in seen.skipped})
+        found = Findings(skipped={one.path: str(one.reason) for one in seen.skipped})
         self._read(self._changed(seen, found), found, progress)
         found.gone |= {path for path in asked if path not in seen.files and path not in found.skipped}
         for path in (*found.gone, *(one.path for one in seen.skipped)):
             if self._known.pop(path, None) is not None:
                 self._unsaved[path] = False
         before = self.snapshot
-        self.snapshot = _next_snapshot(before, found)
+        self.snapshot = next_snapshot(before, found)
         milliseconds = (time.perf_counter() - started) * 1e3
         return Update(before, self.snapshot, found.encoded, milliseconds)
 
-    def _changed(self, seen: Scan, found: _Found) -> dict[str, FileStat]:
+    def _changed(self, seen: Scan, found: Findings) -> dict[str, FileStat]:
         """The files to be read; those whose stat vouches for what is known are found without."""
         to_read, to_recall = {}, {}
         files = self.snapshot.files
@@ -179,7 +170,7 @@ class Workspace:
         return to_read
 
     def _read(
-        self, files: Mapping[str, FileStat], found: _Found, progress: Callable[[IndexProgress], None] | None
+        self, files: Mapping[str, FileStat], found: Findings, progress: Callable[[IndexProgress], None] | None
     ) -> None:
         of_bytes = sum(stat.size for stat in files.values())
         if len(files) <= FEW_FILES and of_bytes <= FEW_BYTES:
@@ -218,7 +209,7 @@ class Workspace:
             outcomes.append(_Outcome(content.path, made.tokens, made.reason, known, made.num_encoded, changed))
         return outcomes
 
-    def _take(self, outcomes: Iterable[_Outcome], found: _Found, *, in_bulk: bool) -> None:
+    def _take(self, outcomes: Iterable[_Outcome], found: Findings, *, in_bulk: bool) -> None:
         for outcome in outcomes:
             self._unsaved[outcome.path] = not in_bulk
             if outcome.known is not None:
@@ -250,39 +241,6 @@ class _Outcome:
 
 _OF_CONTENT = {SkipReason.BINARY, SkipReason.NOT_UTF8}
 """Reasons that lie in the bytes, so that an unchanged stat vouches for them."""
-
-
-def _next_snapshot(before: Snapshot, found: _Found) -> Snapshot:
-    """`before` itself where nothing changed."""
-    tokens = {path: one for path, one in found.tokens.items() if before.files.get(path) is not one}
-    skipped = {path: why for path, why in found.skipped.items() if before.skipped.get(path) != why}
-    out = {path for path in (*found.gone, *found.skipped) if path in before.files}
-    in_again = {path for path in (*found.gone, *found.tokens) if path in before.skipped}
-    if not (tokens or skipped or out or in_again):
-        return before
-    num_tokens = before.num_tokens + sum(len(one) for one in tokens.values())
-    num_tokens -= sum(len(before.files[path]) for path in {*tokens, *out} if path in before.files)
-    return Snapshot(
-        before.root,
-        before.fingerprint,
-        before.version + 1,
-        before.files.updated(tokens, frozenset(out)),
-        before.skipped.updated(skipped, frozenset(in_again)),
-        num_tokens,
-    )
-
-
-def _joined(scans: list[Scan]) -> Scan:
-    """Several scans as one."""
-    files: dict[str, FileStat] = {}
-    links: dict[str, str] = {}
-    skipped = {}
-    for one in scans:
-        files.update(one.files)
-        links.update(one.links)
-        skipped.update({skip.path: skip for skip in one.skipped})
-    loose = frozenset(path for one in scans for path in one.loose)
-    return Scan(files, links, tuple(skipped.values()), min(one.started_ns for one in scans), loose)
 
 
 def _lies_below(path: str, folders: set[str]) -> bool:

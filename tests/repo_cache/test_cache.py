@@ -460,7 +460,7 @@ def test_a_fault_between_reading_and_the_snapshot_loses_nothing(
     monkeypatch.setattr("repo_cache.reading.is_settled", lambda *_: True)
     write(root, "src/a.py", "x = 7\n")
     with monkeypatch.context() as patch:
-        patch.setattr(workspace_module, "_next_snapshot", fail)
+        patch.setattr(workspace_module, "next_snapshot", fail)
         with pytest.raises(MemoryError):
             cache.refresh()
     cache.refresh()
@@ -484,7 +484,7 @@ def test_a_rescan_that_the_watcher_asks_for_is_made(opened: Opened, root: Path) 
 def test_too_many_paths_at_once_are_a_look_at_everything(
     opened: Opened, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repo_cache.cache.MAX_PENDING_PATHS", 3)
+    monkeypatch.setattr("repo_cache.pending.MAX_PENDING_PATHS", 3)
     cache = opened(watch=True)
     assert cache._watcher is not None
     cache._watcher.stop()
