@@ -37,6 +37,7 @@ def test_a_size_in_bytes_is_kept_to() -> None:
         ({"max_seq_len": 1}, "a prompt and an output need a token each"),
         ({"kv_bytes": 0}, "kv_bytes is 0"),
         ({"page_size": -3}, "page_size is -3"),
+        ({"most_graphs": -1}, "most_graphs is -1"),
     ],
 )
 def test_sizes_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
