@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except NoCard as error:
         print(error, file=sys.stderr)
         sys.exit(NO_CARD)
-    use_folder(default_folder(os.environ))
+    use_folder(options.store)
     _measure(options, device, measured(device, CudaTimer()))
 
 
@@ -116,6 +116,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="for weights, prompts and the choice of edits")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured")
     parser.add_argument("--most-context", type=int, default=max(CONTEXTS), help="no second turn is longer than this")
+    parser.add_argument(
+        "--store", type=Path, default=default_folder(os.environ), help="winners of kernels.tune (default: %(default)s)"
+    )
     parser.add_argument("--count-only", action="store_true", help="print what is counted; runs on any machine")
     parser.add_argument("--bandwidth", type=float, default=STATED.copy_bytes_s / 1e12, help="TB/s, for --count-only")
     parser.add_argument("--tflops", type=float, default=STATED.flops_s / 1e12, help="TFLOP/s, for --count-only")

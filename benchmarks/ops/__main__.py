@@ -53,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except NoCard as error:
         print(error, file=sys.stderr)
         sys.exit(NO_CARD)
-    use_folder(default_folder(os.environ))
     timer = CudaTimer()
     ceilings = measured(device, timer)
+    use_folder(options.store)
     print(f"{describe()}, triton {version('triton')}")
     if why := flash_infer.absence():
         print(why)
@@ -98,6 +98,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--skip", action="append", default=[], help="a way that takes no part (flex_attention compiles for long)"
+    )
+    parser.add_argument(
+        "--store", type=Path, default=default_folder(os.environ), help="winners of kernels.tune (default: %(default)s)"
     )
     parser.add_argument("--count-only", action="store_true", help="print what is counted; runs on any machine")
     parser.add_argument("--bandwidth", type=float, default=STATED.copy_bytes_s / 1e12, help="TB/s, for --count-only")

@@ -203,6 +203,28 @@ def test_without_a_card_it_says_so_and_ends_with_2(
     assert "there is no CUDA device, so nothing can be measured here" in capsys.readouterr().err
 
 
+def test_a_run_on_a_card_takes_what_was_tuned_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of it but the card: the folder of winners is asked for, each shape is measured, what was found is told."""
+    folders: list[Path] = []
+    for name, stands in (
+        ("cuda_device", lambda: CPU),
+        ("measured", lambda device, timer: CEILINGS),
+        ("use_folder", folders.append),
+        ("measure", lambda op, shape, dtype, device, ceilings, *_: counted(op, shape, dtype, ceilings)),
+    ):
+        monkeypatch.setattr(f"benchmarks.ops.__main__.{name}", stands)
+    out = tmp_path / "ops.json"
+    main(["--op", "swiglu", "--shapes", "num_tokens=64", "--store", str(tmp_path), "--json", str(out)])
+    assert folders == [tmp_path]
+    found = json.loads(out.read_text())
+    assert found["summary"]["measured"]
+    assert found["summary"]["card"] == CEILINGS.name
+    assert {row["shape"]["num_tokens"] for row in found["rows"]} == {64}
+    assert str(CEILINGS) in capsys.readouterr().out
+
+
 def test_what_is_asked_wrongly_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, why in (
         (["--shapes", "size=1"], "name it with --op"),
