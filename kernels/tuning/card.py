@@ -15,7 +15,6 @@ class Card:
     """One kind of card, and the software that compiles and runs kernels on it."""
 
     name: str
-    capability: str  # "9.0"
     driver: str
     torch: str
     triton: str
@@ -23,14 +22,9 @@ class Card:
     """Shared memory that one block of threads may have."""
     l2_bytes: int
 
-    @property
-    def file_name(self) -> str:
-        """'nvidia-h100-80gb-hbm3.json'."""
-        return file_name(self.name)
-
 
 def file_name(card_name: str) -> str:
-    """The store of a card's winners, inside a folder that has one for each kind of card."""
+    """Of the store of a card's winners, one for each kind of card in a folder: 'nvidia-h100-80gb-hbm3.json'."""
     return re.sub(r"[^a-z0-9]+", "-", card_name.lower()).strip("-") + ".json"
 
 
@@ -43,7 +37,6 @@ def card_of(device: torch.device) -> Card:
         index = torch.cuda.current_device()
     return Card(
         name=properties.name,
-        capability=f"{properties.major}.{properties.minor}",
         driver=_driver_version(),
         torch=torch.__version__,
         triton=triton_version(),

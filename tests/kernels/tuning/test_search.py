@@ -61,7 +61,7 @@ def test_the_best_of_the_planted_costs_wins_and_the_store_has_its_numbers(tmp_pa
     assert Store(tmp_path, CARD).winners() == {"swiglu bfloat16 rows=64": winner}
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.sampled_from(variants()), max_size=60, unique_by=variant_key))
 def test_what_is_not_right_never_wins_however_fast_it_is(
     tmp_path_factory: pytest.TempPathFactory, wrong: list[Variant]

@@ -171,7 +171,7 @@ def test_the_engine_takes_winners_from_the_services_cache_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[Path] = []
-    monkeypatch.setattr("engine.core.use_folder", taken.append)
+    monkeypatch.setattr("engine.pass_choice.use_folder", taken.append)
     folder = _limits(LoadOptions(), tmp_path).kernels_dir
     assert folder == tmp_path / "kernels"
     with by_kernels():
