@@ -24,7 +24,7 @@ def prepared(timer: PlantedTimer) -> list[Variant]:
 
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.02, 0.05]), st.sampled_from([0.0, 1e-3]))
 def test_the_best_of_a_planted_cost_is_found_under_noise_and_drift(seed: int, noise: float, drift: float) -> None:
-    """The drift doubles times within a thousand samples: who was timed late would lose, were the order not drawn."""
+    """The drift doubles all times within a thousand samples."""
     timer = PlantedTimer(planted_cost, noise=noise, drift=drift, seed=seed)
     found = halve(prepared(timer), timer.seconds, Random(seed))
     assert found[0].variant == BEST
@@ -46,6 +46,20 @@ def test_most_samples_go_to_the_finalists() -> None:
     assert all(each.num_samples >= FINAL_REPEATS for each in found)
     assert sorted(timer.num_samples.values())[0] == FIRST_REPEATS
     assert timer.num_samples.total() < len(candidates) * FINAL_REPEATS / 3
+
+
+def test_a_round_times_each_once_in_an_order_of_its_own() -> None:
+    timed: list[int] = []
+
+    def sample(variant: Variant) -> tuple[float, ...]:
+        timed.append(variant["number"])
+        return (1.0 + variant["number"],)
+
+    halve([{"number": number} for number in range(5)], sample, Random(1))
+    rounds = [tuple(timed[start : start + 5]) for start in range(0, len(timed), 5)]
+    assert len(rounds) == FINAL_REPEATS
+    assert all(sorted(each) == [0, 1, 2, 3, 4] for each in rounds)
+    assert len(set(rounds)) > FINAL_REPEATS / 2, "of 120 orders"
 
 
 def test_the_baseline_comes_to_the_end_however_slow_it_is() -> None:
