@@ -60,10 +60,11 @@ test: lint models-for-tests test-kernels
 
 test-long: lint models-for-tests test-kernels
 	$(BIN)/pytest -m 'not e2e and not interpreted'
+	TRITON_INTERPRET=1 $(BIN)/pytest -m 'interpreted and long' tests/kernels tests/engine
 
 # Triton's kernels without a GPU: its interpreter has to be asked for before Triton is imported.
 test-kernels: $(VENV)/.installed-test
-	TRITON_INTERPRET=1 $(BIN)/pytest -m interpreted tests/kernels tests/engine
+	TRITON_INTERPRET=1 $(BIN)/pytest -m 'interpreted and not long' tests/kernels tests/engine
 
 # Real clients against the real service: each has an environment of its own under the cache folder, made once.
 e2e: models-for-tests $(VENV)/.installed-test
