@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.op import Variant
+from kernels.persistent import constants, num_programs
 
 
 @triton.jit(do_not_specialize=["num_rows", "eps"])
@@ -30,23 +31,24 @@ def rms_norm_kernel(
     ROWS: tl.constexpr,
     ADDS: tl.constexpr,
 ):
-    """One program: ROWS rows, a row being one head of one token."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    """One program: ROWS rows, a row being one head of one token, and those that are as many programs further on."""
     place = tl.arange(0, BLOCK_SIZE)[None, :]
-    token, head = (row // num_heads).to(tl.int64), row % num_heads
-    mask = (row < num_rows) & (place < SIZE)
-    own = x + token * x_token_stride + head * x_head_stride + place
-    values = tl.load(own, mask=mask, other=0.0).to(tl.float32)
-    if ADDS:
-        added = tl.load(delta + token * delta_stride + place, mask=mask, other=0.0).to(tl.float32)
-        rounded = (values + added).to(x.dtype.element_ty)
-        tl.store(own, rounded, mask=mask)
-        values = rounded.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(values * values, axis=1, keep_dims=True) / SIZE + eps)
-    normed = (values * scale).to(x.dtype.element_ty).to(tl.float32)  # rounded before it is weighted, as Llama does
-    weights = tl.load(weight + head * weight_stride + place, mask=mask, other=0.0).to(tl.float32)
-    target = out + token * out_token_stride + head * out_head_stride + place
-    tl.store(target, (normed * weights).to(out.dtype.element_ty), mask=mask)
+    for first in range(tl.program_id(0) * ROWS, num_rows, tl.num_programs(0) * ROWS):
+        row = first + tl.arange(0, ROWS)[:, None]
+        token, head = (row // num_heads).to(tl.int64), row % num_heads
+        mask = (row < num_rows) & (place < SIZE)
+        own = x + token * x_token_stride + head * x_head_stride + place
+        values = tl.load(own, mask=mask, other=0.0).to(tl.float32)
+        if ADDS:
+            added = tl.load(delta + token * delta_stride + place, mask=mask, other=0.0).to(tl.float32)
+            rounded = (values + added).to(x.dtype.element_ty)
+            tl.store(own, rounded, mask=mask)
+            values = rounded.to(tl.float32)
+        scale = tl.rsqrt(tl.sum(values * values, axis=1, keep_dims=True) / SIZE + eps)
+        normed = (values * scale).to(x.dtype.element_ty).to(tl.float32)  # rounded before it is weighted, as Llama does
+        weights = tl.load(weight + head * weight_stride + place, mask=mask, other=0.0).to(tl.float32)
+        target = out + token * out_token_stride + head * out_head_stride + place
+        tl.store(target, (normed * weights).to(out.dtype.element_ty), mask=mask)
 
 
 def launch(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Tensor | None, variant: Variant) -> Tensor:
@@ -54,7 +56,8 @@ def launch(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Ten
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     num_heads = 1 if x.dim() == 2 else x.shape[1]
     num_rows, size = x.shape[0] * num_heads, x.shape[-1]
-    rms_norm_kernel[(triton.cdiv(num_rows, variant["ROWS"]),)](
+    num_blocks = triton.cdiv(num_rows, variant["ROWS"])
+    rms_norm_kernel[(num_programs(num_blocks, variant, x.device),)](
         x,
         x if delta is None else delta,
         weight,
@@ -72,6 +75,6 @@ def launch(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Ten
         BLOCK_SIZE=triton.next_power_of_2(size),
         ADDS=delta is not None,
         enable_fp_fusion=False,  # every product is rounded as the reference rounds it
-        **variant,
+        **constants(variant),
     )
     return out

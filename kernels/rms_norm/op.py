@@ -41,21 +41,23 @@ class RmsNorm:
     )
     space: Mapping[str, Sequence[int]] = {
         "ROWS": (1, 2, 4, 8, 16, 32),
+        "PER_PROCESSOR": (0, 2, 8),
         "num_warps": (1, 2, 4, 8, 16),
-        "num_stages": (1,),
+        "num_stages": (1, 3),
     }
 
     def is_valid(self, variant: Variant, shape: Shape) -> bool:
-        """Neither more numbers than registers hold, nor threads without one."""
-        num_threads = 32 * variant["num_warps"]
-        return num_threads <= max(variant["ROWS"] * _block(shape), 32) <= MOST_PER_THREAD * num_threads
+        """Neither more numbers than registers hold, nor threads without one; stages where a program goes on."""
+        num_threads, has_loop = 32 * variant["num_warps"], variant["PER_PROCESSOR"] > 0
+        fits = num_threads <= max(variant["ROWS"] * _block(shape), 32) <= MOST_PER_THREAD * num_threads
+        return fits and (has_loop or variant["num_stages"] == 1)
 
     def default(self, shape: Shape) -> Variant:
         """A program for each long row, for some short ones together: 8 numbers, one 16-byte load, or 16 a thread."""
         block, num_rows = _block(shape), shape["num_tokens"] * shape["num_heads"]
         rows = min(max(1, 2048 // block), 32, 1 << (max(num_rows, 1) - 1).bit_length())
         num_warps = min(16, max(1, rows * block // 256))
-        return {"ROWS": rows, "num_warps": num_warps, "num_stages": 1}
+        return {"ROWS": rows, "PER_PROCESSOR": 0, "num_warps": num_warps, "num_stages": 1}
 
     def shape_class(self, shape: Shape) -> str:
         """The size of what is normed, and the number of rows up to its next power of 4."""

@@ -8,31 +8,35 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.op import Variant
+from kernels.persistent import constants, num_programs
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def swiglu_kernel(
     gate_up,  # [num_tokens, 2 * ffn_size]
     out,  # [num_tokens, ffn_size]
+    num_tokens,
     ffn_size,
     row_stride,
     BLOCK: tl.constexpr,
 ):
-    """One program: BLOCK columns of one token."""
-    token = tl.program_id(0).to(tl.int64)
+    """One program: BLOCK columns of a token, and of those that are as many programs further on."""
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = column < ffn_size
-    own = gate_up + token * row_stride + column
-    gate = tl.load(own, mask=mask, other=0.0).to(tl.float32)
-    up = tl.load(own + ffn_size, mask=mask, other=0.0).to(tl.float32)
-    gated = (gate / (1.0 + tl.exp(-gate))).to(out.dtype.element_ty).to(tl.float32)  # rounded, as torch's silu is
-    tl.store(out + token * ffn_size + column, (gated * up).to(out.dtype.element_ty), mask=mask)
+    for token in range(tl.program_id(0).to(tl.int64), num_tokens, tl.num_programs(0)):
+        own = gate_up + token * row_stride + column
+        gate = tl.load(own, mask=mask, other=0.0).to(tl.float32)
+        up = tl.load(own + ffn_size, mask=mask, other=0.0).to(tl.float32)
+        gated = (gate / (1.0 + tl.exp(-gate))).to(out.dtype.element_ty).to(tl.float32)  # rounded, as torch's silu is
+        tl.store(out + token * ffn_size + column, (gated * up).to(out.dtype.element_ty), mask=mask)
 
 
 def launch(gate_up: Tensor, variant: Variant) -> Tensor:
     """As `kernels.swiglu.swiglu`, of checked arguments."""
     num_tokens, ffn_size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((num_tokens, ffn_size), dtype=gate_up.dtype, device=gate_up.device)
-    grid = (num_tokens, triton.cdiv(ffn_size, variant["BLOCK"]))
-    swiglu_kernel[grid](gate_up, out, ffn_size, gate_up.stride(0), enable_fp_fusion=False, **variant)
+    grid = (num_programs(num_tokens, variant, gate_up.device), triton.cdiv(ffn_size, variant["BLOCK"]))
+    swiglu_kernel[grid](
+        gate_up, out, num_tokens, ffn_size, gate_up.stride(0), enable_fp_fusion=False, **constants(variant)
+    )
     return out

@@ -36,19 +36,21 @@ class Swiglu:
     )
     space: Mapping[str, Sequence[int]] = {
         "BLOCK": (128, 256, 512, 1024, 2048, 4096),
+        "PER_PROCESSOR": (0, 2, 8),
         "num_warps": (1, 2, 4, 8),
-        "num_stages": (1,),
+        "num_stages": (1, 3),
     }
 
     def is_valid(self, variant: Variant, shape: Shape) -> bool:
-        """A column for each thread, and not more than registers hold."""
-        num_threads = 32 * variant["num_warps"]
-        return num_threads <= variant["BLOCK"] <= MOST_PER_THREAD * num_threads
+        """A column for each thread, and not more than registers hold; stages where a program takes several tokens."""
+        num_threads, has_loop = 32 * variant["num_warps"], variant["PER_PROCESSOR"] > 0
+        fits = num_threads <= variant["BLOCK"] <= MOST_PER_THREAD * num_threads
+        return fits and (has_loop or variant["num_stages"] == 1)
 
     def default(self, shape: Shape) -> Variant:
         """A 16-byte load of each half a thread; narrow blocks for few tokens."""
         block = 256 if shape["num_tokens"] <= FEW_TOKENS else 1024
-        return {"BLOCK": block, "num_warps": block // 256, "num_stages": 1}
+        return {"BLOCK": block, "PER_PROCESSOR": 0, "num_warps": block // 256, "num_stages": 1}
 
     def shape_class(self, shape: Shape) -> str:
         """The width, and the number of tokens up to its next power of 4."""

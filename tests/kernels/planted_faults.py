@@ -25,6 +25,8 @@ class Fault:
     new: str
     shows_at: Mapping[str, int] = field(default_factory=dict)
     """Sizes of the parity shapes that it shows at; the others are not tried."""
+    shows_in: Mapping[str, int] = field(default_factory=dict)
+    """Constants of the variants that it shows in, if the wrapper's choice is none of them."""
     module: str = ""
     """Where it is not the op's own `kernel`."""
 
@@ -35,6 +37,10 @@ class Fault:
     def __str__(self) -> str:
         return f"{self.op}: {self.old} -> {self.new}"
 
+
+LOOP = {"PER_PROCESSOR": 2, "num_stages": 1}
+"""Of variants whose programs take several blocks."""
+ONE_ROW = LOOP | {"ROWS": 1}
 
 FAULTS = [
     Fault("paged_attention", "seen = places[None, :] < ends[:, None]", "seen = places[None, :] <= ends[:, None]"),
@@ -79,6 +85,14 @@ FAULTS = [
     Fault("rms_norm", "(row < num_rows)", "(row <= num_rows)"),
     Fault("rms_norm", "/ SIZE + eps", "/ (SIZE + 1) + eps"),
     Fault("rms_norm", "tl.store(own, rounded, mask=mask)", "pass"),
+    Fault(
+        "rms_norm",
+        "tl.num_programs(0) * ROWS",
+        "(tl.num_programs(0) + 1) * ROWS",
+        {"num_tokens": 7},
+        LOOP | {"ROWS": 1},
+    ),
+    Fault("swiglu", "num_tokens, tl.num_programs(0)", "num_tokens, tl.num_programs(0) + 1", {"num_tokens": 17}, LOOP),
     Fault("swiglu", "column < ffn_size", "column <= ffn_size"),
     Fault("swiglu", "column < ffn_size", "column < ffn_size - 1"),
     Fault("swiglu", "tl.load(own + ffn_size", "tl.load(own + ffn_size - 1"),

@@ -53,7 +53,7 @@ def test_a_variant_that_asks_for_too_much_does_not_launch_and_the_next_one_does(
     target = swiglu()
     timer = CudaTimer(target, card, 0, run_seed())
     with pytest.raises(DoesNotLaunch):
-        timer.prepare({"BLOCK": 1 << 21, "num_warps": 4, "num_stages": 1})
+        timer.prepare({"BLOCK": 1 << 21, "PER_PROCESSOR": 0, "num_warps": 4, "num_stages": 1})
     timer.prepare(target.op.default(SHAPE))
 
 

@@ -1,0 +1,33 @@
+"""Launches with a program for each block of work, or with as many as a card's processors hold, which go on to more."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from kernels.op import Variant
+
+NAME = "PER_PROCESSOR"
+"""Of the constant in a variant: programs of a processor that stay; 0: there is one for each block, which ends."""
+
+INTERPRETED_PROCESSORS = 2
+"""Few, so that programs go round where there is no card."""
+
+
+def num_programs(num_blocks: int, variant: Variant, device: torch.device) -> int:
+    """Programs of a launch over so many blocks; each takes those that are a multiple of this apart."""
+    per_processor = variant[NAME]
+    return num_blocks if not per_processor else min(num_blocks, per_processor * _num_processors(device))
+
+
+def constants(variant: Variant) -> dict[str, int]:
+    """What a kernel is compiled with."""
+    return {name: value for name, value in variant.items() if name != NAME}
+
+
+@cache
+def _num_processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return INTERPRETED_PROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
