@@ -15,6 +15,7 @@ from agent_runtime.client import Client
 from agent_runtime.errors import Stale
 from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size
 from agent_runtime.generation.watcher import Watcher
+from agent_runtime.mcp.following import followed
 from agent_runtime.mcp.places import Edit, FileText, PlaceStatus
 from agent_runtime.types import ApplyRequest, ApplyResult, Options
 from agent_runtime.workspaces.workspace import Workspace
@@ -119,4 +120,4 @@ def merging_there(client: Client, url: str) -> Merging:
     def status() -> PlaceStatus:
         return PlaceStatus(model_state="loaded" if client.is_ready() else "not loaded yet", url=url)
 
-    return Merging(lambda request, _: client.apply(request), status, client.close)
+    return Merging(lambda request, watcher: followed(client.stream(request), watcher), status, client.close)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from agent_runtime.client import Client, WorkspaceRequest
 from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size
 from agent_runtime.generation.watcher import Watcher
+from agent_runtime.mcp.following import followed
 from agent_runtime.mcp.places import Edit, FileText, PlaceStatus
 from agent_runtime.types import ApplyResult, Options
 from agent_runtime.workspaces.registry import DEFAULT
@@ -38,7 +39,7 @@ class ServicePlace:
             expected_sha256=edit.expected_sha256,
             **options,
         )
-        return self._client.apply(request, write=edit.write)
+        return followed(self._client.stream(request, write=edit.write), watcher)
 
     def status(self) -> PlaceStatus:
         """What the service says of the workspace."""

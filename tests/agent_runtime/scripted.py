@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agent_runtime.apply.merger import ModelChoice, ModelMerge, ModelTask
 from agent_runtime.errors import Cancelled
-from agent_runtime.generation.watcher import Watcher
+from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.types import ApplyRequest, ScoredReading, Usage
 
 if TYPE_CHECKING:  # torch takes a second to import
@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # torch takes a second to import
 class ScriptedMerger:
     """Answers every edit with `text`; with `hold`, writes a token every 10 ms until it is set.
 
-    `choice` is the reading that it takes; None: it is in doubt about all, and writes.
+    `choice` is the reading that it takes; None: it is in doubt about all, and writes. `tells_text`: what it writes is
+    shown to whoever wants to see it.
     """
 
     text: str = ""
@@ -30,6 +31,7 @@ class ScriptedMerger:
     seen: list[ApplyRequest] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
     closed: threading.Event = field(default_factory=threading.Event)
+    tells_text: bool = False
 
     def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
         """The scripted answer."""
@@ -41,6 +43,8 @@ class ScriptedMerger:
                 raise Cancelled("whoever asked has left")
             num_tokens += 1
             watcher.wrote(num_tokens)
+            if self.tells_text and watcher.wants_text:
+                watcher.wrote_pieces(0, [Piece("token ", "generated")])
         return ModelMerge(self.text, self.truncated, Usage(prompt=10, recomputed=10, completion=5, forwards=2), {})
 
     def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:

@@ -55,7 +55,7 @@ def scripted() -> ScriptedMerger:
 
 @pytest.fixture
 def merger(scripted: ScriptedMerger) -> ScriptedMerger:
-    scripted.text, scripted.hold = TEXT.replace("10", "30"), None
+    scripted.text, scripted.hold, scripted.tells_text = TEXT.replace("10", "30"), None, True
     scripted.cancelled.clear()
     return scripted
 
@@ -232,14 +232,14 @@ def test_a_merge_that_a_check_rejects_is_an_error_and_not_written(
 
 
 def test_a_call_that_is_given_up_is_stopped_and_writes_nothing(
-    here: str, root: Path, merger: ScriptedMerger, monkeypatch: pytest.MonkeyPatch
+    url: str, root: Path, merger: ScriptedMerger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tools, "REPORT_EVERY_SECONDS", 0.01)
     merger.hold = threading.Event()
     told: list[str | None] = []
 
     async def run() -> None:
-        async with over_http(here) as session:
+        async with over_http(url) as session:
             with anyio.CancelScope() as scope:
 
                 async def heard(progress: float, total: float | None, message: str | None) -> None:
