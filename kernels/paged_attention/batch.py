@@ -21,7 +21,8 @@ class PagedBatch:
     the last `window` if there is one.
 
     A draft that forks is a tree behind place `tree_starts[i]`: row r also sees those places `tree_starts[i] + k` for
-    which bit `k % TREE_BITS` of `tree[r, k // TREE_BITS]` is set, and `key_ends[r]` is at most `tree_starts[i]`.
+    which bit `k % TREE_BITS` of `tree[r, k // TREE_BITS]` is set (none behind the last word), and `key_ends[r]` is at
+    most `tree_starts[i]`.
     """
 
     page_table: Tensor  # int32 [num_seqs, most_pages]; what is behind a sequence's last page is never read

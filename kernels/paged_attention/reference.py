@@ -43,6 +43,8 @@ def seen_places(batch: PagedBatch, index: int, rows: slice, seq_len: int, window
         seen &= places >= ends - window
     if batch.tree is not None and batch.tree_starts is not None:
         behind = places - batch.tree_starts[index]
-        words = batch.tree[rows].gather(1, (behind.clamp(min=0) // TREE_BITS).expand(len(ends), -1))
-        seen |= (behind >= 0) & ((words >> (behind.clamp(min=0) % TREE_BITS)) & 1).bool()
+        held = (behind >= 0) & (behind < batch.tree.shape[1] * TREE_BITS)
+        bit = behind.where(held, 0)
+        words = batch.tree[rows].gather(1, (bit // TREE_BITS).expand(len(ends), -1))
+        seen |= held & ((words >> (bit % TREE_BITS)) & 1).bool()
     return seen

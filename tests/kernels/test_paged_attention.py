@@ -63,6 +63,16 @@ def test_the_reference_is_the_loop_over_what_each_row_sees(shape: Shape) -> None
     assert_near(reference.paged_attention(**inputs), by_loop(**inputs), 1e-12)
 
 
+def test_no_row_sees_a_place_behind_the_words_of_a_mask() -> None:
+    """A pass is padded to the words of its longest fork: others' keys may reach further, or begin at place 0."""
+    inputs = inputs_of(ONE | {"num_rows": 70, "num_keys": 90, "branches": 3, "group": 1}, torch.float64)
+    batch = inputs["batch"]
+    assert batch.tree is not None
+    short = replace(batch, tree=batch.tree[:, :1].contiguous(), tree_starts=torch.zeros_like(batch.tree_starts))
+    assert batch.most_keys > TREE_BITS
+    assert_near(reference.paged_attention(**inputs | {"batch": short}), by_loop(**inputs | {"batch": short}), 1e-12)
+
+
 @pytest.mark.skipif(is_interpreting(), reason="the interpreter runs the kernel on a CPU")
 def test_a_cpu_runs_the_reference() -> None:
     inputs = inputs_of(ONE)
