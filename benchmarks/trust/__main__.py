@@ -1,4 +1,4 @@
-"""Whether anything changes that an edit does not account for, and whether anybody guesses: `python -m benchmarks.trust`.
+"""Whether a file changes beyond its edit, and whether anybody guesses: `python -m benchmarks.trust`.
 
 Parts, named with `--only`:
 

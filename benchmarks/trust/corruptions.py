@@ -18,7 +18,7 @@ within            a run of lines that the edit writes
   new_in_sibling    the run stands in the sibling definition, its own place is as it was
   old_kept          the lines that the run replaces stand beside it
   neighbour_deleted the kept line next to the run is gone
-  twin_deleted      a line that the edit shows (a closing brace, where there is one) stands again nearby; the twin is gone
+  twin_deleted      the twin, near by, of a line that the edit shows is gone: of a closing brace where there is one
 
 No blank line is planted or taken away: where blank lines belong, edits seldom say.
 """
@@ -38,11 +38,9 @@ from editor.languages import language_of
 from editor.syntax import Survey, Symbol, survey
 
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|[<>=!]=?|&&|\|\||[-+*/]")
-_OPERATORS = {
-    **{"<": ">", ">": "<", "<=": "<", ">=": ">", "==": "!=", "!=": "==", "=": "+=", "!": "", "&&": "||", "||": "&&"},
-    **{"+": "-", "-": "+", "*": "/", "/": "*"},
-    **{"true": "false", "false": "true", "True": "False", "False": "True", "and": "or", "or": "and"},
-}
+_CONTRARIES = (("<", ">"), ("<=", ">="), ("==", "!="), ("&&", "||"), ("+", "-"), ("*", "/"), ("=", "+="))
+_CONTRARY_WORDS = (("true", "false"), ("True", "False"), ("and", "or"))
+_CONTRARY_OF = {one: two for pair in (*_CONTRARIES, *_CONTRARY_WORDS) for one, two in (pair, pair[::-1])} | {"!": ""}
 _CLOSER = re.compile(r"^(?:[\])}>;,]+|end;?)$")
 _TWIN_REACH = 40
 _MAX_MOVE = 4
@@ -324,8 +322,8 @@ def _altered(line: str, right: RightText, rng: Random) -> str:
     word = token.group()
     if word.isdigit():
         other = str(int(word) + 1)
-    elif word in _OPERATORS:
-        other = _OPERATORS[word]
+    elif word in _CONTRARY_OF:
+        other = _CONTRARY_OF[word]
     else:
         names = re.findall(r"[A-Za-z_]\w*", right.b[rng.choice(right.solid)])
         other = rng.choice(names) if names and rng.random() < 0.5 else word + "_"

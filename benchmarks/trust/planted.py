@@ -66,6 +66,11 @@ class Row:
     blank_only: bool = False
 
     @property
+    def key(self) -> tuple[str, ...]:
+        """Which right result it is made of."""
+        return self.id, self.source, self.format, self.style
+
+    @property
     def is_detected(self) -> bool:
         """Whether the planted corruption is in no merge, whichever way it was sent."""
         return self.as_rule == "rejected" and self.as_answer in ("rejected", "repaired_exact")
@@ -73,7 +78,12 @@ class Row:
     @property
     def is_refused(self) -> bool:
         """Whether a right result is refused one way at least, for more than blank lines."""
-        return "rejected" in (self.as_answer, self.as_rule) and not self.blank_only
+        return not self.is_accepted and not self.blank_only
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the text that was sent passes both ways, or comes back as the right file."""
+        return self.as_rule == "passed" and self.as_answer in ("passed", "repaired_exact")
 
 
 class WholeAnswer:
@@ -157,10 +167,9 @@ def send_answer(case: Case, text: str) -> tuple[Sent, tuple[str, ...]]:
     failed = tuple(check.name for check in result.file.checks if not check.ok)
     if result.status == "rejected":
         return "rejected", failed
-    if result.file.data == case.expected.encode():
-        return "repaired_exact", failed
-    sent = codec.encode(text, codec.decode(case.original.encode()))
-    return "passed" if result.file.data == sent else "repaired_wrong", failed
+    if result.file.data == codec.encode(text, codec.decode(case.original.encode())):
+        return "passed", failed
+    return "repaired_exact" if result.file.data == case.expected.encode() else "repaired_wrong", failed
 
 
 def send_rule_result(right: RightText, edit: ParsedEdit, text: str) -> tuple[Sent, tuple[str, ...]]:
@@ -182,7 +191,7 @@ def _right(right: RightText, edit: ParsedEdit) -> Row:
     blank_only = False
     if "rejected" in (answer, rule):
         plain = with_own_blanks(right)
-        blank_only = plain != right.text and "rejected" not in _sent(right, edit, plain)[:2]
+        blank_only = plain != right.text and _sent(right, edit, plain)[:2] == ("passed", "passed")
     return _row(right.case, RIGHT, answer, rule, failed, blank_only=blank_only)
 
 

@@ -16,10 +16,9 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from benchmarks import rendering
-from benchmarks.cases import Case, load, records
+from benchmarks.cases import Case, Record, load, records
 from benchmarks.snippets import STYLES, make_snippet
 from editor import codec
 from editor.errors import EditorError
@@ -72,7 +71,7 @@ def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = _WAYS) 
     return made
 
 
-def _commit(record: dict[str, Any], way: str, seed: int) -> Case | None:
+def _commit(record: Record, way: str, seed: int) -> Case | None:
     before, after, path = record["original"], record["expected"], record["path"]
     name = f"{record['repo'].rpartition('/')[2]}@{record['commit'][:8]}/{path.rpartition('/')[2]}"
     if way.startswith("lazy/"):

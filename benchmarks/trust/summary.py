@@ -33,6 +33,8 @@ def counts(rows: Iterable[Row]) -> Counts:
     """Return the counts of one block of rows.
 
     planted: texts with a corruption that is no legal reading; detected: those of them that came to no merge either way;
+    planted_in_accepted, detected_in_accepted: the same of right results that pass, as a check that refuses the right
+    result detects everything;
     legal_other: the others, legal_merged those of them that were merged; correct, correct_refused: right results, and
     those refused for more than blank lines; repaired_exact: planted answers that came back as the right file.
     """
@@ -41,12 +43,16 @@ def counts(rows: Iterable[Row]) -> Counts:
     legal = [row for row in found if row.legal]
     right = [row for row in found if row.name == RIGHT]
     detected = sum(row.is_detected for row in planted)
+    accepted = {row.key for row in right if row.is_accepted}
+    in_accepted = [row for row in planted if row.key in accepted]
     refused = sum(row.is_refused for row in right)
     return {
         "planted": len(planted),
         "detected": detected,
-        "detected_share": round(detected / len(planted), 4) if planted else None,
+        "detected_share": _share(detected, len(planted)),
         "detected_interval": interval(detected, len(planted)),
+        "planted_in_accepted": len(in_accepted),
+        "detected_in_accepted": sum(row.is_detected for row in in_accepted),
         "passed_as_answer": sum(row.as_answer not in ("rejected", "repaired_exact") for row in planted),
         "passed_as_rule": sum(row.as_rule != "rejected" for row in planted),
         "legal_other": len(legal),
@@ -54,7 +60,7 @@ def counts(rows: Iterable[Row]) -> Counts:
         "certain": sum(row.certain for row in found),
         "correct": len(right),
         "correct_refused": refused,
-        "refused_share": round(refused / len(right), 4) if right else None,
+        "refused_share": _share(refused, len(right)),
         "refused_interval": interval(refused, len(right)),
         "refused_blank_only": sum(row.blank_only for row in right),
         "repaired_exact": sum(row.as_answer == "repaired_exact" for row in planted),
@@ -78,10 +84,13 @@ def blocks(rows: Sequence[Row]) -> list[Counts]:
 
 def planted_table(found: Sequence[Counts]) -> str:
     """Lay out which corruptions were detected, a class a line."""
-    lines = [("", "planted", "detected", "share", "95 %", "as answer", "as rule", "legal", "repaired")]
+    lines: list[Sequence[Any]] = [
+        ("", "planted", "detected", "share", "95 %", "of accepted", "answer passed", "rule passed", "legal", "repaired")
+    ]
     for block in found:
         if block["planted"] or block["legal_other"]:
-            shares = (_percent(block["detected_share"]), _range(block["detected_interval"]))
+            of_accepted = _share(block["detected_in_accepted"], block["planted_in_accepted"])
+            shares = (_percent(block["detected_share"]), _range(block["detected_interval"]), _percent(of_accepted))
             passed = (block["passed_as_answer"], block["passed_as_rule"], block["legal_other"], block["repaired_exact"])
             lines.append((f"{block['kind']} {block['name']}", block["planted"], block["detected"], *shares, *passed))
     return _laid_out(lines)
@@ -89,13 +98,17 @@ def planted_table(found: Sequence[Counts]) -> str:
 
 def right_table(found: Sequence[Counts]) -> str:
     """Lay out which right results were refused, a format or style a line."""
-    lines = [("", "right", "refused", "share", "95 %", "blanks only")]
+    lines: list[Sequence[Any]] = [("", "right", "refused", "share", "95 %", "blanks only")]
     for block in found:
         if block["correct"]:
             shares = (_percent(block["refused_share"]), _range(block["refused_interval"]))
             title = f"{block['kind']} {block['name']}"
             lines.append((title, block["correct"], block["correct_refused"], *shares, block["refused_blank_only"]))
     return _laid_out(lines)
+
+
+def _share(found: int, total: int) -> float | None:
+    return round(found / total, 4) if total else None
 
 
 def _percent(share: float | None) -> str:
