@@ -135,7 +135,7 @@ def unique_spans(a: Sequence[str], b: Sequence[str]) -> list[Span]:
 def _unique_range(span: Span, a: Sequence[str]) -> tuple[int, int]:
     for context in range(len(a) + 1):
         start, end = max(0, span.a_start - context), min(len(a), span.a_end + context)
-        if any(line.strip() for line in a[start:end]) and _count(a, a[start:end]) == 1:
+        if any(line.strip() for line in a[start:end]) and count(a, a[start:end]) == 1:
             return start, end
     return 0, len(a)
 
@@ -161,7 +161,7 @@ def _common_prefix(one: str, other: str) -> int:
     return next((at for at, (x, y) in pairs if x != y), min(len(one), len(other)))
 
 
-def _count(lines: Sequence[str], part: Sequence[str]) -> int:
+def count(lines: Sequence[str], part: Sequence[str]) -> int:
     starts = (at for at, line in enumerate(lines) if line == part[0])
     return sum(lines[at : at + len(part)] == part for at in starts)
 

@@ -1,0 +1,376 @@
+"""One corruption planted into a right result: outside of the edit, or in what the edit changed.
+
+outside           a line that the edit leaves alone, with other such lines (not blank) on both sides
+  out_deleted       is gone
+  out_duplicated    stands twice
+  out_moved         stands up to four lines further down
+  out_inserted      has a new line above it
+  out_token         has one token altered
+  out_indented      is indented more or less
+  out_ending        ends with another line ending
+within            a run of lines that the edit writes
+  new_altered       one token of a new line is altered
+  new_dropped       a new line is gone
+  new_doubled       a new line stands twice
+  new_reordered     two new lines have changed places
+  new_higher        the run stands one line higher
+  new_lower         the run stands one line lower
+  new_in_sibling    the run stands in the sibling definition, its own place is as it was
+  old_kept          the lines that the run replaces stand beside it
+  neighbour_deleted the kept line next to the run is gone
+  twin_deleted      the twin, near by, of a line that the edit shows is gone: of a closing brace where there is one
+
+No blank line is planted or taken away: where blank lines belong, edits seldom say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+
+from benchmarks.cases import Case
+from benchmarks.rendering import Span, changes
+from editor import codec
+from editor.languages import language_of
+from editor.syntax import Survey, Symbol, survey
+
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|[<>=!]=?|&&|\|\||[-+*/]")
+_CONTRARIES = (("<", ">"), ("<=", ">="), ("==", "!="), ("&&", "||"), ("+", "-"), ("*", "/"), ("=", "+="))
+_CONTRARY_WORDS = (("true", "false"), ("True", "False"), ("and", "or"))
+_CONTRARY_OF = {one: two for pair in (*_CONTRARIES, *_CONTRARY_WORDS) for one, two in (pair, pair[::-1])} | {"!": ""}
+_CLOSER = re.compile(r"^(?:[\])}>;,]+|end;?)$")
+_TWIN_REACH = 40
+_MAX_MOVE = 4
+_TRIES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    r"""A right result with one corruption: its whole text with "\n" lines, and what was done to which line (from 1)."""
+
+    name: str
+    text: str
+    line: int
+    what: str
+
+
+class RightText:
+    r"""A right result as lines beside the original's: which are new, which are kept. Lines end with "\n"."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.source = codec.decode(case.original.encode())
+        self.text = codec.decode(case.expected.encode()).text
+        self.a = self.source.text.split("\n")
+        self.b = self.text.split("\n")
+        self.spans = changes(self.a, self.b)
+
+    @cached_property
+    def new(self) -> frozenset[int]:
+        """The lines that the edit writes."""
+        return frozenset(at for span in self.spans for at in range(span.b_start, span.b_end))
+
+    @cached_property
+    def solid(self) -> list[int]:
+        """The lines that are not blank."""
+        return [at for at, line in enumerate(self.b) if line.strip()]
+
+    @cached_property
+    def outside(self) -> list[int]:
+        """Kept lines, not blank, next to no change: between it and the next one stands another such line."""
+        near = set(self.new)
+        for span in self.spans:
+            near |= {at for at in (self.above(span.b_start), self.below(span.b_end - 1)) if at is not None}
+        return [at for at in self.solid if at not in near]
+
+    @cached_property
+    def runs(self) -> list[Span]:
+        """The changes that write a line that is not blank."""
+        return [span for span in self.spans if any(map(str.strip, self.b[span.b_start : span.b_end]))]
+
+    @cached_property
+    def survey(self) -> Survey | None:
+        """The definitions of the right text; None without a grammar."""
+        return survey(self.text, language_of(self.case.path))
+
+    def above(self, at: int) -> int | None:
+        """Return the next line above that is not blank."""
+        return next((one for one in range(at - 1, -1, -1) if self.b[one].strip()), None)
+
+    def below(self, at: int) -> int | None:
+        """Return the next line below that is not blank."""
+        return next((one for one in range(at + 1, len(self.b)) if self.b[one].strip()), None)
+
+
+Plant = tuple[list[str], int, str]
+"""The lines of the planted text, the line (from 0) that was changed, and what was done."""
+
+
+def plant(right: RightText, name: str, seed: int) -> Planted | None:
+    """Plant the corruption of this name, at a place drawn by the seed; None where there is no place for it.
+
+    What is written to the file differs from the right result and from the original.
+    """
+    rng = Random(f"{name}\0{seed}\0{right.case.id}\0{right.case.format}\0{right.case.style}")
+    for _ in range(_TRIES):
+        made = CORRUPTIONS[name](right, rng)
+        if made is None:
+            return None
+        lines, at, what = made
+        text = "\n".join(lines)
+        if [line.rstrip(" \t") for line in lines if line.strip()] == [
+            line.rstrip(" \t") for line in right.b if line.strip()
+        ]:
+            continue
+        data = codec.encode(text, right.source)
+        if data not in (right.case.original.encode(), right.case.expected.encode()):
+            return Planted(name, text, at + 1, what)
+    return None
+
+
+def _out_deleted(right: RightText, rng: Random) -> Plant | None:
+    if not right.outside:
+        return None
+    at = rng.choice(right.outside)
+    return right.b[:at] + right.b[at + 1 :], at, f"deleted: {right.b[at].strip()}"
+
+
+def _out_duplicated(right: RightText, rng: Random) -> Plant | None:
+    if not right.outside:
+        return None
+    at = rng.choice(right.outside)
+    return [*right.b[: at + 1], *right.b[at:]], at, f"doubled: {right.b[at].strip()}"
+
+
+def _out_moved(right: RightText, rng: Random) -> Plant | None:
+    pairs = [
+        (right.outside[one], right.outside[one + far])
+        for far in range(1, _MAX_MOVE + 1)
+        for one in range(len(right.outside) - far)
+        if not any(right.outside[one] < span.b_start <= right.outside[one + far] for span in right.spans)
+    ]
+    if not pairs:
+        return None
+    at, to = rng.choice(pairs)
+    lines = [*right.b[:at], *right.b[at + 1 : to + 1], right.b[at], *right.b[to + 1 :]]
+    return lines, at, f"moved below line {to + 1}: {right.b[at].strip()}"
+
+
+def _out_inserted(right: RightText, rng: Random) -> Plant | None:
+    pairs = [(one, two) for one, two in zip(right.outside, right.outside[1:], strict=False) if right.below(one) == two]
+    if not pairs:
+        return None
+    _, at = rng.choice(pairs)
+    indent = right.b[at][: len(right.b[at]) - len(right.b[at].lstrip())]
+    other = right.b[rng.choice(right.solid)].strip()
+    line = indent + (_altered(other, right, rng) if rng.random() < 0.5 else other)
+    return [*right.b[:at], line, *right.b[at:]], at, f"inserted: {line.strip()}"
+
+
+def _out_token(right: RightText, rng: Random) -> Plant | None:
+    return _with_altered_line(right, right.outside, rng)
+
+
+def _out_indented(right: RightText, rng: Random) -> Plant | None:
+    if not right.outside:
+        return None
+    at = rng.choice(right.outside)
+    line = right.b[at]
+    indent = line[: len(line) - len(line.lstrip())]
+    unit = "\t" if indent.startswith("\t") else "  " if any(_depth(one) == 2 for one in right.b) else "    "
+    less = indent.endswith(unit) and rng.random() < 0.5
+    lines = list(right.b)
+    lines[at] = line.removeprefix(unit) if less else unit + line
+    return lines, at, f"indented {'less' if less else 'more'}: {line.strip()}"
+
+
+def _out_ending(right: RightText, rng: Random) -> Plant | None:
+    lines = [at for at in right.outside if at < len(right.b) - 1 and not right.b[at].endswith("\r")]
+    if not lines or "\r\n" in right.source.line_endings:
+        return None
+    at = rng.choice(lines)
+    return [*right.b[:at], right.b[at] + "\r", *right.b[at + 1 :]], at, f"ends with CR LF: {right.b[at].strip()}"
+
+
+def _new_altered(right: RightText, rng: Random) -> Plant | None:
+    return _with_altered_line(right, _new_lines(right), rng)
+
+
+def _new_dropped(right: RightText, rng: Random) -> Plant | None:
+    found = _new_lines(right)
+    if not found:
+        return None
+    at = rng.choice(found)
+    return right.b[:at] + right.b[at + 1 :], at, f"dropped: {right.b[at].strip()}"
+
+
+def _new_doubled(right: RightText, rng: Random) -> Plant | None:
+    found = _new_lines(right)
+    if not found:
+        return None
+    at = rng.choice(found)
+    return [*right.b[: at + 1], *right.b[at:]], at, f"doubled: {right.b[at].strip()}"
+
+
+def _new_reordered(right: RightText, rng: Random) -> Plant | None:
+    found = [at for at in _new_lines(right) if at + 1 in right.new and right.b[at + 1].strip()]
+    found = [at for at in found if right.b[at].strip() != right.b[at + 1].strip()]
+    if not found:
+        return None
+    at = rng.choice(found)
+    lines = [*right.b[:at], right.b[at + 1], right.b[at], *right.b[at + 2 :]]
+    return lines, at, f"changed places: {right.b[at].strip()} | {right.b[at + 1].strip()}"
+
+
+def _new_higher(right: RightText, rng: Random) -> Plant | None:
+    found = [(span, at) for span in right.runs if (at := right.above(span.b_start)) is not None and at not in right.new]
+    if not found:
+        return None
+    span, at = rng.choice(found)
+    b = right.b
+    lines = [*b[:at], *b[span.b_start : span.b_end], *b[at : span.b_start], *b[span.b_end :]]
+    return lines, at, f"{span.b_end - span.b_start} new lines above: {b[at].strip()}"
+
+
+def _new_lower(right: RightText, rng: Random) -> Plant | None:
+    found = [
+        (span, at) for span in right.runs if (at := right.below(span.b_end - 1)) is not None and at not in right.new
+    ]
+    if not found:
+        return None
+    span, at = rng.choice(found)
+    b = right.b
+    lines = [*b[: span.b_start], *b[span.b_end : at + 1], *b[span.b_start : span.b_end], *b[at + 1 :]]
+    return lines, at, f"{span.b_end - span.b_start} new lines below: {b[at].strip()}"
+
+
+def _new_in_sibling(right: RightText, rng: Random) -> Plant | None:
+    found = [(span, own, other) for span in right.runs for own, other in _siblings(right, span)]
+    if not found:
+        return None
+    span, own, other = rng.choice(found)
+    b = right.b
+    new = b[span.b_start : span.b_end]
+    above = right.above(span.b_start)
+    body = range(_body_line(other), other.end_line)
+    same = [at for at in body if above is not None and above >= _body_line(own) and b[at].strip() == b[above].strip()]
+    to = same[0] + 1 if same else _body_line(other)
+    undone = [*b[: span.b_start], *right.a[span.a_start : span.a_end], *b[span.b_end :]]
+    if to > span.b_start:
+        to += len(undone) - len(b)
+    return [*undone[:to], *new, *undone[to:]], to, f"{len(new)} new lines of {own.name} in {other.name}"
+
+
+def _old_kept(right: RightText, rng: Random) -> Plant | None:
+    found = [span for span in right.runs if any(map(str.strip, right.a[span.a_start : span.a_end]))]
+    if not found:
+        return None
+    span = rng.choice(found)
+    old, new = right.a[span.a_start : span.a_end], right.b[span.b_start : span.b_end]
+    both = [*old, *new] if rng.random() < 0.5 else [*new, *old]
+    lines = [*right.b[: span.b_start], *both, *right.b[span.b_end :]]
+    return lines, span.b_start, f"kept: {next(line.strip() for line in old if line.strip())}"
+
+
+def _neighbour_deleted(right: RightText, rng: Random) -> Plant | None:
+    found = {at for span in right.runs for at in (right.above(span.b_start), right.below(span.b_end - 1))}
+    kept = sorted(at for at in found if at is not None and at not in right.new)
+    if not kept:
+        return None
+    at = rng.choice(kept)
+    return right.b[:at] + right.b[at + 1 :], at, f"deleted: {right.b[at].strip()}"
+
+
+def _twin_deleted(right: RightText, rng: Random) -> Plant | None:
+    """The edit's changes, and what stands next to them, are what it shows for sure."""
+    shown = set(map(str.strip, right.case.edit.split("\n"))) | {
+        line[1:].strip() for line in right.case.edit.split("\n") if line[:1] in (" ", "+")
+    }
+    near = {at for span in right.runs for at in range(span.b_start - _TWIN_REACH, span.b_end + _TWIN_REACH)}
+    found = [at for at in right.outside if at in near and right.b[at].strip() in shown]
+    found = [at for at in found if sum(line.strip() == right.b[at].strip() for line in right.b) > 1]
+    closers = [at for at in found if _CLOSER.match(right.b[at].strip())]
+    if not found:
+        return None
+    at = rng.choice(closers or found)
+    return right.b[:at] + right.b[at + 1 :], at, f"twin deleted: {right.b[at].strip()}"
+
+
+def _new_lines(right: RightText) -> list[int]:
+    return [at for at in sorted(right.new) if right.b[at].strip()]
+
+
+def _with_altered_line(right: RightText, found: list[int], rng: Random) -> Plant | None:
+    found = [at for at in found if _TOKEN.search(right.b[at])]
+    if not found:
+        return None
+    at = rng.choice(found)
+    lines = list(right.b)
+    lines[at] = _altered(lines[at], right, rng)
+    return lines, at, f"altered: {right.b[at].strip()} -> {lines[at].strip()}"
+
+
+def _altered(line: str, right: RightText, rng: Random) -> str:
+    """Alter one token: a number by one, an operator or a truth value to its contrary, a name to another of the file."""
+    tokens = list(_TOKEN.finditer(line))
+    if not tokens:
+        return line + " 0"
+    token = rng.choice(tokens)
+    word = token.group()
+    if word.isdigit():
+        other = str(int(word) + 1)
+    elif word in _CONTRARY_OF:
+        other = _CONTRARY_OF[word]
+    else:
+        names = re.findall(r"[A-Za-z_]\w*", right.b[rng.choice(right.solid)])
+        other = rng.choice(names) if names and rng.random() < 0.5 else word + "_"
+        other = other if other != word else word + "_"
+    return line[: token.start()] + other + line[token.end() :]
+
+
+def _siblings(right: RightText, span: Span) -> list[tuple[Symbol, Symbol]]:
+    """Return the innermost definition around a run of new lines with each sibling that nothing changed in."""
+    symbols = right.survey.symbols if right.survey else ()
+    own = [one for one in symbols if _body_line(one) <= span.b_start and span.b_end <= one.end_line]
+    if not own:
+        return []
+    inner = own[-1]
+    others = [one for one in symbols if one.parent == inner.parent and one.kind == inner.kind and one != inner]
+    touched = [at for change in right.spans for at in range(change.b_start, max(change.b_end, change.b_start + 1))]
+    free = [one for one in others if not any(one.first_line <= at < one.end_line for at in touched)]
+    return [(inner, one) for one in free if one.end_line - _body_line(one) >= 2]
+
+
+def _body_line(symbol: Symbol) -> int:
+    return max(symbol.name_line + 1, symbol.body_line if symbol.body_line is not None else 0)
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip(" ")) if line.strip() else 0
+
+
+OUTSIDE: Mapping[str, Callable[[RightText, Random], Plant | None]] = {
+    "out_deleted": _out_deleted,
+    "out_duplicated": _out_duplicated,
+    "out_moved": _out_moved,
+    "out_inserted": _out_inserted,
+    "out_token": _out_token,
+    "out_indented": _out_indented,
+    "out_ending": _out_ending,
+}
+WITHIN: Mapping[str, Callable[[RightText, Random], Plant | None]] = {
+    "new_altered": _new_altered,
+    "new_dropped": _new_dropped,
+    "new_doubled": _new_doubled,
+    "new_reordered": _new_reordered,
+    "new_higher": _new_higher,
+    "new_lower": _new_lower,
+    "new_in_sibling": _new_in_sibling,
+    "old_kept": _old_kept,
+    "neighbour_deleted": _neighbour_deleted,
+    "twin_deleted": _twin_deleted,
+}
+CORRUPTIONS = {**OUTSIDE, **WITHIN}

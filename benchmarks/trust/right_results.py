@@ -1,0 +1,150 @@
+"""Right results: recorded edits and real commits, each an edit of one file with the text that is right.
+
+source            format                              style
+snippets          lazy                                the writer's own word: minimal, context, chat...
+explicit          udiff, v4a, search_replace, replace written (by a model, in one go)
+aider             search_replace                      aider
+session           replace                             session
+commits           each of the formats above in turn   commit, or the style of benchmarks.snippets
+
+A commit is written as an edit by a program, so that there are as many as a measurement needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
+from random import Random
+
+from benchmarks import rendering
+from benchmarks.cases import Case, Record, load, records
+from benchmarks.snippets import STYLES, make_snippet
+from editor import codec
+from editor.errors import EditorError
+
+SOURCES = ("snippets", "explicit", "aider", "session", "commits")
+NUM_COMMITS = 360
+_WAYS = (
+    *("udiff", "v4a", "search_replace", "replace"),
+    *(f"lazy/{style}" for style in STYLES),
+)
+_MAX_CHARS = 200_000
+
+
+def right_results(path: Path, limit: int | None, seed: int) -> list[Case]:
+    """Return the right results at or below `path`: `limit` of them (all, and `NUM_COMMITS` commits, without one).
+
+    A sample has the same share of each source. Cases whose expected text cannot be written (mixed line endings that no
+    merge gives back) are left out, as are those of more than 200,000 characters.
+    """
+    by_source = {source: _sound(_READERS[source](path)) for source in SOURCES if source != "commits"}
+    num_commits = NUM_COMMITS if limit is None else min(NUM_COMMITS, max(len(_WAYS), limit // 3))
+    by_source["commits"] = commits(path, num_commits, seed)
+    total = sum(map(len, by_source.values()))
+    if limit is None or limit >= total:
+        return [case for found in by_source.values() for case in found]
+    rng = Random(seed)
+    drawn: list[Case] = []
+    for found in by_source.values():
+        size = min(len(found), max(1, round(limit * len(found) / total))) if found else 0
+        kept = set(rng.sample(range(len(found)), size))
+        drawn += [case for at, case in enumerate(found) if at in kept]
+    return drawn
+
+
+def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = _WAYS) -> list[Case]:
+    """Return real commits, drawn by the seed, as edits in each of the `ways` in turn."""
+    rng = Random(f"commits\0{seed}")
+    found = [record for _, some in records(path) for record in some if {"commit", "expected"} <= record.keys()]
+    rng.shuffle(found)
+    way_of = cycle(ways)
+    way = next(way_of)
+    made: list[Case] = []
+    for record in found:
+        if len(made) == num_cases:
+            break
+        case = _commit(record, way, seed)
+        if case is not None and _is_sound(case):
+            made.append(case)
+            way = next(way_of)
+    return made
+
+
+def _commit(record: Record, way: str, seed: int) -> Case | None:
+    before, after, path = record["original"], record["expected"], record["path"]
+    name = f"{record['repo'].rpartition('/')[2]}@{record['commit'][:8]}/{path.rpartition('/')[2]}"
+    if way.startswith("lazy/"):
+        style = way.removeprefix("lazy/")
+        edit = make_snippet(before, after, path, style, seed)
+        return None if edit is None else Case(name, "commits", "lazy", path, before, edit, after, style=style)
+    if "\r" in before + after:
+        return None
+    if way == "udiff":
+        edit = rendering.udiff(before, after, path)
+        return None if edit is None else Case(name, "commits", "udiff", path, before, edit, after, style="commit")
+    if way == "v4a":
+        edit = rendering.v4a(before, after, path)
+        return None if edit is None else Case(name, "commits", "v4a", path, before, edit, after, style="commit")
+    if way == "replace":
+        edit = rendering.replace(before, after)
+        return None if edit is None else Case(name, "commits", "replace", path, before, edit, after, style="commit")
+    edit = rendering.search_replace(before, after)
+    return None if edit is None else Case(name, "commits", "search_replace", path, before, edit, after, style="commit")
+
+
+def _snippets(path: Path) -> Iterator[Case]:
+    for _, some in records(path):
+        for record in some:
+            if {"id", "style", "update", "original", "expected"} <= record.keys():
+                yield Case(
+                    *(record["id"], "snippets", "lazy", record["path"]),
+                    *(record["original"], record["update"], record["expected"]),
+                    instruction=record["instruction"],
+                    style=record["style"],
+                )
+
+
+def _explicit(path: Path) -> Iterator[Case]:
+    for _, some in records(path):
+        for record in some:
+            if {"name", "edit", "written_as", "original", "expected"} <= record.keys():
+                yield Case(
+                    *(record["name"], "explicit", record["written_as"], record["path"]),
+                    *(record["original"], record["edit"], record["expected"]),
+                    style="written",
+                )
+
+
+def _recorded(shape: str, folder: str, path: Path) -> Iterator[Case]:
+    root = path / folder if (path / folder).is_dir() else path
+    for case in load(root).cases:
+        if isinstance(case, Case) and case.shape == shape:
+            yield Case(*(case.id, shape, case.format, case.path, case.original, case.edit, case.expected), style=shape)
+
+
+_READERS = {
+    "snippets": lambda path: _snippets(_folder(path, "snippets")),
+    "explicit": lambda path: _explicit(_folder(path, "explicit")),
+    "aider": lambda path: _recorded("aider", "aider_chat_history", path),
+    "session": lambda path: _recorded("session", "agent_sessions", path),
+}
+
+
+def _folder(path: Path, name: str) -> Path:
+    """Return the folder of one source where there is one: the other files need not be read for it."""
+    return path / name if (path / name).is_dir() else path
+
+
+def _sound(cases: Iterator[Case]) -> list[Case]:
+    return [case for case in cases if _is_sound(case)]
+
+
+def _is_sound(case: Case) -> bool:
+    if max(len(case.original), len(case.expected)) > _MAX_CHARS or case.original == case.expected:
+        return False
+    try:
+        source = codec.decode(case.original.encode())
+        return codec.encode(codec.decode(case.expected.encode()).text, source) == case.expected.encode()
+    except (EditorError, UnicodeEncodeError):
+        return False

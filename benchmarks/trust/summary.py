@@ -1,0 +1,130 @@
+"""Rows to counts: shares with their 95 % intervals, by class, format and style, and the tables for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from benchmarks.counting import Counts
+from benchmarks.trust.corruptions import OUTSIDE, WITHIN
+from benchmarks.trust.planted import RIGHT, Row
+
+_Z = 1.959964
+_GROUPS: dict[str, Callable[[Row], str]] = {
+    "format": lambda row: row.format,
+    "source": lambda row: row.source,
+    "style": lambda row: f"{row.source}/{row.style}",
+}
+
+
+def interval(found: int, total: int) -> tuple[float, float] | None:
+    """Return Wilson's 95 % interval of a share, None of nothing (E. B. Wilson, 1927)."""
+    if total == 0:
+        return None
+    share, z2 = found / total, _Z * _Z
+    middle = share + z2 / (2 * total)
+    reach = _Z * math.sqrt(share * (1 - share) / total + z2 / (4 * total * total))
+    low, high = ((middle + sign * reach) / (1 + z2 / total) for sign in (-1, 1))
+    return round(max(0.0, low), 4), round(min(1.0, high), 4)
+
+
+def counts(rows: Iterable[Row]) -> Counts:
+    """Return the counts of one block of rows.
+
+    planted: texts with a corruption that is no legal reading; detected: those of them that came to no merge either way;
+    planted_in_accepted, detected_in_accepted: the same of right results that pass, as a check that refuses the right
+    result detects everything;
+    legal_other: the others, legal_merged those of them that were merged; correct, correct_refused: right results, and
+    those refused for more than blank lines; repaired_exact: planted answers that came back as the right file.
+    """
+    found = list(rows)
+    planted = [row for row in found if row.name != RIGHT and not row.legal]
+    legal = [row for row in found if row.legal]
+    right = [row for row in found if row.name == RIGHT]
+    detected = sum(row.is_detected for row in planted)
+    accepted = {row.key for row in right if row.is_accepted}
+    in_accepted = [row for row in planted if row.key in accepted]
+    refused = sum(row.is_refused for row in right)
+    return {
+        "planted": len(planted),
+        "detected": detected,
+        "detected_share": _share(detected, len(planted)),
+        "detected_interval": interval(detected, len(planted)),
+        "planted_in_accepted": len(in_accepted),
+        "detected_in_accepted": sum(row.is_detected for row in in_accepted),
+        "passed_as_answer": sum(row.as_answer not in ("rejected", "repaired_exact") for row in planted),
+        "passed_as_rule": sum(row.as_rule != "rejected" for row in planted),
+        "legal_other": len(legal),
+        "legal_merged": sum(not row.is_detected for row in legal),
+        "certain": sum(row.certain for row in found),
+        "correct": len(right),
+        "correct_refused": refused,
+        "refused_share": _share(refused, len(right)),
+        "refused_interval": interval(refused, len(right)),
+        "refused_blank_only": sum(row.blank_only for row in right),
+        "repaired_exact": sum(row.as_answer == "repaired_exact" for row in planted),
+        "repaired_wrong": sum(row.as_answer == "repaired_wrong" for row in found),
+        "crashed": sum("crashed" in (row.as_answer, row.as_rule) for row in found),
+    }
+
+
+def blocks(rows: Sequence[Row]) -> list[Counts]:
+    """Return the counts of all classes, formats, sources and styles, each with its `kind` and `name`."""
+    found = [{"kind": "place", "name": "all", **counts(rows)}]
+    for place, names in (("outside", OUTSIDE), ("within", WITHIN)):
+        found.append({"kind": "place", "name": place, **counts(row for row in rows if row.name in names)})
+    for name in (*OUTSIDE, *WITHIN):
+        found.append({"kind": "class", "name": name, **counts(row for row in rows if row.name == name)})
+    for kind, key in _GROUPS.items():
+        for name in dict.fromkeys(map(key, rows)):
+            found.append({"kind": kind, "name": name, **counts(row for row in rows if key(row) == name)})
+    return found
+
+
+def planted_table(found: Sequence[Counts]) -> str:
+    """Lay out which corruptions were detected, a class a line."""
+    lines: list[Sequence[Any]] = [
+        ("", "planted", "detected", "share", "95 %", "of accepted", "answer passed", "rule passed", "legal", "repaired")
+    ]
+    for block in found:
+        if block["planted"] or block["legal_other"]:
+            of_accepted = _share(block["detected_in_accepted"], block["planted_in_accepted"])
+            shares = (_percent(block["detected_share"]), _range(block["detected_interval"]), _percent(of_accepted))
+            passed = (block["passed_as_answer"], block["passed_as_rule"], block["legal_other"], block["repaired_exact"])
+            lines.append((f"{block['kind']} {block['name']}", block["planted"], block["detected"], *shares, *passed))
+    return _laid_out(lines)
+
+
+def right_table(found: Sequence[Counts]) -> str:
+    """Lay out which right results were refused, a format or style a line."""
+    lines: list[Sequence[Any]] = [("", "right", "refused", "share", "95 %", "blanks only")]
+    for block in found:
+        if block["correct"]:
+            shares = (_percent(block["refused_share"]), _range(block["refused_interval"]))
+            title = f"{block['kind']} {block['name']}"
+            lines.append((title, block["correct"], block["correct_refused"], *shares, block["refused_blank_only"]))
+    return _laid_out(lines)
+
+
+def _share(found: int, total: int) -> float | None:
+    return round(found / total, 4) if total else None
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _range(found: tuple[float, float] | None) -> str:
+    return "-" if found is None else f"{found[0]:.1%} to {found[1]:.1%}"
+
+
+def _laid_out(lines: Sequence[Sequence[Any]]) -> str:
+    cells = [[str(cell) for cell in line] for line in lines]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    return "\n".join(
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in cells
+    )
