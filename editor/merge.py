@@ -6,8 +6,10 @@ Everything else is `Unresolved`, with the reason for whoever sent the edit; a mo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from editor.accounting import Reading, account
 from editor.blocks.ranging import merge_ranges
 from editor.blocks.replacing import merge_replacements
 from editor.blocks.rewriting import merge_whole
@@ -15,12 +17,15 @@ from editor.blocks.substituting import merge_substitutions
 from editor.lazy.sketching import merge_sketch
 from editor.patches.hunks import merge_hunks
 from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
+from editor.wording import listed
 
 
-def merge(original: str, edit: ParsedEdit, language: str | None = None) -> MergeOutcome:
+def merge(original: str, edit: ParsedEdit, language: str | None = None, said: tuple[str, ...] = ()) -> MergeOutcome:
     r"""Apply an edit to a text with "\n" lines. The final newline stays as it was; a created file gets one.
 
     `language` (of `editor.languages`) lets lazy snippets be bound by their definitions; without it by lines alone.
+    `said` are texts beside a lazy snippet that may say what is to go. No reading of a lazy snippet is given, merged or
+    as a candidate, that changes a line for which the snippet does not account.
     """
     if isinstance(edit.changes, Substitutions):
         return merge_substitutions(original, edit.changes)
@@ -31,7 +36,30 @@ def merge(original: str, edit: ParsedEdit, language: str | None = None) -> Merge
     if final_newline:
         lines.pop()
     outcome = _merge_lines(lines, edit, language)
-    return outcome if final_newline else _without_final_newline(outcome)
+    outcome = outcome if final_newline else _without_final_newline(outcome)
+    if isinstance(edit.changes, Sketch) and not edit.changes.complete:
+        return _accounted(original, outcome, lambda text: account(original, text, edit, language, said))
+    return outcome
+
+
+def _accounted(original: str, outcome: MergeOutcome, reading_of: Callable[[str], Reading]) -> MergeOutcome:
+    """Keep of an outcome what is a legal reading of the snippet."""
+    if isinstance(outcome, Unresolved):
+        kept = [one for one in outcome.candidates if not reading_of(one.text).faults]
+        if len(kept) == len(outcome.candidates):
+            return outcome
+        total = sum(one.score for one in kept)
+        scored = tuple(replace(one, score=one.score / total) for one in kept)
+        return replace(outcome, candidates=scored, num_candidates=len(kept))
+    faults = reading_of(outcome.text if isinstance(outcome, Merged) else original).faults
+    if not faults:
+        return outcome
+    shown = listed("it does not account for", [f"{fault.kind} {fault.text.strip()!r}" for fault in faults])
+    if isinstance(outcome, Merged):
+        reason = f"The only reading of the snippet by rule changes lines for which {shown}."
+    else:
+        reason = f"The lines of the snippet stand in the file, but not as the snippet shows them: {shown}."
+    return Unresolved("open_intent", reason, suggestion="Send SEARCH/REPLACE blocks with the exact lines to change.")
 
 
 def _merge_lines(lines: list[str], edit: ParsedEdit, language: str | None) -> MergeOutcome:

@@ -49,7 +49,7 @@ def verify(
     language: str | None,
     *,
     truncated: bool = False,
-    said: Sequence[str] = (),
+    said: tuple[str, ...] = (),
     by_model: bool = False,
 ) -> tuple[Check, ...]:
     r"""Return all checks of one merged text.

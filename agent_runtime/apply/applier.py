@@ -166,7 +166,7 @@ def _begin(request: ApplyRequest, watcher: Watcher) -> _Begun:
         source = decode(request.original, request.path)
         edit, request = _read(request)
     with timings.phase("merge"):
-        by_rule = _by_rule(source.text, edit, request.path)
+        by_rule = _by_rule(source.text, edit, request)
     return _Begun(request, source, edit, timings, _settled(source.text, edit, request, by_rule))
 
 
@@ -237,15 +237,15 @@ def _of_whole_files(edit: ParsedEdit, path: str) -> Reason:
     )
 
 
-def _by_rule(text: str, edit: ParsedEdit, path: str) -> MergeOutcome:
+def _by_rule(text: str, edit: ParsedEdit, request: ApplyRequest) -> MergeOutcome:
     if edit.action != "create" or not text:
-        return merge(text, edit, language_of(path))
+        return merge(text, edit, language_of(request.path), (request.instruction,))
     created = merge("", edit)
     if isinstance(created, Merged) and created.text == text:
         return AlreadyApplied("The file is there, with just this text.")
     return Unresolved(
         "file_exists",
-        f"The edit creates '{edit.path or path}', but the file is there already with another text.",
+        f"The edit creates '{edit.path or request.path}', but the file is there already with another text.",
         suggestion="Send an edit that updates the file, or the whole file with the format 'whole'.",
     )
 

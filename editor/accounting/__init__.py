@@ -1,9 +1,9 @@
-"""Accounting: does a legal reading of an edit lead from the original to a result, and if not, which lines are in none?"""
+"""Accounting: whether a legal reading of an edit leads from the original to a result, and which lines are in none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from editor.accounting.explicit import unaccounted_lines
 from editor.accounting.lazy import Reading, read
@@ -25,22 +25,27 @@ def account(
     result: str,
     edit: ParsedEdit,
     language: str | None,
-    said: Sequence[str] = (),
+    said: tuple[str, ...] = (),
     *,
     by_model: bool = False,
 ) -> Reading:
-    r"""Return whether an edit accounts for every changed line of a result, and the lines that it does not account for.
+    r"""Return whether an edit accounts for every changed line of a result, and for which lines it does not.
 
-    Both texts have "\n" lines. `said` are texts beside the edit that may say what is to go (the instruction). `by_model`
-    says that a model made the result, which may put a block whose text stands nowhere at the one place that is like it.
+    Both texts have "\n" lines. `said` are texts beside the edit that may say what is to go (the instruction).
+    `by_model` says that a model made the result: it may put a block whose text stands nowhere at the one place that is
+    like it.
     """
     if isinstance(edit.changes, Sketch) and not edit.changes.complete:
-        return read(original, result, edit.changes, language, said)
+        return _read_again(original, result, edit.changes, language, said)
     return Reading(tuple(unaccounted_lines(original, result, edit, by_model=by_model)))
 
 
+# A merge asks of its readings what its verification asks again.
+_read_again = lru_cache(maxsize=32)(read)
+
+
 def repair(
-    original: str, result: str, edit: ParsedEdit, language: str | None, said: Sequence[str] = ()
+    original: str, result: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = ()
 ) -> Repair | None:
     """Return a model's text for a lazy snippet with the file's own lines where the snippet accounts for no change.
 

@@ -14,6 +14,7 @@ faults is a legal reading. Where there is none, the faults of the cheapest path 
 from __future__ import annotations
 
 import heapq
+import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,8 @@ _FAULT = 1_000
 _OVERLOADS = frozenset(
     {"java", "csharp", "cpp", "c", "typescript", "tsx", "css", "markdown", "html", "ruby", "bash", "sql"}
 )
+
+_WORD = re.compile(r"[\w$]+")
 
 Last = Literal["start", "marker", "keep", "gap", "end", "before_keep", "before_gap", "before_marker", "before_end"]
 """What a path took last: it says what may follow. `start` and `end` are the markers implied at the snippet's ends.
@@ -472,7 +475,8 @@ class _Search:
         beside_import = any(line is not None and IMPORT.match(line.text) for line in (above, below))
         if left == "start" and not (above is None or (is_import and beside_import)):
             return "misplaced"
-        if right == "before_end" and left != "start" and not (below is None or below.width < depth):
+        is_end = below is None or below.width < depth or below.key.startswith("if __name__ ")
+        if right == "before_end" and left != "start" and not is_end:
             return "misplaced"
         if below is not None and below.width > depth:
             return "misplaced"
@@ -533,7 +537,7 @@ class _Search:
     ) -> str:
         """Judge lines of the file that are gone: each has to be shown to go, be replaced, or be named."""
         added = self.new[new[0] : new[1]]
-        explained = self._explained(old)
+        explained = self._explained(old) | self._joined_imports(old, added)
         removed = [at for at in range(*old) if at not in explained]
         if not removed:
             return ""
@@ -556,6 +560,21 @@ class _Search:
         if definitions or not can_replace(old_groups, new_groups, pairs_comments=beside_shown):
             return "removed"
         return ""
+
+    def _joined_imports(self, old: tuple[int, int], added: Sequence[Line]) -> set[int]:
+        """Return the removed imports whose names a new import of the same module has."""
+        new = [line.text for line in added if IMPORT.match(line.text)]
+        found: set[int] = set()
+        for at in range(*old):
+            text = self.old[at].text
+            words = set(_WORD.findall(text))
+            if (
+                new
+                and IMPORT.match(text)
+                and any(key_of(one) == key_of(text) and words <= set(_WORD.findall(one)) for one in new)
+            ):
+                found.add(at)
+        return found
 
     def _loses_bracket(self, removed: Sequence[int], added: Sequence[Line]) -> bool:
         """Tell whether a line of closing brackets is gone whose opening line stays, with no such line in its place."""

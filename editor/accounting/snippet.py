@@ -95,7 +95,7 @@ def read_items(
             blanks = 0
     if sketch.closes_elided:
         hunks[-1].append(_marker(sketch, len(sketch.blocks)))
-    hunks = _in_file_order([hunk for hunk in hunks if any(item.kind == "line" for item in hunk)], places)
+    hunks = _in_file_order([hunk for hunk in hunks if hunk], places)
     items: list[Item] = []
     for number, hunk in enumerate(hunks):
         if number:
