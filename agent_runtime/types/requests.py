@@ -9,6 +9,9 @@ from typing import Any, Literal
 from editor.types import FormatName, Policy
 
 Mode = Literal["auto", "deterministic", "model"]
+"""Who decides. `auto`: rules, and where none decides a lazy snippet, the model. `deterministic`: rules only. `model`: the
+model in any case. Only there is it asked about an edit that quotes what it replaces and has no place, or several."""
+
 Draft = Literal["copy", "none"]
 """`copy` drafts the answer from the file and the edit; `none` decodes a token a pass, for comparison."""
 

@@ -145,7 +145,7 @@ def test_several_files_are_in_one_trace(merger: ModelMerger) -> None:
         f"--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-    # {number} € per metre\n+    # {number} dollars a metre\n"
         for path, number in (("a.py", 1), ("b.py", 2))
     )
-    request = PatchRequest(patch, max_tokens=8, policy="lenient", trace=True, decide="generate")
+    request = PatchRequest(patch, max_tokens=8, policy="lenient", trace=True, mode="model")
     result = Applier(lambda: merger).apply_patch(request, texts.get)
     check_sums(result)
     assert result.trace is not None
