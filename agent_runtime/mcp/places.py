@@ -48,7 +48,7 @@ class PlaceStatus:
 
 
 def options_of(edit: Edit, given: Options) -> dict[str, Any]:
-    """The options of one edit. The mode is never `model`, whoever started the server: an agent's edit is not guessed."""
+    """The options of one edit; the mode is never `model`, whatever the server was started with: agents get no guess."""
     mode: Mode = "auto" if given.mode == "model" else given.mode
     return given.options() | {"instruction": edit.instruction, "mode": mode}
 

@@ -9,8 +9,11 @@ from typing import Any, Literal
 from editor.types import FormatName, Policy
 
 Mode = Literal["auto", "deterministic", "model"]
-"""Who decides. `auto`: rules, and where none decides a lazy snippet, the model. `deterministic`: rules only. `model`: the
-model in any case. Only there is it asked about an edit that quotes what it replaces and has no place, or several."""
+"""Who decides.
+
+`auto`: rules, and the model on a lazy snippet that no rule decides. `deterministic`: rules only. `model`: the model, on
+all edits; in no other mode does it decide where an edit of another format than `lazy` belongs.
+"""
 
 Draft = Literal["copy", "none"]
 """`copy` drafts the answer from the file and the edit; `none` decodes a token a pass, for comparison."""
