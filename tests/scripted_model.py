@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -49,8 +50,8 @@ from kernels.accept import Likeliest
 from tests.engine.tiny import tiny_config, tiny_parameters
 
 CONTEXT = 32768
-SURE = 40.0
-"""The likeliest token's logit; all others have 0."""
+SURE = 16.0
+"""The likeliest token's logit; all others have 0, so that a request with a high temperature samples them."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,19 @@ class ScriptedPasses(TorchPasses):
             self._decoder.next_ids = None
 
 
+def scripted_engine(lines: Sequence[Line], text: TextSide, config: EngineConfig) -> Engine:
+    """An engine whose model follows the lines."""
+
+    class Passes(ScriptedPasses):
+        script = Script(lines, text)
+
+    table = text.tokenizer.token_bytes()
+    decoder = ScriptedDecoder(tiny_parameters(tiny_config(vocab_size=len(table), max_positions=CONTEXT)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pass_choice, "TorchPasses", Passes)
+        return Engine(decoder, table, config)
+
+
 def load_scripted(
     lines: Sequence[Line], files: ModelFiles, cache_dir: Path, *, limits: EngineConfig | None = None, **_: object
 ) -> LoadedModel:
@@ -163,11 +177,8 @@ def load_scripted(
     started = time.perf_counter()
     tokenizer, metadata = text_side.from_gguf(GGUFModel(files.path))
     text = replace(metadata.with_tokenizer(tokenizer), form=form_called(files.prompt_form))
-    table = tokenizer.token_bytes()
-    ScriptedPasses.script = Script(lines, text)
-    decoder = ScriptedDecoder(tiny_parameters(tiny_config(vocab_size=len(table), max_positions=CONTEXT)))
-    config = replace(limits or EngineConfig(), pass_times_dir=None)
-    return LoadedModel(files.name, Engine(decoder, table, config), text, time.perf_counter() - started, 0)
+    engine = scripted_engine(lines, text, replace(limits or EngineConfig(), pass_times_dir=None))
+    return LoadedModel(files.name, engine, text, time.perf_counter() - started, 0)
 
 
 def main() -> None:
@@ -175,7 +186,6 @@ def main() -> None:
     script, command, *_ = sys.argv[1:]
     lines = [Line(**line) for line in json.loads(Path(script).read_text())]
     wiring.load_model = partial(load_scripted, lines)  # type: ignore[assignment]
-    pass_choice.TorchPasses = ScriptedPasses  # type: ignore[misc]
     if command.endswith(".py"):
         sys.argv = sys.argv[2:]
         runpy.run_path(command, run_name="__main__")
