@@ -12,6 +12,11 @@ from tests.scripted_model import merge_of, write_script
 
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "examples" / "demo.py"
+AS_IF_BESIDE = """
+import runpy, sys
+sys.executable, *sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 CART = ROOT / "examples" / "shopping_cart.ts"
 
 
@@ -24,16 +29,13 @@ def merged_cart() -> str:
 
 
 def test_the_demo_merges_both_edits_and_ends_with_0(tmp_path: Path) -> None:
-    """`hunk` beside the demo's interpreter is one whose model writes the merge: the demo starts a service of its own."""
+    """The demo starts the `hunk` beside its interpreter: here one whose model writes the merge."""
     script = write_script(tmp_path / "script.json", merge_of(merged_cart(), "reduce("))
     hunk = tmp_path / "hunk"
     arguments = shlex.join([sys.executable, "-m", "tests.scripted_model", str(script)])
     hunk.write_text(f'#!/bin/sh\nexec env PYTHONPATH={shlex.quote(str(ROOT))} {arguments} "$@"\n')
     hunk.chmod(0o755)
-    program = (
-        "import runpy, sys; sys.executable, *sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    )
-    command = [sys.executable, "-c", program, tmp_path / "python", DEMO, "--model", "smollm2-135m"]
+    command = [sys.executable, "-c", AS_IF_BESIDE, tmp_path / "python", DEMO, "--model", "smollm2-135m"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "1. a SEARCH/REPLACE block" in ran.stdout
