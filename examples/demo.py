@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agent_runtime.cli.render import print_result
+from agent_runtime.cli.render import print_diff, print_remarks
 from agent_runtime.client import Client
 from agent_runtime.errors import HunkError, NoConnection
 from agent_runtime.types import ApplyRequest, ApplyResult
@@ -78,7 +78,8 @@ def show(client: Client, title: str, request: ApplyRequest) -> ApplyResult:
     console.print(request.edit.strip(), style="dim", markup=False)
     console.print()
     result = client.apply(request)
-    print_result(result, console, written=False)
+    print_diff(result.file.diff, console)
+    print_remarks(result, console, "not written")
     return result
 
 

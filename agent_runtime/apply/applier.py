@@ -11,7 +11,7 @@ from agent_runtime.apply.merger import Merger, ModelChoice, ModelMerge, ModelTas
 from agent_runtime.apply.naming import as_blocks, edit_for
 from agent_runtime.apply.outcome import Outcome, decode, file_result, merged_version, original_version, status_of
 from agent_runtime.apply.patching import apply_patch
-from agent_runtime.apply.refusals import may_be_mended, reason_of, refusal, unreadable, with_path
+from agent_runtime.apply.refusals import may_ask_model, reason_of, refusal, unreadable, with_path
 from agent_runtime.apply.reusing import mode_of
 from agent_runtime.apply.tracing import traced
 from agent_runtime.errors import EditRefused, ModelUnavailable
@@ -35,7 +35,7 @@ _NOBODY = Watcher()
 
 
 class Applier:
-    """The apply pipeline. Writes nothing; the model is asked for only when no rule decides."""
+    """The apply pipeline. Writes nothing; who may decide what no rule decides is told by `may_ask_model`."""
 
     def __init__(self, model: ModelSource) -> None:
         self._model = model
@@ -122,7 +122,7 @@ class Applier:
         try:
             made = _decided(self._model(), task, watcher)
         except ModelUnavailable as fault:
-            if isinstance(by_rule, Unresolved) and request.mode != "model":
+            if isinstance(by_rule, Unresolved):
                 fault.reasons = (reason_of(by_rule, task.text, request.path),)
             raise
         timings.add(made.timings)
@@ -173,13 +173,14 @@ def _begin(request: ApplyRequest, watcher: Watcher) -> _Begun:
 def _settled(
     text: str, edit: ParsedEdit, request: ApplyRequest, by_rule: MergeOutcome
 ) -> Outcome | AlreadyApplied | ModelTask:
+    """What the rules decided, or the task of a model where the request lets one decide; else raises EditRefused."""
     if request.mode != "model":
         if isinstance(by_rule, AlreadyApplied):
             return by_rule
         if isinstance(by_rule, Merged):
             return Outcome(by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain")
-        if request.mode == "deterministic" or not may_be_mended(by_rule):
-            raise refusal([reason_of(by_rule, text, request.path)])
+    if isinstance(by_rule, Unresolved) and not may_ask_model(by_rule, edit, request.mode):
+        raise refusal([reason_of(by_rule, text, request.path)])
     return ModelTask(text, request, edit, by_rule)
 
 

@@ -22,7 +22,7 @@ from agent_runtime.apply.outcome import (
     original_version,
     status_of,
 )
-from agent_runtime.apply.refusals import may_be_mended, reason_of, refusal, unreadable
+from agent_runtime.apply.refusals import may_ask_model, reason_of, refusal, unreadable
 from agent_runtime.errors import BadRequest, TooLarge
 from agent_runtime.telemetry.timings import Timings
 from agent_runtime.types import (
@@ -175,10 +175,10 @@ def _to_be_asked(steps: Sequence[_Step], texts: Mapping[str, str], request: Patc
     reasons: list[Reason] = []
     for at, step in enumerate(steps):
         outcome = step.by_rule.outcome
-        may_ask = request.mode != "deterministic" and _is_plain_update(step, named)
-        if isinstance(outcome, Unresolved) and not (may_ask and may_be_mended(outcome)):
+        is_plain = _is_plain_update(step, named)
+        if isinstance(outcome, Unresolved) and not (is_plain and may_ask_model(outcome, step.edit, request.mode)):
             reasons.append(reason_of(outcome, texts.get(step.by_rule.path, ""), step.by_rule.path))
-        elif may_ask and (request.mode == "model" or isinstance(outcome, Unresolved)):
+        elif is_plain and (request.mode == "model" or isinstance(outcome, Unresolved)):
             asked.add(at)
     if reasons:
         raise refusal(reasons)

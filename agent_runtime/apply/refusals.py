@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agent_runtime.errors import EditRefused
-from agent_runtime.types import Reading, Reason
+from agent_runtime.types import Mode, Reading, Reason
 from editor.diff import unified_diff
 from editor.errors import EditSyntaxError
-from editor.types import Unresolved
+from editor.types import ParsedEdit, Unresolved
 
 MAX_READINGS = 5
 MAX_DIFF_LINES = 24
@@ -19,9 +19,16 @@ CONTEXT_LINES = 1
 _BEYOND_A_MODEL = frozenset({"several_files", "file_missing", "file_exists", "malformed", "empty_edit", "only_markers"})
 
 
-def may_be_mended(unresolved: Unresolved) -> bool:
-    """Tell whether a model, which writes the text of one file, may decide what no rule decides."""
-    return unresolved.code not in _BEYOND_A_MODEL
+def may_ask_model(unresolved: Unresolved, edit: ParsedEdit, mode: Mode) -> bool:
+    """Tell whether a model may decide an edit that no rule decides.
+
+    A lazy snippet leaves to its reader where it belongs: the model is asked in the modes `auto` and `model`. Every
+    other format says what it replaces, so that a missing or ambiguous place is a mistake of its sender: the model is
+    asked in the mode `model` only. Some codes are beyond any model, which writes the text of one file.
+    """
+    if unresolved.code in _BEYOND_A_MODEL:
+        return False
+    return mode == "model" or (mode == "auto" and edit.format == "lazy")
 
 
 def reason_of(unresolved: Unresolved, original: str, path: str) -> Reason:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,13 +22,13 @@ from agent_runtime.apply.merger import Merger
 from agent_runtime.apply.outcome import decode
 from agent_runtime.cli.asking import open_client
 from agent_runtime.cli.faults import faults_as_json
-from agent_runtime.cli.render import print_refusal, print_result
+from agent_runtime.cli.render import print_diff, print_refusal, print_remarks
 from agent_runtime.cli.setting_options import takes
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.files.writer import replace_file
 from agent_runtime.generation.watcher import Watcher
-from agent_runtime.models.progress import for_console
+from agent_runtime.models.progress import LINE_EVERY_SECONDS, for_console
 from agent_runtime.settings.choosing import Chosen
 from agent_runtime.settings.declaration import SETTINGS
 from agent_runtime.settings.loading import model_settings, single_options
@@ -37,6 +39,7 @@ from agent_runtime.types import (
     ApplyResult,
     Decide,
     Draft,
+    FileResult,
     Mode,
     Options,
     PatchRequest,
@@ -50,7 +53,8 @@ from editor.types import FormatName, Policy
 REFUSED = EditRefused.exit_code
 """The exit code of a merge that a check rejected, as of an edit that was refused."""
 
-STDIN = Path("-")
+STANDARD = Path("-")
+"""Stands for standard input, and for standard output."""
 
 LOADING = ("device", "dtype", "quantize", "adapter", "batch_invariant", "span_memory", "span_disk")
 """Settings of a model that is loaded in this process."""
@@ -75,12 +79,16 @@ def apply_command(
         Path | None, typer.Option("--root", metavar="DIR", help="Where the files are that the edit names. [.]")
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="Write what was merged; nothing is written without.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="TEXT", help="A file for FILE's merged text; - is standard output."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
     format: Annotated[  # noqa: A002 -- the interface's name
         Literal["auto", FormatName], typer.Option("--format", help="How the edit is written.")
     ] = "auto",
     mode: Annotated[
-        Mode, typer.Option("--mode", help="Who may merge: rules first, rules only, or the model.")
+        Mode, typer.Option("--mode", help="Who decides: rules, then the model on lazy snippets; rules; the model.")
     ] = "auto",
     policy: Annotated[
         Policy, typer.Option("--policy", help="Which checks reject: all, or those that nobody can have meant.")
@@ -104,6 +112,9 @@ def apply_command(
 ) -> None:
     """Merge an edit into a file, or into the files that it names, and show the difference.
 
+    Standard output holds the difference of a merge and nothing else, as `git apply` takes it. How it was made, and the
+    difference of a merge that a check rejected, go to standard error.
+
     Ends with 0 (also where there is nothing to do), 2 for bad input, 3 where the edit is refused, 4 where the model
     cannot be had, 5 where the service does not answer.
     """
@@ -120,6 +131,8 @@ def apply_command(
         decide=decide,
         reuse=_reuse(chosen),
     )
+    if output is not None:
+        _check_output(output, file, as_json=as_json)
     with _reasons_shown(as_json=as_json), _pipeline(chosen) as pipeline:
         text = _read_edit(edit)
         if file is None:
@@ -133,12 +146,64 @@ def apply_command(
             result = _apply_to_file(pipeline, file, text, expected, options, write=write)
         else:
             raise BadRequest("give FILE, or --root for the files that the edit names, but not both", field="root")
+    if output is not None and result.status != "rejected":
+        _put(result.file.data, output)
     if as_json:
         typer.echo(json.dumps(result_to_json(result)))
     else:
-        print_result(result, Console(highlight=False), written=write)
+        if output != STANDARD or result.status == "rejected":
+            _show_diffs(result)
+        print_remarks(result, Console(stderr=True, highlight=False), _where(write, output))
     if result.status == "rejected":
         raise typer.Exit(REFUSED)
+
+
+def _check_output(output: Path, file: Path | None, *, as_json: bool) -> None:
+    """Raise BadRequest where the merged text has no place of its own there."""
+    fault = ""
+    if file is None:
+        fault = "--output takes the text of one file, and the edit may name several: give FILE, or use --write"
+    elif output == STANDARD and as_json:
+        fault = "--output - and --json both want standard output: the JSON has the text as 'merged'"
+    elif output.exists() and file.exists() and output.samefile(file):
+        fault = f"--output names {file} itself; --write writes it"
+    if fault:
+        raise BadRequest(fault, field="output")
+
+
+def _put(data: bytes, output: Path) -> None:
+    """Write a merged file's bytes to standard output, or in place of the file `output`, whatever stands there."""
+    if output == STANDARD:
+        typer.echo(data, nl=False)
+    else:
+        now = sha256(read_file(output)).hexdigest() if output.exists() else ""
+        replace_file(output, data, expected_sha256=now)
+
+
+def _where(write: bool, output: Path | None) -> str:
+    """Say what became of a merged text."""
+    if output is None:
+        return "written" if write else "not written; --write does"
+    there = "standard output" if output == STANDARD else _printable(str(output))
+    return f"written, and put in {there}" if write else f"put in {there}"
+
+
+def _show_diffs(result: ApplyResult) -> None:
+    """Print the diffs: in colours on a terminal, else as bytes that `git apply` takes."""
+    is_rejected = result.status == "rejected"
+    console = Console(stderr=is_rejected, highlight=False)
+    for file in result.files:
+        if console.is_terminal:
+            print_diff(file.diff, console)
+        else:
+            typer.echo(_diff_bytes(file), nl=False, err=is_rejected)
+
+
+def _diff_bytes(file: FileResult) -> bytes:
+    """The diff with names in UTF-8, and lines in the file's encoding: UTF-8, or for UTF-16 and UTF-32, too."""
+    names, at, lines = file.diff.partition("\n@@ ")
+    encoding = file.encoding if file.encoding in ("cp1252", "latin-1") else "utf-8"
+    return names.encode() + (at + lines).encode(encoding)
 
 
 def _apply_to_file(
@@ -187,9 +252,12 @@ def _pipeline(chosen: Chosen) -> Iterator[Pipeline]:
     def open_merger() -> Merger:
         from agent_runtime.wiring import open_merger  # torch takes a second to import, and most edits need no model
 
+        progress = for_console(console)
+        if not console.is_terminal:
+            progress.say(f"loading {settings.model}")
         with console.status(f"loading {settings.model}"):
             models = model_settings(os.environ, chosen)
-            return open_merger(settings.model, models, single_options(settings), for_console(console))
+            return open_merger(settings.model, models, single_options(settings), progress)
 
     counter = _TokenCounter(console)
     applier = Applier(cache(open_merger))
@@ -200,15 +268,19 @@ def _pipeline(chosen: Chosen) -> Iterator[Pipeline]:
 
 
 class _TokenCounter(Watcher):
-    """A line on the terminal that counts what the model writes."""
+    """A line on the terminal that counts what the model writes; elsewhere a line now and then."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._said_at = time.monotonic()
 
     def wrote(self, num_tokens: int) -> None:
         """Show the number in place of the last one."""
         if self._console.is_terminal:
             self._console.print(f"\r{num_tokens} tokens written", end="", style="dim")
+        elif time.monotonic() - self._said_at >= LINE_EVERY_SECONDS:
+            self._said_at = time.monotonic()
+            self._console.print(f"{num_tokens} tokens written")
 
     def clear(self) -> None:
         """Leave the line empty."""
@@ -217,7 +289,7 @@ class _TokenCounter(Watcher):
 
 
 def _read_edit(path: Path) -> str:
-    if path == STDIN:
+    if path == STANDARD:
         data = sys.stdin.buffer.read(MAX_EDIT_BYTES + 1)
         check_size(len(data), "the edit on standard input", MAX_EDIT_BYTES)
     else:

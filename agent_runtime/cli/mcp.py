@@ -101,6 +101,7 @@ def _place(chosen: Chosen, workspace: str | None, progress: LineProgress) -> Pla
     def load() -> Merger:
         from agent_runtime.wiring import open_merger
 
+        progress.say(f"loading {settings.model}")
         return open_merger(settings.model, models, service_options(settings), progress)
 
     assert settings.root is not None

@@ -18,13 +18,11 @@ MAX_READING_LINES = 8
 MAX_REFUSED_FILES = 5
 
 
-def print_result(result: ApplyResult, console: Console, *, written: bool) -> None:
-    """The diffs, then a line a file on how it was made and what stands against it."""
-    for file in result.files:
-        print_diff(file.diff, console)
+def print_remarks(result: ApplyResult, console: Console, where: str) -> None:
+    """A line a file on how it was made, and what stands against it; `where` says where a merged one was put."""
     for file in result.files:
         named = f"{_name(file)}: " if len(result.files) > 1 else ""
-        console.print(Text(named, style="bold") + _headline(file, _place(file, result, written)), soft_wrap=True)
+        console.print(Text(named, style="bold") + _headline(file, _place(result, where)), soft_wrap=True)
         for check in file.checks:
             if not check.ok:
                 style = "red" if file.status == "rejected" else "yellow"
@@ -139,10 +137,8 @@ def _name(file: FileResult) -> str:
             return f"{action} {file.path}"
 
 
-def _place(file: FileResult, result: ApplyResult, written: bool) -> str:
-    if result.status == "rejected":
-        return "not written: another file was rejected"
-    return "written" if written else "not written; --write does"
+def _place(result: ApplyResult, where: str) -> str:
+    return "not written: another file was rejected" if result.status == "rejected" else where
 
 
 def _headline(file: FileResult, place: str) -> Text:

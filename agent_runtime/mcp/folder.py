@@ -16,7 +16,7 @@ from agent_runtime.errors import Stale
 from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size
 from agent_runtime.generation.watcher import Watcher
 from agent_runtime.mcp.following import followed
-from agent_runtime.mcp.places import Edit, FileText, PlaceStatus
+from agent_runtime.mcp.places import Edit, FileText, PlaceStatus, options_of
 from agent_runtime.types import ApplyRequest, ApplyResult, Options
 from agent_runtime.workspaces.workspace import Workspace
 
@@ -59,8 +59,8 @@ class FolderPlace:
         current = sha256(data).hexdigest()
         if edit.expected_sha256 not in (None, current):
             raise Stale(f"{path} is not what the edit was made for; read it again", current_sha256=current)
-        options = self._options.options() | {"instruction": edit.instruction}
-        result = self._merging.apply(ApplyRequest(data, edit.edit, path, **options), watcher)
+        request = ApplyRequest(data, edit.edit, path, **options_of(edit, self._options))
+        result = self._merging.apply(request, watcher)
         if edit.write and result.status == "merged":
             self._workspace.write(result.files)
         return result

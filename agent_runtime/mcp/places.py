@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent_runtime.generation.watcher import Watcher
-from agent_runtime.types import ApplyResult
+from agent_runtime.types import ApplyResult, Mode, Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,12 @@ class PlaceStatus:
     workspace: str | None = None
     model: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def options_of(edit: Edit, given: Options) -> dict[str, Any]:
+    """The options of one edit; the mode is never `model`, whatever the server was started with: agents get no guess."""
+    mode: Mode = "auto" if given.mode == "model" else given.mode
+    return given.options() | {"instruction": edit.instruction, "mode": mode}
 
 
 class Place(Protocol):

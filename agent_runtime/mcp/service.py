@@ -8,7 +8,7 @@ from agent_runtime.client import Client, WorkspaceRequest
 from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size
 from agent_runtime.generation.watcher import Watcher
 from agent_runtime.mcp.following import followed
-from agent_runtime.mcp.places import Edit, FileText, PlaceStatus
+from agent_runtime.mcp.places import Edit, FileText, PlaceStatus, options_of
 from agent_runtime.types import ApplyResult, Options
 from agent_runtime.workspaces.registry import DEFAULT
 
@@ -31,13 +31,12 @@ class ServicePlace:
     def edit(self, edit: Edit, watcher: Watcher) -> ApplyResult:
         """Have the service merge and write, both if the file is what the agent believes."""
         check_size(len(edit.edit), "the edit", MAX_EDIT_BYTES)
-        options = self._options.options() | {"instruction": edit.instruction}
         request = WorkspaceRequest(
             edit=edit.edit,
             path=edit.path,
             workspace=self._workspace,
             expected_sha256=edit.expected_sha256,
-            **options,
+            **options_of(edit, self._options),
         )
         return followed(self._client.stream(request, write=edit.write), watcher)
 

@@ -23,9 +23,10 @@ from agent_runtime.mcp.telling import EditAnswer, ReadAnswer, StatusAnswer
 INSTRUCTIONS = (
     "Edits files of one folder. Send edit_file only what changes: it finds the place, merges, checks the result and "
     "writes it, or refuses with the nearest place and what to send instead; then mend the edit and call it again. It "
-    "never guesses: an edit that fits two places is refused. Give the sha256 that read_file or edit_file told as "
-    "expected_sha256, so that a file that somebody changed meanwhile is not overwritten. Paths are relative to the "
-    "folder that workspace_status names."
+    "never guesses: where the old text of an edit is not found, or fits two places, the edit is refused. Only a "
+    "snippet that shows the changed parts and quotes no old text may go to a model, where no rule decides; the "
+    "answer's method says so. Give the sha256 that read_file or edit_file told as expected_sha256, so that a file that "
+    "somebody changed meanwhile is not overwritten. Paths are relative to the folder that workspace_status names."
 )
 
 EDIT = (

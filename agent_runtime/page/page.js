@@ -13,6 +13,8 @@ import { statusText, verdictPanel } from "./verdict.js";
 import { milliseconds } from "./words.js";
 
 const byId = (id) => document.getElementById(id);
+/** Reasons of a refusal that a model may decide about, if it is asked to. */
+const MENDABLE = new Set(["not_found", "ambiguous", "open_intent", "stale"]);
 const OPTIONS = ["mode", "format", "scope", "decide", "draft", "policy"];
 
 const service = new ServiceNow(byId("service"), byId("model"));
@@ -31,6 +33,9 @@ function say(text) {
 function complain(problem, ...actions) {
   if (!(problem instanceof Problem)) problem = new Problem({ title: "It did not work", detail: problem.message });
   if (problem.kind === "stale") actions.push(reloadButton());
+  if (problem.kind === "edit-refused" && problem.problem.reasons?.every(({ code }) => MENDABLE.has(code))) {
+    actions.push(modelButton());
+  }
   if (problem.problem.reasons?.length && navigator.clipboard) actions.push(copyButton(problem.problem.reasons));
   showProblem(byId("problem"), problem, ...actions);
 }
@@ -43,6 +48,13 @@ function reloadButton() {
     say("The file is loaded again. Look at it, and apply once more.");
     byId("apply").focus();
   });
+  return button;
+}
+
+/** The model is asked about this edit only: the mode of the next one stays what it is. */
+function modelButton() {
+  const button = el("button", { type: "button", id: "ask-model" }, "Ask the model, which may be wrong");
+  button.addEventListener("click", () => apply({ mode: "model" }));
   return button;
 }
 
@@ -71,12 +83,13 @@ function clear() {
   for (const id of ["phases", "verdict", "difference", "cost"]) byId(id).replaceChildren();
 }
 
-async function apply() {
+/** Applies what is in the form; `instead` are fields of the request that take the place of the form's. */
+async function apply(instead = {}) {
   if (running) return;
   let body;
   try {
     if (!byId("edit").value.trim()) throw new Error("Paste an edit first.");
-    body = requestBody();
+    body = { ...requestBody(), ...instead };
   } catch (error) {
     complain(error);
     say("Nothing was sent.");

@@ -9,6 +9,12 @@ from typing import Any, Literal
 from editor.types import FormatName, Policy
 
 Mode = Literal["auto", "deterministic", "model"]
+"""Who decides.
+
+`auto`: rules, and the model on a lazy snippet that no rule decides. `deterministic`: rules only. `model`: the model, on
+all edits; in no other mode does it decide where an edit of another format than `lazy` belongs.
+"""
+
 Draft = Literal["copy", "none"]
 """`copy` drafts the answer from the file and the edit; `none` decodes a token a pass, for comparison."""
 

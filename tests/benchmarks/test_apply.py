@@ -151,11 +151,16 @@ class Knows(ScriptedMerger):
         return super().merge(task, watcher)
 
 
-def test_a_model_that_answers_as_expected_makes_every_repository_exact() -> None:
+def test_a_model_that_is_asked_for_and_answers_as_expected_makes_every_repository_exact() -> None:
     for one in load(REPOS).cases:
         assert isinstance(one, PatchCase)
-        row = measure(one, Applier(partial(Knows, one)), Options(decide="generate"))
+        row = measure(one, Applier(partial(Knows, one)), Options(mode="model"))
         assert (row.outcome, row.asked_model) == ("exact", row.certainty == "model"), one.id
+
+
+def test_what_is_quoted_from_memory_is_refused_unless_the_model_is_asked_for() -> None:
+    rows = [measure(one, Applier(no_model), Options()) for one in load(REPOS).cases]
+    assert {(row.outcome, row.reason) for row in rows} == {("exact", ""), ("refused", "not_found")}
 
 
 def test_growth_applies_the_same_edit_at_every_length() -> None:

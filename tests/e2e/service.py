@@ -1,4 +1,4 @@
-"""A `hunk serve` in a process of its own, as users start it."""
+"""A `hunk serve` in a process of its own, as users start it; its model may follow a script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,9 @@ from typing import IO
 
 import httpx
 
+from tests.scripted_model import Line, write_script
+
+ROOT = Path(__file__).resolve().parents[2]
 HUNK = Path(sys.executable).with_name("hunk")
 
 
@@ -38,9 +41,26 @@ class Running:
 @contextmanager
 def running(root: Path, *arguments: str | Path, environ: Mapping[str, str] | None = None) -> Iterator[Running]:
     """The service on a free port of loopback; killed at the end, whatever state it is in."""
-    command = [HUNK, "serve", "--port", "0", "--root", root, *arguments]
+    with _running([HUNK], root, arguments, environ) as served:
+        yield served
+
+
+@contextmanager
+def scripted(root: Path, script: Path, *lines: Line, arguments: Sequence[str | Path] = ()) -> Iterator[Running]:
+    """The same with smollm2-135m's tokenizer and a model that writes these lines, kept in `script`; it is loaded."""
+    hunk = [sys.executable, "-m", "tests.scripted_model", write_script(script, *lines)]
+    with _running(hunk, root, ("--model", "smollm2-135m", *arguments), None) as served:
+        served.wait_until_ready()
+        yield served
+
+
+@contextmanager
+def _running(
+    hunk: Sequence[str | Path], root: Path, arguments: Sequence[str | Path], environ: Mapping[str, str] | None
+) -> Iterator[Running]:
+    command = [*hunk, "serve", "--port", "0", "--root", root, *arguments]
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environ
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environ, cwd=ROOT
     ) as process:
         try:
             assert process.stderr is not None

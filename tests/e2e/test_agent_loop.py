@@ -1,4 +1,4 @@
-"""The example agent mends its test with the 1.5B model: in its process, by a service, and over the OpenAI routes."""
+"""The example agent mends its test with a model's answer: in its process, by a service, and over the OpenAI routes."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.service import Running, running
+from tests.e2e.service import ROOT, Running, scripted
+from tests.scripted_model import Line, write_script
 
 pytestmark = pytest.mark.e2e
 
-AGENT = Path(__file__).resolve().parents[2] / "examples" / "agent_loop.py"
-MODEL = "qwen2.5-coder-1.5b"
+AGENT = ROOT / "examples" / "agent_loop.py"
+MODEL = "smollm2-135m"
+ANSWER = "```python\ndef average(marks):\n    return sum(marks) / len(marks) if marks else 0\n```\n"
+SCRIPT = Line(("The function average of marks.py raised this.",), ANSWER)
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    temporary = tempfile.gettempdir()
-    with running(tmp_path_factory.mktemp("root"), "--model", MODEL, "--allow-root", temporary) as service:
-        service.wait_until_ready()
+    folder = tmp_path_factory.mktemp("root")
+    options = ("--allow-root", tempfile.gettempdir())
+    with scripted(folder, folder.with_suffix(".json"), SCRIPT, arguments=options) as service:
         yield service
 
 
-def agent(*arguments: str) -> str:
+def agent(*arguments: str, program: Sequence[str | Path] = (AGENT,)) -> str:
     """What the agent prints; it has to end with all tests passing."""
-    ran = subprocess.run([sys.executable, AGENT, *arguments], capture_output=True, text=True, timeout=900, check=False)
+    command = [sys.executable, *program, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=ROOT)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "all tests pass" in ran.stdout
     assert re.search(r"in all: [1-9]\d* tokens of prompt: \d+ reused exactly", ran.stdout)
@@ -44,8 +48,9 @@ def test_with_an_endpoint_in_openais_shape(served: Running) -> None:
     agent("--base-url", f"{served.url}/v1", "--model", MODEL)
 
 
-def test_with_a_model_in_its_process() -> None:
-    agent("--model", MODEL)
+def test_with_a_model_in_its_process(tmp_path: Path) -> None:
+    script = write_script(tmp_path / "script.json", SCRIPT)
+    agent("--model", MODEL, program=["-m", "tests.scripted_model", script, AGENT])
 
 
 def test_it_says_what_is_wrong_in_a_line() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.environments import program
-from tests.e2e.service import Running, running
+from tests.e2e.service import Running, scripted
+from tests.scripted_model import Line
 
 pytestmark = pytest.mark.e2e
 
@@ -47,9 +48,10 @@ QUIET = (
 
 @pytest.fixture(scope="module")
 def able(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A service with a model that can follow aider's prompt; the smaller ones write what aider cannot read."""
-    with running(tmp_path_factory.mktemp("root"), "--model", "qwen2.5-coder-1.5b", "--context", "4096") as served:
-        served.wait_until_ready()
+    """A service with a model that follows aider's prompt for whole files."""
+    folder = tmp_path_factory.mktemp("root")
+    answer = Line((TASK,), f"Here it is.\n\nprices.py\n```\n{FIXED}```\n")
+    with scripted(folder, folder.with_suffix(".json"), answer, arguments=["--context", "8192"]) as served:
         yield served
 
 

@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.environments import npm_folder, tool
-from tests.e2e.service import HUNK, Running, running
+from tests.e2e.service import HUNK, Running, running, scripted
+from tests.scripted_model import Line, merge_of
 
 pytestmark = pytest.mark.e2e
 
 TESTS = Path(__file__).parent / "browser"
 EXAMPLES = Path(__file__).resolve().parents[2] / "agent_runtime" / "page" / "examples.js"
+TWICE = "[first]\nretries = 3\n\n[second]\nretries = 3\n"
+"""A file in which an edit of the examples' tests fits two places."""
+
 SCREENSHOTS = "HUNK_SCREENSHOTS"
 """Environment variable with the folder that pictures of the page are kept in; without it they are in pytest's."""
 
@@ -37,6 +41,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "deep" / "er").mkdir(parents=True)
     for name in ("limits.py", "deep/er/limits.py", "races.py"):
         (root / name).write_text(text)
+    (root / "twice.ini").write_text(TWICE)
     (root / "windows.py").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
     (root / "big.py").write_text("".join(f"value_{number} = {number}\n" for number in range(10_000)))
     markup = '</textarea><script>window.pwned=1</script><svg onload="window.pwned=1">'
@@ -44,11 +49,25 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def answers() -> list[Line]:
+    """What the model writes: the page's examples as they are meant, and one of two places where it is asked for one."""
+    text = example_file()
+    popped, costs = "        self.seen.pop(client, None)\n", "recent += [now] * cost"
+    forgotten = text.replace(popped, "        return self.seen.pop(client, None) is not None\n")
+    weighed = text.replace("len(recent) >= self", "len(recent) + cost > self").replace("recent.append(now)", costs)
+    known, there = (
+        merge_of(forgotten.replace("Start anew for a client.", f"Start anew for a client; {what}."), what)
+        for what in ("whether it was known", "whether it was there")
+    )
+    first = merge_of(TWICE.replace("retries = 3", "retries = 5", 1), "retries = 5")
+    return [known, there, merge_of(weighed, costs), first]
+
+
 @pytest.fixture(scope="module")
-def served(root: Path) -> Iterator[Running]:
+def served(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The service with a model that gets the page's examples right."""
-    with running(root, "--model", "qwen2.5-coder-0.5b", "--context", "8192") as service:
-        service.wait_until_ready()
+    script = tmp_path_factory.mktemp("script") / "script.json"
+    with scripted(root, script, *answers(), arguments=["--context", "8192"]) as service:
         yield service
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.environments import program
-from tests.e2e.service import HUNK, running
+from tests.e2e.service import HUNK, scripted
 
 pytestmark = pytest.mark.e2e
 
@@ -33,9 +33,8 @@ def test_every_route_answers_as_it_says_whatever_it_is_sent(token: str, tmp_path
     root = tmp_path / "root"
     root.mkdir()
     (root / "a.py").write_text("a = 1\nb = 2\n")
-    options = ("--model", "smollm2-135m", "--context", "2048", "--tokens", tmp_path / "tokens.json")
-    with running(root, *options) as service:
-        service.wait_until_ready()
+    options = ("--context", "2048", "--tokens", tmp_path / "tokens.json")
+    with scripted(root, tmp_path / "script.json", arguments=options) as service:
         command = [program("schemathesis", "st"), "run", f"{service.url}/openapi.json", "--checks", ",".join(CHECKS)]
         command += ["--header", f"Authorization: Bearer {token}"]
         command += ["--phases", "examples,coverage,fuzzing", "--mode", "all", "--max-examples", "10", "--seed", "1"]

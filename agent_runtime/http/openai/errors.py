@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.datastructures import MutableHeaders
@@ -32,6 +32,9 @@ STATUSES = {TooLarge.kind: 400, Unsupported.kind: 400, UnknownModel.kind: 404}
 PARAMS = {UnknownModel.kind: "model"}
 """What a problem is about that does not say so itself."""
 
+MAX_TOLD = 5
+"""Reasons that the message tells; the others stand in `hunk`."""
+
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 _MEMBERS = ("type", "title", "status", "detail", "field")
@@ -43,13 +46,19 @@ def error_of(problem: Mapping[str, Any]) -> dict[str, Any]:
     kind = str(problem["type"]).removeprefix(PROBLEM_TYPE)
     status = status_of(problem)
     error: dict[str, Any] = {
-        "message": problem["detail"],
+        "message": "\n\n".join([problem["detail"], *_advice(problem.get("reasons", []))]),
         "type": TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
         "param": problem.get("field", PARAMS.get(kind)),
         "code": CODES.get(kind, kind.replace("-", "_")),
     }
     more = {name: value for name, value in problem.items() if name not in _MEMBERS}
     return {"error": error | ({"hunk": more} if more else {})}
+
+
+def _advice(reasons: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to send instead of a refused edit: many clients show the message and nothing else of an error."""
+    told = [reason[part] for reason in reasons[:MAX_TOLD] for part in ("nearest", "suggestion")]
+    return [text for text in told if text]
 
 
 def status_of(problem: Mapping[str, Any]) -> int:

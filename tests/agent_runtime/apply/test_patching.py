@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import NoReturn
 
 import pytest
 
 from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.merger import ModelMerge, ModelTask
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 from tests.agent_runtime.scripted import ScriptedMerger
 
@@ -122,22 +125,46 @@ def test_deterministic_mode_asks_no_model_and_names_the_file() -> None:
     assert [reason.path for reason in fault.reasons] == ["src/b.py"]
 
 
-def test_the_model_is_asked_for_the_one_update_that_no_rule_decides_and_sees_no_other() -> None:
+@pytest.mark.parametrize("files", [FILES, {**FILES, "src/b.py": b"request_limits = 10\nrequest_limits = 10\n"}])
+def test_a_place_that_is_missing_or_ambiguous_is_refused_and_no_model_is_asked(files: dict[str, bytes]) -> None:
     merger = ScriptedMerger("request_limits = 20\nretries = 2\n")
-    result = Applier(lambda: merger).apply_patch(PatchRequest(BLOCKS), FILES.get)
-    assert [(file.path, file.method, file.status) for file in result.files] == [
-        ("src/a.py", "deterministic", "merged"),
-        ("src/b.py", "model", "merged"),
+    with pytest.raises(EditRefused) as fault:
+        Applier(lambda: merger).apply_patch(PatchRequest(BLOCKS), files.get)
+    (reason,) = fault.value.reasons
+    assert reason.path == "src/b.py"
+    assert reason.suggestion
+    assert not merger.seen
+
+
+@dataclass
+class _ByPath(ScriptedMerger):
+    """Answers each file's edit with that file's text of `texts`."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+        return replace(super().merge(task, watcher), text=self.texts[task.request.path])
+
+
+def test_a_model_that_is_asked_for_sees_of_each_update_its_own_part() -> None:
+    size = FILES["src/a.py"].decode().replace("\r\n", "\n").replace("path.getsize(path)", "stat(path).st_size")
+    merger = _ByPath(texts={"src/a.py": size, "src/b.py": "request_limits = 20\nretries = 2\n"})
+    result = Applier(lambda: merger).apply_patch(PatchRequest(BLOCKS, mode="model"), FILES.get)
+    assert [(file.path, file.method, file.certainty, file.status) for file in result.files] == [
+        ("src/a.py", "model", "model", "merged"),
+        ("src/b.py", "model", "model", "merged"),
     ]
-    (asked,) = merger.seen
-    assert asked.path == "src/b.py"
-    assert asked.edit == "<<<<<<< SEARCH\nrequest_limits = 10\n=======\nrequest_limits = 20\n>>>>>>> REPLACE\n"
-    assert result.usage.completion == 5
+    asked = {request.path: request.edit for request in merger.seen}
+    edit = "<<<<<<< SEARCH\nrequest_limits = 10\n=======\nrequest_limits = 20\n>>>>>>> REPLACE\n"
+    assert asked["src/b.py"] == edit
+    assert "request_limits" not in asked["src/a.py"]
+    assert result.usage.completion == 10
 
 
 def test_one_rejected_file_rejects_the_set() -> None:
-    merger = ScriptedMerger("retries = 2\n")
-    result = Applier(lambda: merger).apply_patch(PatchRequest(BLOCKS), FILES.get)
+    size = FILES["src/a.py"].decode().replace("\r\n", "\n").replace("path.getsize(path)", "stat(path).st_size")
+    merger = _ByPath(texts={"src/a.py": size, "src/b.py": "retries = 2\n"})
+    result = Applier(lambda: merger).apply_patch(PatchRequest(BLOCKS, mode="model"), FILES.get)
     assert [file.status for file in result.files] == ["merged", "rejected"]
     assert result.status == "rejected"
 
@@ -145,14 +172,15 @@ def test_one_rejected_file_rejects_the_set() -> None:
 def test_the_model_is_not_asked_where_another_file_is_refused_anyway() -> None:
     merger = ScriptedMerger("request_limits = 20\nretries = 2\n")
     with pytest.raises(EditRefused) as fault:
-        Applier(lambda: merger).apply_patch(PatchRequest(BLOCKS), {"src/b.py": FILES["src/b.py"]}.get)
+        Applier(lambda: merger).apply_patch(PatchRequest(BLOCKS, mode="model"), {"src/b.py": FILES["src/b.py"]}.get)
     assert [(reason.path, reason.code) for reason in fault.value.reasons] == [("src/a.py", "file_missing")]
     assert not merger.seen
 
 
 def test_where_no_model_can_be_had_the_reason_of_the_rules_is_told_too() -> None:
+    block = "src/b.py" + BLOCKS.partition("src/b.py")[2]
     with pytest.raises(ModelUnavailable) as fault:
-        patched(BLOCKS)
+        patched(block, mode="model")
     assert [(reason.path, reason.code) for reason in fault.value.reasons] == [("src/b.py", "not_found")]
 
 

@@ -18,11 +18,10 @@ from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import from_gguf
 from agent_runtime.shapes import result_from_json, result_to_json
 from agent_runtime.types import AnswerTrace, ApplyRequest, ApplyResult, PatchRequest
-from engine.engine import Engine
 from engine.engine_config import EngineConfig
-from engine.model import Decoder
 from tests.agent_runtime.serving import serving
 from tests.models import RealModel
+from tests.scripted_model import merge_of, scripted_engine
 
 FILE = "import os\n\n\n" + "\n\n".join(
     f"def area_{number}(width, height):\n    # {number} € a metre\n    return width * height * {number}\n"
@@ -52,11 +51,13 @@ class Following(Watcher):
 
 
 @pytest.fixture(scope="module")
-def merger(smollm2: RealModel, smollm2_decoder: Decoder) -> Iterator[ModelMerger]:
+def merger(smollm2: RealModel) -> Iterator[ModelMerger]:
+    """A model that copies the file, and writes a line of its own before it."""
     tokenizer, metadata = from_gguf(smollm2.gguf)
+    text = metadata.with_tokenizer(tokenizer)
     config = EngineConfig(4096, span_bytes=150_000_000, check_integrity=True)
-    with Engine(smollm2_decoder, tokenizer.token_bytes(), config) as engine:
-        yield ModelMerger(LoadedModel(smollm2.name, engine, metadata.with_tokenizer(tokenizer), 0.0, 0))
+    with scripted_engine([merge_of(f"import os  # of files\n{FILE}")], text, config) as engine:
+        yield ModelMerger(LoadedModel(smollm2.name, engine, text, 0.0, 0))
 
 
 def applied(merger: ModelMerger, number: int, watcher: Watcher | None = None, **options: Any) -> ApplyResult:
@@ -145,7 +146,7 @@ def test_several_files_are_in_one_trace(merger: ModelMerger) -> None:
         f"--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-    # {number} € per metre\n+    # {number} dollars a metre\n"
         for path, number in (("a.py", 1), ("b.py", 2))
     )
-    request = PatchRequest(patch, max_tokens=8, policy="lenient", trace=True, decide="generate")
+    request = PatchRequest(patch, max_tokens=8, policy="lenient", trace=True, mode="model")
     result = Applier(lambda: merger).apply_patch(request, texts.get)
     check_sums(result)
     assert result.trace is not None

@@ -53,7 +53,7 @@ def test_nothing_is_written_without_write_and_the_diff_is_shown(file: Path, edit
     done = hunk("apply", file, "--edit", edit)
     assert done.returncode == 0
     assert "+a = 3" in done.stdout
-    assert "merged by rule (exact), certain" in done.stdout
+    assert "merged by rule (exact), certain" in done.stderr
     assert file.read_text() == "a = 1\nb = 2\n"
 
 
@@ -168,6 +168,7 @@ def test_ctrl_c_during_an_apply_ends_with_130_and_leaves_the_file(file: Path, ed
     command = [HUNK, "apply", file, "--edit", edit, "--mode", "model", "--model", "smollm2-135m", "--write"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
+        assert process.stderr.readline() == "loading smollm2-135m\n", "a line before the long silence"
         assert "loaded" in process.stderr.readline()  # and now it merges
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)

@@ -57,8 +57,9 @@ def test_nothing_is_written_without_write(root: Path) -> None:
     done = hunk_here("apply", "--edit", "-", "--root", root, stdin=PATCH)
     assert done.exit_code == 0, done.exception
     assert files(root) == BEFORE
-    for words in ("old.py to src/new.py: merged by rule", "delete gone.py:", "create docs/x.md:", "+# X"):
-        assert words in done.stdout
+    for words in ("old.py to src/new.py: merged by rule", "delete gone.py:", "create docs/x.md:"):
+        assert words in done.stderr
+    assert "+# X" in done.stdout
 
 
 @pytest.mark.parametrize("remote", [False, True], ids=["here", "service"])
@@ -133,8 +134,8 @@ def test_the_policy_decides_whether_a_failed_check_rejects(root: Path) -> None:
     file = root / "src" / "a.py"
     edit = "<<<<<<< SEARCH\nretries = 2\n=======\nretries = (2\n>>>>>>> REPLACE\n"
     strict = hunk_here("apply", file, "--edit", "-", "--write", stdin=edit)
-    assert (strict.exit_code, "parse_errors" in strict.stdout) == (3, True)
+    assert (strict.exit_code, "parse_errors" in strict.stderr) == (3, True)
     assert file.read_text() == BEFORE["src/a.py"]
     lenient = hunk_here("apply", file, "--edit", "-", "--write", "--policy", "lenient", stdin=edit)
-    assert (lenient.exit_code, "parse_errors" in lenient.stdout) == (0, True)
+    assert (lenient.exit_code, "parse_errors" in lenient.stderr) == (0, True)
     assert "retries = (2" in file.read_text()

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from agent_runtime.cli.render import print_refusal, print_result
+from agent_runtime.cli.render import print_refusal, print_remarks
 from agent_runtime.errors import EditRefused, ModelUnavailable
 from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage
 from editor.types import Check
@@ -80,7 +80,7 @@ def test_the_result_of_several_files_has_a_line_for_each() -> None:
     made = FileResult("a", "merged", "x\n", "--- a/a\n", "deterministic", "exact", 1, "certain", (failed,), "", "")
     moved = FileResult("b", "merged", "", "", "model", "model", 1, "model", (), "", "", action="move", move_to="c")
     file = io.StringIO()
-    print_result(ApplyResult((made, moved), Usage(), {"total_ms": 1.0}), Console(file=file, width=80), written=True)
+    print_remarks(ApplyResult((made, moved), Usage(), {"total_ms": 1.0}), Console(file=file, width=80), "written")
     lines = file.getvalue().splitlines()
     assert "a: merged by rule (exact), certain; written" in lines
     assert "  parse_errors: 1 syntax error" in lines
@@ -100,9 +100,9 @@ def test_the_result_of_several_files_has_a_line_for_each() -> None:
 def test_what_the_model_was_given_and_what_it_did_with_it_are_shown(scope: GivenScope, line: str) -> None:
     made = FileResult("a", "merged", "x\n", "", "model", "model", 2, "scored", (), "", "", scope=scope)
     file = io.StringIO()
-    print_result(ApplyResult((made,), Usage(), {"total_ms": 1.0}), Console(file=file, width=80), written=False)
+    print_remarks(ApplyResult((made,), Usage(), {"total_ms": 1.0}), Console(file=file, width=80), "written")
     headline, given, cost = file.getvalue().splitlines()
-    assert headline == "merged by the model, chosen and checked; not written; --write does"
+    assert headline == "merged by the model, chosen and checked; written"
     assert given == line
     assert "0 forward passes" in cost
 
@@ -112,7 +112,7 @@ def test_where_the_prompts_kv_came_from_is_shown() -> None:
 
     def cost(usage: Usage) -> str:
         file = io.StringIO()
-        print_result(ApplyResult((made,), usage, {"total_ms": 1.0}), Console(file=file), written=False)
+        print_remarks(ApplyResult((made,), usage, {"total_ms": 1.0}), Console(file=file), "written")
         return file.getvalue().splitlines()[-1]
 
     assert "9 prompt tokens (4 cached), " in cost(Usage(prompt=9, cached=4, recomputed=5, recomputed_by={"changed": 5}))

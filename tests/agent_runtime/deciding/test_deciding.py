@@ -1,4 +1,4 @@
-"""A real model chooses among the readings of an edit: SmolLM2, float32."""
+"""A model chooses among the readings of an edit: what it would write is the tests' to say; scores are SmolLM2's."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ from agent_runtime.types import ApplyRequest, ApplyResult
 from editor.formats import parse
 from editor.types import Candidate, Unresolved
 from engine.engine import Engine
+from engine.engine_config import EngineConfig
 from engine.model import Decoder
 from repo_cache.tokenizer import BPETokenizer
 from tests.models import RealModel
+from tests.scripted_model import merge_of, scripted_engine
 
 FILE = (
     "def area(r):\n    return 3.14 * r * r\n\n\ndef length(r):\n    return 6.28 * r\n\n\n"
@@ -38,6 +40,7 @@ FILE = (
 )
 PART = "def area(r):\n    return 3.14159 * r * r\n"
 PART_MERGED = FILE.replace("3.14 ", "3.14159 ")
+COLOURED = FILE + "\n\ndef colour():\n    return 'red'\n"
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +52,10 @@ def loaded(smollm2: RealModel, smollm2_decoder: Decoder) -> Iterator[LoadedModel
 
 
 @pytest.fixture(scope="module")
-def merger(loaded: LoadedModel) -> ModelMerger:
-    return ModelMerger(loaded)
+def merger(loaded: LoadedModel) -> Iterator[ModelMerger]:
+    lines = [merge_of(PART_MERGED, PART.strip()), merge_of(COLOURED, "def colour():")]
+    with scripted_engine(lines, loaded.text, EngineConfig(2048)) as engine:
+        yield ModelMerger(replace(loaded, engine=engine))
 
 
 def prompt_of(token_ids: Sequence[int], file_ids: Sequence[int]) -> ApplyPrompt:
@@ -121,11 +126,10 @@ def test_the_reading_that_the_model_would_write_is_taken_byte_for_byte(merger: M
 
 
 def test_the_model_overrules_the_rules_where_they_are_not_sure(merger: ModelMerger) -> None:
-    right = FILE + "\n\ndef colour():\n    return 'red'\n"
     strange = FILE.replace(
         "def length", "zebra = ~0xbeef, 'qwx', -9\n\n\ndef colour():\n    return 'red'\n\n\ndef length"
     )
-    choice = merger.choose(task_of(Candidate(strange, 0.6, "strange"), Candidate(right, 0.4, "right")), Watcher())
+    choice = merger.choose(task_of(Candidate(strange, 0.6, "strange"), Candidate(COLOURED, 0.4, "right")), Watcher())
     assert isinstance(choice, ModelChoice)
     assert choice.number == 1
     assert [reading.why for reading in choice.readings] == ["strange", "right"]
@@ -133,9 +137,8 @@ def test_the_model_overrules_the_rules_where_they_are_not_sure(merger: ModelMerg
 
 
 def test_what_a_check_rejects_is_not_offered(merger: ModelMerger) -> None:
-    right = FILE + "\n\ndef colour():\n    return 'red'\n"
     without = FILE.replace("6.28", "6.3")  # the edit's lines are not in it
-    task = task_of(Candidate(without, 0.9, "without"), Candidate(right, 0.1, "right"))
+    task = task_of(Candidate(without, 0.9, "without"), Candidate(COLOURED, 0.1, "right"))
     assert sound(task, scope_of(task)) == [1]
     choice = merger.choose(task, Watcher())
     assert isinstance(choice, ModelChoice)
@@ -168,7 +171,7 @@ def test_without_a_reading_the_model_writes_the_merge(merger: ModelMerger) -> No
     assert made.readings == ()
 
 
-def test_a_choice_can_be_taken_back(loaded: LoadedModel, merger: ModelMerger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_can_be_taken_back(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the first chunk of its prompt, whoever asked leaves."""
     loaded.engine.forget_cached()
     left, forward = Event(), loaded.engine.model.forward_batch
@@ -184,7 +187,7 @@ def test_a_choice_can_be_taken_back(loaded: LoadedModel, merger: ModelMerger, mo
 
     monkeypatch.setattr(loaded.engine.model, "forward_batch", wait_and_forward)
     with pytest.raises(Cancelled):
-        applied(merger, PART, Leaving())
+        applied(ModelMerger(loaded), PART, Leaving())
 
 
 def test_what_goes_wrong_has_the_names_that_a_merge_gives_it(loaded: LoadedModel) -> None:

@@ -187,13 +187,26 @@ def test_the_mode_of_reuse_reaches_the_model_of_every_file_and_no_salt_but_ours(
 
 
 @pytest.mark.parametrize("asks_to_write", [{"decide": "generate"}, {"mode": "model"}])
-def test_where_readings_exist_the_model_chooses_one_unless_it_is_asked_to_write(asks_to_write: dict[str, str]) -> None:
+def test_where_a_snippet_has_readings_the_model_chooses_one_unless_it_is_asked_to_write(
+    asks_to_write: dict[str, str],
+) -> None:
+    original = "def f():\n    a = 1\n    b = 2\n    c = 3\n"
+    body = {"original": original, "path": "f.py", "edit": "a = 1\nb = 3\n# ... existing code ...\n"}
     with serving(ScriptedMerger("written", choice=1)) as url:
-        answer = post(url, {"original": FILE + FILE, "edit": BLOCK}).json()
-        written = post(url, {"original": FILE + FILE, "edit": BLOCK, **asks_to_write}).json()
-    assert (answer["merged"], answer["certainty"], answer["candidates"]) == (FILE + MERGED, "scored", 2)
+        answer = post(url, body).json()
+        written = post(url, {**body, **asks_to_write}).json()
+    assert (answer["certainty"], answer["candidates"]) == ("scored", 2)
     assert [(reading["why"], reading["score"]) for reading in answer["readings"]] == [("second", 0.7), ("first", 0.3)]
     assert (written["certainty"], written["readings"]) == ("model", [])
+
+
+def test_a_model_that_is_asked_for_may_choose_a_place_of_an_edit_that_has_two() -> None:
+    body = {"original": FILE + FILE, "edit": BLOCK}
+    with serving(ScriptedMerger("written", choice=1)) as url:
+        refused = post(url, body)
+        chosen = post(url, {**body, "mode": "model", "decide": "score"}).json()
+    assert (refused.status_code, refused.json()["reasons"][0]["code"]) == (422, "ambiguous")
+    assert (chosen["merged"], chosen["certainty"], chosen["candidates"]) == (FILE + MERGED, "scored", 2)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"", b"\xff", b'{"edit": "x"} {}'])
@@ -275,11 +288,12 @@ def test_an_edit_cannot_name_a_file_out_of_the_root(url: str, path: str) -> None
     assert problem["reasons"][0]["code"] == "malformed"
 
 
-def test_a_model_that_is_not_there_yet_says_why_it_is_asked_for() -> None:
+@pytest.mark.parametrize("more", [{"mode": "model"}, {"edit": "# ... existing code ...\nc = 3\n"}])
+def test_a_model_that_is_not_there_yet_says_why_it_is_asked_for(more: dict[str, str]) -> None:
     with serving(None) as url:
-        response = post(url, {"original": FILE, "edit": BLOCK.replace("a = 1", "aa = 1")})
+        response = post(url, {"original": FILE, "edit": BLOCK.replace("a = 1", "aa = 1"), **more})
     assert response.status_code == 503
-    assert response.json()["reasons"][0]["code"] == "not_found"
+    assert response.json()["reasons"]
 
 
 def test_a_stale_hash_is_a_conflict_with_the_current_one(url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -18,11 +19,15 @@ from agent_runtime.errors import ModelUnavailable
 from agent_runtime.mcp import tools
 from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here, merging_there
 from agent_runtime.mcp.service import ServicePlace
+from agent_runtime.types import Mode, Options
 from tests.agent_runtime.mcp.agents import asking, called, over_http, served, text_of
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
 
 BLOCK = "<<<<<<< SEARCH\ntimeout_seconds = 10\n=======\ntimeout_seconds = 20\n>>>>>>> REPLACE\n"
+SNIPPET = "# ... existing code ...\ntimeout = 11\n"
+"""No rule decides what it means."""
+
 SECRET = "timeout_seconds = 10\n"
 TEXT = "timeout_seconds = 10\nretries = 2\n"
 EDIT = {"instruction": "Raise the limit.", "edit": BLOCK}
@@ -149,11 +154,46 @@ def test_without_a_model_it_tells_what_is_nearest(root: Path) -> None:
         raise ModelUnavailable("smollm2 is not here: run `hunk models pull smollm2`")
 
     with served(FolderPlace(root, merging_here(LazyModel("smollm2", load)))) as url:
-        refused = called(url, "edit_file", path="src/limits.py", instruction="", edit=BLOCK.replace("10", "11"))
+        refused = called(url, "edit_file", path="src/limits.py", instruction="", edit=SNIPPET)
     assert refused.is_error
     (reason,) = refused.structured_content["reasons"]
-    for told in ("hunk models pull smollm2", reason["reason"], reason["nearest"], "timeout_seconds = 10"):
+    for told in ("hunk models pull smollm2", reason["reason"], reason["suggestion"]):
         assert told in text_of(refused)
+
+
+@pytest.mark.parametrize("mode", ["auto", "deterministic", "model"])
+@pytest.mark.parametrize(
+    ("old", "code"), [("timeout = 10", "ambiguous"), ("timeout = 11", "not_found")], ids=["ambiguous", "missing"]
+)
+def test_no_model_is_asked_where_an_edit_quotes_what_has_no_place_or_several(
+    root: Path, mode: Mode, old: str, code: str
+) -> None:
+    text = "".join(f"def {name}():\n    timeout = 10\n    return timeout\n\n\n" for name in "abc")
+    (root / "three.py").write_text(text)
+    edits = [
+        json.dumps({"old_string": old, "new_string": "timeout = 30"}),
+        f"<<<<<<< SEARCH\n    {old}\n=======\n    timeout = 30\n>>>>>>> REPLACE\n",
+        f"@@\n-    {old}\n+    timeout = 30\n",
+        f"*** Begin Patch\n*** Update File: three.py\n@@\n-    {old}\n+    timeout = 30\n*** End Patch\n",
+    ]
+    asked: list[str] = []
+
+    def load() -> ScriptedMerger:
+        asked.append("the model")
+        raise ModelUnavailable("no model in this test")
+
+    place = FolderPlace(root, merging_here(LazyModel("counted", load)), options=Options(mode=mode))
+    with served(place) as url:
+        answers = [called(url, "edit_file", path="three.py", instruction="Wait longer.", edit=edit) for edit in edits]
+    for answer in answers:
+        assert answer.is_error
+        (reason,) = answer.structured_content["reasons"]
+        assert reason["code"] == code
+        for told in (reason["reason"], reason["nearest"], reason["suggestion"]):
+            assert told in text_of(answer)
+        assert reason["suggestion"]
+    assert not asked
+    assert (root / "three.py").read_text() == text
 
 
 def test_what_leads_out_of_the_root_is_refused(url: str, root: Path) -> None:
@@ -224,7 +264,7 @@ def test_a_merge_that_a_check_rejects_is_an_error_and_not_written(
     here: str, root: Path, merger: ScriptedMerger
 ) -> None:
     merger.text = "# ... existing code ...\n"
-    result = called(here, "edit_file", path="src/limits.py", instruction="", edit=BLOCK.replace("10", "11"))
+    result = called(here, "edit_file", path="src/limits.py", instruction="", edit=SNIPPET)
     assert result.is_error
     assert result.structured_content["status"] == "rejected"
     assert "marker_leak" in text_of(result)
@@ -247,7 +287,7 @@ def test_a_call_that_is_given_up_is_stopped_and_writes_nothing(
                     if message is not None and message.endswith("tokens written"):
                         scope.cancel()
 
-                edit = {"path": "src/limits.py", "instruction": "", "edit": BLOCK.replace("10", "11")}
+                edit = {"path": "src/limits.py", "instruction": "", "edit": SNIPPET}
                 await session.call_tool("edit_file", edit, progress_callback=heard)
             await anyio.to_thread.run_sync(merger.cancelled.wait, 10)
 

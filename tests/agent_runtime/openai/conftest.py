@@ -1,23 +1,27 @@
-"""A small real model for the chats of these tests: SmolLM2 in float32."""
+"""A small model for the chats of these tests: what it answers is theirs to say (`tests.scripted_model`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.models.text_side import from_gguf
-from engine.engine import Engine
 from engine.engine_config import EngineConfig
-from engine.model import Decoder
 from tests.models import RealModel
+from tests.scripted_model import ENDLESS, Line, scripted_engine
 
 CONTEXT = 512
+CODE = "def area(radius):\n    return 3 * radius * radius\n"
+REPEAT = "Repeat this code exactly:"
 
 
 @pytest.fixture(scope="module")
-def loaded(smollm2: RealModel, smollm2_decoder: Decoder) -> Iterator[LoadedModel]:
+def loaded(smollm2: RealModel) -> Iterator[LoadedModel]:
     tokenizer, metadata = from_gguf(smollm2.gguf)
-    with Engine(smollm2_decoder, tokenizer.token_bytes(), EngineConfig(CONTEXT, check_integrity=True)) as engine:
-        yield LoadedModel(smollm2.name, engine, metadata.with_tokenizer(tokenizer), 0.0, 0)
+    text = metadata.with_tokenizer(tokenizer)
+    lines = [Line((REPEAT,), f"```python\n{CODE}```\nThat is all there is to it."), replace(ENDLESS, pass_s=0.0)]
+    with scripted_engine(lines, text, EngineConfig(CONTEXT, check_integrity=True)) as engine:
+        yield LoadedModel(smollm2.name, engine, text, 0.0, 0)

@@ -230,7 +230,7 @@ def test_before_the_model_is_there_rules_merge_and_the_rest_is_told_to_wait() ->
     with serving(None) as url, OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
         assert merged(client, FILE, SNIPPET) == MERGED
         with pytest.raises(openai.InternalServerError) as caught:
-            client.chat.completions.create(**body(FILE, UNKNOWN_PLACE))
+            client.chat.completions.create(**body(FILE, NEEDS_MODEL))
     assert caught.value.status_code == 503
     assert isinstance(caught.value.body, dict)
     assert caught.value.body["hunk"]["reasons"], "why no rule could do it is said too"

@@ -49,7 +49,7 @@ def client_of(url: str, **options: Any) -> OpenAI:
 
 @pytest.fixture(scope="module")
 def url(loaded: LoadedModel) -> Iterator[str]:
-    """A service with a real model."""
+    """A service with a model."""
     with serving(ModelMerger(loaded)) as served:
         yield served
 

@@ -1,4 +1,4 @@
-// The page in a real browser, before a real service with a real model.
+// The page in a real browser, before a real service whose model writes what the test says (test_browser.py).
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
@@ -29,11 +29,22 @@ before(async () => {
 after(() => browser.close());
 
 const page = (name, options, body) => test(name, () => onPage(browser, URL_OPEN, options, body));
+/** Has the model write what it was told nothing about: it goes on and on. */
+async function askForMuch(page) {
+  await page.check("#source-paste");
+  await page.fill("#text", "value = 1\n".repeat(150));
+  await page.$eval("details.options", (details) => (details.open = true));
+  await page.selectOption("#mode", "model");
+  await page.selectOption("#draft", "none");
+  await page.fill("#edit", "value = 2");
+  await page.press("#edit", "Control+Enter");
+}
+
 const onDisk = (name) => fs.readFileSync(path.join(ROOT, name), "utf8");
 
 page("it loads, and says what the service does", {}, async (page) => {
   assert.equal(await page.title(), "Hunk");
-  assert.match(await text(page, "#model"), /^qwen2.5-coder-0.5b, ready$/);
+  assert.match(await text(page, "#model"), /^smollm2-135m, ready$/);
   const tiles = await text(page, "#service");
   for (const name of ["Running", "Waiting", "KV pages", "Prefix hits", "Approximate"]) assert.ok(tiles.includes(name));
   assert.ok(await page.locator("#source-workspace").isChecked());
@@ -166,6 +177,31 @@ page("a refusal tells why and what to send instead", { expected: REFUSED }, asyn
   assert.ok(await page.locator("#write-row").isHidden());
 });
 
+page("the model is asked about a refused edit by a button, once, and what it writes is told apart", { expected: REFUSED }, async (page) => {
+  await choose(page, "twice.ini");
+  const before = onDisk("twice.ini");
+  const edit = "<<<<<<< SEARCH\nretries = 3\n=======\nretries = 5\n>>>>>>> REPLACE\n";
+  assert.match(await apply(page, edit), /^Not done/);
+  assert.match(await text(page, "#problem"), /ambiguous/);
+  assert.match(await text(page, "#problem"), /Reading 2/);
+  assert.equal(await page.locator("#tokens section").count(), 0, "no model was asked");
+
+  await page.click("#ask-model");
+  assert.match(await outcome(page), /^Merged in /);
+  assert.match(await text(page, "#verdict"), /model: the model wrote it/);
+  assert.ok(await page.locator("#problem").isHidden());
+  assert.equal(await page.inputValue("#mode"), "auto", "the next edit is not the model's");
+  assert.equal(onDisk("twice.ini"), before);
+  await page.click("#write");
+  await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Written"));
+  assert.equal(onDisk("twice.ini"), before.replace("retries = 3", "retries = 5"));
+
+  await choose(page, "limits.py");
+  await apply(page, "*** Begin Patch\n*** Update File: a.py\n@@\n-a\n+b\n*** Update File: b.py\n@@\n-a\n+b\n*** End Patch\n", { format: "auto" });
+  assert.match(await text(page, "#problem"), /several_files/);
+  assert.equal(await page.locator("#ask-model").count(), 0, "a model cannot mend that");
+});
+
 page("a merge that a check rejects cannot be written", {}, async (page) => {
   await choose(page, "limits.py");
   assert.match(await apply(page, "LIMIT = 1\n", { format: "whole" }), /^Rejected/);
@@ -175,12 +211,7 @@ page("a merge that a check rejects cannot be written", {}, async (page) => {
 
 page("the model’s work is seen while it goes on, and can be stopped", {}, async (page) => {
   await page.check("#source-paste");
-  await page.fill("#text", "value = 1\n".repeat(150));
-  await page.$eval("details.options", (details) => (details.open = true));
-  await page.selectOption("#mode", "model");
-  await page.selectOption("#draft", "none");
-  await page.fill("#edit", "value = 2");
-  await page.press("#edit", "Control+Enter");
+  await askForMuch(page);
   await page.waitForFunction(() => document.querySelectorAll(".tokens.live .run").length > 3);
   assert.equal(await text(page, "#phases .now"), "decode");
   assert.equal(await page.locator("#verdict section").count(), 0, "there is no answer yet");
@@ -229,12 +260,15 @@ page("it can be used by the keyboard alone", {}, async (page) => {
 for (const colorScheme of ["light", "dark"]) {
   page(`axe finds nothing serious, ${colorScheme}`, { colorScheme, reducedMotion: "reduce", expected: REFUSED }, async (page) => {
     assert.deepEqual(await seriousFaults(page), []);
-    await page.selectOption("#example", { label: "the model writes" });
-    await page.$eval("details.options", (details) => (details.open = true));
-    await page.press("#edit", "Control+Enter");
+    await askForMuch(page);
     await page.waitForSelector("[aria-busy=true]");
     const animation = await page.$eval(".status", (node) => getComputedStyle(node, "::before").animationName);
     assert.equal(animation, "none");
+    await page.keyboard.press("Escape");
+    assert.match(await outcome(page), /^Stopped/);
+    await page.selectOption("#draft", "copy");
+    await page.selectOption("#example", { label: "the model writes" });
+    await page.press("#edit", "Control+Enter");
     assert.match(await outcome(page), /^Merged in /);
     await page.$$eval("details", (all) => all.forEach((details) => (details.open = true)));
     assert.deepEqual(await seriousFaults(page), []);

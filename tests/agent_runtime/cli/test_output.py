@@ -1,0 +1,206 @@
+"""Where `hunk apply` writes what: standard output holds what `git apply` takes, all else goes to standard error."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from agent_runtime import wiring
+from agent_runtime.errors import BadFile, BadRequest, ModelUnavailable
+from agent_runtime.models.progress import LINE_EVERY_SECONDS
+from tests.agent_runtime.in_process import hunk_here
+from tests.agent_runtime.scripted import ScriptedMerger
+from tests.agent_runtime.serving import serving
+
+HUNK = Path(sys.executable).with_name("hunk")
+FILE = "def f():\n    return 1\n\n\ndef g():\n    return 2\n"
+EDIT = "<<<<<<< SEARCH\n    return 2\n=======\n    return 3\n>>>>>>> REPLACE\n"
+MERGED = FILE.replace("return 2", "return 3")
+THREE = "".join(f"def {name}():\n    timeout = 10\n    return timeout\n\n\n" for name in "abc")
+IN_THREE = json.dumps({"old_string": "    timeout = 10\n", "new_string": "    timeout = 30\n"})
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "a.py"
+    file.write_text(FILE)
+    return file
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The models that were to be loaded in this process; none is."""
+    asked: list[str] = []
+
+    def open_merger(name: str, *arguments: object) -> ScriptedMerger:
+        asked.append(name)
+        raise ModelUnavailable("no model in this test")
+
+    monkeypatch.setattr(wiring, "open_merger", open_merger)
+    return asked
+
+
+@pytest.fixture(scope="module")
+def rejecting() -> Iterator[str]:
+    """A service whose model writes what a check rejects."""
+    with serving(ScriptedMerger("# ... existing code ...\n")) as url:
+        yield url
+
+
+def applied(*arguments: str | Path, edit: str = EDIT) -> Result:
+    return hunk_here("apply", *arguments, "--edit", "-", stdin=edit)
+
+
+def test_a_merge_is_its_difference_and_remarks_are_apart(file: Path) -> None:
+    done = applied("a.py")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("--- a/a.py\n+++ b/a.py\n@@ ")
+    assert done.stdout.endswith("\n-    return 2\n+    return 3\n")
+    assert done.stderr == "merged by rule (exact), certain; not written; --write does\n"
+
+
+def test_nothing_to_do_prints_nothing(file: Path) -> None:
+    file.write_text(MERGED)
+    done = applied("a.py", edit=EDIT.replace("    return", "def g():\n    return"))
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "nothing to do" in done.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--write"], ["-o", "-"], ["-o", "out.py"]], ids=str)
+def test_what_a_check_rejects_leaves_standard_output_empty(file: Path, rejecting: str, more: list[str]) -> None:
+    done = applied("a.py", "--url", rejecting, "--mode", "model", *more)
+    assert (done.exit_code, done.stdout) == (3, "")
+    for told in ("+# ... existing code ...", "rejected by a check; nothing was written", "marker_leak"):
+        assert told in done.stderr
+    assert file.read_text() == FILE
+    assert not Path("out.py").exists()
+
+
+def test_json_stays_on_standard_output_whatever_became_of_the_edit(file: Path, rejecting: str) -> None:
+    for more, code, status in (([], 0, "merged"), (["--url", rejecting, "--mode", "model"], 3, "rejected")):
+        done = applied("a.py", "--json", *more)
+        assert (done.exit_code, json.loads(done.stdout)["status"]) == (code, status)
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new"),
+    [
+        (b"a = 1\r\nb = 2\r\nc = 3", "b = 2", "b = 4"),
+        (b"\xef\xbb\xbfa = 1\r\nb = 2\n", "a = 1", "a = 5"),
+        (b'a = "\xe9"\nb = "\xe8"\n', 'b = "è"', 'b = "é"'),
+        (b"a\x0cb\nc\x08d\n", "c\x08d", "c\x08e"),
+    ],
+    ids=["CRLF", "BOM", "cp1252", "control characters"],
+)
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; apt-get install git")
+def test_git_applies_what_is_printed(file: Path, before: bytes, old: str, new: str) -> None:
+    file.write_bytes(before)
+    edit = json.dumps({"old_string": old, "new_string": new})
+    asked = {"input": edit.encode(), "capture_output": True, "timeout": 60, "check": True}
+    diff = subprocess.run([HUNK, "apply", "a.py", "--edit", "-"], **asked).stdout  # type: ignore[call-overload]
+    whole = subprocess.run([HUNK, "apply", "a.py", "--edit", "-", "-o", "-"], **asked).stdout  # type: ignore[call-overload]
+    done = subprocess.run(["git", "apply", "-"], input=diff, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert file.read_bytes() == whole != before
+
+
+def test_the_merged_text_goes_to_standard_output_or_a_file(file: Path) -> None:
+    done = applied("a.py", "-o", "-")
+    assert (done.exit_code, done.stdout) == (0, MERGED)
+    assert "put in standard output" in done.stderr
+    out = Path("out.py")
+    for stands_there in (None, "something else\n"):
+        if stands_there is not None:
+            out.write_text(stands_there)
+        done = applied("a.py", "--output", out)
+        assert (done.exit_code, out.read_text()) == (0, MERGED)
+        assert "+    return 3" in done.stdout
+        assert "put in out.py" in done.stderr
+    assert file.read_text() == FILE
+    done = applied("a.py", "-o", "-", "--write")
+    assert (done.stdout, file.read_text()) == (MERGED, MERGED)
+    again = applied("a.py", "-o", "-", edit=EDIT.replace("    return", "def g():\n    return"))
+    assert (again.exit_code, again.stdout) == (0, MERGED), "where there is nothing to do it is the file's text"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault", "word"),
+    [
+        (["-o", "-"], BadRequest, "give FILE"),
+        (["a.py", "-o", "-", "--json"], BadRequest, "standard output"),
+        (["a.py", "-o", "./a.py"], BadRequest, "--write"),
+        (["a.py", "-o", "."], BadFile, "directory"),
+        (["a.py", "-o", "none/out.py"], BadFile, "none/out.py"),
+    ],
+)
+def test_an_output_that_cannot_be_is_refused(
+    file: Path, arguments: list[str], fault: type[Exception], word: str
+) -> None:
+    done = applied(*arguments)
+    assert isinstance(done.exception, fault)
+    assert word in str(done.exception)
+    assert file.read_text() == FILE
+
+
+def test_an_old_text_that_stands_in_three_functions_is_refused_and_no_model_is_loaded(
+    file: Path, loads: list[str]
+) -> None:
+    file.write_text(THREE)
+    done = applied("a.py", "--write", edit=IN_THREE)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "stands in 3 places: lines 2, 7, 12." in done.stderr
+    assert "Send more of the text around it" in done.stderr
+    as_json = applied("a.py", "--json", edit=IN_THREE)
+    assert json.loads(as_json.stdout)["reasons"][0]["num_candidates"] == 3
+    assert file.read_text() == THREE
+    assert not loads
+    asked_for = applied("a.py", "--mode", "model", edit=IN_THREE)
+    assert (asked_for.exit_code, len(loads)) == (4, 1), "the model is there for who asks for it"
+
+
+@pytest.mark.parametrize("num_lines", [1, 2])
+def test_an_edit_that_is_sent_again_loads_no_model_and_changes_nothing(
+    file: Path, loads: list[str], num_lines: int
+) -> None:
+    old, new = ("".join(f"limit_{at} = {value}\n" for at in range(num_lines)) for value in (10, 20))
+    file.write_text(f"import os\n\n{old}\n\ndef f():\n    return os\n")
+    edit = f"<<<<<<< SEARCH\n{old}=======\n{new}>>>>>>> REPLACE\n"
+    assert applied("a.py", "--write", edit=edit).exit_code == 0
+    once = sha256(file.read_bytes()).hexdigest()
+    again = applied("a.py", "--write", edit=edit)
+    assert again.exit_code in (0, 3)
+    assert again.stdout == ""
+    assert sha256(file.read_bytes()).hexdigest() == once
+    assert not loads
+
+
+def test_off_a_terminal_a_line_is_said_before_a_model_is_loaded(file: Path, loads: list[str]) -> None:
+    done = applied("a.py", "--mode", "model", "--model", "smollm2-135m")
+    assert done.stderr.splitlines()[0] == "loading smollm2-135m"
+    assert done.stdout == ""
+    assert loads == ["smollm2-135m"]
+
+
+def test_off_a_terminal_long_work_says_a_line_now_and_then(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    from agent_runtime.cli import apply
+
+    now = 0.0
+    monkeypatch.setattr(apply.time, "monotonic", lambda: now)
+    counter = apply._TokenCounter(Console(stderr=True))
+    for num_tokens in range(1, 6):
+        now += LINE_EVERY_SECONDS / 2
+        counter.wrote(num_tokens)
+    assert capsys.readouterr().err.splitlines() == ["2 tokens written", "4 tokens written"]
