@@ -9,7 +9,7 @@ from rich.text import Text
 
 from agent_runtime.errors import EditRefused, ModelUnavailable
 from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage
-from editor.wording import span_of
+from editor.wording import listed, span_of
 
 DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
 MAX_READING_LINES = 8
@@ -27,6 +27,9 @@ def print_remarks(result: ApplyResult, console: Console, where: str) -> None:
             if not check.ok:
                 style = "red" if file.status == "rejected" else "yellow"
                 console.print(Text(f"  {check.name}: {check.detail}", style=style), soft_wrap=True)
+        if file.repaired:
+            lines = listed("repaired: the file's own lines stand for", [line.text.strip() for line in file.repaired])
+            console.print(Text(f"  {lines}", style="yellow"), soft_wrap=True)
         if file.scope is not None:
             console.print(Text(f"  {_given(file.scope)}", style="dim"), soft_wrap=True)
     if any(file.method == "model" for file in result.files):

@@ -13,11 +13,20 @@ from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable, Stale
 from agent_runtime.mcp.places import FileText, PlaceStatus
 from agent_runtime.shapes import problem_of
 from agent_runtime.types import ApplyResult, Certainty, FileResult, Method, Reason, Status
+from editor.types import LineKind
 
 MAX_REASONS = 5
 
 MAX_READ_CHARACTERS = 200_000
 """Of one answer; a model that reads more than that at once has little room left."""
+
+
+class LineAnswer(BaseModel):
+    """One changed line that the edit does not account for."""
+
+    line: int
+    kind: LineKind
+    text: str
 
 
 class CheckAnswer(BaseModel):
@@ -26,6 +35,7 @@ class CheckAnswer(BaseModel):
     name: str
     ok: bool
     detail: str
+    lines: list[LineAnswer] = []
 
 
 class EditAnswer(BaseModel):
@@ -40,6 +50,7 @@ class EditAnswer(BaseModel):
     certainty: Certainty
     candidates: int = Field(description="How many places or readings came into question.")
     checks: list[CheckAnswer]
+    repaired: list[LineAnswer] = Field(description="Lines of a model's text for which the file's own lines stand.")
     sha256_before: str
     sha256: str = Field(description="Of the file now, to be given as `expected_sha256` of the next edit.")
     milliseconds: float
@@ -84,7 +95,8 @@ def of_edit(result: ApplyResult, *, written: bool) -> CallToolResult:
         rung=file.rung,
         certainty=file.certainty,
         candidates=file.candidates,
-        checks=[CheckAnswer(name=check.name, ok=check.ok, detail=check.detail) for check in file.checks],
+        checks=[CheckAnswer.model_validate(asdict(check)) for check in file.checks],
+        repaired=[LineAnswer.model_validate(asdict(line)) for line in file.repaired],
         sha256_before=file.sha256_before,
         sha256=now,
         milliseconds=round(result.timings.get("total_ms", 0.0), 3),

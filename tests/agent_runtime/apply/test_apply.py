@@ -83,7 +83,7 @@ def test_model_mode_asks_the_model_even_where_a_rule_would_do() -> None:
     ("answer", "truncated", "check"),
     [
         (RIGHT.replace("    return open(path).read()", "    # ... existing code ..."), False, "marker_leak"),
-        (RIGHT.replace("def load(path):\n    return open(path).read()\n\n\n", ""), False, "symbols_kept"),
+        (RIGHT.replace("def load(path):", "def loads(path):"), True, "accounted"),
         (FILE.replace("\r\n", "\n"), False, "no_op"),
         (RIGHT.replace("os.stat(path).st_size", "os.stat(path"), False, "parse_errors"),
         (RIGHT[:70], True, "truncated_tail"),
@@ -94,6 +94,19 @@ def test_a_damaged_answer_is_rejected_by_the_check_that_names_it(answer: str, tr
     assert result.status == "rejected"
     assert check in {found.name for found in result.file.checks if not found.ok}
     assert result.file.merged, "a rejected merge still carries everything"
+
+
+def test_what_a_model_drops_or_alters_elsewhere_is_given_back_and_named() -> None:
+    damaged = RIGHT.replace("def load(path):\n    return open(path).read()\n\n\n", "").replace(
+        "import os", "import os as o"
+    )
+    result = applier(ScriptedMerger(damaged)).apply(request(OPEN_SNIPPET))
+    assert (result.status, result.file.certainty) == ("merged", "model")
+    assert result.file.merged == RIGHT.replace("\n", "\r\n")
+    assert {(line.kind, line.text) for line in result.file.repaired} >= {
+        ("removed", "def load(path):"),
+        ("added", "import os as o"),
+    }
 
 
 @pytest.mark.parametrize(

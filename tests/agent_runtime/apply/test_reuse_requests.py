@@ -157,9 +157,13 @@ def test_an_exact_answer_that_a_check_rejects_is_the_answer(text_side: TextSide)
 
 
 def test_what_the_policy_lets_pass_is_not_asked_for_again(text_side: TextSide) -> None:
-    engine, merger = merging(text_side, lambda _: WRONG)
-    assert applied(merger, reuse="fast", policy="lenient").status == "merged"
+    broken = FILE.replace("total = value * 30", "total = (0")
+    engine, merger = merging(text_side, lambda _: broken)
+    edit = EDIT.replace("total = 0", "total = (0")
+    assert applied(merger, edit, reuse="fast", policy="lenient").status == "merged"
     assert len(engine.requests) == 1
+    assert applied(merger, edit, reuse="fast").status == "rejected"
+    assert len(engine.requests) == 3
 
 
 def test_readings_are_scored_exactly_and_for_their_tenant(text_side: TextSide) -> None:

@@ -132,10 +132,21 @@ def test_every_format_is_taken_by_name(root: Path, name: str, edit: str) -> None
 
 def test_the_policy_decides_whether_a_failed_check_rejects(root: Path) -> None:
     file = root / "src" / "a.py"
+    before = "".join(f"def step_{number}():\n    return {number}\n\n\n" for number in range(9))
+    file.write_text(before)
+    edit = "def step_0():\n    return 0\n"
+    sent = ("apply", file, "--edit", "-", "--format", "whole", "--mode", "deterministic", "--write")
+    strict = hunk_here(*sent, stdin=edit)
+    assert (strict.exit_code, "symbols_kept" in strict.stderr) == (3, True)
+    assert file.read_text() == before
+    lenient = hunk_here(*sent, "--policy", "lenient", stdin=edit)
+    assert (lenient.exit_code, "symbols_kept" in lenient.stderr, file.read_text()) == (0, True, edit)
+
+
+def test_an_explicit_edit_made_to_the_letter_is_not_rejected_for_its_syntax(root: Path) -> None:
+    file = root / "src" / "a.py"
     edit = "<<<<<<< SEARCH\nretries = 2\n=======\nretries = (2\n>>>>>>> REPLACE\n"
-    strict = hunk_here("apply", file, "--edit", "-", "--write", stdin=edit)
-    assert (strict.exit_code, "parse_errors" in strict.stderr) == (3, True)
-    assert file.read_text() == BEFORE["src/a.py"]
-    lenient = hunk_here("apply", file, "--edit", "-", "--write", "--policy", "lenient", stdin=edit)
-    assert (lenient.exit_code, "parse_errors" in lenient.stderr) == (0, True)
-    assert "retries = (2" in file.read_text()
+    done = hunk_here("apply", file, "--edit", "-", "--json", stdin=edit)
+    assert done.exit_code == 0
+    (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "parse_errors"]
+    assert check["detail"].startswith("1 syntax errors, 0 before")
