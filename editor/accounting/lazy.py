@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,6 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
-from rapidfuzz import fuzz
 
 from editor.accounting.removal_text import RemovalText
 from editor.accounting.snippet import Item, ancestor_keys, level_of, read_items, width_of
@@ -60,7 +59,7 @@ Behind a block stands what has to come next, as a block is judged by what stands
 """
 
 State = tuple[int, int, int, Last]
-"""The number of the snippet's items, of the file's lines and of the result's lines behind the path, and its last step."""
+"""How many items of the snippet, lines of the file and lines of the result lie behind a path, and its last step."""
 
 
 class Step(NamedTuple):
@@ -344,7 +343,7 @@ class _Search:
 
     def _blocks(self, state: State) -> Iterator[tuple[int, State, Step]]:
         """Yield the blocks that begin here: new lines of the snippet, for lines of the file that are gone."""
-        at, old, new, last = state
+        at, new = state[0], state[2]
         if not self.cells.in_window(new):
             return
         end_at, end_new = at, new
@@ -363,39 +362,40 @@ class _Search:
                 return
 
     def _blocks_to(self, state: State, end_at: int, end_new: int) -> Iterator[tuple[int, State, Step]]:
-        at, old, new, last = state
+        """Yield the blocks with these new lines, by the line of the file that they end above."""
+        at, old, new = state[:3]
         if not self.cells.in_window(end_new):
             return
-        item = self.items[end_at] if end_at < len(self.items) else None
-        while item is not None and item.kind == "remark":
+        while end_at < len(self.items) and self.items[end_at].kind == "remark":
             end_at += 1
-            item = self.items[end_at] if end_at < len(self.items) else None
-        ends: Sequence[int]
-        if end_new == len(self.new):
-            ends = (len(self.old),)
-        else:
-            places = self.places.get(self.new_keys[end_new], ())
-            ends = places[bisect_left(places, old) :]
-        for end_old in ends:
-            if end_old == old and end_new == new:
-                continue
-            if not self.cells.has(end_old, end_new):
-                if end_old > self.cells.end_of(end_new):
-                    break
+        rights = self._rights(end_at, end_new)
+        for end_old in self._ends(old, end_new):
+            is_empty = end_old == old and end_new == new
+            if is_empty or not self.cells.has(end_old, end_new):
                 continue
             if end_old > old and end_new > new and self._shares_ends(old, end_old, new, end_new):
                 continue
-            rights: list[Last] = []
-            if item is None:
-                rights.append("before_end")
-            elif item.kind in ("marker", "maybe_marker"):
-                rights.append("before_marker")
-            if item is not None and item.kind != "marker" and end_new < len(self.new):
-                rights.append("before_keep" if self._is_item(item, self.new_keys[end_new]) else "before_gap")
             for right in rights:
                 price, fault = self._judge(state, (at, end_at), (old, end_old), (new, end_new), right)
                 step = Step("block", (at, end_at), (old, end_old), (new, end_new), fault)
                 yield price, (end_at, end_old, end_new, right), step
+
+    def _ends(self, old: int, end_new: int) -> Sequence[int]:
+        """Return the lines of the file, from `old` on, that may stand below a block: those like the result's line."""
+        if end_new == len(self.new):
+            return (len(self.old),)
+        places = self.places.get(self.new_keys[end_new], ())
+        return places[bisect_left(places, old) : bisect_right(places, self.cells.end_of(end_new))]
+
+    def _rights(self, end_at: int, end_new: int) -> list[Last]:
+        """Return what may stand below a block whose new lines end above an item and a line of the result."""
+        if end_at == len(self.items):
+            return ["before_end"]
+        item = self.items[end_at]
+        rights: list[Last] = ["before_marker"] if item.kind in ("marker", "maybe_marker") else []
+        if item.kind != "marker" and end_new < len(self.new):
+            rights.append("before_keep" if self._is_item(item, self.new_keys[end_new]) else "before_gap")
+        return rights
 
     def _shares_ends(self, old: int, end_old: int, new: int, end_new: int) -> bool:
         return self.old_keys[old] == self.new_keys[new] or self.old_keys[end_old - 1] == self.new_keys[end_new - 1]
@@ -708,7 +708,7 @@ class _Search:
                     yield UnaccountedLine(self.new[at].number + 1, kind, self.new[at].text)
 
     def _plain_faults(self) -> Iterator[UnaccountedLine]:
-        """Yield the changed lines that the snippet does not show, or else all, where the search was ended by a bound."""
+        """Yield the changed lines that the snippet does not show, or else all: the search was ended by a bound."""
         hidden = [line for line in self._changes() if line.kind == "removed" or line.text.strip() not in self.shown]
         yield from hidden or [*self._changes(), UnaccountedLine(0, "missing", "")]
 

@@ -9,8 +9,9 @@ from editor.accounting.statements import COMMENT, IMPORT, key_of, name_of
 
 _VERB = re.compile(
     r"\b(remov\w*|delet\w*|drop(?:s|ped|ping)?|get(?:ting)? rid|strip\w*|discard\w*|eliminat\w*|unused|no longer|"
-    r"(?:goes|go|going|gone)\b(?: away)?|instead of|replac\w*|renam\w*|mov(?:e|es|ed|ing)\b|inlin\w*|merg\w*|collaps\w*|simplif\w*|"
-    r"switch\w*|swap\w*|convert\w*|extract\w*|rewrit\w*|take\w* (?:\S+ ){0,4}out|without|clean\w* up|shorten\w*|trim\w*|cut)",
+    r"go(?:es|ing)?\b(?: away)?|gone|instead of|replac\w*|renam\w*|mov(?:e|es|ed|ing)\b|inlin\w*|merg\w*|collaps\w*|"
+    r"simplif\w*|switch\w*|swap\w*|convert\w*|extract\w*|rewrit\w*|take\w* (?:\S+ ){0,4}out|without|clean\w* up|"
+    r"shorten\w*|trim\w*|cut)",
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+|\n\s*\n|\n(?=\s*[-*•\d])")
@@ -33,9 +34,9 @@ _KINDS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = (
     ),
 )
 _MIN_QUOTE = 6
-_COMMON = frozenset(
-    "the and from with into that this for import return const let var def class function export default new use using type "
-    "async await self none null true false public private static string int bool void not all its are was has have".split()
+_COMMON = re.compile(
+    r"all|and|are|async|await|bool|class|const|def|default|export|false|for|from|function|has|have|import|int|into|its|let|"
+    r"new|none|not|null|private|public|return|self|static|string|that|the|this|true|type|use|using|var|void|was|with"
 )
 
 
@@ -79,4 +80,4 @@ class RemovalText:
 
     def _is_named(self, subject: str) -> bool:
         parts = [subject, subject.rsplit(".", 1)[-1]]
-        return any(len(part) > 2 and part.lower() not in _COMMON and part in self._words for part in parts)
+        return any(len(part) > 2 and not _COMMON.fullmatch(part.lower()) and part in self._words for part in parts)

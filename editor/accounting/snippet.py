@@ -25,7 +25,8 @@ _REMOVED = re.compile(
     re.I,
 )
 _ELISION = re.compile(
-    r"\.{3}|…|\b(exist(s|ing)?|rest|unchanged|same|remain\w*|keep|previous|as before|omitted|elided|snip\w*|no changes?|as is|stays?)\b",
+    r"\.{3}|…|\b(exist(s|ing)?|rest|unchanged|same|remain\w*|keep|previous|as before|omitted|elided|snip\w*|"
+    r"no changes?|as is|stays?)\b",
     re.I,
 )
 _CONTINUING = ("else", "elif", "except", "finally", "catch", "rescue", "ensure", "</", "/>", ">")

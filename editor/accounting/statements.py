@@ -43,9 +43,8 @@ _BOUND = re.compile(
     + r"(?:let|var|val)?\s*([#]?[\w$]+)\s*[:=]\s*(?:async\s*)?(?:function\b|(?:\([^)]*\)|[\w$]+)\s*(?::[^=]+)?=>|\($)"
 )
 _CALLED = re.compile(r"(?:await\s+)?[\w$.]+\(\s*([\"'`][^\"'`]+[\"'`]),.*[{(\[>]$")
-_NO_NAMES = frozenset(
-    "await catch do elif else expect for foreach if lock match new return super switch throw unless until using while "
-    "with".split()
+_NO_NAMES = re.compile(
+    r"await|catch|do|elif|else|expect|for|foreach|if|lock|match|new|return|super|switch|throw|unless|until|using|while|with"
 )
 _SKIPPED = (
     r"(?:(?:export|default|const|let|var|val|return|await|async|private|public|protected|readonly|static|final|if|for|"
@@ -68,7 +67,7 @@ def name_of(line: str) -> str | None:
     for pattern in (_NAMED, _BOUND, _METHOD, _CALLED):
         found = pattern.match(text)
         if found:
-            return None if found[1] in _NO_NAMES else found[1]
+            return None if _NO_NAMES.fullmatch(found[1]) else found[1]
     return None
 
 

@@ -56,7 +56,10 @@ def faults(
 INSERTED = FILE.replace("        recent.append(now)\n", "        recent.append(now)\n        log(client)\n")
 INSERT = "        recent.append(now)\n        log(client)\n        return True\n"
 REWRITTEN = FILE.replace("        self.seen = {}\n", "        self.seen = defaultdict(list)\n")
-REWRITE = "class Limiter:\n    # ... existing code ...\n        self.limit = limit\n        self.seen = defaultdict(list)\n    # ...\n"
+REWRITE = (
+    "class Limiter:\n    # ... existing code ...\n        self.limit = limit\n"
+    "        self.seen = defaultdict(list)\n    # ...\n"
+)
 METHOD = "    def reset(self):\n        self.seen.clear()\n"
 
 LEGAL = {
@@ -64,7 +67,10 @@ LEGAL = {
     "a new line, with markers around": ("# ... existing code ...\n" + INSERT + "# ... existing code ...\n", INSERTED),
     "a replaced line beside a marker": (REWRITE, REWRITTEN),
     "a deletion between two shown lines": (
-        "        recent = [t for t in self.seen.get(client, []) if now - t < WINDOW_SECONDS]\n        recent.append(now)\n",
+        (
+            "        recent = [t for t in self.seen.get(client, []) if now - t < "
+            "WINDOW_SECONDS]\n        recent.append(now)\n"
+        ),
         FILE.replace("        if len(recent) >= self.limit:\n            return False\n", ""),
     ),
     "a new method between markers": (
@@ -134,7 +140,10 @@ ILLEGAL = {
     ),
     "a shown line missing": (INSERT, FILE, "        log(client)"),
     "a decorator that the snippet does not show": (
-        "    # ... existing code ...\n    def size(self):\n        return len(self.seen) or 1\n    # ... existing code ...\n",
+        (
+            "    # ... existing code ...\n    def size(self):\n"
+            "        return len(self.seen) or 1\n    # ... existing code ...\n"
+        ),
         FILE.replace("    @property\n", "").replace("len(self.seen)\n", "len(self.seen) or 1\n"),
         "    @property",
     ),
@@ -204,7 +213,10 @@ SEARCH = "<<<<<<< SEARCH\n        self.limit = limit\n=======\n        self.limi
         (SEARCH, "search_replace"),
         ('{"old_string": "self.limit = limit", "new_string": "self.limit = int(limit)"}', "replace"),
         (
-            "@@ -12,2 +12,2 @@\n     def __init__(self, limit=LIMIT):\n-        self.limit = limit\n+        self.limit = int(limit)\n",
+            (
+                "@@ -12,2 +12,2 @@\n     def __init__(self, limit=LIMIT):\n"
+                "-        self.limit = limit\n+        self.limit = int(limit)\n"
+            ),
             "udiff",
         ),
     ],

@@ -134,7 +134,7 @@ def test_the_policy_decides_whether_a_failed_check_rejects(root: Path) -> None:
     file = root / "src" / "a.py"
     before = "".join(f"def step_{number}():\n    return {number}\n\n\n" for number in range(9))
     file.write_text(before)
-    edit = "def step_0():\n    return 0\n"
+    edit = "def step_8():\n    return 8\n"
     sent = ("apply", file, "--edit", "-", "--format", "whole", "--mode", "deterministic", "--write")
     strict = hunk_here(*sent, stdin=edit)
     assert (strict.exit_code, "symbols_kept" in strict.stderr) == (3, True)
