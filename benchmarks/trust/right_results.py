@@ -25,7 +25,7 @@ from editor.errors import EditorError
 
 SOURCES = ("snippets", "explicit", "aider", "session", "commits")
 NUM_COMMITS = 360
-_WAYS = (
+WAYS = (
     *("udiff", "v4a", "search_replace", "replace"),
     *(f"lazy/{style}" for style in STYLES),
 )
@@ -39,7 +39,7 @@ def right_results(path: Path, limit: int | None, seed: int) -> list[Case]:
     merge gives back) are left out, as are those of more than 200,000 characters.
     """
     by_source = {source: _sound(_READERS[source](path)) for source in SOURCES if source != "commits"}
-    num_commits = NUM_COMMITS if limit is None else min(NUM_COMMITS, max(len(_WAYS), limit // 3))
+    num_commits = NUM_COMMITS if limit is None else min(NUM_COMMITS, max(len(WAYS), limit // 3))
     by_source["commits"] = commits(path, num_commits, seed)
     total = sum(map(len, by_source.values()))
     if limit is None or limit >= total:
@@ -53,7 +53,7 @@ def right_results(path: Path, limit: int | None, seed: int) -> list[Case]:
     return drawn
 
 
-def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = _WAYS) -> list[Case]:
+def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = WAYS) -> list[Case]:
     """Return real commits, drawn by the seed, as edits in each of the `ways` in turn."""
     rng = Random(f"commits\0{seed}")
     found = [record for _, some in records(path) for record in some if {"commit", "expected"} <= record.keys()]
@@ -64,14 +64,15 @@ def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = _WAYS) 
     for record in found:
         if len(made) == num_cases:
             break
-        case = _commit(record, way, seed)
+        case = case_of(record, way, seed)
         if case is not None and _is_sound(case):
             made.append(case)
             way = next(way_of)
     return made
 
 
-def _commit(record: Record, way: str, seed: int) -> Case | None:
+def case_of(record: Record, way: str, seed: int) -> Case | None:
+    """Write one commit's change of one file as an edit; None where this way cannot say it."""
     before, after, path = record["original"], record["expected"], record["path"]
     name = f"{record['repo'].rpartition('/')[2]}@{record['commit'][:8]}/{path.rpartition('/')[2]}"
     if way.startswith("lazy/"):

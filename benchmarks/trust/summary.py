@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 from benchmarks.counting import Counts
@@ -11,6 +11,7 @@ from benchmarks.trust.corruptions import OUTSIDE, WITHIN
 from benchmarks.trust.planted import RIGHT, Row
 
 _Z = 1.959964
+_PLACES = {"outside": OUTSIDE, "within": WITHIN}
 _GROUPS: dict[str, Callable[[Row], str]] = {
     "format": lambda row: row.format,
     "source": lambda row: row.source,
@@ -29,12 +30,12 @@ def interval(found: int, total: int) -> tuple[float, float] | None:
     return round(max(0.0, low), 4), round(min(1.0, high), 4)
 
 
-def counts(rows: Iterable[Row]) -> Counts:
+def counts(rows: Iterable[Row], accepted: Set[tuple[str, ...]]) -> Counts:
     """Return the counts of one block of rows.
 
     planted: texts with a corruption that is no legal reading; detected: those of them that came to no merge either way;
-    planted_in_accepted, detected_in_accepted: the same of right results that pass, as a check that refuses the right
-    result detects everything;
+    planted_in_accepted, detected_in_accepted: the same of right results that pass (`accepted`, by `Row.key`), as a
+    check that refuses the right result detects everything;
     legal_other: the others, legal_merged those of them that were merged; correct, correct_refused: right results, and
     those refused for more than blank lines; repaired_exact: planted answers that came back as the right file.
     """
@@ -43,7 +44,6 @@ def counts(rows: Iterable[Row]) -> Counts:
     legal = [row for row in found if row.legal]
     right = [row for row in found if row.name == RIGHT]
     detected = sum(row.is_detected for row in planted)
-    accepted = {row.key for row in right if row.is_accepted}
     in_accepted = [row for row in planted if row.key in accepted]
     refused = sum(row.is_refused for row in right)
     return {
@@ -71,15 +71,13 @@ def counts(rows: Iterable[Row]) -> Counts:
 
 def blocks(rows: Sequence[Row]) -> list[Counts]:
     """Return the counts of all classes, formats, sources and styles, each with its `kind` and `name`."""
-    found = [{"kind": "place", "name": "all", **counts(rows)}]
-    for place, names in (("outside", OUTSIDE), ("within", WITHIN)):
-        found.append({"kind": "place", "name": place, **counts(row for row in rows if row.name in names)})
-    for name in (*OUTSIDE, *WITHIN):
-        found.append({"kind": "class", "name": name, **counts(row for row in rows if row.name == name)})
+    accepted = {row.key for row in rows if row.name == RIGHT and row.is_accepted}
+    groups = [("place", "all", list(rows))]
+    groups += [("place", place, [row for row in rows if row.name in names]) for place, names in _PLACES.items()]
+    groups += [("class", name, [row for row in rows if row.name == name]) for name in (*OUTSIDE, *WITHIN)]
     for kind, key in _GROUPS.items():
-        for name in dict.fromkeys(map(key, rows)):
-            found.append({"kind": kind, "name": name, **counts(row for row in rows if key(row) == name)})
-    return found
+        groups += [(kind, name, [row for row in rows if key(row) == name]) for name in dict.fromkeys(map(key, rows))]
+    return [{"kind": kind, "name": name, **counts(some, accepted)} for kind, name, some in groups]
 
 
 def planted_table(found: Sequence[Counts]) -> str:
