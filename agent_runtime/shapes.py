@@ -21,7 +21,7 @@ from agent_runtime.types import (
     SourceUsage,
     Usage,
 )
-from editor.types import Check
+from editor.types import Check, UnaccountedLine
 
 PROBLEM_TYPE = "urn:hunk:problem:"
 """What the `type` of every problem begins with; `docs/api.md` says what each means."""
@@ -85,10 +85,17 @@ def usage_from_json(usage: Mapping[str, Any]) -> Usage:
 
 
 def _file_from_json(file: Mapping[str, Any]) -> FileResult:
-    checks = tuple(Check(**_known(Check, check)) for check in file["checks"])
+    checks = tuple(_check_from_json(check) for check in file["checks"])
     scope = _scope_from_json(file["scope"]) if file.get("scope") else None
     readings = tuple(ScoredReading(**_known(ScoredReading, one)) for one in file.get("readings", ()))
-    return FileResult(**_known(FileResult, file) | {"checks": checks, "scope": scope, "readings": readings})
+    repaired = tuple(UnaccountedLine(**_known(UnaccountedLine, line)) for line in file.get("repaired", ()))
+    known = _known(FileResult, file)
+    return FileResult(**known | {"checks": checks, "scope": scope, "readings": readings, "repaired": repaired})
+
+
+def _check_from_json(check: Mapping[str, Any]) -> Check:
+    lines = tuple(UnaccountedLine(**_known(UnaccountedLine, line)) for line in check.get("lines", ()))
+    return Check(**_known(Check, check) | {"lines": lines})
 
 
 def _scope_from_json(scope: Mapping[str, Any]) -> GivenScope:

@@ -28,7 +28,11 @@ _SAID = re.compile(r"remov|delet|renam", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What the checks look at. `as_sent` says that the edit is the whole result, `worse` that it parses worse."""
+    """What the checks look at.
+
+    `as_sent` says that the edit is the whole result, `worse` that it parses worse, `is_accounted` that a legal reading
+    of the edit leads to the result.
+    """
 
     original: Sequence[str]
     merged: Sequence[str]
@@ -38,6 +42,7 @@ class Losses:
     after: Survey | None
     as_sent: bool
     worse: bool
+    is_accounted: bool
 
     @property
     def is_whole_file(self) -> bool:
@@ -163,6 +168,8 @@ def elided_lines_kept(losses: Losses) -> Check:
     """A small model likes to drop what it was told to keep; a deletion has to be shown, however small it is."""
     if not isinstance(losses.edit.changes, Sketch) or not losses.edit.changes.elides:
         return Check("elided_lines_kept", True, f"{NOT_APPLICABLE}: the edit has no placeholder")
+    if losses.is_accounted:
+        return Check("elided_lines_kept", True, "the edit accounts for what is gone")
     dropped = [line for part in losses.gone if not any(solid(part.instead)) for line in solid(part.unshown)]
     return Check("elided_lines_kept", not dropped, listed("dropped lines", dropped) or "all stand")
 

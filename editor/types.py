@@ -190,10 +190,31 @@ class Unresolved:
 MergeOutcome = Merged | AlreadyApplied | Unresolved
 
 
+LineKind = Literal["added", "removed", "altered", "missing", "misplaced", "blank_lines", "ending"]
+"""What is wrong with an unaccounted line. `removed` and `missing` are not in the result; the others are."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnaccountedLine:
+    """One changed line that the edit does not account for.
+
+    `line` counts from 1: in the original for `removed`, in the result for the other kinds, 0 for a `missing` line of
+    the edit.
+    """
+
+    line: int
+    kind: LineKind
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One verification of a merged text: what was checked, whether it held, and what was seen."""
+    """One verification of a merged text: what was checked, whether it held, and what was seen.
+
+    `lines` are lines that the check is about, at most ten (`accounted`).
+    """
 
     name: str
     ok: bool
     detail: str
+    lines: tuple[UnaccountedLine, ...] = ()

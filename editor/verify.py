@@ -8,12 +8,13 @@
     parse_errors         the grammar fails at more lines than it did in the original
     no_op                nothing changed although the edit asks for a change
     truncated_tail       generation was cut short, the end of the file is missing, or the file was emptied
+    accounted            a changed line is in no legal reading of the edit (`editor.accounting`)
 
 All are always present, in this order; one that cannot be made says 'not applicable' and holds.
 
 The strict policy rejects a merge when any of them fails. The lenient one takes the word of whoever sent the edit for
 what goes and for what parses (symbols_kept, lines_removed, elided_lines_kept, parse_errors are reported only), and
-rejects what nobody can have meant: marker_leak, added_lines_present, no_op, truncated_tail.
+rejects what nobody can have meant: marker_leak, added_lines_present, no_op, truncated_tail, accounted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from editor.accounting import Reading, account
 from editor.evidence import removals
 from editor.formats.placeholders import holds_placeholder, placeholder_lines
 from editor.losses import Losses, accounted, elided_lines_kept, lines_removed, symbols_kept, truncated_tail
@@ -29,33 +31,52 @@ from editor.syntax import Survey, survey
 from editor.types import Check, ParsedEdit, Policy, Sketch, Substitutions
 from editor.wording import NOT_APPLICABLE, SHOWN, listed
 
-DAMAGE = frozenset({"marker_leak", "added_lines_present", "no_op", "truncated_tail", "region_kept"})
+DAMAGE = frozenset({"marker_leak", "added_lines_present", "no_op", "truncated_tail", "accounted", "region_kept"})
 """The checks that reject a merge under the lenient policy, too; `region_kept` is of `editor.scope`."""
 
 # A template or a dialect (front matter, macros) breaks the grammar everywhere; there new errors say nothing.
 MAX_ERRORS_BEFORE = 2
 MAX_ERROR_SHARE = 0.01
 
+MAX_LINES = 10
+"""Lines that the check `accounted` names at most."""
+
 
 def verify(
-    original: str, merged: str, edit: ParsedEdit, language: str | None, *, truncated: bool = False
+    original: str,
+    merged: str,
+    edit: ParsedEdit,
+    language: str | None,
+    *,
+    truncated: bool = False,
+    said: Sequence[str] = (),
+    by_model: bool = False,
 ) -> tuple[Check, ...]:
-    r"""Return all checks of one merged text. Both texts have "\n" lines; `truncated` says that generation was cut."""
+    r"""Return all checks of one merged text.
+
+    Both texts have "\n" lines. `truncated` says that generation was cut; `said` are texts beside the edit that may say
+    what is to go (the instruction); `by_model` says that a model made the text.
+    """
     old, new = original.split("\n"), merged.split("\n")
     before = survey(original, language)
     after = survey(merged, language) if before is not None else None
     as_sent = _is_the_edit_itself(original, new, edit)
     worse = before is not None and after is not None and len(after.error_lines) > len(before.error_lines)
-    losses = Losses(old, new, edit, accounted(removals(old, new, edit), old, edit), before, after, as_sent, worse)
+    reading = account(original, merged, edit, language, said, by_model=by_model)
+    is_explicit = not isinstance(edit.changes, Sketch) or edit.changes.complete
+    to_the_letter = is_explicit and not by_model and not reading.faults
+    gone = accounted(removals(old, new, edit), old, edit)
+    losses = Losses(old, new, edit, gone, before, after, as_sent, worse, not reading.faults)
     return (
         _marker_leak(old, new, edit),
-        _added_lines_present(merged, new, edit),
+        _added_lines_present(merged, new, edit, not reading.faults),
         symbols_kept(losses),
         lines_removed(losses),
         elided_lines_kept(losses),
-        _parse_errors(before, after, len(old), as_sent),
+        _parse_errors(before, after, len(old), as_sent or to_the_letter),
         _no_op(original, merged, edit),
         truncated_tail(losses, truncated),
+        _accounted(reading),
     )
 
 
@@ -87,7 +108,20 @@ def _changed(old: Sequence[str], new: Sequence[str]) -> tuple[int, int, int]:
     return first, len(old) - same, len(new) - same
 
 
-def _added_lines_present(merged: str, new: Sequence[str], edit: ParsedEdit) -> Check:
+def _accounted(reading: Reading) -> Check:
+    if not reading.faults:
+        return Check("accounted", True, "the edit accounts for every changed line")
+    if reading.bound:
+        detail = f"the readings of the edit are too many to try (bound '{reading.bound}')"
+    else:
+        named = [f"{fault.kind} {fault.text.strip()!r}" for fault in reading.faults]
+        detail = listed("not accounted for by the edit", named)
+    return Check("accounted", False, detail, reading.faults[:MAX_LINES])
+
+
+def _added_lines_present(merged: str, new: Sequence[str], edit: ParsedEdit, is_accounted: bool) -> Check:
+    if is_accounted:
+        return Check("added_lines_present", True, "every line of the edit stands where a reading has it")
     if isinstance(edit.changes, Substitutions):
         missing = [text.split("\n")[0] for text in missing_texts(merged, edit.changes)]
         found = f"{len(edit.changes.items)} texts found"
@@ -106,7 +140,7 @@ def _parse_errors(before: Survey | None, after: Survey | None, num_lines: int, a
     if len(before.error_lines) > max(MAX_ERRORS_BEFORE, MAX_ERROR_SHARE * num_lines):
         return Check("parse_errors", True, f"{NOT_APPLICABLE}: the grammar does not fit this file ({detail})")
     if as_sent:
-        return Check("parse_errors", True, f"{detail}; the result is the edit as it was sent")
+        return Check("parse_errors", True, f"{detail}; the result is the edit to the letter")
     known = set(before.error_lines)
     new = [line for line in after.error_lines if line not in known] or after.error_lines
     where = ", ".join(str(line + 1) for line in new[:SHOWN])

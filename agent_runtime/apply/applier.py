@@ -19,6 +19,7 @@ from agent_runtime.generation.watcher import Watcher
 from agent_runtime.telemetry.timings import Timings
 from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, PatchRequest, Reader, Reason, Usage, total_usage
 from editor import codec
+from editor.accounting import repair
 from editor.errors import EditSyntaxError
 from editor.formats import parse_files
 from editor.languages import language_of
@@ -205,7 +206,11 @@ def _decided(model: Merger, task: ModelTask, watcher: Watcher) -> ModelMerge | M
 
 def _checks(task: ModelTask, made: Outcome) -> tuple[Check, ...]:
     language = language_of(task.request.path)
-    return verify(task.text, made.text, task.edit, language, truncated=made.truncated) + made.checks
+    said, by_model = (task.request.instruction,), made.certainty == "model"
+    return (
+        verify(task.text, made.text, task.edit, language, truncated=made.truncated, said=said, by_model=by_model)
+        + made.checks
+    )
 
 
 def _read(request: ApplyRequest) -> tuple[ParsedEdit, ApplyRequest]:
@@ -246,7 +251,17 @@ def _by_rule(text: str, edit: ParsedEdit, path: str) -> MergeOutcome:
 
 
 def _changed(request: ApplyRequest, source: codec.SourceText, edit: ParsedEdit, outcome: Outcome) -> FileResult:
-    checks = verify(source.text, outcome.text, edit, language_of(request.path), truncated=outcome.truncated)
+    language = language_of(request.path)
+    if outcome.certainty == "model" and not outcome.truncated:
+        mended = repair(source.text, outcome.text, edit, language, (request.instruction,))
+        if mended is not None:
+            outcome = replace(outcome, text=mended.text, repaired=mended.lines)
+    checks = verify(
+        *(source.text, outcome.text, edit, language),
+        truncated=outcome.truncated,
+        said=(request.instruction,),
+        by_model=outcome.certainty == "model",
+    )
     checks += outcome.checks
     status = status_of(checks, request.policy)
     before = original_version(request.original, source)

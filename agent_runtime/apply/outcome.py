@@ -11,7 +11,7 @@ from agent_runtime.errors import BadFile
 from agent_runtime.types import Action, Certainty, FileResult, GivenScope, Method, ScoredReading, Status, Usage
 from editor import codec
 from editor.errors import CodecError
-from editor.types import Check, Policy
+from editor.types import Check, Policy, UnaccountedLine
 from editor.verify import passed
 
 
@@ -29,6 +29,7 @@ class Outcome:
     scope: GivenScope | None = None
     checks: tuple[Check, ...] = ()
     readings: tuple[ScoredReading, ...] = ()
+    repaired: tuple[UnaccountedLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,4 +105,5 @@ def file_result(
         move_to=move_to,
         scope=outcome.scope,
         readings=tuple(sorted(outcome.readings, key=lambda reading: -reading.score)),
+        repaired=outcome.repaired,
     )

@@ -224,7 +224,8 @@ def _checks(step: _Step, before: str | None, path: str) -> tuple[Check, ...]:
     if step.by_model is None:
         return verify(before or "", text, step.edit, language)
     made = step.by_model
-    return verify(before or "", text, step.edit, language, truncated=made.truncated) + made.checks
+    by_model = made.certainty == "model"
+    return verify(before or "", text, step.edit, language, truncated=made.truncated, by_model=by_model) + made.checks
 
 
 def _done(step: _Step) -> bool:

@@ -15,10 +15,10 @@ def sound(task: ModelTask, scope: Scope) -> list[int]:
     """
     if not isinstance(task.by_rule, Unresolved):
         return []
-    language = language_of(task.request.path)
+    language, said = language_of(task.request.path), (task.request.instruction,)
     return [
         number
         for number, candidate in enumerate(task.by_rule.candidates)
         if holds(task.text, candidate.text, scope.regions)  # it takes less than the checks
-        and passed(verify(task.text, candidate.text, task.edit, language), task.request.policy)
+        and passed(verify(task.text, candidate.text, task.edit, language, said=said), task.request.policy)
     ]

@@ -7,7 +7,7 @@ from typing import Literal
 
 from agent_runtime.types.trace import AnswerTrace
 from agent_runtime.types.usage import Usage
-from editor.types import Check
+from editor.types import Check, UnaccountedLine
 
 Method = Literal["deterministic", "model"]
 Certainty = Literal["certain", "scored", "model"]
@@ -51,7 +51,8 @@ class FileResult:
 
     `merged` is its whole text after the edit, a leading BOM included, "" where it was deleted; in `encoding` (a codec
     of Python) it gives the file's bytes. A hash is "" where there is no file: before `create`, after `delete`.
-    `scope` is None where no model was asked. `readings` are those that a model scored, best first.
+    `scope` is None where no model was asked. `readings` are those that a model scored, best first. `repaired` are lines
+    of a model's text that the edit does not account for, and in whose place the file's own stand.
     """
 
     path: str
@@ -70,6 +71,7 @@ class FileResult:
     move_to: str = ""
     scope: GivenScope | None = None
     readings: tuple[ScoredReading, ...] = ()
+    repaired: tuple[UnaccountedLine, ...] = ()
 
     @property
     def data(self) -> bytes:

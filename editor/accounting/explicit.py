@@ -1,0 +1,422 @@
+"""Whether a result is the original with an explicit edit's own replacements made, and nothing else changed.
+
+Every change of the edit is made at one place (or everywhere, where it says so), in turn or all in the original. A place
+is found by lines that are equal but for indentation and look-alike characters: looser than the ladder of the merge, as
+the result is known here. What lies outside of the places must be equal character for character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from rapidfuzz import fuzz
+
+from editor.accounting.snippet import width_of
+from editor.alignment import line_opcodes
+from editor.formats.placeholders import is_placeholder
+from editor.matching.index import LineIndex, folded
+from editor.matching.ladder import find
+from editor.matching.spelling import in_file_spelling
+from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitutions, UnaccountedLine
+
+MAX_TRIES = 5_000
+"""Places and ways that are tried for one edit; past it no way counts as found."""
+
+_MAX_LONGER = 2
+_MIN_LIKENESS = 50.0
+
+
+def unaccounted_lines(original: str, result: str, edit: ParsedEdit, *, by_model: bool) -> list[UnaccountedLine]:
+    r"""Return the changed lines that an explicit edit does not account for, none where it leads to the result.
+
+    Both texts have "\n" lines. `by_model` says that a block whose text stands nowhere may be put at the one place where
+    the result has it, if that is much like what the block looks for.
+    """
+    if isinstance(edit.changes, Sketch):
+        (block,) = edit.changes.blocks
+        leads = _without_spaces(block) == _without_spaces(result.removesuffix("\n").split("\n"))
+    elif isinstance(edit.changes, Substitutions):
+        leads = _Substituted(original, result, edit, edit.changes.items, by_model).leads()
+    else:
+        leads = _Replaced(original, result, edit, edit.changes, by_model).leads()
+    return [] if leads else _changed_lines(original, result, edit)
+
+
+def _without_spaces(lines: Sequence[str]) -> list[str]:
+    rows = [line.rstrip() for line in lines]
+    while rows and not rows[-1]:
+        rows.pop()
+    return rows
+
+
+def _changed_lines(original: str, result: str, edit: ParsedEdit) -> list[UnaccountedLine]:
+    """Return the changed lines that the edit does not quote; all of them where it quotes each."""
+    old, new = original.split("\n"), result.split("\n")
+    quoted = {line.strip() for line in edit.searched_lines}
+    written = {line.strip() for line in edit.added_lines}
+    found: list[UnaccountedLine] = []
+    rest: list[UnaccountedLine] = []
+    for op in line_opcodes(old, new):
+        if op.equal:
+            continue
+        for at in range(op.a_start, op.a_end):
+            line = UnaccountedLine(at + 1, "removed", old[at])
+            (rest if old[at].strip() in quoted else found).append(line)
+        for at in range(op.b_start, op.b_end):
+            line = UnaccountedLine(at + 1, "added", new[at])
+            (rest if new[at].strip() in written else found).append(line)
+    return found or rest or [UnaccountedLine(0, "missing", line) for line in edit.added_lines[:1] or ("",)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Lines [start, end) of the original, and the lines that stand there instead.
+
+    Each line is a pair: the file's own line (None for a new one) and the line as sent (None where `...` leaves it out).
+    `shifts` are the columns by which lines may be moved.
+    """
+
+    start: int
+    end: int
+    lines: tuple[tuple[str | None, str | None], ...]
+    shifts: frozenset[int] = frozenset({0})
+
+    def end_in(self, new: Sequence[str], at: int) -> int | None:
+        """Return the line of the result behind what is written there, None if something else stands there."""
+        end = at + len(self.lines)
+        if end > len(new):
+            return None
+        moved = set(self.shifts)
+        units: dict[int, int] = {}
+        for (own, sent), line in zip(self.lines, new[at:end], strict=True):
+            if line == own or (line == sent and not (own and sent is None)):
+                continue
+            wanted = sent if sent is not None else own
+            assert wanted is not None
+            if folded(line) != folded(wanted):
+                return None
+            if not line.strip():
+                continue
+            width = width_of(wanted)
+            if width_of(line) - width in moved or units.setdefault(width, width_of(line)) == width_of(line):
+                continue
+            return None
+        return end if _is_uniform(units) else None
+
+
+def _is_uniform(units: dict[int, int]) -> bool:
+    """Tell whether indentations map to others as one change of unit or depth does: deeper stays deeper."""
+    widths = sorted(units)
+    if len(widths) < 2:
+        return True
+    steps = [(units[b] - units[a], b - a) for a, b in zip(widths, widths[1:], strict=False)]
+    return all(grown > 0 for grown, _ in steps) and len({grown / step for grown, step in steps}) == 1
+
+
+class _Replaced:
+    """Replacements of lines (SEARCH/REPLACE blocks, hunks, ranges) between one original and one result."""
+
+    def __init__(self, original: str, result: str, edit: ParsedEdit, changes: Sequence[Replacement], by_model: bool):
+        self.old, self.old_ends = _split(original)
+        self.new, self.new_ends = _split(result)
+        self.edit, self.by_model = edit, by_model
+        self.changes = [one for one in changes if one.before != one.after or one.hint.num_unseen]
+        self.index = LineIndex(self.old)
+        self.left = MAX_TRIES
+
+    def leads(self) -> bool:
+        """Tell whether the changes, made somewhere, give the result."""
+        if not self._is_end_accounted():
+            return False
+        if self._together():
+            return True
+        return not self.edit.ordered and len(self.changes) > 1 and self._in_turn(self.old, 0)
+
+    def _is_end_accounted(self) -> bool:
+        """Tell whether the final newline is as the edit says, or as it was, or went with the last line."""
+        if self.edit.final_newline is not None:
+            return self.new_ends == self.edit.final_newline or not self.new
+        return self.old_ends == self.new_ends or not self.old or not self.new or self.old[-1] != self.new[-1]
+
+    def _together(self) -> bool:
+        """Tell whether the changes lead to the result where each is looked for in the original."""
+        places = [list(self._places(change)) for change in self.changes]
+        stack = [(0, 0, frozenset(range(len(self.changes))))]
+        seen: set[tuple[int, int, frozenset[int]]] = set()
+        while stack and self.left > 0:
+            state = stack.pop()
+            if state in seen:
+                continue
+            seen.add(state)
+            self.left -= 1
+            old, new, waiting = state
+            if not waiting:
+                if self.old[old:] == self.new[new:]:
+                    return True
+                continue
+            options: list[tuple[int, int, frozenset[int]]] = []
+            for number in [min(waiting)] if self.edit.ordered else sorted(waiting):
+                for end_old, end_new in self._ends(self.changes[number], places[number], old, new):
+                    options.append((end_old, end_new, waiting - {number}))
+            stack += sorted(options, key=lambda option: option[0], reverse=True)
+        return False
+
+    def _ends(self, change: Replacement, places: Sequence[_Place], old: int, new: int) -> Iterator[tuple[int, int]]:
+        """Yield where a change may end in both texts, if the next changed lines are its own."""
+        for place in places or list(self._guesses(change, old, new)):
+            size = place.start - old
+            if size < 0 or self.old[old : place.start] != self.new[new : new + size]:
+                continue
+            end = place.end_in(self.new, new + size)
+            if end is not None:
+                yield place.end, end
+        if self._stands(change):
+            yield old, new
+
+    def _stands(self, change: Replacement) -> bool:
+        """Tell whether the new lines of a change stand in the original already."""
+        keys = [folded(line) for line in change.after]
+        return any(keys) and len(keys) <= len(self.old) and bool(self.index.by(folded).starts(keys))
+
+    def _places(self, change: Replacement) -> Iterator[_Place]:
+        """Yield every place in the original where a change may be made, with what stands there then."""
+        for variant in _variants(change):
+            found = list(self._places_of(variant))
+            if found:
+                yield from found
+                return
+
+    def _places_of(self, change: Replacement) -> Iterator[_Place]:
+        hint, old = change.hint, self.old
+        new_lines = tuple((None, line) for line in change.after)
+        if not any(line.strip() for line in change.before):
+            if not any(line.strip() for line in old):
+                yield _Place(0, len(old), new_lines)
+            elif hint.line is not None and hint.line + hint.num_unseen <= len(old):
+                yield _Place(hint.line, hint.line + (hint.num_unseen or len(change.before)), new_lines)
+            if hint.at_end or hint.scopes or (self.by_model and hint.line is None):
+                yield _Place(len(old), len(old), new_lines)
+            if hint.scopes:
+                yield from (_Place(at, at, new_lines) for at in range(1, len(old)))
+            return
+        keys = [folded(line) for line in change.before]
+        starts = self.index.by(folded).starts(keys) if len(keys) <= len(old) else ()
+        for start in starts:
+            yield _place(change, start, old[start : start + len(keys)])
+        if not starts and any(map(_is_elision, change.before)):
+            yield from self._elided(change)
+
+    def _elided(self, change: Replacement) -> Iterator[_Place]:
+        """Yield the places of a change that leaves lines out with `...`, on both sides in the same order."""
+        old_pieces, new_pieces = _pieces(change.before), _pieces(change.after)
+        if len(old_pieces) != len(new_pieces):
+            return
+        solid = [at for at, piece in enumerate(old_pieces) if piece]
+        starts_of = [self.index.by(folded).starts([folded(line) for line in old_pieces[at]])[:20] for at in solid]
+        for starts in product(*starts_of):
+            self.left -= 1
+            if self.left < 0:
+                return
+            ends = [start + len(old_pieces[at]) for at, start in zip(solid, starts, strict=True)]
+            if any(start < end for end, start in zip(ends, starts[1:], strict=False)):
+                continue
+            lines: list[tuple[str | None, str | None]] = []
+            shifts: set[int] = {0}
+            for row, at in enumerate(solid):
+                stands = self.old[starts[row] : ends[row]]
+                part = _place(Replacement(tuple(old_pieces[at]), tuple(new_pieces[at])), starts[row], stands)
+                lines += part.lines
+                shifts |= part.shifts
+                if row + 1 < len(solid):
+                    lines += ((line, None) for line in self.old[ends[row] : starts[row + 1]])
+                    shifts |= _elision_shifts(change)
+            yield _Place(starts[0], ends[-1], tuple(lines), frozenset(shifts))
+
+    def _guesses(self, change: Replacement, old: int, new: int) -> Iterator[_Place]:
+        """Yield places of a change whose text stands nowhere, near where the two texts part; only for a model."""
+        if not self.by_model or not change.before:
+            return
+        same = 0
+        while (
+            old + same < len(self.old) and new + same < len(self.new) and self.old[old + same] == self.new[new + same]
+        ):
+            same += 1
+        sought = "\n".join(line.strip() for line in change.before)
+        lines = tuple((None, line) for line in change.after)
+        for start in range(max(old, old + same - len(change.after)), old + same + 1):
+            shift = self._shift_at(change, new + start - old)
+            for end in range(start, min(len(self.old), start + len(change.before) + _MAX_LONGER) + 1):
+                stands = "\n".join(line.strip() for line in self.old[start:end])
+                if fuzz.ratio(sought, stands) >= _MIN_LIKENESS:
+                    yield _Place(start, end, lines, frozenset({0, shift}))
+
+    def _shift_at(self, change: Replacement, new: int) -> int:
+        sent = next((at for at, line in enumerate(change.after) if line.strip()), None)
+        if sent is None or new + sent >= len(self.new):
+            return 0
+        return width_of(self.new[new + sent]) - width_of(change.after[sent])
+
+    def _in_turn(self, lines: Sequence[str], number: int) -> bool:
+        """Tell whether the changes lead to the result where each is made in what the ones before it left."""
+        if number == len(self.changes):
+            return list(lines) == self.new
+        self.left -= 1
+        change = self.changes[number]
+        if self.left < 0:
+            return False
+        if not any(line.strip() for line in change.before):
+            return False
+        index = LineIndex(lines)
+        places = find(index, change.before)
+        made: list[Sequence[str]] = []
+        for start, shift in zip(places.starts, places.shifts, strict=True) if places else ():
+            end = start + len(change.before)
+            written = in_file_spelling(change, lines[start:end], shift, places.rung) if places else None
+            if written is not None:
+                made.append([*lines[:start], *written.lines, *lines[end:]])
+        keys = [folded(line) for line in change.after]
+        if not made and any(keys) and len(keys) <= len(lines) and index.by(folded).starts(keys):
+            made.append(lines)
+        return any(self._in_turn(one, number + 1) for one in made[:50])
+
+
+class _Substituted:
+    """Substitutions of characters between one original and one result."""
+
+    def __init__(self, original: str, result: str, edit: ParsedEdit, items: Sequence[Substitution], by_model: bool):
+        self.original, self.result, self.edit = original, result, edit
+        self.items, self.by_model = items, by_model
+        self.left = MAX_TRIES
+
+    def leads(self) -> bool:
+        """Tell whether the substitutions, made in turn, give the result."""
+        return self._from(self.original, 0)
+
+    def _from(self, text: str, number: int) -> bool:
+        if number == len(self.items):
+            return text == self.result
+        self.left -= 1
+        if self.left < 0:
+            return False
+        item = self.items[number]
+        if item.old == item.new:
+            return self._from(text, number + 1)
+        if not item.old:
+            return not text.strip() and self._from(item.new, number + 1)
+        if item.old not in text:
+            return self._by_lines(text, number)
+        if item.replace_all:
+            return self._from(text.replace(item.old, item.new), number + 1)
+        last = number == len(self.items) - 1
+        low, high = _differs(text, self.result) if last else (0, len(text))
+        at = text.find(item.old, max(0, low - len(item.old) - len(item.new)))
+        while 0 <= at <= high + len(item.new):
+            if self._from(text[:at] + item.new + text[at + len(item.old) :], number + 1):
+                return True
+            at = text.find(item.old, at + 1)
+        # Sent again, it is made already.
+        return item.new in text and self._from(text, number + 1)
+
+    def _by_lines(self, text: str, number: int) -> bool:
+        """An old text that stands nowhere is looked for as whole lines; the last change may be made anywhere so."""
+        item = self.items[number]
+        if item.new in text and self._from(text, number + 1):
+            return True
+        change = replacement_of(item)
+        if number == len(self.items) - 1:
+            return _Replaced(text, self.result, self.edit, [change], self.by_model).leads()
+        lines, ends = _split(text)
+        index = LineIndex(lines)
+        places = find(index, change.before) if any(map(str.strip, change.before)) else None
+        for start, shift in zip(places.starts, places.shifts, strict=True) if places else ():
+            end = start + len(change.before)
+            written = in_file_spelling(change, lines[start:end], shift, places.rung) if places else None
+            if written is not None:
+                made = "\n".join([*lines[:start], *written.lines, *lines[end:]]) + "\n" * ends
+                if self._from(made, number + 1):
+                    return True
+        return False
+
+
+def replacement_of(item: Substitution) -> Replacement:
+    """Return the lines of a substitution; a newline that ends both texts, or all that is taken away, ends a line."""
+    old, new = item.old, item.new
+    if old.endswith("\n") and (new.endswith("\n") or not new):
+        return Replacement(tuple(old[:-1].split("\n")), tuple(new[:-1].split("\n")) if new else ())
+    return Replacement(tuple(old.split("\n")), tuple(new.split("\n")))
+
+
+def _differs(a: str, b: str) -> tuple[int, int]:
+    """Return the range of `a` outside of which two texts are the same."""
+    shorter = min(len(a), len(b))
+    low = next((at for at in range(0, shorter, 4096) if a[at : at + 4096] != b[at : at + 4096]), shorter // 4096 * 4096)
+    while low < shorter and a[low] == b[low]:
+        low += 1
+    same = 0
+    while (
+        same + 4096 <= shorter - low
+        and a[len(a) - same - 4096 : len(a) - same] == b[len(b) - same - 4096 : len(b) - same]
+    ):
+        same += 4096
+    while same < shorter - low and a[-1 - same] == b[-1 - same]:
+        same += 1
+    return low, len(a) - same
+
+
+def _split(text: str) -> tuple[list[str], bool]:
+    lines = text.split("\n") if text else []
+    ends = bool(lines) and lines[-1] == ""
+    return (lines[:-1] if ends else lines), ends
+
+
+def _place(change: Replacement, start: int, stands: Sequence[str]) -> _Place:
+    """Return what a change leaves where its old lines stand: lines that it keeps are the file's own."""
+    own: list[str | None] = [None] * len(change.after)
+    for op in line_opcodes(change.before, change.after):
+        if op.equal:
+            own[op.b_start : op.b_end] = stands[op.a_start : op.a_end]
+    shifts = {width_of(line) - width_of(sent) for line, sent in zip(stands, change.before, strict=True) if sent.strip()}
+    return _Place(start, start + len(stands), tuple(zip(own, change.after, strict=True)), frozenset(shifts | {0}))
+
+
+def _variants(change: Replacement) -> Iterator[Replacement]:
+    """Yield a change as it was sent, without numbers before its lines, and without blank lines at its ends."""
+    if change.verbatim is not None:
+        yield change.verbatim
+    yield change
+    before, after = _blank_ends(change.before), _blank_ends(change.after)
+    if before == after and before != (0, 0) and any(map(str.strip, change.before)):
+        above, below = before
+        yield replace(
+            change,
+            before=change.before[above : len(change.before) - below],
+            after=change.after[above : len(change.after) - below],
+        )
+
+
+def _blank_ends(lines: Sequence[str]) -> tuple[int, int]:
+    solid = [at for at, line in enumerate(lines) if line.strip()]
+    return (solid[0], len(lines) - 1 - solid[-1]) if solid else (-1, -1)
+
+
+def _is_elision(line: str) -> bool:
+    return line.strip() in ("...", "…") or is_placeholder(line)
+
+
+def _pieces(lines: Sequence[str]) -> list[list[str]]:
+    pieces: list[list[str]] = [[]]
+    for line in lines:
+        if _is_elision(line):
+            pieces.append([])
+        else:
+            pieces[-1].append(line)
+    return pieces
+
+
+def _elision_shifts(change: Replacement) -> set[int]:
+    """Return how far what `...` leaves out may move: as far as the `...` of both sides are apart."""
+    before = [width_of(line) for line in change.before if _is_elision(line)]
+    after = [width_of(line) for line in change.after if _is_elision(line)]
+    return {new - old for old, new in zip(before, after, strict=False)}

@@ -1,0 +1,873 @@
+"""The readings of a lazy snippet: whether one of them leads from a file to a result, and what no reading explains.
+
+A reading is a path over three texts at once: the snippet's lines, the file's and the result's, blank lines left out.
+Its steps:
+
+    keep    a shown line that the file has and the result keeps
+    gap     an unshown line that the result keeps: behind a marker, or between two shown lines that are not neighbours
+    block   shown lines that are new, and lines of the file that they replace; either may be none
+
+A step that the grammar does not allow costs a fault. The cheapest path is found by Dijkstra's algorithm: a path without
+faults is a legal reading. Where there is none, the faults of the cheapest path say which lines no reading explains.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+from rapidfuzz import fuzz
+
+from editor.accounting.removal_text import RemovalText
+from editor.accounting.snippet import Item, ancestor_keys, level_of, read_items, width_of
+from editor.accounting.statements import COMMENT, IMPORT, can_replace, grouped, is_rewrite, key_of, name_of, statements
+from editor.alignment import LineOp, line_opcodes
+from editor.syntax import Survey, Symbol, survey
+from editor.types import Sketch, UnaccountedLine
+
+MAX_STATES = 120_000
+"""Of the search; past it the readings of a snippet are too many to be tried, and none counts as found."""
+
+MAX_WINDOW_CELLS = 16_000_000
+_SLACK = 4
+_MARGIN = 6
+_MAX_SLIDE = 200
+_MAX_UNNAMED = 10
+_NEAR = 40
+_LIKE_IN_GAP = 80.0
+_FAULT = 1_000
+# Languages in which two definitions of one name may stand side by side.
+_OVERLOADS = frozenset(
+    {"java", "csharp", "cpp", "c", "typescript", "tsx", "css", "markdown", "html", "ruby", "bash", "sql"}
+)
+
+Last = Literal["start", "marker", "keep", "gap", "end", "before_keep", "before_gap", "before_marker", "before_end"]
+"""What a path took last: it says what may follow. `start` and `end` are the markers implied at the snippet's ends.
+
+Behind a block stands what has to come next, as a block is judged by what stands on both sides of it.
+"""
+
+State = tuple[int, int, int, Last]
+"""The number of the snippet's items, of the file's lines and of the result's lines behind the path, and its last step."""
+
+
+class Step(NamedTuple):
+    """One step of a path: the ranges of items, file lines and result lines that it takes, and the fault that it is."""
+
+    kind: Literal["keep", "gap", "block", "marker", "skip", "missing", "added", "lost"]
+    items: tuple[int, int]
+    old: tuple[int, int]
+    new: tuple[int, int]
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a text that is not blank: its number (from 0), itself, its text without indentation, its columns."""
+
+    number: int
+    text: str
+    key: str
+    width: int
+    blanks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the search found: the lines that no reading explains (none: the result is a legal reading).
+
+    `repaired` is the result rebuilt from the file and the accounted changes, None where a line of the snippet has no
+    place. `bound` names the bound that ended the search, "" if none did.
+    """
+
+    faults: tuple[UnaccountedLine, ...]
+    repaired: str | None = None
+    bound: str = ""
+
+
+def read(original: str, result: str, sketch: Sketch, language: str | None, said: Sequence[str]) -> Reading:
+    r"""Return the cheapest reading of a snippet that leads from a file to a result, both with "\n" lines.
+
+    `said` are texts that may say what is to go: the instruction, the prose around the snippet.
+    """
+    return _Search(original, result, sketch, language, said).reading()
+
+
+def _lines(text: str, language: str | None) -> list[Line]:
+    found: list[Line] = []
+    blanks = 0
+    for number, line in enumerate(text.split("\n")):
+        key = line.strip()
+        if key:
+            found.append(Line(number, line, key, level_of(line, language), blanks))
+            blanks = 0
+        else:
+            blanks += 1
+    return found
+
+
+class _Search:
+    def __init__(self, original: str, result: str, sketch: Sketch, language: str | None, said: Sequence[str]) -> None:
+        self.original, self.result, self.language = original, result, language
+        self.old, self.new = _lines(original, language), _lines(result, language)
+        self.old_keys = [line.key for line in self.old]
+        self.new_keys = [line.key for line in self.new]
+        self.places: dict[str, list[int]] = defaultdict(list)
+        for at, key in enumerate(self.old_keys):
+            self.places[key].append(at)
+        self.items, texts = read_items(sketch, self.places, language)
+        self.removal = RemovalText([*said, *texts])
+        self.ops = line_opcodes(self.old_keys, self.new_keys)
+        self.cells = _Cells(self.old_keys, self.new_keys, self.ops)
+        self.inside = list(ancestor_keys([(line.key, line.width) for line in self.new], language))
+        self.counts_old, self.counts_new = Counter(self.old_keys), Counter(self.new_keys)
+        self.shown = {item.key for item in self.items if item.kind == "line"}
+        self._embed()
+        self._judged: dict[tuple[object, ...], tuple[int, str]] = {}
+
+    def _embed(self) -> None:
+        """Bound for every item where in the result a path may be when it comes to it.
+
+        Every shown line stands in the result, in order: the items above it need so many lines, those below so many.
+        Items that have no place even so do not count.
+        """
+        wanted = [at for at, item in enumerate(self.items) if item.kind == "line"]
+        if self._latest_start(wanted) is None:
+            ops = line_opcodes([self.items[at].key for at in wanted], self.new_keys)
+            wanted = [wanted[at] for op in ops if op.equal for at in range(op.a_start, op.a_end)]
+        size, total = len(self.items), len(self.new)
+        self.low, self.high = [0] * (size + 1), [total] * (size + 1)
+        set_wanted = set(wanted)
+        at = 0
+        for number in range(size):
+            if number in set_wanted:
+                at = self._next_place(number, at) + 1
+            self.low[number + 1] = at
+        at = total
+        for number in reversed(range(size)):
+            if number in set_wanted:
+                at = self._previous_place(number, at)
+            self.high[number] = at
+
+    def _latest_start(self, wanted: Sequence[int]) -> int | None:
+        at = 0
+        for number in wanted:
+            at = self._next_place(number, at) + 1
+            if at > len(self.new):
+                return None
+        return at
+
+    @cached_property
+    def _new_places(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for at, key in enumerate(self.new_keys):
+            found[key].append(at)
+        return found
+
+    def _item_places(self, number: int) -> Sequence[int]:
+        item = self.items[number]
+        if item.elided is None:
+            return self._new_places.get(item.key, ())
+        return [at for at, key in enumerate(self.new_keys) if self._is_item(item, key)]
+
+    def _next_place(self, number: int, start: int) -> int:
+        places = self._item_places(number)
+        row = bisect_left(places, start)
+        return places[row] if row < len(places) else len(self.new)
+
+    def _previous_place(self, number: int, end: int) -> int:
+        places = self._item_places(number)
+        row = bisect_left(places, end) - 1
+        return places[row] if row >= 0 else 0
+
+    def _is_item(self, item: Item, key: str) -> bool:
+        """Tell whether a line is the one that an item shows; `(...)` in a header stands for the file's parameters."""
+        if item.key == key:
+            return True
+        if item.elided is None:
+            return False
+        name = name_of(item.key)
+        return item.elided.fullmatch("".join(key.split())) is not None or (name is not None and name == name_of(key))
+
+    def reading(self) -> Reading:
+        """Search for the cheapest path, and say what is wrong with it."""
+        if self.cells.is_too_large:
+            return Reading(tuple(self._plain_faults()), bound="accounting_window")
+        path = self._path()
+        if path is None:
+            return Reading(tuple(self._plain_faults()), bound="accounting_states")
+        faults = [*self._faults(path), *self._layout_faults(path)]
+        if not faults:
+            return Reading(())
+        return Reading(tuple(faults), self._repaired(path))
+
+    def _path(self) -> list[Step] | None:
+        start: State = (0, 0, 0, "start")
+        cost_of: dict[State, int] = {start: 0}
+        come_from: dict[State, tuple[State, Step]] = {}
+        heap: list[tuple[int, int, State]] = [(0, 0, start)]
+        done: set[State] = set()
+        size, num_old, num_new = len(self.items), len(self.old), len(self.new)
+        pushed = 0
+        while heap:
+            cost, _, state = heapq.heappop(heap)
+            if state in done:
+                continue
+            done.add(state)
+            if state[0] == size and state[1] == num_old and state[2] == num_new:
+                return _way(come_from, state)
+            if len(done) > MAX_STATES:
+                return None
+            for price, after, step in self._moves(state):
+                item, old, new, _last = after
+                if new < self.low[item] or new > self.high[item] or not self.cells.has(old, new):
+                    continue
+                total = cost + price
+                if total < cost_of.get(after, 1 << 60):
+                    cost_of[after] = total
+                    come_from[after] = (state, step)
+                    pushed += 1
+                    heapq.heappush(heap, (total, -pushed, after))
+        return None
+
+    def _moves(self, state: State) -> Iterator[tuple[int, State, Step]]:
+        at, old, new, last = state
+        if last.startswith("before"):
+            yield self._forced(state)
+            return
+        item = self.items[at] if at < len(self.items) else None
+        if item is None:
+            if last != "end":
+                yield 1, (at, old, new, "end"), Step("marker", (at, at), (old, old), (new, new))
+        else:
+            yield from self._passes(state, item)
+        num_old, num_new = len(self.old), len(self.new)
+        if old < num_old and new < num_new and self.old_keys[old] == self.new_keys[new]:
+            if item is not None and item.kind != "marker" and self._is_item(item, self.old_keys[old]):
+                yield self._keep(state)
+            yield self._gap(at, old, new, last)
+        yield from self._blocks(state)
+        if new < num_new and self.cells.has(old, new + 1):
+            yield _FAULT + 200, (at, old, new + 1, last), Step("added", (at, at), (old, old), (new, new + 1), "added")
+        if old < num_old and self.cells.has(old + 1, new):
+            yield _FAULT + 300, (at, old + 1, new, last), Step("lost", (at, at), (old, old + 1), (new, new), "removed")
+
+    def _forced(self, state: State) -> tuple[int, State, Step]:
+        """Return the one step that may follow a block, which was judged by it."""
+        at, old, new, last = state
+        if last == "before_keep":
+            return self._keep(state)
+        if last == "before_gap":
+            return self._gap(at, old, new, last)
+        if last == "before_end":
+            return 0, (at, old, new, "end"), Step("marker", (at, at), (old, old), (new, new))
+        return 0, (at + 1, old, new, "marker"), Step("marker", (at, at + 1), (old, old), (new, new))
+
+    def _passes(self, state: State, item: Item) -> Iterator[tuple[int, State, Step]]:
+        """Yield the steps that take an item and no line of either text."""
+        at, old, new, last = state
+        one = (at, at + 1), (old, old), (new, new)
+        if item.kind == "marker":
+            yield 0, (at + 1, old, new, "marker"), Step("marker", *one)
+            return
+        if item.kind == "maybe_marker":
+            yield 2, (at + 1, old, new, "marker"), Step("marker", *one)
+        elif item.kind == "remark":
+            yield 1, (at + 1, old, new, last), Step("skip", *one)
+        yield _FAULT, (at + 1, old, new, last), Step("missing", *one, "missing")
+
+    def _keep(self, state: State) -> tuple[int, State, Step]:
+        at, old, new, _ = state
+        fault = "" if self._is_owned(at, new) else "misplaced"
+        step = Step("keep", (at, at + 1), (old, old + 1), (new, new + 1), fault)
+        return _FAULT if fault else 0, (at + 1, old + 1, new + 1, "keep"), step
+
+    def _gap(self, at: int, old: int, new: int, last: Last) -> tuple[int, State, Step]:
+        """Skip unshown lines that stay, as many as nothing else can happen at."""
+        is_open = last in ("start", "marker", "end")
+        price = 10 if last == "keep" else 11 if last == "before_gap" else 0
+        after: Last = last if is_open else "gap"
+        end_old, end_new = old, new
+        item = self.items[at] if at < len(self.items) else None
+        high = self.high[at]
+        while True:
+            if self.old[end_old].text != self.new[end_new].text:
+                price += 3
+            end_old, end_new = end_old + 1, end_new + 1
+            if end_new >= high or self.cells.in_window(end_new) or end_old == len(self.old):
+                break
+            if end_new == len(self.new) or self.old_keys[end_old] != self.new_keys[end_new]:
+                break
+            if item is not None and (item.kind != "line" or self._is_item(item, self.new_keys[end_new])):
+                break
+        return price, (at, end_old, end_new, after), Step("gap", (at, at), (old, end_old), (new, end_new))
+
+    def _is_owned(self, at: int, new: int) -> bool:
+        """Tell whether a line of the result lies in the block that the snippet shows it in."""
+        parent = self.items[at].parent
+        if parent < 0:
+            return True
+        owner = self.items[parent]
+        inside = self.inside[new]
+        return owner.key in inside or (owner.elided is not None and any(self._is_item(owner, key) for key in inside))
+
+    def _blocks(self, state: State) -> Iterator[tuple[int, State, Step]]:
+        """Yield the blocks that begin here: new lines of the snippet, for lines of the file that are gone."""
+        at, old, new, last = state
+        if not self.cells.in_window(new):
+            return
+        end_at, end_new = at, new
+        while True:
+            yield from self._blocks_to(state, end_at, end_new)
+            if end_at == len(self.items) or end_new == len(self.new):
+                return
+            item = self.items[end_at]
+            if item.kind == "marker" or item.key != self.new_keys[end_new]:
+                if item.kind != "remark":
+                    return
+                end_at += 1
+                continue
+            end_at, end_new = end_at + 1, end_new + 1
+            if end_new > self.high[end_at]:
+                return
+
+    def _blocks_to(self, state: State, end_at: int, end_new: int) -> Iterator[tuple[int, State, Step]]:
+        at, old, new, last = state
+        if not self.cells.in_window(end_new):
+            return
+        item = self.items[end_at] if end_at < len(self.items) else None
+        while item is not None and item.kind == "remark":
+            end_at += 1
+            item = self.items[end_at] if end_at < len(self.items) else None
+        ends: Sequence[int]
+        if end_new == len(self.new):
+            ends = (len(self.old),)
+        else:
+            places = self.places.get(self.new_keys[end_new], ())
+            ends = places[bisect_left(places, old) :]
+        for end_old in ends:
+            if end_old == old and end_new == new:
+                continue
+            if not self.cells.has(end_old, end_new):
+                if end_old > self.cells.end_of(end_new):
+                    break
+                continue
+            if end_old > old and end_new > new and self._shares_ends(old, end_old, new, end_new):
+                continue
+            rights: list[Last] = []
+            if item is None:
+                rights.append("before_end")
+            elif item.kind in ("marker", "maybe_marker"):
+                rights.append("before_marker")
+            if item is not None and item.kind != "marker" and end_new < len(self.new):
+                rights.append("before_keep" if self._is_item(item, self.new_keys[end_new]) else "before_gap")
+            for right in rights:
+                price, fault = self._judge(state, (at, end_at), (old, end_old), (new, end_new), right)
+                step = Step("block", (at, end_at), (old, end_old), (new, end_new), fault)
+                yield price, (end_at, end_old, end_new, right), step
+
+    def _shares_ends(self, old: int, end_old: int, new: int, end_new: int) -> bool:
+        return self.old_keys[old] == self.new_keys[new] or self.old_keys[end_old - 1] == self.new_keys[end_new - 1]
+
+    def _judge(
+        self, state: State, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int], right: Last
+    ) -> tuple[int, str]:
+        """Return what a block costs, and the fault that it is ("" for none)."""
+        left = state[3]
+        known = (items, old, new, left, right)
+        if known not in self._judged:
+            removed = range(*old)
+            fault = "" if self._is_owned_block(items, new) else "misplaced"
+            if not fault and not removed:
+                fault = self._judge_insertion(items, old[0], new, left, right)
+            elif not fault:
+                fault = self._judge_removal(items, old, new, left, right)
+            size = len(removed) + (new[1] - new[0])
+            price = 1 + len(removed) + (_FAULT + 100 * size if fault else 0)
+            self._judged[known] = price, fault
+        return self._judged[known]
+
+    def _is_owned_block(self, items: tuple[int, int], new: tuple[int, int]) -> bool:
+        numbers = [at for at in range(*items) if self.items[at].kind == "line"]
+        return len(numbers) != new[1] - new[0] or all(
+            self._is_owned(at, row) for at, row in zip(numbers, range(*new), strict=True)
+        )
+
+    def _judge_insertion(self, items: tuple[int, int], old: int, new: tuple[int, int], left: Last, right: Last) -> str:
+        """Judge new lines that replace nothing: a shown line has to say where they belong, or markers on both sides."""
+        if (left == "gap" and right != "before_keep") or (right == "before_gap" and left != "keep"):
+            return "misplaced"
+        added = self.new[new[0] : new[1]]
+        above, below = range(old - 1, -1, -1), range(old, len(self.old))
+        sides: list[range] = []
+        if left == "gap":
+            sides.append(above)
+        if right == "before_gap":
+            sides.append(below)
+        if any(self._rivals(side, added, items) for side in sides):
+            return "rival"
+        if left == "keep" or right == "before_keep":
+            return self._judge_side(added, old, left, right)
+        return self._judge_between_markers(added, old, new, left, right)
+
+    def _judge_side(self, added: Sequence[Line], old: int, left: Last, right: Last) -> str:
+        """Judge new lines between a shown line and a marker: what they redefine must not stay behind the marker."""
+        if self._doubled(added):
+            return "rival"
+        side = range(old, len(self.old)) if left == "keep" else range(old - 1, -1, -1)
+        is_shown_both = left == "keep" and right == "before_keep"
+        return "rival" if not is_shown_both and self._has_reassigned(side, added) else ""
+
+    def _judge_between_markers(
+        self, added: Sequence[Line], old: int, new: tuple[int, int], left: Last, right: Last
+    ) -> str:
+        below = self.new[new[1]] if new[1] < len(self.new) else None
+        above = self.new[new[0] - 1] if new[0] else None
+        depth = min(line.width for line in added)
+        is_import = all(IMPORT.match(line.text) or COMMENT.match(line.text) for line in added)
+        beside_import = any(line is not None and IMPORT.match(line.text) for line in (above, below))
+        if left == "start" and not (above is None or (is_import and beside_import)):
+            return "misplaced"
+        if right == "before_end" and left != "start" and not (below is None or below.width < depth):
+            return "misplaced"
+        if below is not None and below.width > depth:
+            return "misplaced"
+        sides = range(old, len(self.old)), range(old - 1, -1, -1)
+        if self._doubled(added) or any(self._has_reassigned(side, added) for side in sides):
+            return "rival"
+        return ""
+
+    def _rivals(self, side: range, added: Sequence[Line], items: tuple[int, int]) -> bool:
+        """Tell whether an implied gap holds what the new lines may be meant to replace."""
+        ends = {self.items[at].key for at in (items[0] - 1, items[1]) if 0 <= at < len(self.items)}
+        near: list[Line] = []
+        for at in side[:_NEAR]:
+            if self.old_keys[at] in ends:
+                break
+            near.append(self.old[at])
+        if not side or side.step < 0:
+            near.reverse()
+        old_groups = grouped([line.text for line in near], statements([line.text for line in near]))
+        new_groups = grouped([line.text for line in added], statements([line.text for line in added]))
+        return any(is_rewrite(one, two) for one in old_groups for two in new_groups)
+
+    def _has_reassigned(self, side: range, added: Sequence[Line]) -> bool:
+        """Tell whether the lines that stay nearby, in the same block, set a name or key that the new lines set."""
+        depth = min(line.width for line in added)
+        wanted = {key_of(line.text) for line in added if line.width == depth and _sets(line.key)} - {None}
+        if not wanted:
+            return False
+        for at in side[:_NEAR]:
+            line = self.old[at]
+            if line.width < depth:
+                return False
+            if line.width == depth and _sets(line.key) and key_of(line.text) in wanted:
+                return True
+        return False
+
+    @cached_property
+    def _surveys(self) -> tuple[Survey | None, Survey | None]:
+        return survey(self.original, self.language), survey(self.result, self.language)
+
+    @cached_property
+    def _doubled_names(self) -> dict[int, str]:
+        """Lines of the result that define what the file has defined and the result defines once more."""
+        before, after = self._surveys
+        if before is None or after is None or self.language in _OVERLOADS:
+            return {}
+        stood = Counter(symbol.name for symbol in before.symbols)
+        stands = Counter(symbol.name for symbol in after.symbols)
+        return {
+            symbol.name_line: symbol.name for symbol in after.symbols if 0 < stood[symbol.name] < stands[symbol.name]
+        }
+
+    def _doubled(self, added: Sequence[Line]) -> bool:
+        return any(line.number in self._doubled_names for line in added)
+
+    def _judge_removal(
+        self, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int], left: Last, right: Last
+    ) -> str:
+        """Judge lines of the file that are gone: each has to be shown to go, be replaced, or be named."""
+        added = self.new[new[0] : new[1]]
+        explained = self._explained(old)
+        removed = [at for at in range(*old) if at not in explained]
+        if not removed:
+            return ""
+        definitions = self._lost_definitions(old, added)
+        shown = left == "keep" and right == "before_keep"
+        if shown and not definitions and len(removed) <= _MAX_UNNAMED:
+            return ""
+        if not added:
+            return "removed"
+        lines = [self.old[at].text for at in removed]
+        numbers = self._old_statements
+        old_groups = grouped(lines, [numbers[at] for at in removed])
+        new_lines = [line.text for line in added]
+        new_groups = grouped(new_lines, statements(new_lines))
+        if definitions or not can_replace(old_groups, new_groups):
+            return "removed"
+        return ""
+
+    @cached_property
+    def _old_statements(self) -> list[int]:
+        return statements([line.text for line in self.old])
+
+    def _explained(self, old: tuple[int, int]) -> set[int]:
+        """Return the removed lines that are shown to go apart from their neighbours; a statement goes as a whole."""
+        numbers = self._old_statements
+        found = {at for at in range(*old) if self._is_explained(at, old)}
+        heads = {numbers[at] for at in found if at == 0 or numbers[at - 1] != numbers[at]}
+        found |= {at for at in range(*old) if numbers[at] in heads}
+        for at in range(old[1] - 2, old[0] - 1, -1):
+            if at + 1 in found and COMMENT.match(self.old[at].text) and self.old[at].width == self.old[at + 1].width:
+                found.add(at)
+        return found
+
+    def _is_explained(self, at: int, old: tuple[int, int]) -> bool:
+        """Tell whether a removed line is shown to go apart from its neighbours: rewritten, moved, or named."""
+        if at in self._rewritten:
+            return True
+        key = self.old_keys[at]
+        if self.counts_old[key] == 1 == self.counts_new[key] and key in self.shown:
+            return True
+        if not any(map(str.isalnum, key)) and self.counts_new[key] >= self.counts_old[key] and key in self.shown:
+            return True
+        line = self.old[at]
+        if self.removal.names_line(line.text):
+            return True
+        return any(
+            old[0] <= first and end <= old[1] and first <= at < end and self.removal.names_definition(name)
+            for first, end, name in self._definitions
+        )
+
+    @cached_property
+    def _definitions(self) -> list[tuple[int, int, str]]:
+        """Definitions of the file over several lines: the range of lines that are not blank, and the name."""
+        before = self._surveys[0]
+        symbols = () if before is None else before.symbols
+        found = {
+            _range(self.old, symbol.name_line, symbol.end_line): symbol.name
+            for symbol in symbols
+            if symbol.end_line - symbol.name_line > 1
+        }
+        for at, line in enumerate(self.old):
+            name = name_of(line.text)
+            end = self._end_by_indent(at) if name else at
+            if name and end > at + 1 and (at, end) not in found:
+                found[at, end] = name
+        return [(first, end, name) for (first, end), name in found.items()]
+
+    def _end_by_indent(self, at: int) -> int:
+        """Return the line behind the last one that belongs to what a line opens, by indentation."""
+        width = self.old[at].width
+        end = at + 1
+        while end < len(self.old) and self.old[end].width > width:
+            end += 1
+        return end + (end < len(self.old) and self.old[end].width == width and self.old[end].key[0] in ")]}")
+
+    def _lost_definitions(self, old: tuple[int, int], added: Sequence[Line]) -> bool:
+        """Tell whether a whole definition is gone that no new line defines again, and nobody names."""
+        names = {name_of(line.text) for line in added}
+        lost = [
+            name
+            for first, end, name in self._definitions
+            if old[0] <= first and end <= old[1] and not self.removal.names_definition(name)
+        ]
+        if not lost:
+            return False
+        kept = [name for name in lost if name.rsplit(".", 1)[-1] in names or self._is_moved(name)]
+        renamed = len([name for name in names if name]) >= len(lost)
+        return len(kept) < len(lost) and not renamed
+
+    def _is_moved(self, name: str) -> bool:
+        after = self._surveys[1]
+        simple = name.rsplit(".", 1)[-1]
+        return after is not None and any(symbol.simple_name == simple for symbol in after.symbols)
+
+    @cached_property
+    def _rewritten(self) -> frozenset[int]:
+        """Lines of the file in definitions that the snippet shows anew from head to end, with no marker between."""
+        before, after = self._surveys
+        if before is None or after is None:
+            return frozenset()
+        keys = [item.key if item.kind != "marker" else None for item in self.items]
+        starts: dict[str | None, list[int]] = defaultdict(list)
+        for at, key in enumerate(keys):
+            starts[key].append(at)
+        names: dict[str, list[Symbol]] = defaultdict(list)
+        for symbol in before.symbols:
+            names[symbol.name].append(symbol)
+        found: set[int] = set()
+        for symbol in after.symbols:
+            if len(names[symbol.name]) != 1:
+                continue
+            first, end = _range(self.new, symbol.name_line, symbol.end_line)
+            wanted = self.new_keys[first:end]
+            if wanted and any(keys[at : at + len(wanted)] == wanted for at in starts[wanted[0]]):
+                gone = names[symbol.name][0]
+                found |= set(range(*_range(self.old, gone.name_line, gone.end_line)))
+        return frozenset(found)
+
+    def _faults(self, path: Sequence[Step]) -> Iterator[UnaccountedLine]:
+        for step in path:
+            if not step.fault:
+                continue
+            if step.kind == "missing":
+                item = self.items[step.items[0]]
+                yield UnaccountedLine(0, "missing", item.line)
+                continue
+            for at in range(*step.old) if step.kind in ("lost", "block") else ():
+                yield UnaccountedLine(self.old[at].number + 1, "removed", self.old[at].text)
+            if step.kind in ("added", "keep") or step.fault in ("misplaced", "rival"):
+                for at in range(*step.new):
+                    kind: Literal["added", "misplaced"] = "added" if step.kind == "added" else "misplaced"
+                    yield UnaccountedLine(self.new[at].number + 1, kind, self.new[at].text)
+
+    def _plain_faults(self) -> Iterator[UnaccountedLine]:
+        """Yield the changed lines that the snippet does not show, where the search was ended by a bound."""
+        for op in self.ops:
+            if op.equal:
+                continue
+            for at in range(op.a_start, op.a_end):
+                yield UnaccountedLine(self.old[at].number + 1, "removed", self.old[at].text)
+            for at in range(op.b_start, op.b_end):
+                if self.new_keys[at] not in self.shown:
+                    yield UnaccountedLine(self.new[at].number + 1, "added", self.new[at].text)
+
+    def _layout_faults(self, path: Sequence[Step]) -> Iterator[UnaccountedLine]:
+        """Yield lines whose indentation, spaces at the end, or blank lines above no step accounts for."""
+        shown_new = {row for step in path if step.kind in ("keep", "block", "added") for row in range(*step.new)}
+        shown_new.add(len(self.new))
+        gone = {at for step in path if step.kind in ("block", "lost") for at in range(*step.old)}
+        shifts = self._shifts(path)
+        shift = 0
+        for at, step in enumerate(path):
+            if step.kind == "keep":
+                old, new = self.old[step.old[0]], self.new[step.new[0]]
+                if old.text != new.text and not self._is_at(step.items[0], new, shifts):
+                    yield UnaccountedLine(new.number + 1, "altered", new.text)
+            elif step.kind == "gap":
+                is_marked = self._is_marked(path, at)
+                for old_at, new_at in zip(range(*step.old), range(*step.new), strict=True):
+                    old, new = self.old[old_at], self.new[new_at]
+                    if old.text != new.text:
+                        moved = new.width - old.width
+                        wanted = shift or self._marker_shift(path, at, new)
+                        if not is_marked or not moved or old.text.rstrip() != new.text.rstrip() and moved != wanted:
+                            yield UnaccountedLine(new.number + 1, "altered", new.text)
+                            continue
+                        shift = moved
+                    else:
+                        shift = 0
+                    if old.blanks != new.blanks and new_at - 1 not in shown_new and old_at - 1 not in gone and new_at:
+                        yield UnaccountedLine(new.number + 1, "blank_lines", new.text)
+            elif step.kind == "block" and not step.fault:
+                numbers = [number for number in range(*step.items) if self.items[number].key == ""] and []
+                numbers = self._block_items(step)
+                for number, new_at in zip(numbers, range(*step.new), strict=False):
+                    if not self._is_at(number, self.new[new_at], shifts):
+                        yield UnaccountedLine(self.new[new_at].number + 1, "altered", self.new[new_at].text)
+
+    def _block_items(self, step: Step) -> list[int]:
+        """Return which item accounts for each new line of a block."""
+        found: list[int] = []
+        row = step.new[0]
+        for number in range(*step.items):
+            if row < step.new[1] and self.items[number].key == self.new_keys[row]:
+                found.append(number)
+                row += 1
+        return found
+
+    def _shifts(self, path: Sequence[Step]) -> dict[int, set[int]]:
+        """Return by block of shown lines how far its kept lines are from where the snippet has them, in columns."""
+        found: dict[int, set[int]] = defaultdict(set)
+        for step in path:
+            if step.kind == "keep":
+                number = step.items[0]
+                old, new = self.old[step.old[0]], self.new[step.new[0]]
+                if old.text == new.text:
+                    found[self._runs[number]].add(width_of(new.text) - width_of(self.items[number].line))
+        for step in path:
+            if step.kind != "block":
+                continue
+            for number, row in zip(self._block_items(step), range(*step.new), strict=False):
+                run = self._runs[number]
+                if not found[run]:
+                    found[run].add(width_of(self.new[row].text) - width_of(self.items[number].line))
+        return found
+
+    @cached_property
+    def _runs(self) -> list[int]:
+        """The number of the block between markers that each item belongs to."""
+        found, run = [], 0
+        for at, item in enumerate(self.items):
+            if item.kind in ("marker", "maybe_marker") or (at and item.hunk != self.items[at - 1].hunk):
+                run += 1
+            found.append(run)
+        return found
+
+    def _is_at(self, number: int, new: Line, shifts: dict[int, set[int]]) -> bool:
+        """Tell whether a line stands where the snippet shows it, up to one shift of its block."""
+        item = self.items[number]
+        if item.line.rstrip() == new.text.rstrip():
+            return True
+        return width_of(new.text) - width_of(item.line) in shifts[self._runs[number]]
+
+    def _is_marked(self, path: Sequence[Step], at: int) -> bool:
+        """Tell whether a gap lies behind a marker that the snippet writes."""
+        for step in reversed(path[:at]):
+            if step.kind == "marker":
+                return step.items[0] < step.items[1]
+            if step.kind != "gap":
+                return False
+        return False
+
+    def _marker_shift(self, path: Sequence[Step], at: int, new: Line) -> int | None:
+        """Return how far the lines behind a marker move, told by the marker's own depth; None if it tells nothing."""
+        for step in reversed(path[:at]):
+            if step.kind == "marker" and step.items[0] < step.items[1]:
+                depth = self.items[step.items[0]].width
+                return new.width - self.old[path[at].old[0]].width if depth > 0 else None
+        return None
+
+    def _repaired(self, path: Sequence[Step]) -> str | None:
+        """Return the result rebuilt from the file and the accounted changes; None if the snippet is not all in it."""
+        if any(step.kind == "missing" or step.fault in ("misplaced", "rival") for step in path):
+            return None
+        made: list[Line] = []
+        for step in path:
+            if step.kind in ("gap", "lost") or (step.kind == "block" and step.fault == "removed"):
+                made += self.old[step.old[0] : step.old[1]]
+            elif step.kind == "keep":
+                old, new = self.old[step.old[0]], self.new[step.new[0]]
+                made.append(old if old.key == new.key else new)
+            if step.kind == "block":
+                made += self.new[step.new[0] : step.new[1]]
+        text = "\n".join("\n" * line.blanks + line.text for line in made)
+        tail = len(self.original) - len(self.original.rstrip("\n"))
+        return text + "\n" * tail
+
+
+def _way(come_from: dict[State, tuple[State, Step]], state: State) -> list[Step]:
+    path: list[Step] = []
+    while state in come_from:
+        state, step = come_from[state]
+        path.append(step)
+    return path[::-1]
+
+
+def _range(lines: Sequence[Line], first: int, end: int) -> tuple[int, int]:
+    """Return the range of lines that are not blank for a range of all lines."""
+    return bisect_left(lines, first, key=lambda line: line.number), bisect_left(
+        lines, end, key=lambda line: line.number
+    )
+
+
+def _sets(key: str) -> bool:
+    """Tell whether a line sets a name or key (`a = 1`, `"a": 1`), so that a second one beside it replaces it."""
+    name = key_of(key)
+    if name is None or COMMENT.match(key):
+        return False
+    rest = key[key.find(name) + len(name) :].lstrip("\"'`?! ")
+    return rest[:1] in ":=" and rest[:2] not in ("==", "=>", "::") and len(rest) > 1
+
+
+class _Cells:
+    """Which lines of the file and of the result a path may be at together: near a shortest difference of the two.
+
+    Outside of windows about the changes only equal lines are paired. Inside, every cell counts through which an
+    alignment goes that keeps at most a few lines less than the best (longest common subsequences from both sides).
+    """
+
+    def __init__(self, old: Sequence[str], new: Sequence[str], ops: Sequence[LineOp]) -> None:
+        self._diagonal = np.full(len(new) + 1, -1, np.int64)
+        for op in ops:
+            if op.equal:
+                size = op.a_end - op.a_start
+                self._diagonal[op.b_start : op.b_end + 1] = np.arange(op.a_start, op.a_start + size + 1)
+        windows = _windows(old, new, ops)
+        self.is_too_large = any((a2 - a1 + 1) * (b2 - b1 + 1) > MAX_WINDOW_CELLS for a1, a2, b1, b2 in windows)
+        self._window_of = np.full(len(new) + 1, -1, np.int64)
+        self._windows = windows
+        self._tables: list[np.ndarray[tuple[int, int], np.dtype[np.bool_]]] = []
+        if self.is_too_large:
+            return
+        for number, (a1, a2, b1, b2) in enumerate(windows):
+            self._window_of[b1 : b2 + 1] = number
+            self._tables.append(_near_best(old[a1:a2], new[b1:b2]))
+        self._diagonals = self._diagonal.tolist()
+        self._numbers = self._window_of.tolist()
+
+    def has(self, old: int, new: int) -> bool:
+        """Tell whether a path may be at these numbers of lines."""
+        number = self._numbers[new]
+        if number < 0:
+            return bool(self._diagonals[new] == old)
+        a1, a2, b1, _ = self._windows[number]
+        return a1 <= old <= a2 and bool(self._tables[number][old - a1, new - b1])
+
+    def in_window(self, new: int) -> bool:
+        """Tell whether changes are near a line of the result."""
+        return bool(self._numbers[new] >= 0)
+
+    def end_of(self, new: int) -> int:
+        """Return the last line of the file that may be paired with a line of the result."""
+        number = self._numbers[new]
+        return self._windows[number][1] if number >= 0 else int(self._diagonals[new])
+
+
+def _windows(old: Sequence[str], new: Sequence[str], ops: Sequence[LineOp]) -> list[tuple[int, int, int, int]]:
+    found: list[tuple[int, int, int, int]] = []
+    for op in ops:
+        if op.equal:
+            continue
+        up, down = _slides(old, op.a_start, op.a_end), _slides(new, op.b_start, op.b_end)
+        above, below = max(up[0], down[0]) + _MARGIN, max(up[1], down[1]) + _MARGIN
+        above = min(above, op.a_start, op.b_start)
+        below = min(below, len(old) - op.a_end, len(new) - op.b_end)
+        one = (op.a_start - above, op.a_end + below, op.b_start - above, op.b_end + below)
+        while found and (found[-1][1] >= one[0] or found[-1][3] >= one[2]):
+            last = found.pop()
+            one = (min(last[0], one[0]), max(last[1], one[1]), min(last[2], one[2]), max(last[3], one[3]))
+        found.append(one)
+    return found
+
+
+def _slides(lines: Sequence[str], start: int, end: int) -> tuple[int, int]:
+    """Return how many lines a run could be moved up and down with equal text."""
+    if start == end:
+        return 0, 0
+    up = down = 0
+    while up < _MAX_SLIDE and start - up > 0 and lines[start - up - 1] == lines[end - up - 1]:
+        up += 1
+    while down < _MAX_SLIDE and end + down < len(lines) and lines[start + down] == lines[end + down]:
+        down += 1
+    return up, down
+
+
+def _near_best(old: Sequence[str], new: Sequence[str]) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    ids: dict[str, int] = {}
+    left = np.array([ids.setdefault(key, len(ids)) for key in old], np.int64)
+    right = np.array([ids.setdefault(key, len(ids)) for key in new], np.int64)
+    behind = _common(left, right)
+    before = _common(left[::-1], right[::-1])[::-1, ::-1]
+    near: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = (before + behind) >= behind[0, 0] - _SLACK
+    return near
+
+
+def _common(
+    left: np.ndarray[tuple[int], np.dtype[np.int64]], right: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+    """Return the lengths of the longest common subsequences of all ends of two sequences."""
+    table = np.zeros((len(left) + 1, len(right) + 1), np.int32)
+    for at in range(len(left) - 1, -1, -1):
+        below = table[at + 1]
+        row = np.maximum(below[:-1], below[1:] + (right == left[at]))
+        table[at, :-1] = np.maximum.accumulate(row[::-1])[::-1]
+    return table

@@ -1,0 +1,66 @@
+"""What the words around an edit say is to go: the prose of a chat answer, the instruction, comments about removals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from editor.accounting.statements import COMMENT, IMPORT, key_of, name_of
+
+_VERB = re.compile(
+    r"\b(remov\w*|delet\w*|drop(?:s|ped|ping)?|get(?:ting)? rid|strip\w*|discard\w*|eliminat\w*|unused|no longer|"
+    r"(?:goes|go|going|gone)\b(?: away)?|instead of|replac\w*|renam\w*|mov(?:e|es|ed|ing)\b|inlin\w*|merg\w*|collaps\w*|simplif\w*|"
+    r"switch\w*|swap\w*|convert\w*|extract\w*|rewrit\w*|take\w* (?:\S+ ){0,4}out|without|clean\w* up|shorten\w*|trim\w*|cut)",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"(?<=[.;!?])\s+|\n\s*\n|\n(?=\s*[-*•\d])")
+_WORD = re.compile(r"[A-Za-z_$][\w$]*(?:[.\-/:]+[\w$]+)*")
+_KINDS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = (
+    (re.compile(r"\b(imports?|use statements?|usings?|requires?|includes?)\b", re.I), IMPORT),
+    (re.compile(r"\b(comments?|docs?trings?|jsdoc|todos?|notes?|licen[cs]e|copyright|header)\b", re.I), COMMENT),
+    (
+        re.compile(r"\b(logs?|logging|console|prints?|debug(?:ging)?|output)\b", re.I),
+        re.compile(r"\s*(?:[\w.]*log\w*|console|print\w*|puts|fmt\.Print\w*|echo|debug\w*)\b.*", re.I),
+    ),
+    (re.compile(r"\b(decorators?|annotations?|attributes?)\b", re.I), re.compile(r"\s*(?:@|#\[|\[\w)")),
+    (
+        re.compile(r"\b(asserts?|assertions?|checks?|expectations?)\b", re.I),
+        re.compile(r"\s*(?:self\.)?(?:assert|expect|check)\w*", re.I),
+    ),
+)
+_MIN_QUOTE = 6
+_COMMON = frozenset(
+    "the and from with into that this for import return const let var def class function export default new use using type "
+    "async await self none null true false public private static string int bool void not all its are was has have".split()
+)
+
+
+class RemovalText:
+    """Sentences that speak of removing, moving or replacing, asked for definitions and lines that they name."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        sentences = [part for text in texts for part in _SENTENCE.split(text) if _VERB.search(part)]
+        self._text = "\n".join(" ".join(part.split()) for part in sentences)
+        self._words = {word for part in _WORD.findall(self._text) for word in (part, *re.split(r"[.\-/:]+", part))}
+        self._kinds = [lines for words, lines in _KINDS if words.search(self._text)]
+
+    def names_definition(self, name: str) -> bool:
+        """Tell whether a sentence names a definition."""
+        simple = name.rsplit(".", 1)[-1].strip("#\"'`")
+        return len(simple) > 1 and (simple in self._words or (" " in simple and simple in self._text))
+
+    def names_line(self, line: str) -> bool:
+        """Tell whether a sentence quotes a line, names what it is about, or names its kind."""
+        if not self._text:
+            return False
+        text = " ".join(line.split()).rstrip(";,{}( ")
+        if len(text) >= _MIN_QUOTE and text in self._text:
+            return True
+        if any(kind.match(line) for kind in self._kinds):
+            return True
+        subjects = {name_of(line), key_of(line)} - {None}
+        return any(self._is_named(subject) for subject in subjects if subject is not None)
+
+    def _is_named(self, subject: str) -> bool:
+        parts = [subject, subject.rsplit(".", 1)[-1]]
+        return any(len(part) > 2 and part.lower() not in _COMMON and part in self._words for part in parts)

@@ -1,0 +1,224 @@
+"""The lines of a lazy snippet as the accounting check reads them: shown lines, markers, and remarks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from statistics import median_low
+from typing import Literal
+
+from editor.accounting.statements import COMMENT, name_of
+from editor.formats.fences import is_fence
+from editor.types import Sketch
+
+Kind = Literal["line", "marker", "remark", "maybe_marker"]
+"""A `remark` stands for no line; a `maybe_marker` is a comment that may be text or stand for lines left out."""
+
+_TAB = 4
+_FILE_NAME = re.compile(r"[\s/*#<!;-]*(?:file:?\s*)?[`'\"]?[\w./\\@-]*\w\.\w{1,6}[`'\"]?[\s*/>:-]*", re.I)
+_SAYS_REMOVED = re.compile(r"\W*(removed|deleted)\b", re.I)
+_BARE_ELISION = re.compile(r"[\[(<]?\s*(?:\.{3}|…).*")
+_REMOVED = re.compile(
+    r"\W*(removed|deleted|dropped|gone)\b.*|\W*(remove|delete|drop)\s*:.*|"
+    r"\W*[\w$`' ,:;.()]{3,90}\b(is |are |was |has been |have been )?(removed|gone|deleted|no longer needed)\b.{0,60}",
+    re.I,
+)
+_ELISION = re.compile(
+    r"\.{3}|…|\b(exist(s|ing)?|rest|unchanged|same|remain\w*|keep|previous|as before|omitted|elided|snip\w*|no changes?|as is|stays?)\b",
+    re.I,
+)
+_CONTINUING = ("else", "elif", "except", "finally", "catch", "rescue", "ensure", "</", "/>", ">")
+_MAX_REMARK = 140
+_HEADING = re.compile(r"(#{1,6})\s")
+_ELIDED_PART = re.compile(r"(?<=[(\[{<,])\s*(?:\.\.\.|…)\s*(?=[)\]}>,])")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One line of a snippet that is not blank. `key` is its text without indentation, `width` its indentation.
+
+    `blanks` are the blank lines above it. `elided` matches the file's line where the snippet writes `(...)` for
+    parameters. `parent` is the index of the shown line that opens the block that holds this one, -1 for none.
+    """
+
+    kind: Kind
+    line: str
+    key: str
+    width: int
+    blanks: int = 0
+    elided: re.Pattern[str] | None = None
+    parent: int = -1
+    hunk: int = 0
+
+
+def width_of(line: str) -> int:
+    """Return the columns of a line's indentation, a tab as four."""
+    return len(line[: len(line) - len(line.lstrip())].expandtabs(_TAB))
+
+
+def level_of(line: str, language: str | None) -> int:
+    """Return how deep a line lies: its indentation, or less than none for a section's head (TOML, Markdown)."""
+    if language == "toml" and line.startswith("["):
+        return -1
+    heading = _HEADING.match(line) if language == "markdown" else None
+    return len(heading[1]) - 7 if heading else width_of(line)
+
+
+def read_items(
+    sketch: Sketch, places: Mapping[str, Sequence[int]], language: str | None
+) -> tuple[list[Item], list[str]]:
+    """Return the items of a snippet in the order of the file, and its prose and remarks.
+
+    `places` has where each line of the file stands, by its text without indentation.
+    """
+    file_keys = places.keys()
+    texts: list[str] = []
+    hunks: list[list[Item]] = [[]]
+    is_fenced = any(_is_foreign_fence(line, file_keys) for block in sketch.blocks for line in block)
+    inside = not is_fenced
+    for number, block in enumerate(sketch.blocks):
+        if number or sketch.opens_elided:
+            hunks[-1].append(_marker(sketch, number))
+        blanks = 0
+        for line in block:
+            if is_fenced and _is_foreign_fence(line, file_keys):
+                inside = not inside
+                hunks.append([])
+            elif not line.strip():
+                blanks += 1
+                continue
+            elif inside:
+                hunks[-1].append(_item(line, blanks, file_keys, hunks[-1], language))
+            else:
+                texts.append(line)
+            blanks = 0
+    if sketch.closes_elided:
+        hunks[-1].append(_marker(sketch, len(sketch.blocks)))
+    hunks = _in_file_order([hunk for hunk in hunks if any(item.kind == "line" for item in hunk)], places)
+    items: list[Item] = []
+    for number, hunk in enumerate(hunks):
+        if number:
+            items.append(Item("marker", "", "", -1, hunk=number))
+        items += (replace(item, hunk=number) for item in _with_paragraphs(hunk))
+    texts += (item.line for item in items if item.kind == "remark")
+    return _with_parents(items, language), texts
+
+
+def _marker(sketch: Sketch, number: int) -> Item:
+    gap = number - (0 if sketch.opens_elided else 1)
+    indents = sketch.marker_indents[gap] if gap < len(sketch.marker_indents) else ()
+    return Item("marker", "", "", width_of(indents[0] + ".") if indents else -1)
+
+
+def _is_foreign_fence(line: str, file_keys: Set[str]) -> bool:
+    return is_fence(line) and line.strip() not in file_keys
+
+
+def _item(line: str, blanks: int, file_keys: Set[str], above: Sequence[Item], language: str | None) -> Item:
+    key = line.strip()
+    kind: Kind = "line"
+    if key in ("...", "…") or (key not in file_keys and _BARE_ELISION.fullmatch(key) and _ELISION.search(key[4:])):
+        kind = "maybe_marker"
+    elif key not in file_keys and COMMENT.match(line) and len(key) <= _MAX_REMARK:
+        text = key.strip("/*#<!->;% {}")
+        if _REMOVED.fullmatch(text) or (not above and _FILE_NAME.fullmatch(key)):
+            kind = "remark"
+        elif _ELISION.search(text):
+            kind = "maybe_marker"
+    elided = None
+    if key not in file_keys and _ELIDED_PART.search(key):
+        parts = [re.escape(re.sub(r"\s+", "", part)) for part in _ELIDED_PART.split(key)]
+        elided = re.compile(".*?".join(parts) + "[{:]?")
+    return Item(kind, line, key, level_of(line, language), blanks, elided)
+
+
+def _in_file_order(hunks: list[list[Item]], places: Mapping[str, Sequence[int]]) -> list[list[Item]]:
+    """Return the hunks of separate fences sorted by where their unique lines stand; as sent where one has none."""
+    if len(hunks) < 2:
+        return hunks
+    found = [_place(hunk, places) for hunk in hunks]
+    if any(place is None for place in found):
+        return hunks
+    order = sorted(range(len(hunks)), key=lambda at: (found[at] or 0, at))
+    return [hunks[at] for at in order]
+
+
+def _with_paragraphs(hunk: Sequence[Item]) -> Iterator[Item]:
+    """Yield the items; a comment among comments of the edit's own is one of their lines, whatever it says."""
+    for at, item in enumerate(hunk):
+        beside = [hunk[other] for other in (at - 1, at + 1) if 0 <= other < len(hunk)]
+        among = any(one.kind == "line" and COMMENT.match(one.line) and one.width == item.width for one in beside)
+        unclear = item.kind == "remark" and not _SAYS_REMOVED.match(item.key)
+        unclear |= item.kind == "maybe_marker" and "..." not in item.key and "…" not in item.key
+        yield replace(item, kind="line") if unclear and among else item
+
+
+def _place(hunk: Sequence[Item], places: Mapping[str, Sequence[int]]) -> int | None:
+    unique = [places[item.key][0] for item in hunk if len(item.key) > 4 and len(places.get(item.key, ())) == 1]
+    return median_low(unique) if unique else None
+
+
+def _with_parents(items: Sequence[Item], language: str | None) -> list[Item]:
+    """Return the items with the shown line above each that is less indented and opens a block.
+
+    A marker that is less indented than a line leaves what that line opens.
+    """
+    made: list[Item] = []
+    around: list[int] = []
+    marked = -1
+    for at, item in enumerate(items):
+        if item.kind in ("marker", "maybe_marker"):
+            marked = at
+        if at and item.hunk != items[at - 1].hunk:
+            around = []
+        if item.kind == "marker":
+            around = [one for one in around if items[one].width < item.width]
+        if item.kind != "line":
+            made.append(item)
+            continue
+        continues = _continues(item.key)
+        around = [one for one in around if items[one].width < item.width + continues]
+        parents = [one for one in around if items[one].width < item.width]
+        if parents and marked > parents[-1] and items[marked].width != item.width:
+            # The marker may hide another opening line between the two.
+            parents = [one for one in parents if marked < one]
+        made.append(replace(item, parent=parents[-1] if parents else -1))
+        if not continues and is_opener(item.key, language):
+            around.append(at)
+    return made
+
+
+def is_opener(key: str, language: str | None) -> bool:
+    """Tell whether a line looks as if it opened a block or a section."""
+    if language in ("markdown", "toml") and key[0] in "#[":
+        return True
+    if key.endswith(("(", "[")) or COMMENT.match(key):
+        return False
+    return key.endswith(("{", ":", ">", "=>", "do", "then")) or (
+        not key.endswith(("=", ",", "<")) and bool(name_of(key))
+    )
+
+
+def _continues(key: str) -> bool:
+    """Tell whether a line goes on with what the line above at the same depth opened: `} else {`, `):`."""
+    return key[0] in ")]}" or key.startswith(_CONTINUING)
+
+
+def ancestor_keys(lines: Sequence[tuple[str, int]], language: str | None) -> Iterator[frozenset[str]]:
+    """Yield for each line (its key and width) the keys of the lines that it lies in, by indentation.
+
+    What stands below `} else {` is still inside of the `if`.
+    """
+    around: list[tuple[int, frozenset[str]]] = []
+    for key, width in lines:
+        if language != "markdown" and (key[0] == "#" or COMMENT.match(key)):
+            yield next((inside for at, inside in reversed(around) if at < width), frozenset())
+            continue
+        continues = _continues(key)
+        while around and (around[-1][0] > width or (around[-1][0] == width and not continues)):
+            around.pop()
+        inside = next((keys for at, keys in reversed(around) if at < width), frozenset())
+        yield inside
+        if not continues or not around:
+            around.append((width, inside | {key}))

@@ -1,0 +1,161 @@
+"""Statements of a text, told by its lines alone, and which statement takes the place of which.
+
+A statement is what one removed or new line belongs to: a call over several lines, a run of comment lines, one line of
+prose. The rules work on text of any language, so they need no grammar.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from rapidfuzz import fuzz
+
+_OPENING = ("{", ":", "=>", ">", "then", "do", "else", "begin", "try")
+_OPEN_IMPORT = re.compile(r"(?:import|export)\b[^=(]*\{$")
+
+LIKE = 60.0
+"""Per cent of rapidfuzz's ratio from which one statement counts as a rewrite of another."""
+
+COMMENT = re.compile(
+    r"\s*(?:\{\s*/\*|//|#(?!\[|!\[|include\b|define\b|if|else|endif|undef|region|endregion|pragma)|/\*|\*(?=[\s/]|$)|--\s|<!--|;|%|\"\"\"|''')"
+)
+IMPORT = re.compile(
+    r"\s*(?:import\b|from\b.+\bimport\b|use\s|using\s|#\s*include\b|require|include\b|(?:const|let|var)\b.*\brequire\(|export\s.*\bfrom\b|@import\b|package\s)"
+)
+CLOSER = re.compile(r"[\s)\]};,>]*(?:/>|</[\w.:-]*>)?[\s)\]};,]*")
+
+_MODIFIERS = (
+    r"(?:(?:export|default|public|private|protected|internal|static|async|abstract|readonly|override|declare|get|set|"
+    r"pub(?:\([^)]*\))?|final|suspend|sealed|virtual|partial|inline|const|extern|unsafe|open|data)\s+)*"
+)
+_NAMED = re.compile(
+    _MODIFIERS + r"(?:def|class|function\*?|func|fun|fn|interface|type|enum|struct|impl|trait|namespace|module|mod|"
+    r"record|object|protocol|extension)\s+(?:\([^)]*\)\s*)?([\w$.]+)"
+)
+_METHOD = re.compile(
+    _MODIFIERS + r"(?:[\w$<>,\[\]?*&.:]+\s+)*([#~]?[\w$]+)\s*(?:<[^>]*>)?\s*\([^;=]*(?:\)[^;=]*\{|\{|,|\()\s*$"
+)
+_BOUND = re.compile(
+    _MODIFIERS
+    + r"(?:let|var|val)?\s*([#]?[\w$]+)\s*[:=]\s*(?:async\s*)?(?:function\b|(?:\([^)]*\)|[\w$]+)\s*(?::[^=]+)?=>|\($)"
+)
+_CALLED = re.compile(r"(?:await\s+)?[\w$.]+\(\s*([\"'`][^\"'`]+[\"'`]),.*[{(\[>]$")
+_NO_NAMES = frozenset(
+    "await catch do elif else expect for foreach if lock match new return super switch throw unless until using while "
+    "with".split()
+)
+_SKIPPED = (
+    r"(?:(?:export|default|const|let|var|val|return|await|async|private|public|protected|readonly|static|final|if|for|"
+    r"while|with|yield|throw|new|not|else|elif|case|int|string|bool|auto|local|mut|my)\s+)*"
+)
+_KEY = re.compile(r"[^\w\"'`$@#]*" + _SKIPPED + r"([\"'`]?[@#]?[\w$.\-]+[\"'`]?\??)\s*(?:[:=(<{,\[]|$|[+\-*/|&^]=)")
+_QUOTED = re.compile(r"[\"'<]([^\"'>]+)[\">']")
+_TAG = re.compile(r"</?[\w.:-]*")
+_TYPED = re.compile(_SKIPPED + r"[\w$<>\[\]?.,*&]+\s+([\w$]+)\s*(?:=|;|$)")
+
+
+@lru_cache(maxsize=20_000)
+def name_of(line: str) -> str | None:
+    """Return the name that a line defines (a function, a class, a test by its title), None if it defines none."""
+    text = line.strip()
+    for pattern in (_NAMED, _BOUND, _METHOD, _CALLED):
+        found = pattern.match(text)
+        if found:
+            return None if found[1] in _NO_NAMES else found[1]
+    return None
+
+
+@lru_cache(maxsize=20_000)
+def key_of(line: str) -> str | None:
+    """Return what a line is about: the assigned name, the called function, the key, the imported module; or None."""
+    text = line.strip()
+    if IMPORT.match(text):
+        quoted = _QUOTED.search(text)
+        words = text.split()
+        return quoted[1] if quoted else words[1].rstrip(";") if len(words) > 1 else text
+    if text.startswith("<"):
+        tag = _TAG.match(text)
+        return tag[0] if tag else None
+    typed = _TYPED.match(text)
+    if typed:
+        return typed[1]
+    found = _KEY.match(text)
+    return found[1].strip("\"'`?") if found else None
+
+
+def statements(lines: Sequence[str]) -> list[int]:
+    """Return the number of the statement of each line, numbers in order; `lines` are not blank.
+
+    To the line that begins a statement belong: lines inside of its round or square brackets, and deeper lines behind a
+    line that opens no block. Comment lines one below the other are one statement.
+    """
+    numbers: list[int] = []
+    number, depth, head_width = -1, 0, 0
+    was_comment = in_import = opens = False
+    for line in lines:
+        text = line.strip()
+        width = len(line) - len(line.lstrip())
+        is_comment = COMMENT.match(line) is not None
+        continues = number >= 0 and (
+            depth > 0
+            or in_import
+            or (is_comment and was_comment)
+            or CLOSER.fullmatch(text) is not None
+            or (width > head_width and not opens and not was_comment)
+        )
+        if not continues:
+            number += 1
+            depth, head_width = 0, width
+        in_import = (in_import and "}" not in text) or (text.endswith("{") and _OPEN_IMPORT.match(text) is not None)
+        numbers.append(number)
+        opens = text.endswith(_OPENING)
+        if not is_comment:
+            depth = max(0, depth + sum(map(text.count, "([")) - sum(map(text.count, ")]")))
+            if opens or text.endswith("}"):
+                depth = 0
+        was_comment = is_comment
+    return numbers
+
+
+def is_rewrite(old: str, new: str) -> bool:
+    """Tell whether one statement may take another's place: it has its name or its key, or is much like it.
+
+    The texts are the statements' lines without indentation, joined by line feeds.
+    """
+    old_head, new_head = old.split("\n", 1)[0], new.split("\n", 1)[0]
+    name = name_of(old_head)
+    if name is not None and name == name_of(new_head):
+        return True
+    key = _key_of_statement(old)
+    if key is not None and key == _key_of_statement(new):
+        return True
+    return fuzz.ratio(old, new) >= LIKE or ("\n" in old + new and fuzz.ratio(old_head, new_head) >= LIKE)
+
+
+def _key_of_statement(text: str) -> str | None:
+    """Return what a statement is about; an import over several lines names its module at the end."""
+    return key_of(" ".join(text.split("\n")) if _OPEN_IMPORT.match(text.split("\n", 1)[0]) else text.split("\n", 1)[0])
+
+
+def can_replace(removed: Sequence[str], added: Sequence[str]) -> bool:
+    """Tell whether each removed statement pairs with an added one of its own, in order; nobody pairs twice."""
+    if len(removed) > len(added):
+        return False
+    best = [0] * (len(added) + 1)
+    for old in removed:
+        row = best[:]
+        for at, new in enumerate(added):
+            row[at + 1] = max(row[at], best[at + 1], best[at] + 1 if is_rewrite(old, new) else 0)
+        best = row
+    return best[-1] == len(removed)
+
+
+def grouped(lines: Sequence[str], numbers: Sequence[int]) -> list[str]:
+    """Return the lines joined to statements by their numbers, without indentation; bare closing brackets left out."""
+    found: dict[int, list[str]] = {}
+    for line, number in zip(lines, numbers, strict=True):
+        if any(char.isalnum() for char in line):
+            found.setdefault(number, []).append(line.strip())
+    return ["\n".join(group) for group in found.values()]
