@@ -26,7 +26,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Literal, TypeVar
 
 from agent_runtime.apply.applier import Applier
 from agent_runtime.apply.merger import Merger
@@ -35,6 +35,7 @@ from agent_runtime.types import ApplyRequest, ApplyResult
 from benchmarks.cases import Case, Record, records
 from benchmarks.rendering import changes
 from benchmarks.trust.corruptions import RightText, altered
+from benchmarks.trust.planted import solid_lines
 from benchmarks.trust.right_results import WAYS, case_of
 from editor import codec
 from editor.formats import parse_files
@@ -46,6 +47,9 @@ RESENT = "resent"
 NUM_CHAINED = 400
 _NEAR = 6
 _MAX_DOUBLED = 80
+
+One = TypeVar("One")
+Result = TypeVar("Result")
 
 Judged = Literal["right", "refused", "unchanged", "uncertain", "wrong", "crashed"]
 
@@ -72,15 +76,22 @@ class Stale:
     right: tuple[str, ...]
 
 
-def send_all(cases: Sequence[Case], stale: Sequence[Stale], seed: int, workers: int) -> Iterator[Sent]:
-    """Send the stale ones, and each case again to the result of its own merge."""
+def send_stale_ones(stale: Sequence[Stale], workers: int) -> Iterator[Sent]:
+    """Send each stale case, in so many processes."""
+    return _mapped(send_stale, stale, workers)
+
+
+def send_again_each(cases: Sequence[Case], workers: int) -> Iterator[Sent | None]:
+    """Send each case to the result of its own merge, in so many processes; None for one that is not merged right."""
+    return _mapped(send_again, cases, workers)
+
+
+def _mapped(work: Callable[[One], Result], ones: Sequence[One], workers: int) -> Iterator[Result]:
     if workers < 2:
-        yield from map(send_stale, stale)
-        yield from (sent for case in cases if (sent := send_again(case)) is not None)
+        yield from map(work, ones)
         return
     with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(send_stale, stale, chunksize=8)
-        yield from (sent for sent in pool.map(send_again, cases, chunksize=8) if sent is not None)
+        yield from pool.map(work, ones, chunksize=8)
 
 
 def stale_cases(cases: Sequence[Case], folder: Path, num_chained: int, seed: int) -> list[Stale]:
@@ -192,12 +203,13 @@ def send_again(case: Case) -> Sent | None:
 def apply_by_rule(case: Case, original: bytes) -> ApplyResult | None:
     """Apply the case's edit to a file without a model; None where it is refused."""
     try:
-        return Applier(_no_model).apply(ApplyRequest(original, case.edit, case.path, mode="deterministic"))
+        return Applier(no_model).apply(ApplyRequest(original, case.edit, case.path, mode="deterministic"))
     except HunkError:
         return None
 
 
-def _no_model() -> Merger:
+def no_model() -> Merger:
+    """Take the place of a model where rules are to decide alone."""
     raise ModelUnavailable("rules only")
 
 
@@ -208,11 +220,7 @@ def _sent(case: Case, kind: str, outcome: Judged, detail: str = "") -> Sent:
 def _is_same(text: str, expected: str, case: Case) -> bool:
     if case.format != "lazy":
         return text == expected
-    return _solid(text) == _solid(expected)
-
-
-def _solid(text: str) -> list[str]:
-    return [line.rstrip() for line in text.split("\n") if line.strip()]
+    return solid_lines(text) == solid_lines(expected)
 
 
 Mutated = tuple[list[str], list[str] | None]
