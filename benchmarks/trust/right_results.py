@@ -23,7 +23,6 @@ from benchmarks.snippets import STYLES, make_snippet
 from editor import codec
 from editor.errors import EditorError
 
-SOURCES = ("snippets", "explicit", "aider", "session", "commits")
 NUM_COMMITS = 360
 WAYS = (
     *("udiff", "v4a", "search_replace", "replace"),
@@ -35,22 +34,19 @@ _MAX_CHARS = 200_000
 def right_results(path: Path, limit: int | None, seed: int) -> list[Case]:
     """Return the right results at or below `path`: `limit` of them (all, and `NUM_COMMITS` commits, without one).
 
-    A sample has the same share of each source. Cases whose expected text cannot be written (mixed line endings that no
-    merge gives back) are left out, as are those of more than 200,000 characters.
+    A sample has the same share of each source, of commits one in each way to write them at least. Cases whose expected
+    text cannot be written (mixed line endings that no merge gives back) are left out, as are those of more than 200,000
+    characters.
     """
-    by_source = {source: _sound(_READERS[source](path)) for source in SOURCES if source != "commits"}
-    num_commits = NUM_COMMITS if limit is None else min(NUM_COMMITS, max(len(WAYS), limit // 3))
-    by_source["commits"] = commits(path, num_commits, seed)
-    total = sum(map(len, by_source.values()))
-    if limit is None or limit >= total:
-        return [case for found in by_source.values() for case in found]
+    by_source = {source: _sound(read(path)) for source, read in _READERS.items()}
+    total = sum(map(len, by_source.values())) + NUM_COMMITS
+    share = 1.0 if limit is None else min(1.0, limit / total)
     rng = Random(seed)
     drawn: list[Case] = []
     for found in by_source.values():
-        size = min(len(found), max(1, round(limit * len(found) / total))) if found else 0
-        kept = set(rng.sample(range(len(found)), size))
+        kept = set(rng.sample(range(len(found)), min(len(found), max(1, round(share * len(found))))))
         drawn += [case for at, case in enumerate(found) if at in kept]
-    return drawn
+    return drawn + commits(path, max(len(WAYS), round(share * NUM_COMMITS)), seed)
 
 
 def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = WAYS) -> list[Case]:
