@@ -11,8 +11,9 @@ Parts, named with `--only`:
 
 `summary` of the JSON: planted, detected, legal_other (texts planted that are another legal reading of the edit, which
 are not among planted), correct, correct_refused, repaired_exact; ambiguous (edits times doors), guessed, model_calls;
-stale, stale_wrong; resent, resent_changed, resent_refused; adversary_right, adversary_wrong; slowest_s. `rows` are of a
-`kind`: counts by place, class, format, source and style; then the single cases that are not as they should be.
+stale, stale_wrong (merges), stale_noop_wrong; resent, resent_changed, resent_refused; adversary_right, adversary_wrong;
+slowest_s. `rows` are of a `kind`: counts by place, class, format, source and style; then the single cases that are not
+as they should be.
 """
 
 from __future__ import annotations
@@ -113,7 +114,12 @@ def _stale(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str
     num_chained = other_states.NUM_CHAINED if options.limit is None else min(other_states.NUM_CHAINED, options.limit)
     stale = other_states.stale_cases(cases, options.cases, num_chained, options.seed)
     sent = list(_followed("stale", other_states.send_stale_ones(stale, options.workers), len(stale)))
-    summary = {"stale": len(sent), "stale_wrong": sum(one.outcome in ("wrong", "crashed") for one in sent)}
+    outcomes = Counter(one.outcome for one in sent)
+    summary = {
+        "stale": len(sent),
+        "stale_wrong": outcomes["wrong"] + outcomes["crashed"],
+        "stale_noop_wrong": outcomes["noop_wrong"],
+    }
     return summary, _state_rows("stale", sent)
 
 
@@ -141,14 +147,14 @@ def _state_rows(kind: str, sent: Sequence[other_states.Sent]) -> Rows:
             outcomes: Counter[str] = Counter(one.outcome for one in sent if key(one) == name)
             rows.append({"kind": kind, "name": name, "cases": outcomes.total(), **outcomes})
     print(counted_table(kind, [row for row in rows if not row["name"].startswith("style ")]))
-    wrong = [one for one in sent if one.outcome in ("wrong", "crashed")]
+    wrong = [one for one in sent if one.outcome in ("wrong", "noop_wrong", "crashed")]
     for one in wrong:
         print(f"  {one.outcome.upper()} {one.kind} {one.format} {one.source}/{one.style} {one.id}")
     return rows + [{**asdict(one), "kind": f"{kind} case", "state": one.kind} for one in wrong]
 
 
 def _adversary(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
-    found = list(adversary.verdicts(options.cases / "adversary"))
+    found = list(adversary.verdicts(options.cases / "adversary", options.limit, options.seed))
     rows = adversary.counts(found)
     print(counted_table("adversary", rows))
     wrong = [one for one in found if one.verdict in adversary.WRONG]
@@ -187,7 +193,7 @@ PARTS: dict[str, Callable[[Sequence[Case], argparse.Namespace], tuple[dict[str, 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="the folder of recorded data")
-    parser.add_argument("--limit", type=int, help="a sample of this many right results; slow inputs at a tenth")
+    parser.add_argument("--limit", type=int, help="a sample of this many right results; the other parts in proportion")
     parser.add_argument("--seed", type=int, default=0, help="for samples and corruptions")
     parser.add_argument("--only", type=_parts, default=tuple(PARTS), help=f"parts: {','.join(PARTS)}")
     parser.add_argument("--classes", type=_classes, default=tuple(CORRUPTIONS), help="of corruptions, commas between")

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from agent_runtime.apply.applier import Applier
@@ -21,7 +22,8 @@ from benchmarks.trust.other_states import no_model
 if TYPE_CHECKING:
     from benchmarks.slow_inputs import SlowInput
 
-FILES = ("cases.jsonl", "generated.jsonl")
+GENERATED = "generated.jsonl"
+FILES = ("cases.jsonl", GENERATED)
 RIGHT = ("right", "refused-right", "noop-right")
 WRONG = ("WRONG", "NOOP-WRONG", "CRASH")
 
@@ -47,13 +49,14 @@ class Slow:
     outcome: str
 
 
-def verdicts(folder: Path) -> Iterator[Verdict]:
-    """Send every case of the folder's files; nothing where there are none."""
+def verdicts(folder: Path, limit: int | None, seed: int) -> Iterator[Verdict]:
+    """Send every case of the folder's files, with `limit` no more than so many of the generated ones, drawn by seed."""
     for file in FILES:
         path = folder / file
-        for line in path.read_text("utf-8").split("\n") if path.is_file() else ():
-            if line.strip():
-                yield _verdict(file, json.loads(line))
+        lines = [line for line in path.read_text("utf-8").split("\n") if line] if path.is_file() else []
+        if limit is not None and file == GENERATED:
+            lines = Random(seed).sample(lines, min(limit, len(lines)))
+        yield from (_verdict(file, json.loads(line)) for line in lines)
 
 
 def counts(found: Iterable[Verdict]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 stale, by how the file differs from the one that the edit was written for:
 
     earlier       the real commit before the edit's is not in it
-    later         it has the edit, and the real commit behind it (explicit formats)
+    later         it has the edit, as it was written, and the real commit behind it (explicit formats)
     far_inserted  a line more, away from the change
     far_deleted   a line less, away from the change
     doubled       the definition about the change stands again below it, as it was, under another name
@@ -14,7 +14,7 @@ stale, by how the file differs from the one that the edit was written for:
 
 The right text is the changed file with the edit's own change made to it: known where the two changes do not overlap. A
 snippet may also set the lines that it shows back to what it shows. Blank lines do not count for snippets. A refusal is
-never wrong, nor is a merge that is not certain.
+never wrong, nor is a merge that is not certain; `noop_wrong` counts claims that an edit is made which is not.
 
 resent: the edit is sent to the result of its own right merge. Nothing may change.
 """
@@ -51,7 +51,7 @@ _MAX_DOUBLED = 80
 One = TypeVar("One")
 Result = TypeVar("Result")
 
-Judged = Literal["right", "refused", "unchanged", "uncertain", "wrong", "crashed"]
+Judged = Literal["right", "refused", "unchanged", "uncertain", "wrong", "noop_wrong", "crashed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +141,15 @@ def _earlier(first: Record, second: Record, way: str, seed: int) -> Stale | None
 
 
 def _later(first: Record, second: Record, way: str, seed: int) -> Stale | None:
-    """A snippet would set the lines that it shows back to what it shows: it does not say what they replace."""
+    """What the edit wrote has to stand in the file as it is now: if it does not, the edit may be made again.
+
+    A snippet would set the lines that it shows back to what it shows: it does not say what they replace.
+    """
     case = case_of(first, way, seed)
-    if case is None or case.format == "lazy":
-        return None
     now = second["expected"]
+    undone = merged_both(first["expected"], first["original"], now)
+    if case is None or case.format == "lazy" or undone is None:
+        return None
     right = _replaced(case, now) if case.format == "replace" else []
     return Stale("later", replace(case, original=now), tuple(right))
 
@@ -174,8 +178,9 @@ def send_stale(stale: Stale) -> Sent:
         return _sent(case, stale.kind, "crashed", repr(fault))
     if result is None or result.status == "rejected":
         return _sent(case, stale.kind, "refused")
-    if result.status == "noop" or result.file.data == case.original.encode():
-        return _sent(case, stale.kind, "unchanged")
+    if result.status == "noop":
+        is_done = stale.kind == "later" or case.original == case.expected
+        return _sent(case, stale.kind, "unchanged" if is_done else "noop_wrong")
     if result.file.certainty != "certain":
         return _sent(case, stale.kind, "uncertain")
     merged = codec.decode(result.file.data).text

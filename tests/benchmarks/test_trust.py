@@ -215,9 +215,13 @@ def test_blocks_add_up() -> None:
     assert counts([], set())["detected_share"] is None
 
 
-def test_quoted_text_of_ambiguous_edits_stands_twice_and_no_door_chooses() -> None:
-    edits = ambiguous_edits([case for case in INLINE if case.format != "lazy"] * 3, 8, seed=0)
+def test_edits_without_one_place_are_refused_at_every_door_and_no_model_is_asked() -> None:
+    edits = ambiguous_edits([case for case in INLINE if case.format != "lazy"] * 6, 12, seed=0)
     assert {case.format for case in edits} == {"search_replace", "replace", "udiff", "v4a"}
+    assert {case.style for case in edits} == {"cut", "doubled", "missing"}
+    for case in edits:
+        num_places = case.original.count("\n".join(parse(case.edit).searched_lines).rstrip("\n"))
+        assert num_places == 0 if case.style == "missing" else num_places > 1
     sent = list(send_all(edits))
     assert len(sent) == len(edits) * len(DOORS)
     assert [one for one in sent if one.crashed] == []
@@ -255,7 +259,7 @@ def test_verdicts_are_those_of_the_cases_own_program(tmp_path: Path) -> None:
     expected = ("a = 1\nb = 2\n", "a = 1\n\nb = 2\n", "a = 1\nb = 3\n", "refuse", "noop")
     cases = [{**case, "name": str(number), "expected": text} for number, text in enumerate(expected)]
     (tmp_path / "cases.jsonl").write_text("".join(json.dumps(one) + "\n" for one in cases), "utf-8")
-    found = [one.verdict for one in adversary.verdicts(tmp_path)]
+    found = [one.verdict for one in adversary.verdicts(tmp_path, None, 0)]
     assert found == ["right", "blanks-differ", "WRONG", "WRONG", "WRONG"]
 
 
