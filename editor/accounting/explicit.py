@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 
 from rapidfuzz import fuzz
 
@@ -75,44 +75,43 @@ class _Place:
     """Lines [start, end) of the original, and the lines that stand there instead.
 
     Each line is a pair: the file's own line (None for a new one) and the line as sent (None where `...` leaves it out).
-    `shifts` are the columns by which lines may be moved.
+    `depths` are the indentations that the old lines have in the edit and in the file, in columns.
     """
 
     start: int
     end: int
     lines: tuple[tuple[str | None, str | None], ...]
-    shifts: frozenset[int] = frozenset({0})
+    depths: frozenset[tuple[int, int]] = frozenset({(0, 0)})
 
     def end_in(self, new: Sequence[str], at: int) -> int | None:
         """Return the line of the result behind what is written there, None if something else stands there."""
         end = at + len(self.lines)
         if end > len(new):
             return None
-        moved = set(self.shifts)
-        units: dict[int, int] = {}
         for (own, sent), line in zip(self.lines, new[at:end], strict=True):
-            if line == own or (line == sent and not (own and sent is None)):
+            if line == own:
                 continue
             wanted = sent if sent is not None else own
             assert wanted is not None
-            if folded(line) != folded(wanted):
+            known = [_spaces_behind(one) for one in (own, sent) if one is not None]
+            if folded(line) != folded(wanted) or _spaces_behind(line) not in ("", *known):
                 return None
-            if not line.strip():
-                continue
-            width = width_of(wanted)
-            if width_of(line) - width in moved or units.setdefault(width, width_of(line)) == width_of(line):
-                continue
-            return None
-        return end if _is_uniform(units) else None
+            if line.strip() and not self._may_be_at(width_of(wanted), width_of(line)):
+                return None
+        return end
+
+    def _may_be_at(self, sent: int, width: int) -> bool:
+        """Tell whether a line that was sent at one depth may stand at another: moved, or in the file's own unit."""
+        if any(width - sent == stands - quoted for quoted, stands in self.depths):
+            return True
+        pairs = sorted({*self.depths, (0, 0)})
+        ratios = {(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(pairs) if b[0] != a[0]}
+        quoted, stands = pairs[0]
+        return len(ratios) == 1 and width == stands + (sent - quoted) * ratios.pop()
 
 
-def _is_uniform(units: dict[int, int]) -> bool:
-    """Tell whether indentations map to others as one change of unit or depth does: deeper stays deeper."""
-    widths = sorted(units)
-    if len(widths) < 2:
-        return True
-    steps = [(units[b] - units[a], b - a) for a, b in zip(widths, widths[1:], strict=False)]
-    return all(grown > 0 for grown, _ in steps) and len({grown / step for grown, step in steps}) == 1
+def _spaces_behind(line: str) -> str:
+    return line[len(line.rstrip()) :]
 
 
 class _Replaced:
@@ -223,16 +222,16 @@ class _Replaced:
             if any(start < end for end, start in zip(ends, starts[1:], strict=False)):
                 continue
             lines: list[tuple[str | None, str | None]] = []
-            shifts: set[int] = {0}
+            depths: set[tuple[int, int]] = set()
             for row, at in enumerate(solid):
                 stands = self.old[starts[row] : ends[row]]
                 part = _place(Replacement(tuple(old_pieces[at]), tuple(new_pieces[at])), starts[row], stands)
                 lines += part.lines
-                shifts |= part.shifts
+                depths |= part.depths
                 if row + 1 < len(solid):
                     lines += ((line, None) for line in self.old[ends[row] : starts[row + 1]])
-                    shifts |= _elision_shifts(change)
-            yield _Place(starts[0], ends[-1], tuple(lines), frozenset(shifts))
+                    depths |= _elision_depths(change)
+            yield _Place(starts[0], ends[-1], tuple(lines), frozenset(depths))
 
     def _guesses(self, change: Replacement, old: int, new: int) -> Iterator[_Place]:
         """Yield places of a change whose text stands nowhere, near where the two texts part; only for a model."""
@@ -246,17 +245,17 @@ class _Replaced:
         sought = "\n".join(line.strip() for line in change.before)
         lines = tuple((None, line) for line in change.after)
         for start in range(max(old, old + same - len(change.after)), old + same + 1):
-            shift = self._shift_at(change, new + start - old)
+            depths = frozenset({(0, 0), self._depth_at(change, new + start - old)})
             for end in range(start, min(len(self.old), start + len(change.before) + _MAX_LONGER) + 1):
                 stands = "\n".join(line.strip() for line in self.old[start:end])
                 if fuzz.ratio(sought, stands) >= _MIN_LIKENESS:
-                    yield _Place(start, end, lines, frozenset({0, shift}))
+                    yield _Place(start, end, lines, depths)
 
-    def _shift_at(self, change: Replacement, new: int) -> int:
+    def _depth_at(self, change: Replacement, new: int) -> tuple[int, int]:
         sent = next((at for at, line in enumerate(change.after) if line.strip()), None)
         if sent is None or new + sent >= len(self.new):
-            return 0
-        return width_of(self.new[new + sent]) - width_of(change.after[sent])
+            return 0, 0
+        return width_of(change.after[sent]), width_of(self.new[new + sent])
 
     def _in_turn(self, lines: Sequence[str], number: int) -> bool:
         """Tell whether the changes lead to the result where each is made in what the ones before it left."""
@@ -377,8 +376,11 @@ def _place(change: Replacement, start: int, stands: Sequence[str]) -> _Place:
     for op in line_opcodes(change.before, change.after):
         if op.equal:
             own[op.b_start : op.b_end] = stands[op.a_start : op.a_end]
-    shifts = {width_of(line) - width_of(sent) for line, sent in zip(stands, change.before, strict=True) if sent.strip()}
-    return _Place(start, start + len(stands), tuple(zip(own, change.after, strict=True)), frozenset(shifts | {0}))
+    depths = {
+        (width_of(sent), width_of(line)) for line, sent in zip(stands, change.before, strict=True) if sent.strip()
+    }
+    lines = tuple(zip(own, change.after, strict=True))
+    return _Place(start, start + len(stands), lines, frozenset(depths or {(0, 0)}))
 
 
 def _variants(change: Replacement) -> Iterator[Replacement]:
@@ -415,8 +417,8 @@ def _pieces(lines: Sequence[str]) -> list[list[str]]:
     return pieces
 
 
-def _elision_shifts(change: Replacement) -> set[int]:
+def _elision_depths(change: Replacement) -> set[tuple[int, int]]:
     """Return how far what `...` leaves out may move: as far as the `...` of both sides are apart."""
     before = [width_of(line) for line in change.before if _is_elision(line)]
     after = [width_of(line) for line in change.after if _is_elision(line)]
-    return {new - old for old, new in zip(before, after, strict=False)}
+    return set(zip(before, after, strict=False))

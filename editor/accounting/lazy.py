@@ -34,6 +34,9 @@ from editor.types import Sketch, UnaccountedLine
 MAX_STATES = 120_000
 """Of the search; past it the readings of a snippet are too many to be tried, and none counts as found."""
 
+MAX_FAULTY_STATES = 40_000
+"""Of a second search, for the faults of a result that surely has some."""
+
 MAX_WINDOW_CELLS = 16_000_000
 _SLACK = 4
 _MARGIN = 6
@@ -69,13 +72,16 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a text that is not blank: its number (from 0), itself, its text without indentation, its columns."""
+    """One line of a text that is not blank: its number (from 0), itself, its text without indentation, its depth.
+
+    `above` are the blank lines above it.
+    """
 
     number: int
     text: str
     key: str
     width: int
-    blanks: int
+    above: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +107,14 @@ def read(original: str, result: str, sketch: Sketch, language: str | None, said:
 
 def _lines(text: str, language: str | None) -> list[Line]:
     found: list[Line] = []
-    blanks = 0
+    above: list[str] = []
     for number, line in enumerate(text.split("\n")):
         key = line.strip()
         if key:
-            found.append(Line(number, line, key, level_of(line, language), blanks))
-            blanks = 0
+            found.append(Line(number, line, key, level_of(line, language), tuple(above)))
+            above = []
         else:
-            blanks += 1
+            above.append(line)
     return found
 
 
@@ -199,15 +205,20 @@ class _Search:
         """Search for the cheapest path, and say what is wrong with it."""
         if self.cells.is_too_large:
             return Reading(tuple(self._plain_faults()), bound="accounting_window")
-        path = self._path()
+        path = self._path(MAX_STATES)
+        if path is None:
+            # Some shown line is not where the lines around it would have it: look for the faults everywhere.
+            self.low, self.high = [0] * len(self.low), [len(self.new)] * len(self.high)
+            path = self._path(MAX_FAULTY_STATES)
         if path is None:
             return Reading(tuple(self._plain_faults()), bound="accounting_states")
         faults = [*self._faults(path), *self._layout_faults(path)]
         if not faults:
             return Reading(())
-        return Reading(tuple(faults), self._repaired(path))
+        return Reading(tuple(faults), self._repaired(path, faults))
 
-    def _path(self) -> list[Step] | None:
+    def _path(self, max_states: int) -> list[Step] | None:
+        """Return the cheapest path, None where there is none or too many states are in question."""
         start: State = (0, 0, 0, "start")
         cost_of: dict[State, int] = {start: 0}
         come_from: dict[State, tuple[State, Step]] = {}
@@ -222,7 +233,7 @@ class _Search:
             done.add(state)
             if state[0] == size and state[1] == num_old and state[2] == num_new:
                 return _way(come_from, state)
-            if len(done) > MAX_STATES:
+            if len(done) > max_states:
                 return None
             for price, after, step in self._moves(state):
                 item, old, new, _last = after
@@ -315,7 +326,18 @@ class _Search:
             return True
         owner = self.items[parent]
         inside = self.inside[new]
-        return owner.key in inside or (owner.elided is not None and any(self._is_item(owner, key) for key in inside))
+        if owner.key in inside or (owner.elided is not None and any(self._is_item(owner, key) for key in inside)):
+            return True
+        # Text of a string at the left edge hides by its indentation what the line lies in; the grammar knows better.
+        number = self.new[new].number
+        return any(
+            symbol.name_line < number < symbol.end_line and self._is_item(owner, self._new_key(symbol.name_line))
+            for symbol in (self._surveys[1].symbols if self._surveys[1] is not None else ())
+        )
+
+    def _new_key(self, number: int) -> str:
+        at = bisect_left(self.new, number, key=lambda line: line.number)
+        return self.new_keys[at] if at < len(self.new) else ""
 
     def _blocks(self, state: State) -> Iterator[tuple[int, State, Step]]:
         """Yield the blocks that begin here: new lines of the snippet, for lines of the file that are gone."""
@@ -384,6 +406,8 @@ class _Search:
         if known not in self._judged:
             removed = range(*old)
             fault = "" if self._is_owned_block(items, new) else "misplaced"
+            if not fault and self._is_doubled(old, new, left, right):
+                fault = "rival"
             if not fault and not removed:
                 fault = self._judge_insertion(items, old[0], new, left, right)
             elif not fault:
@@ -398,6 +422,20 @@ class _Search:
         return len(numbers) != new[1] - new[0] or all(
             self._is_owned(at, row) for at, row in zip(numbers, range(*new), strict=True)
         )
+
+    def _is_doubled(self, old: tuple[int, int], new: tuple[int, int], left: Last, right: Last) -> bool:
+        """Tell whether a new line stands beside an unshown line that it repeats."""
+        added = self.new_keys[new[0] : new[1]]
+        if not added:
+            return False
+        above = self.old_keys[old[0] - 1] if left in ("gap", "marker", "start") and old[0] else ""
+        below = self.old_keys[old[1]] if right != "before_keep" and old[1] < len(self.old) else ""
+        beside = {above} if left == "gap" else set()
+        beside |= {below} if right == "before_gap" else set()
+        doubled = {key for key in beside if key in added}
+        doubled |= {above} if above == added[0] else set()
+        doubled |= {below} if below == added[-1] else set()
+        return not all(map(_is_bare, doubled))
 
     def _judge_insertion(self, items: tuple[int, int], old: int, new: tuple[int, int], left: Last, right: Last) -> str:
         """Judge new lines that replace nothing: a shown line has to say where they belong, or markers on both sides."""
@@ -499,6 +537,8 @@ class _Search:
         removed = [at for at in range(*old) if at not in explained]
         if not removed:
             return ""
+        if (left != "keep" or right != "before_keep") and self._loses_bracket(removed, added):
+            return "removed"
         definitions = self._lost_definitions(old, added)
         shown = left == "keep" and right == "before_keep"
         if shown and not definitions and len(removed) <= _MAX_UNNAMED:
@@ -508,11 +548,28 @@ class _Search:
         lines = [self.old[at].text for at in removed]
         numbers = self._old_statements
         old_groups = grouped(lines, [numbers[at] for at in removed])
-        new_lines = [line.text for line in added]
+        # A line that only changes its place replaces no other.
+        gone = Counter(self.old_keys[at] for at in range(*old))
+        new_lines = [line.text for line in added if not gone[line.key]]
         new_groups = grouped(new_lines, statements(new_lines))
-        if definitions or not can_replace(old_groups, new_groups):
+        beside_shown = left == "keep" or right == "before_keep"
+        if definitions or not can_replace(old_groups, new_groups, pairs_comments=beside_shown):
             return "removed"
         return ""
+
+    def _loses_bracket(self, removed: Sequence[int], added: Sequence[Line]) -> bool:
+        """Tell whether a line of closing brackets is gone whose opening line stays, with no such line in its place."""
+        closers = Counter(line.key for line in added if _is_bare(line.key))
+        for at in removed:
+            line = self.old[at]
+            if not _is_bare(line.key):
+                continue
+            opened = any(self.old[other].width == line.width for other in removed if other < at)
+            if not opened:
+                closers[line.key] -= 1
+                if closers[line.key] < 0:
+                    return True
+        return False
 
     @cached_property
     def _old_statements(self) -> list[int]:
@@ -523,6 +580,10 @@ class _Search:
         numbers = self._old_statements
         found = {at for at in range(*old) if self._is_explained(at, old)}
         heads = {numbers[at] for at in found if at == 0 or numbers[at - 1] != numbers[at]}
+        for at in range(*old):
+            # Brackets go with a line beside them that goes.
+            if _is_bare(self.old_keys[at]) and (at - 1 in found or at + 1 in found):
+                found.add(at)
         found |= {at for at in range(*old) if numbers[at] in heads}
         for at in range(old[1] - 2, old[0] - 1, -1):
             if at + 1 in found and COMMENT.match(self.old[at].text) and self.old[at].width == self.old[at + 1].width:
@@ -535,8 +596,6 @@ class _Search:
             return True
         key = self.old_keys[at]
         if self.counts_old[key] == 1 == self.counts_new[key] and key in self.shown:
-            return True
-        if not any(map(str.isalnum, key)) and self.counts_new[key] >= self.counts_old[key] and key in self.shown:
             return True
         line = self.old[at]
         if self.removal.names_line(line.text):
@@ -630,15 +689,18 @@ class _Search:
                     yield UnaccountedLine(self.new[at].number + 1, kind, self.new[at].text)
 
     def _plain_faults(self) -> Iterator[UnaccountedLine]:
-        """Yield the changed lines that the snippet does not show, where the search was ended by a bound."""
+        """Yield the changed lines that the snippet does not show, or else all, where the search was ended by a bound."""
+        hidden = [line for line in self._changes() if line.kind == "removed" or line.text.strip() not in self.shown]
+        yield from hidden or [*self._changes(), UnaccountedLine(0, "missing", "")]
+
+    def _changes(self) -> Iterator[UnaccountedLine]:
         for op in self.ops:
             if op.equal:
                 continue
             for at in range(op.a_start, op.a_end):
                 yield UnaccountedLine(self.old[at].number + 1, "removed", self.old[at].text)
             for at in range(op.b_start, op.b_end):
-                if self.new_keys[at] not in self.shown:
-                    yield UnaccountedLine(self.new[at].number + 1, "added", self.new[at].text)
+                yield UnaccountedLine(self.new[at].number + 1, "added", self.new[at].text)
 
     def _layout_faults(self, path: Sequence[Step]) -> Iterator[UnaccountedLine]:
         """Yield lines whose indentation, spaces at the end, or blank lines above no step accounts for."""
@@ -646,29 +708,21 @@ class _Search:
         shown_new.add(len(self.new))
         gone = {at for step in path if step.kind in ("block", "lost") for at in range(*step.old)}
         shifts = self._shifts(path)
-        shift = 0
+        shifted = self._shifted_gaps(path)
         for at, step in enumerate(path):
             if step.kind == "keep":
                 old, new = self.old[step.old[0]], self.new[step.new[0]]
                 if old.text != new.text and not self._is_at(step.items[0], new, shifts):
                     yield UnaccountedLine(new.number + 1, "altered", new.text)
             elif step.kind == "gap":
-                is_marked = self._is_marked(path, at)
+                moved = at in shifted
                 for old_at, new_at in zip(range(*step.old), range(*step.new), strict=True):
                     old, new = self.old[old_at], self.new[new_at]
-                    if old.text != new.text:
-                        moved = new.width - old.width
-                        wanted = shift or self._marker_shift(path, at, new)
-                        if not is_marked or not moved or old.text.rstrip() != new.text.rstrip() and moved != wanted:
-                            yield UnaccountedLine(new.number + 1, "altered", new.text)
-                            continue
-                        shift = moved
-                    else:
-                        shift = 0
-                    if old.blanks != new.blanks and new_at - 1 not in shown_new and old_at - 1 not in gone and new_at:
+                    if old.text != new.text and not moved:
+                        yield UnaccountedLine(new.number + 1, "altered", new.text)
+                    elif old.above != new.above and new_at - 1 not in shown_new and old_at - 1 not in gone and new_at:
                         yield UnaccountedLine(new.number + 1, "blank_lines", new.text)
             elif step.kind == "block" and not step.fault:
-                numbers = [number for number in range(*step.items) if self.items[number].key == ""] and []
                 numbers = self._block_items(step)
                 for number, new_at in zip(numbers, range(*step.new), strict=False):
                     if not self._is_at(number, self.new[new_at], shifts):
@@ -715,43 +769,83 @@ class _Search:
     def _is_at(self, number: int, new: Line, shifts: dict[int, set[int]]) -> bool:
         """Tell whether a line stands where the snippet shows it, up to one shift of its block."""
         item = self.items[number]
-        if item.line.rstrip() == new.text.rstrip():
+        if item.line == new.text or item.line.rstrip() == new.text:
             return True
+        if new.text[len(new.text.rstrip()) :] not in ("", item.line[len(item.line.rstrip()) :]):
+            return False
         return width_of(new.text) - width_of(item.line) in shifts[self._runs[number]]
 
-    def _is_marked(self, path: Sequence[Step], at: int) -> bool:
-        """Tell whether a gap lies behind a marker that the snippet writes."""
-        for step in reversed(path[:at]):
-            if step.kind == "marker":
-                return step.items[0] < step.items[1]
-            if step.kind != "gap":
-                return False
+    def _shifted_gaps(self, path: Sequence[Step]) -> set[int]:
+        """Return the steps of gaps that a written marker moves: all of its lines by as much, into or out of a block."""
+        found: set[int] = set()
+        for at, step in enumerate(path):
+            if step.kind != "marker" or step.items[0] == step.items[1]:
+                continue
+            end = at + 1
+            while end < len(path) and path[end].kind == "gap":
+                end += 1
+            rows = [
+                (self.old[old], self.new[new])
+                for gap in path[at + 1 : end]
+                for old, new in zip(range(*gap.old), range(*gap.new), strict=True)
+            ]
+            shifts = {new.width - old.width for old, new in rows}
+            same = all(old.text.lstrip() == new.text.lstrip() for old, new in rows)
+            blocks = [path[other] for other in (at - 1, end) if 0 <= other < len(path) and path[other].kind == "block"]
+            if len(shifts) == 1 and shifts != {0} and same and blocks:
+                found.update(range(at + 1, end))
+        return found
+
+    def _repaired(self, path: Sequence[Step], faults: Sequence[UnaccountedLine]) -> str | None:
+        """Return the result with the file's own lines where no step accounts for a change.
+
+        None where a line of the snippet has no place, and where what is wrong stands beside an accounted change: it may
+        then be that change which went wrong.
+        """
+        altered = {fault.line - 1 for fault in faults if fault.kind in ("altered", "blank_lines")}
+        rows: list[str] = []
+        for at, step in enumerate(path):
+            is_lost = step.kind == "lost" or (step.kind == "block" and bool(step.fault) and step.new[0] == step.new[1])
+            if step.kind == "missing" or (step.kind == "block" and step.fault and not is_lost):
+                return None
+            if (is_lost or step.kind == "added") and self._is_beside_change(path, at):
+                return None
+            if step.kind == "keep":
+                if step.fault or self.new[step.new[0]].number in altered:
+                    return None
+                rows += self._rows(self.new[step.new[0] : step.new[1]])
+            elif is_lost:
+                rows += self._rows(self.old[step.old[0] : step.old[1]])
+            elif step.kind == "block":
+                if any(self.new[row].number in altered for row in range(*step.new)):
+                    return None
+                rows += self._rows(self.new[step.new[0] : step.new[1]])
+            elif step.kind == "gap":
+                for old_at, new_at in zip(range(*step.old), range(*step.new), strict=True):
+                    old, new = self.old[old_at], self.new[new_at]
+                    rows += self._rows([old if new.number in altered else new])
+        ends = self.result if path[-1].kind in ("keep", "block") else self.original
+        if path[-1].kind == "marker" and len(path) > 1 and path[-2].kind in ("keep", "block"):
+            ends = self.result
+        tail = ends[len(ends.rstrip()) :] if ends.rstrip() else ""
+        return "\n".join(rows).rstrip() + tail
+
+    @staticmethod
+    def _is_beside_change(path: Sequence[Step], at: int) -> bool:
+        """Tell whether an accounted change stands next to a step, markers and faults between them aside."""
+        for direction in (-1, 1):
+            other = at + direction
+            while 0 <= other < len(path) and path[other].kind not in ("gap", "keep"):
+                if path[other].kind == "block" and not path[other].fault:
+                    return True
+                other += direction
         return False
 
-    def _marker_shift(self, path: Sequence[Step], at: int, new: Line) -> int | None:
-        """Return how far the lines behind a marker move, told by the marker's own depth; None if it tells nothing."""
-        for step in reversed(path[:at]):
-            if step.kind == "marker" and step.items[0] < step.items[1]:
-                depth = self.items[step.items[0]].width
-                return new.width - self.old[path[at].old[0]].width if depth > 0 else None
-        return None
-
-    def _repaired(self, path: Sequence[Step]) -> str | None:
-        """Return the result rebuilt from the file and the accounted changes; None if the snippet is not all in it."""
-        if any(step.kind == "missing" or step.fault in ("misplaced", "rival") for step in path):
-            return None
-        made: list[Line] = []
-        for step in path:
-            if step.kind in ("gap", "lost") or (step.kind == "block" and step.fault == "removed"):
-                made += self.old[step.old[0] : step.old[1]]
-            elif step.kind == "keep":
-                old, new = self.old[step.old[0]], self.new[step.new[0]]
-                made.append(old if old.key == new.key else new)
-            if step.kind == "block":
-                made += self.new[step.new[0] : step.new[1]]
-        text = "\n".join("\n" * line.blanks + line.text for line in made)
-        tail = len(self.original) - len(self.original.rstrip("\n"))
-        return text + "\n" * tail
+    @staticmethod
+    def _rows(lines: Sequence[Line]) -> Iterator[str]:
+        for line in lines:
+            yield from line.above
+            yield line.text
 
 
 def _way(come_from: dict[State, tuple[State, Step]], state: State) -> list[Step]:
@@ -767,6 +861,11 @@ def _range(lines: Sequence[Line], first: int, end: int) -> tuple[int, int]:
     return bisect_left(lines, first, key=lambda line: line.number), bisect_left(
         lines, end, key=lambda line: line.number
     )
+
+
+def _is_bare(key: str) -> bool:
+    """Tell whether a line holds brackets and signs only."""
+    return not any(map(str.isalnum, key))
 
 
 def _sets(key: str) -> bool:

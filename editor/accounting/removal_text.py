@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from editor.accounting.statements import COMMENT, IMPORT, key_of, name_of
 
@@ -14,6 +14,10 @@ _VERB = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+|\n\s*\n|\n(?=\s*[-*•\d])")
+_CLAUSE = re.compile(r"[,;]\s|\b(?:and|but|so that|while|then)\b")
+_OTHER_VERB = re.compile(
+    r"\b(?:add\w*|append\w*|creat\w*|defin\w*|insert\w*|introduc\w*|keep\w*|make\w*|pass\w*|put\w*)\b", re.IGNORECASE
+)
 _WORD = re.compile(r"[A-Za-z_$][\w$]*(?:[.\-/:]+[\w$]+)*")
 _KINDS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = (
     (re.compile(r"\b(imports?|use statements?|usings?|requires?|includes?)\b", re.I), IMPORT),
@@ -35,12 +39,24 @@ _COMMON = frozenset(
 )
 
 
+def _clauses(sentence: str) -> Iterator[str]:
+    """Yield the clauses of a sentence that speak of removing: "drop `a`, `b` and define `c`" has two, not three."""
+    speaks = False
+    for clause in _CLAUSE.split(sentence):
+        if _VERB.search(clause):
+            speaks = True
+        elif _OTHER_VERB.search(clause):
+            speaks = False
+        if speaks:
+            yield clause
+
+
 class RemovalText:
     """Sentences that speak of removing, moving or replacing, asked for definitions and lines that they name."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        sentences = [part for text in texts for part in _SENTENCE.split(text) if _VERB.search(part)]
-        self._text = "\n".join(" ".join(part.split()) for part in sentences)
+        sentences = (part for text in texts for part in _SENTENCE.split(text) if _VERB.search(part))
+        self._text = "\n".join(" ".join(part.split()) for sentence in sentences for part in _clauses(sentence))
         self._words = {word for part in _WORD.findall(self._text) for word in (part, *re.split(r"[.\-/:]+", part))}
         self._kinds = [lines for words, lines in _KINDS if words.search(self._text)]
 

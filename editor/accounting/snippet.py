@@ -21,7 +21,7 @@ _SAYS_REMOVED = re.compile(r"\W*(removed|deleted)\b", re.I)
 _BARE_ELISION = re.compile(r"[\[(<]?\s*(?:\.{3}|…).*")
 _REMOVED = re.compile(
     r"\W*(removed|deleted|dropped|gone)\b.*|\W*(remove|delete|drop)\s*:.*|"
-    r"\W*[\w$`' ,:;.()]{3,90}\b(is |are |was |has been |have been )?(removed|gone|deleted|no longer needed)\b.{0,60}",
+    r".{2,90}\b(is |are |was |has been |have been )?(removed|gone|deleted|no longer needed)\b.{0,60}",
     re.I,
 )
 _ELISION = re.compile(
@@ -100,7 +100,7 @@ def read_items(
     for number, hunk in enumerate(hunks):
         if number:
             items.append(Item("marker", "", "", -1, hunk=number))
-        items += (replace(item, hunk=number) for item in _with_paragraphs(hunk))
+        items += (replace(item, hunk=number) for item in _with_paragraphs(hunk, file_keys))
     texts += (item.line for item in items if item.kind == "remark")
     return _with_parents(items, language), texts
 
@@ -144,11 +144,14 @@ def _in_file_order(hunks: list[list[Item]], places: Mapping[str, Sequence[int]])
     return [hunks[at] for at in order]
 
 
-def _with_paragraphs(hunk: Sequence[Item]) -> Iterator[Item]:
+def _with_paragraphs(hunk: Sequence[Item], file_keys: Set[str]) -> Iterator[Item]:
     """Yield the items; a comment among comments of the edit's own is one of their lines, whatever it says."""
     for at, item in enumerate(hunk):
         beside = [hunk[other] for other in (at - 1, at + 1) if 0 <= other < len(hunk)]
-        among = any(one.kind == "line" and COMMENT.match(one.line) and one.width == item.width for one in beside)
+        among = any(
+            one.kind == "line" and one.key not in file_keys and COMMENT.match(one.line) and one.width == item.width
+            for one in beside
+        )
         unclear = item.kind == "remark" and not _SAYS_REMOVED.match(item.key)
         unclear |= item.kind == "maybe_marker" and "..." not in item.key and "…" not in item.key
         yield replace(item, kind="line") if unclear and among else item

@@ -13,6 +13,7 @@ from functools import lru_cache
 from rapidfuzz import fuzz
 
 _OPENING = ("{", ":", "=>", ">", "then", "do", "else", "begin", "try")
+_BODY = re.compile(r"=>|\bfunction\b|\)\s*\{$|:$|\||\bdo\b|>$")
 _OPEN_IMPORT = re.compile(r"(?:import|export)\b[^=(]*\{$")
 
 LIKE = 60.0
@@ -50,7 +51,11 @@ _SKIPPED = (
     r"(?:(?:export|default|const|let|var|val|return|await|async|private|public|protected|readonly|static|final|if|for|"
     r"while|with|yield|throw|new|not|else|elif|case|int|string|bool|auto|local|mut|my)\s+)*"
 )
-_KEY = re.compile(r"[^\w\"'`$@#]*" + _SKIPPED + r"([\"'`]?[@#]?[\w$.\-]+[\"'`]?\??)\s*(?:[:=(<{,\[]|$|[+\-*/|&^]=)")
+_KEY = re.compile(
+    r"[^\w\"'`$@#]*" + _SKIPPED + r"([\"'`]?[@#]?[\w$.\-]+[\"'`]?\??)"
+    r"\s*(?:[:=(<{,\[)\]};&|+*/%>!]|-[=>]?|$|(?:in|is|and|or|not|as|of|if|instanceof)\b)"
+)
+_DIRECTIVE = re.compile(r"#\s*(?:if|elif)\w*\b")
 _QUOTED = re.compile(r"[\"'<]([^\"'>]+)[\">']")
 _TAG = re.compile(r"</?[\w.:-]*")
 _TYPED = re.compile(_SKIPPED + r"[\w$<>\[\]?.,*&]+\s+([\w$]+)\s*(?:=|;|$)")
@@ -71,10 +76,13 @@ def name_of(line: str) -> str | None:
 def key_of(line: str) -> str | None:
     """Return what a line is about: the assigned name, the called function, the key, the imported module; or None."""
     text = line.strip()
+    directive = _DIRECTIVE.match(text)
+    if directive:
+        return directive[0]
     if IMPORT.match(text):
         quoted = _QUOTED.search(text)
         words = text.split()
-        return quoted[1] if quoted else words[1].rstrip(";") if len(words) > 1 else text
+        return quoted[1].rsplit("/", 1)[-1] if quoted else words[1].rstrip(";") if len(words) > 1 else text
     if text.startswith("<"):
         tag = _TAG.match(text)
         return tag[0] if tag else None
@@ -113,7 +121,7 @@ def statements(lines: Sequence[str]) -> list[int]:
         opens = text.endswith(_OPENING)
         if not is_comment:
             depth = max(0, depth + sum(map(text.count, "([")) - sum(map(text.count, ")]")))
-            if opens or text.endswith("}"):
+            if (opens and (depth == 0 or _BODY.search(text))) or text.endswith("}"):
                 depth = 0
         was_comment = is_comment
     return numbers
@@ -139,15 +147,19 @@ def _key_of_statement(text: str) -> str | None:
     return key_of(" ".join(text.split("\n")) if _OPEN_IMPORT.match(text.split("\n", 1)[0]) else text.split("\n", 1)[0])
 
 
-def can_replace(removed: Sequence[str], added: Sequence[str]) -> bool:
-    """Tell whether each removed statement pairs with an added one of its own, in order; nobody pairs twice."""
+def can_replace(removed: Sequence[str], added: Sequence[str], *, pairs_comments: bool = False) -> bool:
+    """Tell whether each removed statement pairs with an added one of its own, in order; nobody pairs twice.
+
+    With `pairs_comments` one comment may take another's place whatever they say.
+    """
     if len(removed) > len(added):
         return False
     best = [0] * (len(added) + 1)
     for old in removed:
         row = best[:]
         for at, new in enumerate(added):
-            row[at + 1] = max(row[at], best[at + 1], best[at] + 1 if is_rewrite(old, new) else 0)
+            fits = is_rewrite(old, new) or (pairs_comments and bool(COMMENT.match(old) and COMMENT.match(new)))
+            row[at + 1] = max(row[at], best[at + 1], best[at] + 1 if fits else 0)
         best = row
     return best[-1] == len(removed)
 

@@ -213,7 +213,10 @@ def test_a_substitution_must_stand_in_the_result_to_the_character() -> None:
 
 def test_a_substitution_that_a_later_one_changes_again_need_not_stand() -> None:
     assert failed(ORIGINAL.replace("add", "plus2"), replaced(("add", "plus"), ("lus(", "lus2("))) == []
-    assert failed(ORIGINAL.replace("add", "plus"), replaced(("add", "sum"), ("sub", "sub"))) == ["added_lines_present", "accounted"]
+    assert failed(ORIGINAL.replace("add", "plus"), replaced(("add", "sum"), ("sub", "sub"))) == [
+        "added_lines_present",
+        "accounted",
+    ]
 
 
 def test_a_name_replaced_everywhere_is_neither_a_loss_of_lines_nor_of_definitions() -> None:
