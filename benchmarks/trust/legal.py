@@ -11,6 +11,8 @@ A planted text is legal where one of these holds; the word in brackets is the re
 4. (`shown to go`) One line more of the file is gone, and the snippet shows its two neighbours side by side.
 5. (`read as replaced`) One line more of the file is gone; it stood next to a run of new lines, on a side on which the
    snippet shows no line beside that run, and is like a new line of it that replaces nothing else.
+6. (`shown elsewhere`) One line more of the file is gone; it stood there once, it stands once in the text, and the
+   snippet shows it: the snippet may move it.
 
 Explicit formats leave nothing open: for them only 1 holds. A text with more syntax errors than the expected one is no
 legal reading, nor is a line without a letter or a digit replaced by another.
@@ -72,7 +74,12 @@ class Legal:
             return ""
         if 0 < at < len(lines) and (lines[at - 1], lines[at]) in self._neighbours():
             return "shown to go"
-        return "read as replaced" if self._is_replaced(at) else ""
+        if self._is_replaced(at):
+            return "read as replaced"
+        gone = self._expected[at].strip()
+        is_shown = any(gone == line.strip() for block in self._blocks for line in block)
+        stand_once = all(sum(gone == line.strip() for line in some) == 1 for some in (self._old, lines))
+        return "shown elsewhere" if is_shown and stand_once else ""
 
     def _is_broken(self, text: str) -> bool:
         found, expected = (num_errors(one, self._language) for one in (text, self._expected_text))
