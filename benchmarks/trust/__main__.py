@@ -3,6 +3,17 @@
 Parts, named with `--only`:
 
     planted    right results, and the same with one corruption planted, sent as a model's answer and as a rule's result
+    ambiguous  explicit edits whose text stands in two places or more, through all six doors, beside a model that counts
+    stale      edits of files that have changed since the edit was written
+    resent     edits that were merged right, sent to their own result
+    adversary  edits made to break the rules
+    slowest    inputs that look for what is slow: seconds of the processor
+
+`summary` of the JSON: planted, detected, legal_other (texts planted that are another legal reading of the edit, which
+are not among planted), correct, correct_refused, repaired_exact; ambiguous (edits times doors), guessed, model_calls;
+stale, stale_wrong (merges), stale_noop_wrong; resent, resent_changed, resent_refused; adversary_right, adversary_wrong;
+slowest_s. `rows` are of a `kind`: counts by place, class, format, source and style; then the single cases that are not
+as they should be.
 """
 
 from __future__ import annotations
@@ -12,21 +23,29 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from agent_runtime.process import settle
-from benchmarks.cases import DEFAULT_CASES
+from benchmarks.cases import DEFAULT_CASES, Case
 from benchmarks.machine import describe
+from benchmarks.trust import adversary, ambiguous, other_states
 from benchmarks.trust.corruptions import CORRUPTIONS
+from benchmarks.trust.doors import DOORS
 from benchmarks.trust.planted import RIGHT, Row, measure_all
 from benchmarks.trust.right_results import right_results
-from benchmarks.trust.summary import blocks, planted_table, right_table
+from benchmarks.trust.summary import blocks, counted_table, planted_table, right_table
 
-PARTS = ("planted",)
 SHOWN = ("missed", "refused", "legal_other", "certain")
+_SUMMED = ("planted", "detected", "legal_other", "correct", "correct_refused", "repaired_exact")
+_NUM_SHOWN = 50
+
+Rows = list[dict[str, Any]]
+T = TypeVar("T")
 
 
 def main() -> None:
@@ -36,30 +55,149 @@ def main() -> None:
     if not options.cases.exists():
         sys.exit(f"{options.cases}: no such folder; name one with --cases")
     print(describe())
+    cases = right_results(options.cases, options.limit, options.seed)
     summary: dict[str, Any] = {}
-    found: list[dict[str, Any]] = []
-    if "planted" in options.only:
-        rows = _measured(options)
-        made = blocks(rows)
-        print(planted_table(made))
-        print(right_table(made))
-        _show(rows, options.show, options.shown)
-        summary |= {key: made[0][key] for key in made[0] if key not in ("kind", "name")}
-        found += made
-        found += [{"kind": "case", **asdict(row)} for row in rows if _is_telling(row)]
+    rows: Rows = []
+    for part in (part for part in PARTS if part in options.only):
+        started = time.monotonic()
+        found = PARTS[part](cases, options)
+        print(f"{part}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+        summary |= found[0]
+        rows += found[1]
     if options.json:
-        options.json.write_text(json.dumps({"summary": summary, "rows": found}, indent=1, ensure_ascii=False), "utf-8")
+        options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=1, ensure_ascii=False), "utf-8")
+
+
+def _planted(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
+    found = measure_all(cases, options.classes, options.seed, options.workers)
+    rows = [row for some in _followed("planted", found, len(cases)) for row in some]
+    made = blocks(rows)
+    print(planted_table(made))
+    print(right_table(made))
+    _show(rows, options.show)
+    return {key: made[0][key] for key in _SUMMED}, made + [
+        {"kind": "case", **asdict(row)} for row in rows if _is_telling(row)
+    ]
+
+
+def _ambiguous(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
+    explicit = [case for case in cases if case.format != "lazy"]
+    num_edits = ambiguous.NUM_EDITS if options.limit is None else min(ambiguous.NUM_EDITS, options.limit)
+    edits = ambiguous.ambiguous_edits(explicit, num_edits, options.seed)
+    sent = list(_followed("ambiguous", ambiguous.send_all(edits), len(edits) * len(DOORS)))
+    keys: dict[str, Callable[[ambiguous.Sending], str]] = {
+        "door": lambda one: one.door,
+        "format": lambda one: one.format,
+        "style": lambda one: one.style,
+    }
+    groups = [
+        (f"{kind} {name}", [one for one in sent if key(one) == name])
+        for kind, key in keys.items()
+        for name in dict.fromkeys(map(key, sent))
+    ]
+    rows: Rows = [{"kind": "ambiguous", "name": name, **_ambiguous_counts(some)} for name, some in groups]
+    print(counted_table("ambiguous", [*rows, {"name": "all", **_ambiguous_counts(sent)}]))
+    rows += [{"kind": "ambiguous case", **asdict(one)} for one in sent if one.guessed or one.model_calls or one.crashed]
+    return _ambiguous_counts(sent), rows
+
+
+def _ambiguous_counts(sent: Sequence[ambiguous.Sending]) -> dict[str, int]:
+    return {
+        "ambiguous": len(sent),
+        "guessed": sum(one.guessed for one in sent),
+        "model_calls": sum(one.model_calls for one in sent),
+        "ambiguous_crashed": sum(bool(one.crashed) for one in sent),
+    }
+
+
+def _stale(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
+    num_chained = other_states.NUM_CHAINED if options.limit is None else min(other_states.NUM_CHAINED, options.limit)
+    stale = other_states.stale_cases(cases, options.cases, num_chained, options.seed)
+    sent = list(_followed("stale", other_states.send_stale_ones(stale, options.workers), len(stale)))
+    outcomes = Counter(one.outcome for one in sent)
+    summary = {
+        "stale": len(sent),
+        "stale_wrong": outcomes["wrong"] + outcomes["crashed"],
+        "stale_noop_wrong": outcomes["noop_wrong"],
+    }
+    return summary, _state_rows("stale", sent)
+
+
+def _resent(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
+    found = _followed("resent", other_states.send_again_each(cases, options.workers), len(cases))
+    sent = [one for one in found if one is not None]
+    outcomes = Counter(one.outcome for one in sent)
+    summary = {
+        "resent": len(sent),
+        "resent_changed": outcomes["wrong"] + outcomes["crashed"],
+        "resent_refused": outcomes["refused"],
+    }
+    return summary, _state_rows("resent", sent)
+
+
+def _state_rows(kind: str, sent: Sequence[other_states.Sent]) -> Rows:
+    keys: tuple[Callable[[other_states.Sent], str], ...] = (
+        lambda one: one.kind,
+        lambda one: f"format {one.format}",
+        lambda one: f"style {one.source}/{one.style}",
+    )
+    rows: Rows = []
+    for key in keys:
+        for name in dict.fromkeys(map(key, sent)):
+            outcomes: Counter[str] = Counter(one.outcome for one in sent if key(one) == name)
+            rows.append({"kind": kind, "name": name, "cases": outcomes.total(), **outcomes})
+    print(counted_table(kind, [row for row in rows if not row["name"].startswith("style ")]))
+    wrong = [one for one in sent if one.outcome in ("wrong", "noop_wrong", "crashed")]
+    for one in wrong:
+        print(f"  {one.outcome.upper()} {one.kind} {one.format} {one.source}/{one.style} {one.id}")
+    return rows + [{**asdict(one), "kind": f"{kind} case", "state": one.kind} for one in wrong]
+
+
+def _adversary(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
+    found = list(adversary.verdicts(options.cases / "adversary", options.limit, options.seed))
+    rows = adversary.counts(found)
+    print(counted_table("adversary", rows))
+    wrong = [one for one in found if one.verdict in adversary.WRONG]
+    for one in wrong[:_NUM_SHOWN]:
+        print(f"  {one.verdict} {one.file}: {one.name}")
+    right = sum(one.verdict in adversary.RIGHT for one in found)
+    rows += [{"kind": "adversary case", **asdict(one)} for one in found if one.verdict not in adversary.RIGHT]
+    return {"adversary_right": right, "adversary_wrong": len(wrong)}, rows
+
+
+def _slowest(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
+    if find_spec("benchmarks.slow_inputs") is None:
+        print("slowest: benchmarks/slow_inputs.py is not there")
+        return {"slowest_s": None}, []
+    from benchmarks.slow_inputs import slow_inputs
+
+    scale = 1.0 if options.limit is None else 0.1
+    found = list(_followed("slowest", adversary.seconds_of(slow_inputs(scale)), None))
+    found.sort(key=lambda one: -one.seconds)
+    for one in found[:10]:
+        print(f"  {one.seconds:7.2f} s  {one.outcome:<9} {one.num_bytes:>9} bytes  {one.name}")
+    slowest = found[0].seconds if found else None
+    return {"slowest_s": slowest, "slowest_scale": scale}, [{"kind": "slow", **asdict(one)} for one in found]
+
+
+PARTS: dict[str, Callable[[Sequence[Case], argparse.Namespace], tuple[dict[str, Any], Rows]]] = {
+    "planted": _planted,
+    "ambiguous": _ambiguous,
+    "stale": _stale,
+    "resent": _resent,
+    "adversary": _adversary,
+    "slowest": _slowest,
+}
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="the folder of recorded data")
-    parser.add_argument("--limit", type=int, help="a sample of this many right results")
+    parser.add_argument("--limit", type=int, help="a sample of this many right results; the other parts in proportion")
     parser.add_argument("--seed", type=int, default=0, help="for samples and corruptions")
-    parser.add_argument("--only", type=_parts, default=PARTS, help=f"parts, with commas between: {','.join(PARTS)}")
-    parser.add_argument("--classes", type=_classes, default=tuple(CORRUPTIONS), help="corruptions, commas between")
-    parser.add_argument("--show", choices=SHOWN, action="append", default=[], help="print a sample of these")
-    parser.add_argument("--shown", type=int, default=50, help="how many of them (default 50)")
+    parser.add_argument("--only", type=_parts, default=tuple(PARTS), help=f"parts: {','.join(PARTS)}")
+    parser.add_argument("--classes", type=_classes, default=tuple(CORRUPTIONS), help="of corruptions, commas between")
+    parser.add_argument("--show", choices=SHOWN, action="append", default=[], help="print fifty of these")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument("--json", type=Path, help="write summary and rows there")
     return parser.parse_args()
@@ -70,32 +208,31 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def _classes(text: str) -> tuple[str, ...]:
-    return _named(text, tuple(CORRUPTIONS))
+    return _named(text, CORRUPTIONS)
 
 
-def _named(text: str, known: Sequence[str]) -> tuple[str, ...]:
+def _named(text: str, known: Iterable[str]) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    if unknown := [name for name in names if name not in known]:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not one of {', '.join(known)}")
+    if unknown := set(names) - set(known):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
     return names
 
 
-def _measured(options: argparse.Namespace) -> list[Row]:
-    cases = right_results(options.cases, options.limit, options.seed)
-    rows: list[Row] = []
-    started = time.monotonic()
-    for number, some in enumerate(measure_all(cases, options.classes, options.seed, options.workers), start=1):
-        rows += some
-        if number % 50 == 0 or number == len(cases):
-            print(f"planted: {number}/{len(cases)} {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    return rows
+def _followed(part: str, found: Iterable[T], total: int | None) -> Iterator[T]:
+    """Yield what is found, and say now and then how far it is."""
+    said = time.monotonic()
+    for number, one in enumerate(found, start=1):
+        yield one
+        if time.monotonic() - said > 10:
+            said = time.monotonic()
+            print(f"{part}: {number}{'' if total is None else f'/{total}'}", file=sys.stderr, flush=True)
 
 
 def _is_telling(row: Row) -> bool:
     return row.is_refused if row.name == RIGHT else bool(row.legal) or not row.is_detected
 
 
-def _show(rows: Sequence[Row], kinds: Sequence[str], num_shown: int) -> None:
+def _show(rows: Sequence[Row], kinds: Sequence[str]) -> None:
     picked = {
         "missed": [row for row in rows if row.name != RIGHT and not row.legal and not row.is_detected],
         "refused": [row for row in rows if row.name == RIGHT and row.is_refused],
@@ -104,12 +241,11 @@ def _show(rows: Sequence[Row], kinds: Sequence[str], num_shown: int) -> None:
     }
     for kind in kinds:
         found = picked[kind]
-        step = max(1, len(found) // num_shown)
         print(f"{kind}: {len(found)}")
-        for row in found[::step][:num_shown]:
-            sent = f"answer {row.as_answer}, rule {row.as_rule}"
+        for row in found[:: max(1, -(-len(found) // _NUM_SHOWN))]:
             print(f"  {row.name} {row.format} {row.source}/{row.style} {row.id} line {row.line}: {row.what}")
-            print(f"    {sent}; {row.legal} {' | '.join(row.failed)}")
+            why = " | ".join(filter(None, (row.legal, *row.failed)))
+            print(f"    answer {row.as_answer}, rule {row.as_rule}; {why}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Explicit edits whose quoted text stands in two places or more: nobody may choose one of them.
+"""Explicit edits without one place: their quoted text stands in two or more, or nowhere. Nobody may choose one.
 
     cut      the edit quotes one or two lines about a real change that stand elsewhere in the file, too
     doubled  the definition about a real change stands twice in the file, the second time under another name
+    missing  one token of the line that the edit quotes is another, so that it stands nowhere
 
 They are sent through all doors as a request that says nothing of who decides. The answer has to be a refusal.
 """
@@ -14,7 +15,7 @@ from random import Random
 
 from benchmarks import rendering
 from benchmarks.cases import Case
-from benchmarks.trust.corruptions import RightText
+from benchmarks.trust.corruptions import RightText, altered
 from benchmarks.trust.doors import DOORS, Doors
 from editor.languages import language_of
 from editor.syntax import Symbol, survey
@@ -59,7 +60,7 @@ def send_all(cases: Sequence[Case]) -> Iterator[Sending]:
 
 
 def ambiguous_edits(cases: Sequence[Case], num_edits: int, seed: int) -> list[Case]:
-    """Make ambiguous edits of right results, cut and doubled ones in turn, in each explicit format in turn."""
+    """Make edits without one place of right results, one style after the other, each explicit format in turn."""
     rng = Random(f"ambiguous\0{seed}")
     found = list(cases)
     rng.shuffle(found)
@@ -68,9 +69,8 @@ def ambiguous_edits(cases: Sequence[Case], num_edits: int, seed: int) -> list[Ca
         if len(made) >= num_edits:
             break
         right = RightText(case)
-        make = (_cut, _doubled)[len(made) % 2]
-        parts = make(right, rng) or (_doubled, _cut)[len(made) % 2](right, rng)
-        format_name = _FORMATS[len(made) // 2 % len(_FORMATS)]
+        parts = _STYLES[len(made) % len(_STYLES)](right, rng)
+        format_name = _FORMATS[len(made) // len(_STYLES) % len(_FORMATS)]
         if parts is not None and "\r" not in case.original:
             made.append(_written(case, parts, format_name))
     return made
@@ -131,6 +131,18 @@ def _doubled(right: RightText, rng: Random) -> _Parts | None:
     return _Parts("doubled", "\n".join(lines), before, _changed(before, rng))
 
 
+def _missing(right: RightText, rng: Random) -> _Parts | None:
+    """Quote a line near a change with another token."""
+    near = {at for span in right.spans for at in range(span.a_start - _REACH, span.a_end + _REACH)}
+    found = [at for at in sorted(near) if 0 <= at < len(right.a) and any(map(str.isalnum, right.a[at]))]
+    if not found:
+        return None
+    line = altered(right.a[rng.choice(found)], right, rng)
+    if line.strip() in right.source.text:
+        return None
+    return _Parts("missing", right.source.text, (line,), _changed((line,), rng))
+
+
 def _body(symbol: Symbol, lines: Sequence[str]) -> Iterator[int]:
     """Yield the lines of a definition below its head that hold a word."""
     start = max(symbol.name_line + 1, symbol.body_line or 0)
@@ -169,3 +181,6 @@ def _written(case: Case, parts: _Parts, format_name: FormatName) -> Case:
         expects="refusal",
         instruction="",
     )
+
+
+_STYLES = (_cut, _doubled, _missing)

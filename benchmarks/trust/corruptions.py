@@ -74,6 +74,17 @@ class RightText:
         return frozenset(at for span in self.spans for at in range(span.b_start, span.b_end))
 
     @cached_property
+    def kept(self) -> list[tuple[int, int]]:
+        """The lines that the edit leaves alone, by their numbers in the original and here."""
+        starts = [(0, 0), *((span.a_end, span.b_end) for span in self.spans)]
+        ends = [*((span.a_start, span.b_start) for span in self.spans), (len(self.a), len(self.b))]
+        return [
+            pair
+            for (a, b), (a_end, b_end) in zip(starts, ends, strict=True)
+            for pair in zip(range(a, a_end), range(b, b_end), strict=True)
+        ]
+
+    @cached_property
     def solid(self) -> list[int]:
         """The lines that are not blank."""
         return [at for at, line in enumerate(self.b) if line.strip()]
@@ -166,7 +177,7 @@ def _out_inserted(right: RightText, rng: Random) -> Plant | None:
     _, at = rng.choice(pairs)
     indent = right.b[at][: len(right.b[at]) - len(right.b[at].lstrip())]
     other = right.b[rng.choice(right.solid)].strip()
-    line = indent + (_altered(other, right, rng) if rng.random() < 0.5 else other)
+    line = indent + (altered(other, right, rng) if rng.random() < 0.5 else other)
     return [*right.b[:at], line, *right.b[at:]], at, f"inserted: {line.strip()}"
 
 
@@ -309,11 +320,11 @@ def _with_altered_line(right: RightText, found: list[int], rng: Random) -> Plant
         return None
     at = rng.choice(found)
     lines = list(right.b)
-    lines[at] = _altered(lines[at], right, rng)
+    lines[at] = altered(lines[at], right, rng)
     return lines, at, f"altered: {right.b[at].strip()} -> {lines[at].strip()}"
 
 
-def _altered(line: str, right: RightText, rng: Random) -> str:
+def altered(line: str, right: RightText, rng: Random) -> str:
     """Alter one token: a number by one, an operator or a truth value to its contrary, a name to another of the file."""
     tokens = list(_TOKEN.finditer(line))
     if not tokens:

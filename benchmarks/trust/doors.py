@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
@@ -92,8 +93,9 @@ class Doors:
         self.model = Guesser()
         self._open = ExitStack()
         self._folder = Path(self._open.enter_context(tempfile.TemporaryDirectory()))
-        environment = {"HUNK_CONFIG": "", "HUNK_CACHE": str(self._folder / "cache")}
-        self._open.enter_context(mock.patch.dict("os.environ", environment))
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HUNK_")}
+        environment |= {"HUNK_CONFIG": "", "HUNK_CACHE": str(self._folder / "cache")}
+        self._open.enter_context(mock.patch.dict(os.environ, environment, clear=True))
         # What loads a model where none was handed over: the command line, and the client of this process.
         self._open.enter_context(mock.patch("agent_runtime.wiring.open_merger", self.model.load))
         slot = mock.Mock(load=self.model.load)

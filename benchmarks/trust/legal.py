@@ -11,8 +11,11 @@ A planted text is legal where one of these holds; the word in brackets is the re
 4. (`shown to go`) One line more of the file is gone, and the snippet shows its two neighbours side by side.
 5. (`read as replaced`) One line more of the file is gone; it stood next to a run of new lines, on a side on which the
    snippet shows no line beside that run, and is like a new line of it that replaces nothing else.
+6. (`shown elsewhere`) One line more of the file is gone; it stood there once, it stands once in the text, and the
+   snippet shows it: the snippet may move it.
 
-Explicit formats leave nothing open: for them only 1 holds.
+Explicit formats leave nothing open: for them only 1 holds. A text with more syntax errors than the expected one is no
+legal reading, nor is a line without a letter or a digit replaced by another.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from benchmarks.trust.corruptions import RightText
 from editor.formats.placeholders import holds_placeholder
 from editor.languages import language_of
 from editor.merge import merge
+from editor.syntax import num_errors
 from editor.types import Merged, ParsedEdit, Sketch, Unresolved
 
 _MIN_LIKENESS = 60
@@ -37,7 +41,9 @@ class Legal:
     """Judges the texts that were planted into one right result."""
 
     def __init__(self, right: RightText, edit: ParsedEdit) -> None:
-        outcome = merge(right.source.text, edit, language_of(right.case.path))
+        self._language = language_of(right.case.path)
+        self._expected_text = right.text
+        outcome = merge(right.source.text, edit, self._language)
         self.certain = outcome.text if isinstance(outcome, Merged) else None
         self._is_lazy = isinstance(edit.changes, Sketch)
         readings = {self.certain} if self.certain is not None else set()
@@ -50,6 +56,10 @@ class Legal:
 
     def reason(self, text: str) -> str:
         """Say why a text other than the expected one is a legal reading, too; "" where it is none."""
+        why = self._why(text)
+        return why if why and not self._is_broken(text) else ""
+
+    def _why(self, text: str) -> str:
         if self._key(text) in self._readings:
             return "reading of the rules"
         if not self._is_lazy:
@@ -64,7 +74,16 @@ class Legal:
             return ""
         if 0 < at < len(lines) and (lines[at - 1], lines[at]) in self._neighbours():
             return "shown to go"
-        return "read as replaced" if self._is_replaced(at) else ""
+        if self._is_replaced(at):
+            return "read as replaced"
+        gone = self._expected[at].strip()
+        is_shown = any(gone == line.strip() for block in self._blocks for line in block)
+        stand_once = all(sum(gone == line.strip() for line in some) == 1 for some in (self._old, lines))
+        return "shown elsewhere" if is_shown and stand_once else ""
+
+    def _is_broken(self, text: str) -> bool:
+        found, expected = (num_errors(one, self._language) for one in (text, self._expected_text))
+        return found is not None and expected is not None and found > expected
 
     def _key(self, text: str) -> str:
         return "\n".join(_solid(text)) if self._is_lazy else text
@@ -115,7 +134,8 @@ class Legal:
             is_open = any(block[edge].strip() == run[edge] for block in self._blocks)
             spare = len(run) - (span.a_end - span.a_start)
             gone = self._expected[at].strip()
-            if is_open and spare > 0 and any(fuzz.ratio(gone, line) >= _MIN_LIKENESS for line in run):
+            has_word = any(map(str.isalnum, gone))
+            if is_open and has_word and spare > 0 and any(fuzz.ratio(gone, line) >= _MIN_LIKENESS for line in run):
                 return True
         return False
 

@@ -4,8 +4,9 @@ An outcome of a text that was sent, either way:
 
     rejected        a check rejected it, or the edit was refused
     repaired_exact  what came back is the right file, whatever was sent
+    repaired_blanks what came back is the right file but for blank lines
     passed          it was merged as it was sent
-    repaired_wrong  something else came back as merged: neither the text that was sent nor the right file
+    repaired_wrong  something else came back as merged
     crashed         an error outside of the error tree
 """
 
@@ -37,7 +38,8 @@ from editor.verify import passed, verify
 if TYPE_CHECKING:
     from engine.engine import EngineStats
 
-Sent = Literal["rejected", "repaired_exact", "passed", "repaired_wrong", "crashed"]
+Sent = Literal["rejected", "repaired_exact", "repaired_blanks", "passed", "repaired_wrong", "crashed"]
+REPAIRED: tuple[Sent, ...] = ("repaired_exact", "repaired_blanks")
 RIGHT = "right"
 """The class of a row whose text has nothing planted into it."""
 
@@ -73,7 +75,7 @@ class Row:
     @property
     def is_detected(self) -> bool:
         """Whether the planted corruption is in no merge, whichever way it was sent."""
-        return self.as_rule == "rejected" and self.as_answer in ("rejected", "repaired_exact")
+        return self.as_rule == "rejected" and self.as_answer in ("rejected", *REPAIRED)
 
     @property
     def is_refused(self) -> bool:
@@ -83,7 +85,7 @@ class Row:
     @property
     def is_accepted(self) -> bool:
         """Whether the text that was sent passes both ways, or comes back as the right file."""
-        return self.as_rule == "passed" and self.as_answer in ("passed", "repaired_exact")
+        return self.as_rule == "passed" and self.as_answer in ("passed", *REPAIRED)
 
 
 class WholeAnswer:
@@ -169,7 +171,10 @@ def send_answer(case: Case, text: str) -> tuple[Sent, tuple[str, ...]]:
         return "rejected", failed
     if result.file.data == codec.encode(text, codec.decode(case.original.encode())):
         return "passed", failed
-    return "repaired_exact" if result.file.data == case.expected.encode() else "repaired_wrong", failed
+    if result.file.data == case.expected.encode():
+        return "repaired_exact", failed
+    is_right = solid_lines(result.file.merged) == solid_lines(case.expected)
+    return "repaired_blanks" if is_right else "repaired_wrong", failed
 
 
 def send_rule_result(right: RightText, edit: ParsedEdit, text: str) -> tuple[Sent, tuple[str, ...]]:
@@ -180,6 +185,11 @@ def send_rule_result(right: RightText, edit: ParsedEdit, text: str) -> tuple[Sen
         return "crashed", (repr(fault),)
     failed = tuple(check.name for check in checks if not check.ok)
     return "passed" if passed(checks) else "rejected", failed
+
+
+def solid_lines(text: str) -> list[str]:
+    """Return the lines that are not blank, without spaces at their ends."""
+    return [line.rstrip() for line in text.split("\n") if line.strip()]
 
 
 def _measured(task: tuple[Case, Sequence[str], int]) -> list[Row]:

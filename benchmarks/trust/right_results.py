@@ -23,9 +23,8 @@ from benchmarks.snippets import STYLES, make_snippet
 from editor import codec
 from editor.errors import EditorError
 
-SOURCES = ("snippets", "explicit", "aider", "session", "commits")
 NUM_COMMITS = 360
-_WAYS = (
+WAYS = (
     *("udiff", "v4a", "search_replace", "replace"),
     *(f"lazy/{style}" for style in STYLES),
 )
@@ -35,25 +34,22 @@ _MAX_CHARS = 200_000
 def right_results(path: Path, limit: int | None, seed: int) -> list[Case]:
     """Return the right results at or below `path`: `limit` of them (all, and `NUM_COMMITS` commits, without one).
 
-    A sample has the same share of each source. Cases whose expected text cannot be written (mixed line endings that no
-    merge gives back) are left out, as are those of more than 200,000 characters.
+    A sample has the same share of each source, of commits one in each way to write them at least. Cases whose expected
+    text cannot be written (mixed line endings that no merge gives back) are left out, as are those of more than 200,000
+    characters.
     """
-    by_source = {source: _sound(_READERS[source](path)) for source in SOURCES if source != "commits"}
-    num_commits = NUM_COMMITS if limit is None else min(NUM_COMMITS, max(len(_WAYS), limit // 3))
-    by_source["commits"] = commits(path, num_commits, seed)
-    total = sum(map(len, by_source.values()))
-    if limit is None or limit >= total:
-        return [case for found in by_source.values() for case in found]
+    by_source = {source: _sound(read(path)) for source, read in _READERS.items()}
+    total = sum(map(len, by_source.values())) + NUM_COMMITS
+    share = 1.0 if limit is None else min(1.0, limit / total)
     rng = Random(seed)
     drawn: list[Case] = []
     for found in by_source.values():
-        size = min(len(found), max(1, round(limit * len(found) / total))) if found else 0
-        kept = set(rng.sample(range(len(found)), size))
+        kept = set(rng.sample(range(len(found)), min(len(found), max(1, round(share * len(found))))))
         drawn += [case for at, case in enumerate(found) if at in kept]
-    return drawn
+    return drawn + commits(path, max(len(WAYS), round(share * NUM_COMMITS)), seed)
 
 
-def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = _WAYS) -> list[Case]:
+def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = WAYS) -> list[Case]:
     """Return real commits, drawn by the seed, as edits in each of the `ways` in turn."""
     rng = Random(f"commits\0{seed}")
     found = [record for _, some in records(path) for record in some if {"commit", "expected"} <= record.keys()]
@@ -64,14 +60,15 @@ def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = _WAYS) 
     for record in found:
         if len(made) == num_cases:
             break
-        case = _commit(record, way, seed)
+        case = case_of(record, way, seed)
         if case is not None and _is_sound(case):
             made.append(case)
             way = next(way_of)
     return made
 
 
-def _commit(record: Record, way: str, seed: int) -> Case | None:
+def case_of(record: Record, way: str, seed: int) -> Case | None:
+    """Write one commit's change of one file as an edit; None where this way cannot say it."""
     before, after, path = record["original"], record["expected"], record["path"]
     name = f"{record['repo'].rpartition('/')[2]}@{record['commit'][:8]}/{path.rpartition('/')[2]}"
     if way.startswith("lazy/"):

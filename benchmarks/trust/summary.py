@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from benchmarks.counting import Counts
 from benchmarks.trust.corruptions import OUTSIDE, WITHIN
-from benchmarks.trust.planted import RIGHT, Row
+from benchmarks.trust.planted import REPAIRED, RIGHT, Row
 
 _Z = 1.959964
+_PLACES = {"outside": OUTSIDE, "within": WITHIN}
 _GROUPS: dict[str, Callable[[Row], str]] = {
     "format": lambda row: row.format,
     "source": lambda row: row.source,
@@ -29,21 +30,21 @@ def interval(found: int, total: int) -> tuple[float, float] | None:
     return round(max(0.0, low), 4), round(min(1.0, high), 4)
 
 
-def counts(rows: Iterable[Row]) -> Counts:
+def counts(rows: Iterable[Row], accepted: Set[tuple[str, ...]]) -> Counts:
     """Return the counts of one block of rows.
 
     planted: texts with a corruption that is no legal reading; detected: those of them that came to no merge either way;
-    planted_in_accepted, detected_in_accepted: the same of right results that pass, as a check that refuses the right
-    result detects everything;
+    planted_in_accepted, detected_in_accepted: the same of right results that pass (`accepted`, by `Row.key`), as a
+    check that refuses the right result detects everything;
     legal_other: the others, legal_merged those of them that were merged; correct, correct_refused: right results, and
-    those refused for more than blank lines; repaired_exact: planted answers that came back as the right file.
+    those refused for more than blank lines; repaired_exact: planted answers that came back as the right file;
+    repaired_wrong: planted or right answers that came back as a file that is neither.
     """
     found = list(rows)
     planted = [row for row in found if row.name != RIGHT and not row.legal]
     legal = [row for row in found if row.legal]
     right = [row for row in found if row.name == RIGHT]
     detected = sum(row.is_detected for row in planted)
-    accepted = {row.key for row in right if row.is_accepted}
     in_accepted = [row for row in planted if row.key in accepted]
     refused = sum(row.is_refused for row in right)
     return {
@@ -53,7 +54,7 @@ def counts(rows: Iterable[Row]) -> Counts:
         "detected_interval": interval(detected, len(planted)),
         "planted_in_accepted": len(in_accepted),
         "detected_in_accepted": sum(row.is_detected for row in in_accepted),
-        "passed_as_answer": sum(row.as_answer not in ("rejected", "repaired_exact") for row in planted),
+        "passed_as_answer": sum(row.as_answer not in ("rejected", *REPAIRED) for row in planted),
         "passed_as_rule": sum(row.as_rule != "rejected" for row in planted),
         "legal_other": len(legal),
         "legal_merged": sum(not row.is_detected for row in legal),
@@ -64,6 +65,7 @@ def counts(rows: Iterable[Row]) -> Counts:
         "refused_interval": interval(refused, len(right)),
         "refused_blank_only": sum(row.blank_only for row in right),
         "repaired_exact": sum(row.as_answer == "repaired_exact" for row in planted),
+        "repaired_blanks": sum(row.as_answer == "repaired_blanks" for row in planted),
         "repaired_wrong": sum(row.as_answer == "repaired_wrong" for row in found),
         "crashed": sum("crashed" in (row.as_answer, row.as_rule) for row in found),
     }
@@ -71,28 +73,41 @@ def counts(rows: Iterable[Row]) -> Counts:
 
 def blocks(rows: Sequence[Row]) -> list[Counts]:
     """Return the counts of all classes, formats, sources and styles, each with its `kind` and `name`."""
-    found = [{"kind": "place", "name": "all", **counts(rows)}]
-    for place, names in (("outside", OUTSIDE), ("within", WITHIN)):
-        found.append({"kind": "place", "name": place, **counts(row for row in rows if row.name in names)})
-    for name in (*OUTSIDE, *WITHIN):
-        found.append({"kind": "class", "name": name, **counts(row for row in rows if row.name == name)})
+    accepted = {row.key for row in rows if row.name == RIGHT and row.is_accepted}
+    groups = [("place", "all", list(rows))]
+    groups += [("place", place, [row for row in rows if row.name in names]) for place, names in _PLACES.items()]
+    groups += [("class", name, [row for row in rows if row.name == name]) for name in (*OUTSIDE, *WITHIN)]
     for kind, key in _GROUPS.items():
-        for name in dict.fromkeys(map(key, rows)):
-            found.append({"kind": kind, "name": name, **counts(row for row in rows if key(row) == name)})
-    return found
+        groups += [(kind, name, [row for row in rows if key(row) == name]) for name in dict.fromkeys(map(key, rows))]
+    return [{"kind": kind, "name": name, **counts(some, accepted)} for kind, name, some in groups]
 
 
 def planted_table(found: Sequence[Counts]) -> str:
     """Lay out which corruptions were detected, a class a line."""
     lines: list[Sequence[Any]] = [
-        ("", "planted", "detected", "share", "95 %", "of accepted", "answer passed", "rule passed", "legal", "repaired")
+        (
+            "",
+            "planted",
+            "detected",
+            "share",
+            "95 %",
+            "of accepted",
+            "answer passed",
+            "rule passed",
+            "legal",
+            "repaired",
+            "wrongly",
+        )
     ]
     for block in found:
         if block["planted"] or block["legal_other"]:
             of_accepted = _share(block["detected_in_accepted"], block["planted_in_accepted"])
             shares = (_percent(block["detected_share"]), _range(block["detected_interval"]), _percent(of_accepted))
-            passed = (block["passed_as_answer"], block["passed_as_rule"], block["legal_other"], block["repaired_exact"])
-            lines.append((f"{block['kind']} {block['name']}", block["planted"], block["detected"], *shares, *passed))
+            passed = (block["passed_as_answer"], block["passed_as_rule"], block["legal_other"])
+            repaired = (block["repaired_exact"] + block["repaired_blanks"], block["repaired_wrong"])
+            lines.append(
+                (f"{block['kind']} {block['name']}", block["planted"], block["detected"], *shares, *passed, *repaired)
+            )
     return _laid_out(lines)
 
 
@@ -105,6 +120,12 @@ def right_table(found: Sequence[Counts]) -> str:
             title = f"{block['kind']} {block['name']}"
             lines.append((title, block["correct"], block["correct_refused"], *shares, block["refused_blank_only"]))
     return _laid_out(lines)
+
+
+def counted_table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Lay out rows of counts by their `name`; a count that a row does not have is 0."""
+    columns = list(dict.fromkeys(key for row in rows for key in row if key not in ("kind", "name")))
+    return _laid_out([(title, *columns), *((row["name"], *(row.get(key, 0) for key in columns)) for row in rows)])
 
 
 def _share(found: int, total: int) -> float | None:

@@ -1,0 +1,119 @@
+"""Edits made to break the rules: what becomes of each without a model, and how long the slowest ones take.
+
+The verdicts are those of the cases' own program (`../shared/data/adversary/run_cases.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from agent_runtime.apply.applier import Applier
+from agent_runtime.errors import HunkError
+from agent_runtime.types import ApplyRequest
+from benchmarks.trust.other_states import no_model
+
+if TYPE_CHECKING:
+    from benchmarks.slow_inputs import SlowInput
+
+GENERATED = "generated.jsonl"
+FILES = ("cases.jsonl", GENERATED)
+RIGHT = ("right", "refused-right", "noop-right")
+WRONG = ("WRONG", "NOOP-WRONG", "CRASH")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one case of one file; `expects` is "text", "refuse" or "noop"."""
+
+    file: str
+    name: str
+    expects: str
+    verdict: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """What one input took of the processor, from its bytes to the answer."""
+
+    name: str
+    seconds: float
+    num_bytes: int
+    outcome: str
+
+
+def verdicts(folder: Path, limit: int | None, seed: int) -> Iterator[Verdict]:
+    """Send every case of the folder's files, with `limit` no more than so many of the generated ones, drawn by seed."""
+    for file in FILES:
+        path = folder / file
+        lines = [line for line in path.read_text("utf-8").split("\n") if line] if path.is_file() else []
+        if limit is not None and file == GENERATED:
+            lines = Random(seed).sample(lines, min(limit, len(lines)))
+        yield from (_verdict(file, json.loads(line)) for line in lines)
+
+
+def counts(found: Iterable[Verdict]) -> list[dict[str, Any]]:
+    """Return how often each verdict was given, a row for each file and all that is expected in it."""
+    groups: dict[tuple[str, str], Counter[str]] = {}
+    for one in found:
+        groups.setdefault((one.file, one.expects), Counter())[one.verdict] += 1
+    return [
+        {"kind": "adversary", "name": f"{file} {expects}", "cases": some.total(), **some}
+        for (file, expects), some in groups.items()
+    ]
+
+
+def seconds_of(inputs: Iterable[SlowInput]) -> Iterator[Slow]:
+    """Send each input once, by rule."""
+    for one in inputs:
+        request = ApplyRequest(one.original, one.edit, one.path, format=one.format, mode="deterministic")
+        started = time.process_time()
+        outcome = _answered(request)[0]
+        spent = time.process_time() - started
+        yield Slow(one.name, round(spent, 3), len(one.original) + len(one.edit), outcome)
+
+
+def _verdict(file: str, case: Mapping[str, Any]) -> Verdict:
+    original = bytes.fromhex(case["original_hex"]) if "original_hex" in case else case["original"].encode()
+    wanted = bytes.fromhex(case["expected_hex"]) if "expected_hex" in case else case["expected"]
+    expects = wanted if wanted in ("refuse", "noop") else "text"
+    request = ApplyRequest(original, case["edit"], case["path"], format=case["format"], mode="deterministic")
+    outcome, data, detail = _answered(request)
+    right = wanted.encode() if isinstance(wanted, str) else wanted
+    return Verdict(file, case["name"], expects, _judged(outcome, data, expects, right), detail)
+
+
+def _answered(request: ApplyRequest) -> tuple[str, bytes, str]:
+    """Return what became of a request ("refused", "CRASH", or the answer's status), the file, and why."""
+    try:
+        result = Applier(no_model).apply(request)
+    except HunkError as fault:
+        return "refused", b"", str(fault)
+    except Exception as fault:  # noqa: BLE001 (whatever it is, it is a fault of ours)
+        return "CRASH", b"", repr(fault)
+    return result.status, result.file.data, ", ".join(check.name for check in result.file.checks if not check.ok)
+
+
+def _judged(outcome: str, data: bytes, expects: str, right: bytes) -> str:
+    if outcome == "CRASH":
+        return outcome
+    if outcome in ("refused", "rejected"):
+        return "refused-right" if expects == "refuse" else outcome
+    if outcome == "noop":
+        return "noop-right" if expects == "noop" else "NOOP-WRONG"
+    if expects != "text":
+        return "WRONG"
+    if data == right:
+        return "right"
+    return "blanks-differ" if _solid(data) == _solid(right) else "WRONG"
+
+
+def _solid(data: bytes) -> list[bytes]:
+    return [line.rstrip() for line in data.split(b"\n") if line.strip()]
