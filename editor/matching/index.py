@@ -30,10 +30,14 @@ def folded(line: str) -> str:
 
 
 class LineIndex:
-    """The lines of one text with their places; the lines must not change while it is used."""
+    """The lines of one text with their places; the lines must not change while it is used.
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    `language` is that of the text (`editor.languages`), None if it is not known.
+    """
+
+    def __init__(self, lines: Sequence[str], language: str | None = None) -> None:
         self.lines = lines
+        self.language = language
         self._by_key: dict[Key, KeyedLines] = {}
         self._is_ascii: bool | None = None
 

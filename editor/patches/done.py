@@ -11,32 +11,29 @@ from collections.abc import Sequence
 
 from editor.matching.indentation import Shift
 from editor.matching.ladder import Places
+from editor.matching.result import MIN_EVIDENCE
 from editor.patches.slots import Slot, slot_of
 from editor.patches.target import Target
 from editor.types import Replacement
 
-# Fewer letters and digits than this stand in a file by chance.
-_MIN_EVIDENCE = 8
 _FULL_CONTEXT = 3
 
 
 def standing(target: Target, change: Replacement, grown: int) -> Places | None:
-    """Return the one place where the new lines stand; they must be many enough not to stand there by chance.
+    """Return the one place where the new lines of a hunk that quotes no words stand, not by chance.
 
     `grown` is by how many lines the hunks before it make the text longer.
     """
-    if sum(char.isalnum() for line in change.after for char in line) < _MIN_EVIDENCE:
+    if sum(char.isalnum() for line in change.after for char in line) < MIN_EVIDENCE:
         return None
     there = target.find(change.after)
     if there is None or there.rung not in ("exact", "trailing_space"):
         return None
-    expected = None if change.hint.line is None else change.hint.line + grown
-    if not change.before and expected is None:
-        expected = len(target.lines) - len(change.after)
-    start = expected if expected in there.starts else there.starts[0] if len(there.starts) == 1 else None
-    if start is None or (not change.before and (start != expected or len(there.starts) > 1)):
+    expected = len(target.lines) - len(change.after) if change.hint.line is None else change.hint.line + grown
+    unique = len(there.starts) == 1
+    if expected not in there.starts or (not change.before and not unique):
         return None
-    return Places(there.rung, (start,), (there.shifts[there.starts.index(start)],))
+    return Places(there.rung, (expected,), (there.shifts[there.starts.index(expected)],))
 
 
 def mark_repeated(target: Target, slots: Sequence[Slot], final_newline: bool | None) -> list[Slot]:
@@ -51,13 +48,6 @@ def mark_repeated(target: Target, slots: Sequence[Slot], final_newline: bool | N
         new if new.done == old.done or old.chosen is None else old.narrowed([old.chosen])
         for old, new in zip(slots, told, strict=True)
     ]
-
-
-def is_held(slot: Slot) -> bool:
-    """Tell whether a hunk that is done has context that holds it where it stands."""
-    after = slot.change.after
-    context = after[: slot.lead] + after[len(after) - slot.trail :]
-    return any(line.strip() for line in context)
 
 
 def _marked_if_repeated(target: Target, slot: Slot, final_newline: bool | None) -> Slot:

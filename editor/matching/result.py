@@ -1,0 +1,181 @@
+"""Whether the result of a change stands in a text already, as an earlier application left it.
+
+New lines that stand in the text are no proof by themselves: kept lines always stand there, short lines stand there by
+chance, and SEARCH may have missed its place by a typo. What cannot be told is said in `doubt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from rapidfuzz import fuzz
+
+from editor.alignment import LineOp, line_opcodes
+from editor.matching.index import LineIndex, stripped
+from editor.matching.ladder import Places, find
+from editor.matching.nearest import Near, nearest_places
+from editor.types import Replacement, Rung
+from editor.wording import span_of
+
+# Fewer letters and digits than this stand in a file by chance, unless the new text is much like the old one.
+MIN_EVIDENCE = 8
+_MIN_EVIDENCE_IF_ALIKE = 3
+_ALIKE = 60.0
+# A place this much like the SEARCH lines may be the one that was meant, in per cent.
+_NEAR = 85.0
+_MAX_SHOWN = 5
+TOO_SHORT = "they are too short to show that the edit is made"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The new lines of a change stand at lines [start, end) of the text.
+
+    `doubt` says why that does not show that the change is made, '' if it does. `proven` says that kept lines above and
+    below the new ones, or the line number, hold the result where it stands.
+    """
+
+    start: int
+    end: int
+    rung: Rung
+    doubt: str = ""
+    proven: bool = False
+
+    @property
+    def told(self) -> str:
+        """Return a sentence for whoever sent the change: where the new lines stand, and what is in doubt."""
+        but = f", but {self.doubt}" if self.doubt else ""
+        return f" The REPLACE lines stand at {span_of(self.start, self.end)} already{but}."
+
+
+def find_result(index: LineIndex, change: Replacement, expected: Collection[int] = ()) -> Result | None:
+    """Return where the new lines of a change stand; None if they do not, or say nothing.
+
+    `expected` are the line indices at which an earlier application would have left them. The old lines must not stand
+    in the text.
+    """
+    after = change.after
+    if not any(char.isalnum() for line in after for char in line):
+        return None
+    at_hint = _at_one_of(index.lines, after, expected)
+    if at_hint is not None:
+        doubt = _doubt_of_deletion(change)
+        return Result(at_hint, at_hint + len(after), "exact", doubt, proven=not doubt)
+    there = find(index, after)
+    if there is None or (there.rung not in ("exact", "trailing_space") and _num_solid(after) < 2):
+        return None
+    start, end = there.starts[0], there.starts[0] + len(after)
+    doubt = _doubt(index, change, there)
+    return Result(start, end, there.rung, doubt, proven=not doubt and is_held(change))
+
+
+def result_at(lines: Sequence[str], change: Replacement, expected: Collection[int]) -> Result | None:
+    """Return the result of a change if it stands, beyond doubt, exactly at one of the expected lines."""
+    start = _at_one_of(lines, change.after, expected)
+    if start is None or not any(map(str.isalnum, "".join(change.after))) or _doubt_of_deletion(change):
+        return None
+    return Result(start, start + len(change.after), "exact", proven=True)
+
+
+def says_enough(old: str, new: str) -> bool:
+    """Tell whether a new text is long enough, or enough like the old one, not to stand in a file by chance."""
+    evidence = sum(map(str.isalnum, new))
+    return evidence >= MIN_EVIDENCE or (evidence >= _MIN_EVIDENCE_IF_ALIKE and fuzz.ratio(old, new) >= _ALIKE)
+
+
+def near_miss(index: LineIndex, before: Sequence[str], start: int, end: int) -> Near | None:
+    """Return a place outside of [start, end) that is nearly the old lines; None if there is none.
+
+    The same lines at another depth are another place, and no near miss.
+    """
+    if not any(line.strip() for line in before):
+        return None
+    sought = [stripped(line) for line in before]
+    for place in nearest_places(index, before, 4):
+        apart = place.end <= start or end <= place.start
+        found = [stripped(line) for line in index.lines[place.start : place.end]]
+        if apart and place.likeness >= _NEAR and found != sought:
+            return place
+    return None
+
+
+def _doubt(index: LineIndex, change: Replacement, there: Places) -> str:
+    if len(there.starts) > 1:
+        return repeated([at + 1 for at in there.starts[1:]])
+    if not says_enough("\n".join(change.before), "\n".join(change.after)):
+        return TOO_SHORT
+    return doubt_at(index, change, there.starts[0])
+
+
+def repeated(rows: Sequence[int]) -> str:
+    """Return the doubt where new lines stand at these line numbers, too."""
+    listed = ", ".join(map(str, rows[:_MAX_SHOWN]))
+    return f"they stand at line {listed} too, so that nothing tells which of them is this edit's"
+
+
+def doubt_at(index: LineIndex, change: Replacement, start: int) -> str:
+    """Return why new lines that stand at one place alone do not show that their change is made; '' if they do."""
+    end = start + len(change.after)
+    if doubt := _doubt_of_deletion(change):
+        return doubt
+    if beside := _removed_line_beside(index.lines, change, start, end):
+        return f"line {beside} is nearly a SEARCH line"
+    near = near_miss(index, change.before, start, end)
+    return f"{span_of(near.start, near.end)} may be what SEARCH means" if near is not None else ""
+
+
+def _doubt_of_deletion(change: Replacement) -> str:
+    """Return what is in doubt where lines only go: kept lines on both sides have to show that they are gone."""
+    ops = line_opcodes(change.before, change.after)
+    for op in ops:
+        if not op.equal and not _solid(change.after[op.b_start : op.b_end]):
+            above, below = change.after[: op.b_start], change.after[op.b_end :]
+            if not (_has_words(above) and _has_words(below)):
+                return "the lines to delete are at an end of SEARCH, so that nothing shows whether they are gone"
+    return ""
+
+
+def _removed_line_beside(lines: Sequence[str], change: Replacement, start: int, end: int) -> int:
+    """Return the number of a line next to the new lines that is nearly one of the lines to delete; 0 if none is."""
+    removed = [
+        line
+        for op in line_opcodes(change.before, change.after)
+        if not op.equal and op.a_end - op.a_start > op.b_end - op.b_start
+        for line in _solid(change.before[op.a_start : op.a_end])
+    ]
+    reach = len(change.before)
+    rows = [*range(max(0, start - reach), start), *range(end, min(len(lines), end + reach))]
+    beside = (
+        row + 1
+        for row in rows
+        for line in removed
+        if _has_words((line,)) and fuzz.ratio(line.strip(), lines[row].strip()) >= _NEAR
+    )
+    return next(beside, 0)
+
+
+def is_held(change: Replacement) -> bool:
+    """Tell whether kept lines with words stand above the first and below the last of the new lines."""
+    ops = line_opcodes(change.before, change.after)
+    return len(ops) > 2 and all(op.equal and _has_words(_written(change, op)) for op in (ops[0], ops[-1]))
+
+
+def _written(change: Replacement, op: LineOp) -> Sequence[str]:
+    return change.after[op.b_start : op.b_end]
+
+
+def _at_one_of(lines: Sequence[str], after: tuple[str, ...], expected: Collection[int]) -> int | None:
+    return next((at for at in expected if after and tuple(lines[at : at + len(after)]) == after), None)
+
+
+def _solid(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if line.strip()]
+
+
+def _num_solid(lines: Sequence[str]) -> int:
+    return len(_solid(lines))
+
+
+def _has_words(lines: Sequence[str]) -> bool:
+    return any(char.isalnum() for line in lines for char in line)
