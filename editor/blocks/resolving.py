@@ -166,15 +166,20 @@ def _without_blank_slack(change: Replacement) -> Replacement | None:
 
     Models like to begin both parts with a blank line that the file does not have.
     """
-    before, after = _blank_ends(change.before), _blank_ends(change.after)
-    if before != after or before == (0, 0):
+    above, below = _shared_blank_ends(change)
+    if not above and not below:
         return None
-    above, below = before
     return replace(
         change,
         before=change.before[above : len(change.before) - below],
         after=change.after[above : len(change.after) - below],
     )
+
+
+def _shared_blank_ends(change: Replacement) -> tuple[int, int]:
+    """Return how many blank lines SEARCH and REPLACE both begin and end with; none where they differ."""
+    before, after = _blank_ends(change.before), _blank_ends(change.after)
+    return before if before == after != (-1, -1) else (0, 0)
 
 
 def _blank_ends(lines: Sequence[str]) -> tuple[int, int]:
@@ -219,7 +224,9 @@ def _replace(index: LineIndex, change: Replacement, places: Places, number: int)
             )
         )
     splice = Splice(start, end, written.lines, places.rung)
-    if not already_there(lines, start, end, written.lines):
+    above, below = _shared_blank_ends(change)
+    solid = written.lines[above : len(written.lines) - below]
+    if not already_there(lines, start + above, end - below, solid):
         return splice if written.sure else _spelling_open(splice, written.doubt)
     added = [line for line in written.lines if line not in found]
     if any(char.isalnum() for line in added for char in line):

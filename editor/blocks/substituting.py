@@ -40,13 +40,28 @@ class _Step:
     proven: bool = True
 
 
+class _LastIndex:
+    """The lines of the last text that was asked for: most of the changes that are done already leave it as it is."""
+
+    def __init__(self, language: str | None) -> None:
+        self._language = language
+        self._text: str | None = None
+        self._lines = LineIndex(())
+
+    def get(self, text: str) -> LineIndex:
+        if text is not self._text:
+            self._text, self._lines = text, LineIndex(text.removesuffix("\n").split("\n"), self._language)
+        return self._lines
+
+
 def merge_substitutions(text: str, changes: Substitutions, language: str | None = None) -> MergeOutcome:
     """Return the text with all substitutions made in turn, or why there is none."""
     current = text
     rungs: set[Rung] = set()
     seem_done: list[int] = []
+    index = _LastIndex(language)
     for number, item in enumerate(changes.items, 1):
-        step = _substituted(current, item, language)
+        step = _substituted(current, item, index)
         if isinstance(step, Unresolved):
             return _numbered(step, number, len(changes.items), text, current)
         current = step.text
@@ -56,7 +71,7 @@ def merge_substitutions(text: str, changes: Substitutions, language: str | None 
         return AlreadyApplied(_NO_CHANGE)
     for number in seem_done:
         # What stands in the text only because of the ones before is made by this edit.
-        before = _substituted(text, changes.items[number - 1], language)
+        before = _substituted(text, changes.items[number - 1], index)
         if isinstance(before, _Step) and before.rung is None:
             return _done_beside_made(number, len(changes.items), current)
     return Merged(current, max(rungs, key=_RUNGS.index))
@@ -86,7 +101,7 @@ def _numbered(step: Unresolved, number: int, total: int, text: str, current: str
     )
 
 
-def _substituted(text: str, item: Substitution, language: str | None) -> _Step | Unresolved:
+def _substituted(text: str, item: Substitution, index_of: _LastIndex) -> _Step | Unresolved:
     old, new = item.old, item.new
     if old == new:
         return _Step(text, None)
@@ -98,7 +113,7 @@ def _substituted(text: str, item: Substitution, language: str | None) -> _Step |
         return _filled(text, new)
     count = text.count(old)
     if not count:
-        return _by_lines(text, item, language)
+        return _by_lines(text, item, index_of)
     places = _places(text, old)
     done = [at for at in places if _stands_around(text, at, old, new)] if old in new else []
     if len(done) == len(places) and (item.replace_all or count == 1):
@@ -167,12 +182,12 @@ def _ambiguous(text: str, item: Substitution, places: Sequence[int]) -> Unresolv
     )
 
 
-def _by_lines(text: str, item: Substitution, language: str | None) -> _Step | Unresolved:
+def _by_lines(text: str, item: Substitution, index_of: _LastIndex) -> _Step | Unresolved:
     """Look for an old text that stands nowhere: whether it is replaced already, then as whole lines."""
     change = _as_lines(item)
     final_newline = text.endswith("\n") or not text
-    lines = text.removesuffix("\n").split("\n")
-    index = LineIndex(lines, language)
+    index = index_of.get(text)
+    lines = index.lines
     stands = _standing(text, index, item)
     if stands is not None and not stands.doubt:
         return _Step(text, None, stands.proven)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rapidfuzz import fuzz
+from rapidfuzz.distance import LCSseq
 
 from editor.alignment import LineOp, line_opcodes
 from editor.matching.index import LineIndex, stripped
@@ -24,6 +25,9 @@ _MIN_EVIDENCE_IF_ALIKE = 3
 _ALIKE = 60.0
 # A place this much like the SEARCH lines may be the one that was meant, in per cent.
 _NEAR = 85.0
+# So many characters that SEARCH does not have are in the file because of this edit, or of the same one.
+_CLEAR_EVIDENCE = 40
+_MAX_CHARS = 20_000
 _MAX_SHOWN = 5
 TOO_SHORT = "they are too short to show that the edit is made"
 
@@ -84,20 +88,30 @@ def says_enough(old: str, new: str) -> bool:
     return evidence >= MIN_EVIDENCE or (evidence >= _MIN_EVIDENCE_IF_ALIKE and fuzz.ratio(old, new) >= _ALIKE)
 
 
-def near_miss(index: LineIndex, before: Sequence[str], start: int, end: int) -> Near | None:
-    """Return a place outside of [start, end) that is nearly the old lines; None if there is none.
+def near_miss(index: LineIndex, change: Replacement, start: int) -> Near | None:
+    """Return a place that is nearly the old lines, and as near as the new lines, which stand at `start`; None if none.
 
     The same lines at another depth are another place, and no near miss.
     """
-    if not any(line.strip() for line in before):
+    end = start + len(change.after)
+    if not any(line.strip() for line in change.before) or not index.searches_left:
         return None
-    sought = [stripped(line) for line in before]
-    for place in nearest_places(index, before, 4):
-        apart = place.end <= start or end <= place.start
-        found = [stripped(line) for line in index.lines[place.start : place.end]]
-        if apart and place.likeness >= _NEAR and found != sought:
+    index.searches_left -= 1
+    sought = [stripped(line) for line in change.before]
+    distance = _distance(change.before, change.after)
+    for place in nearest_places(index, change.before, 4):
+        found = index.lines[place.start : place.end]
+        is_apart = place.end <= start or end <= place.start
+        is_near = place.likeness >= _NEAR and _distance(change.before, found) <= distance
+        if is_apart and is_near and [stripped(line) for line in found] != sought:
             return place
     return None
+
+
+def _distance(before: Sequence[str], other: Sequence[str]) -> int:
+    """Return in how many lines two runs of lines differ."""
+    ops = line_opcodes(before, other)
+    return sum(max(op.a_end - op.a_start, op.b_end - op.b_start) for op in ops if not op.equal)
 
 
 def _doubt(index: LineIndex, change: Replacement, there: Places) -> str:
@@ -116,43 +130,49 @@ def repeated(rows: Sequence[int]) -> str:
 
 def doubt_at(index: LineIndex, change: Replacement, start: int) -> str:
     """Return why new lines that stand at one place alone do not show that their change is made; '' if they do."""
-    end = start + len(change.after)
     if doubt := _doubt_of_deletion(change):
         return doubt
-    if beside := _removed_line_beside(index.lines, change, start, end):
+    if beside := _removed_line_beside(index.lines, change, start):
         return f"line {beside} is nearly a SEARCH line"
-    near = near_miss(index, change.before, start, end)
+    if _num_new_chars(change) >= _CLEAR_EVIDENCE:
+        return ""
+    near = near_miss(index, change, start)
     return f"{span_of(near.start, near.end)} may be what SEARCH means" if near is not None else ""
+
+
+def _num_new_chars(change: Replacement) -> int:
+    """Return how many characters of the new lines the old ones do not have."""
+    before, after = "\n".join(change.before), "\n".join(change.after)
+    if len(before) + len(after) > _MAX_CHARS:
+        return sum(len(line.strip()) for line in set(change.after) - set(change.before))
+    return len(after) - LCSseq.similarity(before, after)
 
 
 def _doubt_of_deletion(change: Replacement) -> str:
     """Return what is in doubt where lines only go: kept lines on both sides have to show that they are gone."""
-    ops = line_opcodes(change.before, change.after)
+    ops = [op for op in line_opcodes(change.before, change.after) if not op.equal]
+    words = sum(map(str.isalnum, "".join("".join(change.after[op.b_start : op.b_end]) for op in ops)))
+    if words >= MIN_EVIDENCE:
+        return ""
     for op in ops:
-        if not op.equal and not _solid(change.after[op.b_start : op.b_end]):
-            above, below = change.after[: op.b_start], change.after[op.b_end :]
-            if not (_has_words(above) and _has_words(below)):
-                return "the lines to delete are at an end of SEARCH, so that nothing shows whether they are gone"
+        above, below = change.after[: op.b_start], change.after[op.b_end :]
+        if not _has_words(change.after[op.b_start : op.b_end]) and not (_is_solid(above) and _is_solid(below)):
+            return "the lines to delete are at an end of SEARCH, so that nothing shows whether they are gone"
     return ""
 
 
-def _removed_line_beside(lines: Sequence[str], change: Replacement, start: int, end: int) -> int:
+def _removed_line_beside(lines: Sequence[str], change: Replacement, start: int) -> int:
     """Return the number of a line next to the new lines that is nearly one of the lines to delete; 0 if none is."""
-    removed = [
-        line
-        for op in line_opcodes(change.before, change.after)
-        if not op.equal and op.a_end - op.a_start > op.b_end - op.b_start
-        for line in _solid(change.before[op.a_start : op.a_end])
-    ]
-    reach = len(change.before)
-    rows = [*range(max(0, start - reach), start), *range(end, min(len(lines), end + reach))]
-    beside = (
-        row + 1
-        for row in rows
-        for line in removed
-        if _has_words((line,)) and fuzz.ratio(line.strip(), lines[row].strip()) >= _NEAR
-    )
-    return next(beside, 0)
+    ops = line_opcodes(change.before, change.after)
+    end = start + len(change.after)
+    for op, rows in ((ops[0], range(start - 1, -1, -1)), (ops[-1], range(end, len(lines)))):
+        removed = [line.strip() for line in change.before[op.a_start : op.a_end] if _has_words((line,))]
+        if op.equal or op.a_end - op.a_start <= op.b_end - op.b_start:
+            continue
+        for row in rows[: op.a_end - op.a_start]:
+            if any(fuzz.ratio(line, lines[row].strip()) >= _NEAR for line in removed):
+                return row + 1
+    return 0
 
 
 def is_held(change: Replacement) -> bool:
@@ -171,6 +191,10 @@ def _at_one_of(lines: Sequence[str], after: tuple[str, ...], expected: Collectio
 
 def _solid(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.strip()]
+
+
+def _is_solid(lines: Sequence[str]) -> bool:
+    return bool(_solid(lines))
 
 
 def _num_solid(lines: Sequence[str]) -> int:

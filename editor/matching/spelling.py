@@ -136,12 +136,17 @@ def in_spelling_of(have: Sequence[str], lines: Sequence[str]) -> list[str]:
 
 
 def already_there(lines: Sequence[str], start: int, end: int, after: tuple[str, ...]) -> bool:
-    """Tell whether `after` already stands around [start, end), for changes that add lines to what they search."""
+    """Tell whether `after` already stands around [start, end), for changes that add lines to what they search.
+
+    A blank line that `after` ends with may be the final newline of the file.
+    """
     if len(after) <= end - start:
         return False
-    first = max(0, end - len(after))
-    spans = range(first, min(start, len(lines) - len(after)) + 1)
-    return any(tuple(lines[at : at + len(after)]) == after for at in spans)
+    spans = range(max(0, end - len(after)), min(start, len(lines) - len(after)) + 1)
+    if any(tuple(lines[at : at + len(after)]) == after for at in spans):
+        return True
+    at = len(lines) - len(after) + 1
+    return not after[-1] and 0 <= at <= start < end <= len(lines) and tuple(lines[at:]) == after[:-1]
 
 
 def _shifted(lines: Sequence[str], shift: Mapping) -> list[str] | None:
