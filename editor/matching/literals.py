@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 
 # Whole strings and comments are passed over; one that the line does not close ends with the line.
@@ -13,20 +14,23 @@ _TOKEN = re.compile(
 _DOCSTRING = re.compile(r"[rRuUbB]{0,2}(?:\"{3}|'{3})")
 
 
-def literal_lines(lines: Sequence[str]) -> frozenset[int]:
+def literal_lines(lines: Sequence[str], *, docstrings: bool = False) -> frozenset[int]:
     """Return the indices of the lines that begin inside of a literal; one that is never closed is none.
 
-    Docstrings are left out: their text is indented with the code.
+    Those of docstrings are left out if not asked for: their text is indented with the code.
     """
     found: set[int] = set()
+    words: dict[str, list[int]] = {}
+    for row, line in enumerate(lines):
+        words.setdefault(line.strip(" \t;)"), []).append(row)
     at = 0
     while at < len(lines):
         closer = _opened(lines[at])
-        end = _closing_row(lines, at + 1, closer) if closer else None
+        end = _closing_row(lines, at + 1, closer, words) if closer else None
         if end is None:
             at += 1
             continue
-        if not _DOCSTRING.match(lines[at].strip()):
+        if docstrings or not _DOCSTRING.match(lines[at].strip()):
             found.update(range(at + 1, end + 1))
         # What a closing line opens again is passed over.
         at = end + 1
@@ -49,7 +53,10 @@ def _opened(line: str) -> str:
     return ""
 
 
-def _closing_row(lines: Sequence[str], start: int, closer: str) -> int | None:
-    is_word = closer[0].isalnum() or closer[0] == "_"
-    rows = range(start, len(lines))
-    return next((at for at in rows if (lines[at].strip(" \t;)") == closer if is_word else closer in lines[at])), None)
+def _closing_row(lines: Sequence[str], start: int, closer: str, words: dict[str, list[int]]) -> int | None:
+    """Return the line that closes a literal; that of a heredoc holds nothing but its word."""
+    if closer[0] in "\"'`":
+        return next((at for at in range(start, len(lines)) if closer in lines[at]), None)
+    rows = words.get(closer, [])
+    below = bisect_left(rows, start)
+    return rows[below] if below < len(rows) else None

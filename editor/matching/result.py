@@ -60,11 +60,11 @@ def find_result(index: LineIndex, change: Replacement, expected: Collection[int]
     in the text.
     """
     after = change.after
-    if not any(char.isalnum() for line in after for char in line):
+    if not _has_words(after):
         return None
     at_hint = _at_one_of(index.lines, after, expected)
     if at_hint is not None:
-        doubt = _doubt_of_deletion(change)
+        doubt = _doubt_of_deletion(index.lines, change, at_hint)
         return Result(at_hint, at_hint + len(after), "exact", doubt, proven=not doubt)
     there = find(index, after)
     if there is None or (there.rung not in ("exact", "trailing_space") and _num_solid(after) < 2):
@@ -77,7 +77,7 @@ def find_result(index: LineIndex, change: Replacement, expected: Collection[int]
 def result_at(lines: Sequence[str], change: Replacement, expected: Collection[int]) -> Result | None:
     """Return the result of a change if it stands, beyond doubt, exactly at one of the expected lines."""
     start = _at_one_of(lines, change.after, expected)
-    if start is None or not any(map(str.isalnum, "".join(change.after))) or _doubt_of_deletion(change):
+    if start is None or not _has_words(change.after) or _doubt_of_deletion(lines, change, start):
         return None
     return Result(start, start + len(change.after), "exact", proven=True)
 
@@ -130,7 +130,7 @@ def repeated(rows: Sequence[int]) -> str:
 
 def doubt_at(index: LineIndex, change: Replacement, start: int) -> str:
     """Return why new lines that stand at one place alone do not show that their change is made; '' if they do."""
-    if doubt := _doubt_of_deletion(change):
+    if doubt := _doubt_of_deletion(index.lines, change, start):
         return doubt
     if beside := _removed_line_beside(index.lines, change, start):
         return f"line {beside} is nearly a SEARCH line"
@@ -148,15 +148,16 @@ def _num_new_chars(change: Replacement) -> int:
     return len(after) - LCSseq.similarity(before, after)
 
 
-def _doubt_of_deletion(change: Replacement) -> str:
-    """Return what is in doubt where lines only go: kept lines on both sides have to show that they are gone."""
+def _doubt_of_deletion(lines: Sequence[str], change: Replacement, start: int) -> str:
+    """Return what is in doubt where lines only go: kept lines on both sides, or the file's ends, have to show it."""
     ops = [op for op in line_opcodes(change.before, change.after) if not op.equal]
     words = sum(map(str.isalnum, "".join("".join(change.after[op.b_start : op.b_end]) for op in ops)))
     if words >= MIN_EVIDENCE:
         return ""
     for op in ops:
-        above, below = change.after[: op.b_start], change.after[op.b_end :]
-        if not _has_words(change.after[op.b_start : op.b_end]) and not (_is_solid(above) and _is_solid(below)):
+        above = not start or _solid(change.after[: op.b_start])
+        below = start + len(change.after) == len(lines) or _solid(change.after[op.b_end :])
+        if not _has_words(change.after[op.b_start : op.b_end]) and not (above and below):
             return "the lines to delete are at an end of SEARCH, so that nothing shows whether they are gone"
     return ""
 
@@ -191,10 +192,6 @@ def _at_one_of(lines: Sequence[str], after: tuple[str, ...], expected: Collectio
 
 def _solid(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.strip()]
-
-
-def _is_solid(lines: Sequence[str]) -> bool:
-    return bool(_solid(lines))
 
 
 def _num_solid(lines: Sequence[str]) -> int:
