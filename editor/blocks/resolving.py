@@ -50,7 +50,10 @@ def resolve(index: LineIndex, change: Replacement, grown: int = 0) -> Resolution
     expected = () if line is None else (line, line + grown)
     if places is not None and places.rung in _STRICT:
         done = None if line is None or line in places.starts else result_at(index.lines, change, expected)
-        return _at_places(index, change, places) if done is None else _done(index, done)
+        if done is not None and not done.doubt:
+            return _done(index, done)
+        at_place = _at_places(index, change, places)
+        return at_place if done is None or isinstance(at_place, Open) else _twin(at_place, done)
     stands = _result(index, change, expected)
     if stands is not None and not stands.doubt:
         return _done(index, stands)
@@ -140,7 +143,7 @@ def _twin(found: Splice, stands: Result) -> Resolution:
         return found
     unresolved = Unresolved(
         "open_intent",
-        f"The SEARCH lines stand at {found.where} but for their spelling.{stands.told}",
+        f"The SEARCH lines stand at {found.where}, but not as the edit says.{stands.told}",
         num_candidates=1,
         suggestion="If the edit is made already, leave this block out; else copy the SEARCH lines from the file.",
     )

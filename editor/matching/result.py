@@ -21,7 +21,7 @@ from editor.wording import span_of
 
 # Fewer letters and digits than this stand in a file by chance, unless the new text is much like the old one.
 MIN_EVIDENCE = 8
-_MIN_EVIDENCE_IF_ALIKE = 3
+_MIN_EVIDENCE_IF_ALIKE = 2
 _ALIKE = 60.0
 # A place this much like the SEARCH lines may be the one that was meant, in per cent.
 _NEAR = 85.0
@@ -62,10 +62,9 @@ def find_result(index: LineIndex, change: Replacement, expected: Collection[int]
     after = change.after
     if not _has_words(after):
         return None
-    at_hint = _at_one_of(index.lines, after, expected)
+    at_hint = result_at(index.lines, change, expected)
     if at_hint is not None:
-        doubt = _doubt_of_deletion(index.lines, change, at_hint)
-        return Result(at_hint, at_hint + len(after), "exact", doubt, proven=not doubt)
+        return at_hint
     there = find(index, after)
     if there is None or (there.rung not in ("exact", "trailing_space") and _num_solid(after) < 2):
         return None
@@ -75,11 +74,15 @@ def find_result(index: LineIndex, change: Replacement, expected: Collection[int]
 
 
 def result_at(lines: Sequence[str], change: Replacement, expected: Collection[int]) -> Result | None:
-    """Return the result of a change if it stands, beyond doubt, exactly at one of the expected lines."""
+    """Return the result of a change if its new lines stand exactly at one of the expected lines; None if they do not.
+
+    The line says more than few letters do: any new word counts.
+    """
     start = _at_one_of(lines, change.after, expected)
-    if start is None or not _has_words(change.after) or _doubt_of_deletion(lines, change, start):
+    if start is None or not _has_words(change.after):
         return None
-    return Result(start, start + len(change.after), "exact", proven=True)
+    doubt = _doubt_of_deletion(lines, change, start, min_words=1)
+    return Result(start, start + len(change.after), "exact", doubt, proven=not doubt)
 
 
 def says_enough(old: str, new: str) -> bool:
@@ -133,7 +136,7 @@ def doubt_at(index: LineIndex, change: Replacement, start: int) -> str:
     if doubt := _doubt_of_deletion(index.lines, change, start):
         return doubt
     if beside := _removed_line_beside(index.lines, change, start):
-        return f"line {beside} is nearly a SEARCH line"
+        return f"line {beside} is nearly a line of SEARCH"
     if _num_new_chars(change) >= _CLEAR_EVIDENCE:
         return ""
     near = near_miss(index, change, start)
@@ -148,11 +151,11 @@ def _num_new_chars(change: Replacement) -> int:
     return len(after) - LCSseq.similarity(before, after)
 
 
-def _doubt_of_deletion(lines: Sequence[str], change: Replacement, start: int) -> str:
+def _doubt_of_deletion(lines: Sequence[str], change: Replacement, start: int, min_words: int = MIN_EVIDENCE) -> str:
     """Return what is in doubt where lines only go: kept lines on both sides, or the file's ends, have to show it."""
     ops = [op for op in line_opcodes(change.before, change.after) if not op.equal]
     words = sum(map(str.isalnum, "".join("".join(change.after[op.b_start : op.b_end]) for op in ops)))
-    if words >= MIN_EVIDENCE:
+    if words >= min_words:
         return ""
     for op in ops:
         above = not start or _solid(change.after[: op.b_start])

@@ -12,6 +12,7 @@ from editor.matching.index import LineIndex, rstripped, stripped
 from editor.matching.literals import literal_lines
 from editor.types import Replacement, Rung
 
+_OPENERS = (":", "{", "(", "[", ",", "=", ">", "do", "then", "\\")
 # A single line of fewer letters and digits stands at several depths by chance.
 _MIN_EVIDENCE = 16
 
@@ -83,17 +84,17 @@ def _doubt_of_move(
     new = [at for op in changed for at in range(op.b_start, op.b_end) if change.after[at].strip()]
     keeps_depth = isinstance(shift, Retab) and shift.depth == 0
     if isinstance(shift, Retab) and _fits_unit_of_4(shift, old):
-        return "for its indentation, and whether two or four spaces are a tab is open"
+        return "for the indentation, and whether two or four spaces are a tab is open"
     if yaml and not keeps_depth:
-        return "for its indentation, and in YAML the depth of a line is a part of its meaning"
+        return "for the indentation, and in YAML the depth of a line is a part of its meaning"
     if len(old) == 1 and not keeps_depth and not (len(new) <= 1 and (held or _is_stripped(old[0], change.after))):
-        return "for its indentation, and a single line at another depth may be another line"
+        return "for the indentation, and a single line at another depth may be another line"
     lowest = min((_width(line) for line in old), default=0)
     inside = literal_lines(change.after) if new else frozenset[int]()
     if any(at in inside or _width(change.after[at]) < lowest for at in new):
-        return "for its indentation, and the new lines hold text of a literal, or lines outside of the block"
+        return "for the indentation, and the new lines hold text of a literal, or lines outside of the block"
     if not keeps_depth and _at_depth_of_file(change, found, new):
-        return "for its indentation, and some new lines have the file's indentation already"
+        return "for the indentation, and some new lines have the file's indentation already"
     return ""
 
 
@@ -110,15 +111,15 @@ def _fits_unit_of_4(shift: Retab, old: Sequence[str]) -> bool:
 
 def _at_depth_of_file(change: Replacement, found: Sequence[str], new: Sequence[int]) -> bool:
     """Tell whether a new line that no line above it opens stands where the file's lines do, and none of SEARCH does."""
-    own = {indent(line) for line in change.before if line.strip()}
-    there = {indent(line) for line in found if line.strip()} - own
+    fine = {indent(line) for line in change.before if line.strip()}
+    there = {indent(line) for line in found if line.strip()} - fine
     for at in new:
         above = next((line for line in reversed(change.after[:at]) if line.strip()), "")
-        deeper = _width(change.after[at]) > _width(above)
-        opened = deeper and above.rstrip().endswith((":", "{", "(", "[", ",", "=", ">", "do", "then", "\\"))
-        goes_on = not deeper and indent(above) not in own | there
-        if indent(change.after[at]) in there and not opened and not goes_on:
+        own = indent(change.after[at])
+        opens = _width(own) > _width(above) and above.rstrip().endswith(_OPENERS)
+        if own in there and own not in fine and not opens:
             return True
+        fine.add(own)
     return False
 
 

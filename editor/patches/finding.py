@@ -58,16 +58,15 @@ def _slot(target: Target, number: int, change: Replacement, grown: int) -> Slot:
         return _slot_of_standing(target, number, change, places, grown)
     change, places = _find_before(target, change)
     line = change.hint.line
-    if places.starts and places.rung in ("exact", "trailing_space"):
-        expected = () if line is None or line in places.starts else (line + grown, line)
-        done = result_at(target.lines, change, expected)
-        return slot_of(number, change, places) if done is None else _done(number, change, done)
-    done = find_result(target.index, change, () if line is None else (line + grown, line))
+    is_strict = bool(places.starts) and places.rung in ("exact", "trailing_space")
+    expected = () if line is None or (is_strict and line in places.starts) else (line + grown, line)
+    done = result_at(target.lines, change, expected) if is_strict else find_result(target.index, change, expected)
     if done is None:
         return slot_of(number, change, places)
     if not done.doubt:
         return _done(number, change, done)
-    return replace(slot_of(number, change, places), told=done.told, is_twin=_adds_words(change))
+    told = done.told.replace("The REPLACE lines", "The new lines").replace("SEARCH", "the old lines")
+    return replace(slot_of(number, change, places), told=told, is_twin=is_strict or _adds_words(change))
 
 
 def _done(number: int, change: Replacement, done: Result) -> Slot:

@@ -66,7 +66,7 @@ class Refusals:
         unresolved = self._refusal(
             slot,
             "open_intent",
-            f"stands at {where} but for its spelling.{slot.told}",
+            f"stands at {where}, but not as it says.{slot.told}",
             "If the edit is made already, leave this hunk out; else copy the kept and removed lines from the file.",
         )
         return Open(unresolved, _present([self._option(slot, start, 0, 1)]))

@@ -1,7 +1,7 @@
 """Scopes of a hunk: the lines that are said to stand above it (`@@ class A`, the heading of a diff's section).
 
-What a scope line opens reaches to the next line that is indented no deeper, and is no mere bracket or comment or text of
-a literal that spans lines; a line that opens nothing (a heading of Markdown) reaches to the end of the file.
+What a scope line opens reaches to the next line that is indented no deeper, and is no bracket, comment or text of a
+literal that spans lines; a line that opens nothing (a heading of Markdown) reaches to the end of the file.
 """
 
 from __future__ import annotations

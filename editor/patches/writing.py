@@ -27,7 +27,7 @@ def splice_at(target: Target, slot: Slot, start: int) -> tuple[Splice | None, st
     held, yaml = slot.line == start, target.index.language == "yaml"
     written = in_file_spelling(slot.change, found, mapping, slot.rung, held=held, yaml=yaml)
     if written is None:
-        return None, "for its indentation, and the new lines cannot be moved to it"
+        return None, "for the indentation, and the new lines cannot be moved to it"
     return Splice(first, last, slot.without_context(written.lines), slot.rung), written.doubt
 
 
