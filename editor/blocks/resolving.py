@@ -121,10 +121,12 @@ def _result(index: LineIndex, change: Replacement, expected: Collection[int]) ->
     """Return where the REPLACE lines stand, those with `...` too."""
     after = Replacement(change.after, change.after)
     if not elides(after) or find(index, change.after) is not None:
-        return find_result(index, change, expected)
+        stands = find_result(index, change, expected)
+        whole = with_first_line_indented(index, after) if stands is None else None
+        return stands if whole is None else find_result(index, replace(change, after=whole.after), expected)
     new = [line for line in change.after if line not in change.before and any(map(str.isalnum, line))]
-    stands = resolve_elided(index, after) if new and says_enough("", "".join(change.after)) else None
-    return Result(stands.start, stands.end, "elided") if isinstance(stands, Splice) else None
+    elided = resolve_elided(index, after) if new and says_enough("", "".join(change.after)) else None
+    return Result(elided.start, elided.end, "elided") if isinstance(elided, Splice) else None
 
 
 def _is_new(change: Replacement) -> bool:

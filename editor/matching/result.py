@@ -60,10 +60,8 @@ def find_result(index: LineIndex, change: Replacement, expected: Collection[int]
     in the text.
     """
     after = change.after
-    if not _has_words(after):
-        return None
     at_hint = result_at(index.lines, change, expected)
-    if at_hint is not None:
+    if at_hint is not None or not _has_words(after):
         return at_hint
     there = find(index, after)
     if there is None or (there.rung not in ("exact", "trailing_space") and _num_solid(after) < 2):
@@ -79,9 +77,9 @@ def result_at(lines: Sequence[str], change: Replacement, expected: Collection[in
     The line says more than few letters do: any new word counts.
     """
     start = _at_one_of(lines, change.after, expected)
-    if start is None or not _has_words(change.after):
+    if start is None or not _solid(change.after):
         return None
-    doubt = _doubt_of_deletion(lines, change, start, min_words=1)
+    doubt = _doubt_of_deletion(lines, change, start, min_words=1) if _has_words(change.after) else TOO_SHORT
     return Result(start, start + len(change.after), "exact", doubt, proven=not doubt)
 
 
