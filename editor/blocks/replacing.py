@@ -126,6 +126,7 @@ def _in_turn(index: LineIndex, changes: Sequence[Replacement], resolutions: Sequ
     """Return the text that the blocks make one after the other; `resolutions` are theirs in the original."""
     rungs: set[Rung] = set()
     original, seems_done = index.lines, False
+    seen = {hash(tuple(original))}
     for change, before in zip(changes, resolutions, strict=True):
         splice = resolve(index, change)
         if isinstance(splice, Open):
@@ -135,6 +136,9 @@ def _in_turn(index: LineIndex, changes: Sequence[Replacement], resolutions: Sequ
         if not splice.done and merged is not None:
             rungs.add(splice.rung)
             index = LineIndex(merged, index.language)
+            if hash(tuple(merged)) in seen:
+                return Unresolved("open_intent", "One block undoes what another one makes.")
+            seen.add(hash(tuple(merged)))
     if seems_done and rungs:
         return Unresolved("open_intent", "Some blocks seem to be applied, and others are not.")
     return outcome(original, index.lines, rungs)

@@ -64,6 +64,8 @@ def merge_substitutions(text: str, changes: Substitutions, language: str | None 
         step = _substituted(current, item, index)
         if isinstance(step, Unresolved):
             return _numbered(step, number, len(changes.items), text, current)
+        if item.old not in text and _undoes(item, changes.items[: number - 1]):
+            return _undone(number, len(changes.items))
         current = step.text
         rungs |= {step.rung} if step.rung else set()
         seem_done += [] if step.proven else [number]
@@ -75,6 +77,22 @@ def merge_substitutions(text: str, changes: Substitutions, language: str | None 
         if isinstance(before, _Step) and before.rung is None:
             return _done_beside_made(number, len(changes.items), current)
     return Merged(current, max(rungs, key=_RUNGS.index))
+
+
+def _undoes(item: Substitution, earlier: Sequence[Substitution]) -> bool:
+    """Tell whether a substitution only deletes what an earlier one inserts."""
+    old = item.old.strip()
+    inserted = (one.new.replace(one.old, "", 1) for one in earlier if one.old and one.old in one.new)
+    return bool(old) and not any(map(str.isalnum, item.new)) and any(old in text for text in inserted)
+
+
+def _undone(number: int, total: int) -> Unresolved:
+    return Unresolved(
+        "open_intent",
+        f"Replacement {number} of {total} undoes what the ones before it make, so that its old text is rather meant "
+        "to stand elsewhere.",
+        suggestion="Copy the old text from the file as it is now, with more of the text around it.",
+    )
 
 
 def _done_beside_made(number: int, total: int, made: str) -> Unresolved:

@@ -87,7 +87,11 @@ def _doubt_of_move(
         return "for the indentation, and whether two or four spaces are a tab is open"
     if yaml and not keeps_depth:
         return "for the indentation, and in YAML the depth of a line is a part of its meaning"
-    if len(old) == 1 and not keeps_depth and not (len(new) <= 1 and (held or _is_stripped(old[0], change.after))):
+    if (
+        len({line.strip() for line in old}) == 1
+        and not keeps_depth
+        and not (len(new) <= 1 and (held or _is_stripped(old[0], change.after)))
+    ):
         return "for the indentation, and a single line at another depth may be another line"
     lowest = min((_width(line) for line in old), default=0)
     inside = literal_lines(change.after) if new else frozenset[int]()

@@ -359,3 +359,21 @@ def test_an_empty_search_with_a_line_is_proposed_at_that_line() -> None:
     edit = "<<<<<<< SEARCH\n:start_line:2\n-------\n=======\nb0 = 0\n>>>>>>> REPLACE\n"
     outcome = unresolved(merge("a = 1\nb = 2\n", parse(edit)))
     assert [one.text for one in outcome.candidates] == ["a = 1\nb0 = 0\nb = 2\n"]
+
+
+def test_a_deletion_of_what_the_edit_itself_inserts_is_meant_for_another_place() -> None:
+    """An import is to be moved, and its old place has changed since."""
+    original = "import a\nimport moved as m\n\nrun()\n"
+    blocks = (("import a", "import a\nimport moved"), ("import moved", ""), ("run()", "stop()"))
+    assert isinstance(apply(original, *blocks), Unresolved)
+    edits = [{"old_string": old, "new_string": new} for old, new in blocks]
+    original = original.replace("moved as m", "unmoved")
+    assert isinstance(merge(original.replace("un", "UN"), parse(json.dumps({"edits": edits}))), Unresolved)
+
+
+def test_a_deletion_whose_kept_lines_stand_beside_the_lines_to_delete_is_not_done() -> None:
+    original = "    end\n\n    def web?\n      name_of == 1\n    end\n\n    def puma?\n      name == 2\n    end\n"
+    before = "    end\n\n    def web?\n      name == 1\n    end\n\n    def puma?"
+    outcome = unresolved(apply(original, (before, "    end\n\n    def puma?")))
+    assert outcome.code == "not_found"
+    assert unresolved(apply("if a\n    end\n  end\n", ("  end\nend", "  end\n  more\nend")))
