@@ -23,8 +23,6 @@ from editor.wording import span_of
 MIN_EVIDENCE = 8
 _MIN_EVIDENCE_IF_ALIKE = 2
 _ALIKE = 60.0
-# A line to delete with fewer, such as `end`, stands next to most places.
-_MIN_EVIDENCE_OF_LINE = 4
 # A place this much like the SEARCH lines may be the one that was meant, in per cent.
 _NEAR = 85.0
 # So many characters that SEARCH does not have are in the file because of this edit, or of the same one.
@@ -137,6 +135,8 @@ def doubt_at(index: LineIndex, change: Replacement, start: int) -> str:
         return doubt
     if beside := _removed_line_beside(index.lines, change, start):
         return f"line {beside} is nearly a line of SEARCH"
+    if around := _old_lines_around(index.lines, change, start):
+        return f"{span_of(*around)} are nearly the lines of SEARCH"
     if _num_new_chars(change) >= _CLEAR_EVIDENCE:
         return ""
     near = near_miss(index, change, start)
@@ -166,25 +166,31 @@ def _doubt_of_deletion(lines: Sequence[str], change: Replacement, start: int, mi
 
 
 def _removed_line_beside(lines: Sequence[str], change: Replacement, start: int) -> int:
-    """Return the number of a line next to the new lines that is nearly one of the lines to delete; 0 if none is.
-
-    Where lines are only deleted, and the kept ones stand in other places too, it may be some lines away.
-    """
+    """Return the number of a line next to the new lines that is nearly one of the lines to delete; 0 if none is."""
     ops = line_opcodes(change.before, change.after)
     above, below = range(start - 1, -1, -1), range(start + len(change.after), len(lines))
-    only_deletes = not any(_has_words(change.after[op.b_start : op.b_end]) for op in ops if not op.equal)
-    if only_deletes:
-        searched = [(op, rows, len(change.before)) for op in ops for rows in (above, below)]
-    else:
-        searched = [(op, rows, op.a_end - op.a_start) for op, rows in ((ops[0], above), (ops[-1], below))]
-    for op, rows, reach in searched:
+    for op, rows in ((ops[0], above), (ops[-1], below)):
         if op.equal or op.a_end - op.a_start <= op.b_end - op.b_start:
             continue
-        removed = [line.strip() for line in change.before[op.a_start : op.a_end] if _says_something(line)]
-        for row in rows[:reach]:
+        removed = [line.strip() for line in change.before[op.a_start : op.a_end] if _has_words((line,))]
+        for row in rows[: op.a_end - op.a_start]:
             if any(fuzz.ratio(line, lines[row].strip()) >= _NEAR for line in removed):
                 return row + 1
     return 0
+
+
+def _old_lines_around(lines: Sequence[str], change: Replacement, start: int) -> tuple[int, int] | None:
+    """Return the lines around the new ones that are nearly all the old ones; None if they are not.
+
+    Of `end`, two methods, `end`, the kept lines stand there before the first method is deleted, too.
+    """
+    removed = len(change.before) - len(change.after)
+    for first in (start - removed, start):
+        end = first + len(change.before)
+        is_inside = first >= 0 and end <= len(lines)
+        if removed > 1 and is_inside and _distance(change.before, lines[first:end]) <= removed // 2:
+            return first, end
+    return None
 
 
 def is_held(change: Replacement) -> bool:
@@ -207,10 +213,6 @@ def _solid(lines: Sequence[str]) -> list[str]:
 
 def _num_solid(lines: Sequence[str]) -> int:
     return len(_solid(lines))
-
-
-def _says_something(line: str) -> bool:
-    return sum(map(str.isalnum, line)) >= _MIN_EVIDENCE_OF_LINE
 
 
 def _has_words(lines: Sequence[str]) -> bool:
