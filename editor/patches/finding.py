@@ -100,7 +100,7 @@ def _find_before(target: Target, change: Replacement) -> tuple[Replacement, Plac
     places = target.find(change.before)
     if places is not None and places.rung in ("exact", "trailing_space"):
         return change, places
-    signed = _with_signs(change)
+    signed = with_signs(change)
     whole = target.find(signed.before) if signed is not None else None
     if signed is not None and whole is not None and whole.rung in ("exact", "trailing_space"):
         return signed, whole
@@ -112,7 +112,7 @@ def _find_before(target: Target, change: Replacement) -> tuple[Replacement, Plac
     return change, places or _NOWHERE
 
 
-def _with_signs(change: Replacement) -> Replacement | None:
+def with_signs(change: Replacement) -> Replacement | None:
     """Return a hunk whose context lines were sent without the blank that is their sign, with their first blank.
 
     The lines that go and come have their signs, and stand as they were sent. None where it may as well be that the
