@@ -291,8 +291,13 @@ class _Substituted:
         self.left = MAX_TRIES
 
     def leads(self) -> bool:
-        """Tell whether the substitutions, made in turn, give the result."""
-        return self._from(self.original, 0)
+        """Tell whether the substitutions give the result: made in turn, or as whole lines all in the original."""
+        if self._from(self.original, 0):
+            return True
+        if len(self.items) < 2 or any(item.replace_all or not item.old for item in self.items):
+            return False
+        changes = [replacement_of(item) for item in self.items]
+        return _Replaced(self.original, self.result, self.edit, changes, self.by_model).leads()
 
     def _from(self, text: str, number: int) -> bool:
         if number == len(self.items):
