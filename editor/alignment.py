@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rapidfuzz.distance import Indel
@@ -33,6 +33,23 @@ def line_opcodes(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[LineOp]:
     left = [ids.setdefault(line, len(ids)) for line in a]
     right = [ids.setdefault(line, len(ids)) for line in b]
     return _joined(_ops(left, right, 0, len(left), 0, len(right)), len(left), len(right))
+
+
+def ops_of_changes(changes: Iterable[tuple[int, int, int]], num_lines: int) -> tuple[LineOp, ...]:
+    """Return the ops of changes in text order, each (start, end, number of new lines); those that touch are one."""
+    ops: list[LineOp] = []
+    at_a = at_b = 0
+    for start, end, size in changes:
+        if at_a < start:
+            ops.append(LineOp(True, at_a, start, at_b, at_b + start - at_a))
+            at_a, at_b = start, at_b + start - at_a
+        if ops and not ops[-1].equal:
+            ops[-1] = ops[-1]._replace(a_end=end, b_end=at_b + size)
+        else:
+            ops.append(LineOp(False, start, end, at_b, at_b + size))
+        at_a, at_b = end, at_b + size
+    rest = num_lines - at_a
+    return (*ops, LineOp(True, at_a, num_lines, at_b, at_b + rest)) if rest > 0 else tuple(ops)
 
 
 def _joined(matches: Iterator[tuple[int, int, int]], num_a: int, num_b: int) -> list[LineOp]:

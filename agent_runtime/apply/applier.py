@@ -176,7 +176,9 @@ def _settled(
         if isinstance(by_rule, AlreadyApplied):
             return by_rule
         if isinstance(by_rule, Merged):
-            return Outcome(by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain")
+            return Outcome(
+                by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain", ops=by_rule.ops
+            )
         if request.mode == "deterministic" or not may_be_mended(by_rule):
             raise refusal([reason_of(by_rule, text, request.path)])
     return ModelTask(text, request, edit, by_rule)
@@ -250,7 +252,7 @@ def _changed(request: ApplyRequest, source: codec.SourceText, edit: ParsedEdit, 
     checks += outcome.checks
     status = status_of(checks, request.policy)
     before = original_version(request.original, source)
-    after = merged_version(outcome.text, source, by_model=outcome.method == "model")
+    after = merged_version(outcome.text, source, by_model=outcome.certainty == "model", ops=outcome.ops)
     return file_result(request.path, status, before, after, outcome, checks, encoding=source.encoding)
 
 

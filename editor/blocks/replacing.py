@@ -13,8 +13,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import get_args
 
+from editor.alignment import LineOp
 from editor.blocks.resolving import explained, resolve
-from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, spliced
+from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, ops_of, spliced
 from editor.matching.index import folded
 from editor.matching.ladder import LineIndex
 from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Replacement, Rung, Unresolved
@@ -45,11 +46,13 @@ def merge_replacements(lines: list[str], changes: Sequence[Replacement]) -> Merg
     return _of_two_readings(together, _in_turn(lines, changes))
 
 
-def outcome(lines: Sequence[str], merged: Sequence[str], rungs: set[Rung]) -> MergeOutcome:
+def outcome(
+    lines: Sequence[str], merged: Sequence[str], rungs: set[Rung], ops: tuple[LineOp, ...] = ()
+) -> MergeOutcome:
     """Return a merge by these rungs; the loosest of them is its rung."""
     if not rungs or list(merged) == list(lines):
         return AlreadyApplied("Every block's REPLACE lines already stand in the file.")
-    return Merged("".join(line + "\n" for line in merged), max(rungs, key=_RUNGS.index))
+    return Merged("".join(line + "\n" for line in merged), max(rungs, key=_RUNGS.index), ops=ops)
 
 
 def _half_done(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | None:
@@ -80,7 +83,8 @@ def _half_done(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | 
 def _together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome:
     merged = spliced(lines, splices)
     if merged is not None:
-        return outcome(lines, merged, {splice.rung for splice in splices if not splice.done})
+        rungs = {splice.rung for splice in splices if not splice.done}
+        return outcome(lines, merged, rungs, ops_of(splices, len(lines)))
     ordered = sorted((splice for splice in splices if not splice.done), key=lambda splice: (splice.start, splice.end))
     above, below = next(pair for pair in pairwise(ordered) if pair[1].start < pair[0].end)
     same = (above.start, above.end) == (below.start, below.end)

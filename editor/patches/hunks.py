@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
-from editor.blocks.splices import Open, Resolution, Splice, candidates, spliced
+from editor.blocks.splices import Open, Resolution, Splice, candidates, ops_of, spliced
 from editor.patches.codex import merge_as_codex
 from editor.patches.done import is_held, mark_repeated
 from editor.patches.finding import find_slots, slots_at_their_lines
@@ -94,7 +94,7 @@ def _merged(
     if text == target.original:
         return AlreadyApplied("Every hunk's new lines already stand in the file.")
     rungs = {splice.rung for splice in splices if not splice.done} or {"exact"}
-    return Merged(text, max(rungs, key=_RUNGS.index))
+    return Merged(text, max(rungs, key=_RUNGS.index), ops=ops_of(splices, len(target.lines)))
 
 
 def _candidates(target: Target, resolutions: Sequence[Resolution]) -> tuple[Candidate, ...]:
