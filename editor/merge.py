@@ -12,9 +12,12 @@ from editor.blocks.ranging import merge_ranges
 from editor.blocks.replacing import merge_replacements
 from editor.blocks.rewriting import merge_whole
 from editor.blocks.substituting import merge_substitutions
+from editor.errors import TooMuchWorkError
 from editor.lazy.sketching import merge_sketch
 from editor.patches.hunks import merge_hunks
 from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
+
+_SMALLER = "Send the edit in several parts, each with lines around its changes that stand only once in the file."
 
 
 def merge(original: str, edit: ParsedEdit, language: str | None = None) -> MergeOutcome:
@@ -22,6 +25,13 @@ def merge(original: str, edit: ParsedEdit, language: str | None = None) -> Merge
 
     `language` (of `editor.languages`) lets lazy snippets be bound by their definitions; without it by lines alone.
     """
+    try:
+        return _merge(original, edit, language)
+    except TooMuchWorkError as error:
+        return Unresolved("too_much_work", error.message, suggestion=_SMALLER)
+
+
+def _merge(original: str, edit: ParsedEdit, language: str | None) -> MergeOutcome:
     if isinstance(edit.changes, Substitutions):
         return merge_substitutions(original, edit.changes)
     if edit.ordered:

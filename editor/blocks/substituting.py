@@ -13,6 +13,7 @@ from typing import get_args
 from editor.alignment import LineOp, ops_of_changes
 from editor.blocks.resolving import MIN_EVIDENCE, explained, leak, leaking, resolve
 from editor.blocks.splices import MAX_CANDIDATES, Open, candidates, ops_of, spliced
+from editor.errors import TooMuchWorkError
 from editor.matching.ladder import LineIndex
 from editor.types import (
     AlreadyApplied,
@@ -50,8 +51,7 @@ class _Step:
 def merge_substitutions(text: str, changes: Substitutions) -> MergeOutcome:
     """Return the text with all substitutions made in turn, or why there is none."""
     if len(text) * len(changes.items) > MAX_SCANNED_CHARS:
-        most = MAX_SCANNED_CHARS // len(text)
-        return _too_much(f"{len(changes.items)} replacements in a text of {len(text)} characters", f"at most {most}")
+        raise TooMuchWorkError(f"{len(changes.items)} replacements, each looked for in {len(text)} characters")
     current = text
     rungs: set[Rung] = set()
     ops: tuple[LineOp, ...] = ()
@@ -65,14 +65,6 @@ def merge_substitutions(text: str, changes: Substitutions) -> MergeOutcome:
     if not rungs or current == text:
         return AlreadyApplied(_NO_CHANGE)
     return Merged(current, max(rungs, key=_RUNGS.index), ops=ops)
-
-
-def _too_much(what: str, instead: str) -> Unresolved:
-    return Unresolved(
-        "too_much_work",
-        f"{what} are more work than is done for one edit.",
-        suggestion=f"Send {instead} in one edit, or the changed lines as a diff.",
-    )
 
 
 def _numbered(step: Unresolved, number: int, total: int, text: str, current: str) -> Unresolved:
@@ -103,7 +95,7 @@ def _substituted(text: str, item: Substitution) -> _Step | Unresolved:
         return _by_lines(text, item)
     offsets = _places(new, old)
     if len(places) * len(offsets) * (1 + len(new) // 1000) > MAX_COMPARED:
-        return _too_much(f"{len(places)} places of a text that the new text holds {len(offsets)} times", "longer texts")
+        raise TooMuchWorkError(f"{len(places)} places of an old text that the new one holds {len(offsets)} times")
     done = [at for at in places if any(text.startswith(new, at - offset) for offset in offsets if offset <= at)]
     if len(done) == len(places) and (item.replace_all or len(places) == 1):
         return _Step(text, None) if _says_much(old, new) else _twice(text, item)

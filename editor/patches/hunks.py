@@ -43,7 +43,7 @@ def merge_hunks(original: str, edit: ParsedEdit, *, compat: bool = False) -> Mer
     target = Target(original)
     slots = slots_at_their_lines(target, hunks) or choose(find_slots(target, hunks), target)
     slots = mark_repeated(target, slots, edit.final_newline)
-    resolutions = _resolutions(target, slots, Refusals(target, len(edit.changes)))
+    resolutions = _resolutions(target, slots, Refusals(target, slots, len(edit.changes)))
     opened = next((one for one in resolutions if isinstance(one, Open)), None)
     if opened is not None:
         return replace(opened.unresolved, candidates=_candidates(target, resolutions))
@@ -61,7 +61,7 @@ def _resolutions(target: Target, slots: Sequence[Slot], refusals: Refusals) -> l
     resolutions: list[Resolution] = []
     for at, slot in enumerate(slots):
         if slot.chosen is None:
-            resolutions.append(refusals.undecided(slots, at))
+            resolutions.append(refusals.undecided(at))
         elif slot.done and not (ordered and (all_done or is_held(slot))):
             resolutions.append(refusals.not_found(slot))
         elif not _is_in_scope(target, slot, slot.chosen):

@@ -61,6 +61,11 @@ class Slot:
         """Return the range of lines at a place that are not context."""
         return start + self.lead, start + self.size - self.trail
 
+    def stands_at(self, start: int) -> bool:
+        """Tell whether the lines stand at a line."""
+        row = bisect_left(self.starts, start)
+        return row < len(self.starts) and self.starts[row] == start
+
     def at(self, start: int, rule: Rule) -> Slot:
         """Return the slot with a place decided."""
         return replace(self, chosen=start, rule=rule)
@@ -68,6 +73,8 @@ class Slot:
     def between(self, low: int, high: int) -> Slot:
         """Return the slot with its places in [low, high] only, and none decided."""
         kept = slice(bisect_left(self.starts, low), bisect_right(self.starts, high))
+        if kept == slice(0, len(self.starts)):
+            return replace(self, chosen=None, rule=None)
         return replace(self, starts=self.starts[kept], mappings=self.mappings[kept], chosen=None, rule=None)
 
     def narrowed(self, starts: Collection[int]) -> Slot:

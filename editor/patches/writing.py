@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -22,7 +23,7 @@ def splice_at(lines: Sequence[str], slot: Slot, start: int) -> tuple[Splice | No
     first, last = slot.core(start)
     if slot.rung == "exact":
         return Splice(first, last, slot.added, slot.rung), True
-    mapping = slot.mappings[slot.starts.index(start)]
+    mapping = slot.mappings[bisect_left(slot.starts, start)]
     written = in_file_spelling(slot.change, found, mapping, slot.rung)
     if written is None:
         return None, False
