@@ -108,7 +108,7 @@ class KeyedLines:
         if self._num_compared > MAX_COMPARED:
             raise TooMuchWorkError(f"its lines stand in more than {MAX_COMPARED} places together")
         if is_periodic:
-            return tuple(_periodic_starts(self.keys, wanted))
+            return tuple(starts_in(self.keys, wanted))
         candidates = (at - pivot for at in found)
         return tuple(at for at in candidates if 0 <= at <= last and self.keys[at : at + size] == wanted)
 
@@ -134,8 +134,11 @@ class KeyedLines:
             return found
 
 
-def _periodic_starts(keys: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
-    """Yield where all wanted keys stand, each key looked at once or twice (Knuth, Morris and Pratt, 1977)."""
+def starts_in(keys: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
+    """Yield where all wanted keys stand one below the other, periodic or not, each key looked at once or twice.
+
+    Knuth, Morris and Pratt, 1977.
+    """
     borders = _borders(wanted)
     matched = 0
     for at, key in enumerate(keys):

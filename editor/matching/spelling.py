@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from editor.alignment import line_opcodes
 from editor.matching.folding import carried_over
 from editor.matching.indentation import Mapping
-from editor.matching.index import rstripped
+from editor.matching.index import rstripped, starts_in
 from editor.types import Replacement, Rung
 
 
@@ -58,9 +58,8 @@ def already_there(lines: Sequence[str], start: int, end: int, after: tuple[str, 
     """Tell whether `after` already stands around [start, end), for changes that add lines to what they search."""
     if len(after) <= end - start:
         return False
-    first = max(0, end - len(after))
-    spans = range(first, min(start, len(lines) - len(after)) + 1)
-    return any(tuple(lines[at : at + len(after)]) == after for at in spans)
+    around = lines[max(0, end - len(after)) : start + len(after)]
+    return next(starts_in(around, after), None) is not None
 
 
 def _shifted(lines: Sequence[str], shift: Mapping) -> list[str] | None:

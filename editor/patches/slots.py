@@ -79,9 +79,9 @@ class Slot:
 
     def narrowed(self, starts: Collection[int]) -> Slot:
         """Return the slot with no other places than these, and none decided."""
-        kept = [(start, one) for start, one in zip(self.starts, self.mappings, strict=True) if start in starts]
-        starts, mappings = tuple(start for start, _ in kept), tuple(one for _, one in kept)
-        return replace(self, starts=starts, mappings=mappings, chosen=None, rule=None)
+        kept = [bisect_left(self.starts, start) for start in sorted(starts)]
+        mappings = tuple(self.mappings[row] for row in kept)
+        return replace(self, starts=tuple(sorted(starts)), mappings=mappings, chosen=None, rule=None)
 
 
 def slot_of(number: int, change: Replacement, places: Places, *, done: bool = False) -> Slot:
