@@ -50,7 +50,11 @@ def parse_files(
     text = edit.removeprefix(_MARK).replace("\r\n", "\n")
     if not text.strip():
         raise EditSyntaxError("empty_edit", "The edit is empty.", "Send the lines to be changed.")
-    return tuple(map(_without_mark, _READERS[detect(text) if format == "auto" else format](text)))
+    try:
+        return tuple(map(_without_mark, _READERS[detect(text) if format == "auto" else format](text)))
+    except RecursionError as error:
+        message = "The edit is nested more deeply than can be read."
+        raise EditSyntaxError("malformed", message, "Send the changes in one flat list.") from error
 
 
 def _without_mark(edit: ParsedEdit) -> ParsedEdit:

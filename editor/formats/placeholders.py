@@ -59,7 +59,7 @@ _MAX_CHARS = 200
 
 def placeholder_lines(lines: Sequence[str]) -> frozenset[int]:
     """Return the indices of the lines that are placeholders; the lines around a bare `...` help to tell."""
-    return frozenset(at for at, line in enumerate(lines) if is_placeholder(line) or _is_bare_dots(lines, at))
+    return frozenset(at for at, line in enumerate(lines) if is_placeholder(line)) | _bare_dots(lines)
 
 
 def is_placeholder(line: str) -> bool:
@@ -94,9 +94,12 @@ def _is_elision(body: str) -> bool:
     return phrase["thing"] is not None and said
 
 
-def _is_bare_dots(lines: Sequence[str], at: int) -> bool:
-    if lines[at].strip() != "...":
-        return False
-    above = next((line.strip() for line in reversed(lines[:at]) if line.strip()), "")
-    below = next((line.strip() for line in lines[at + 1 :] if line.strip()), "")
-    return above.endswith(("{", "}", ";")) or below.startswith("}")
+def _bare_dots(lines: Sequence[str]) -> frozenset[int]:
+    """Return the lines of `...` between braces; blank lines do not part them from the braces."""
+    solid = [(at, stripped) for at, line in enumerate(lines) if (stripped := line.strip())]
+    around = zip(["", *(line for _, line in solid)], solid, [*(line for _, line in solid[1:]), ""], strict=False)
+    return frozenset(
+        at
+        for above, (at, line), below in around
+        if line == "..." and (above.endswith(("{", "}", ";")) or below.startswith("}"))
+    )

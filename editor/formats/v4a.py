@@ -26,7 +26,7 @@ from editor.types import Hint, ParsedEdit, Replacement
 _BEGIN, _END, _END_OF_FILE = "*** Begin Patch", "*** End Patch", "*** End of File"
 _FILE = re.compile(r"\*\*\* (Add|Delete|Update) File: *(.*)")
 _MOVE = re.compile(r"\*\*\* Move to: *(.*)")
-_NUMBERS = re.compile(r"-(\d+)(?:,\d+)? \+\d+(?:,\d+)?(?: @@ ?(.*))?")
+_NUMBERS = re.compile(r"-(\d{1,18})(?:,\d+)? \+\d+(?:,\d+)?(?: @@ ?(.*))?")
 _FENCE = re.compile(r"(`{3,}|~{3,})[\w-]*\s*")
 _HOW = (
     "Write '*** Begin Patch', for each file '*** Update File: path' (or Add, Delete), hunks that begin with '@@' and "

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from rapidfuzz import fuzz, process
 
 from editor.matching.ladder import indent, rstripped
+from editor.snippets import without_strings
 from editor.types import ReasonCode
 
-_STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|`(?:\\.|[^`\\])*`')
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _CLOSING_LINE = re.compile(r"[\s)\]};,]*")
 COMMENT = re.compile(r"\s*(//|#|/\*|\*(?=[\s/]|$)|--|<!--|;|%)")
@@ -36,7 +36,7 @@ _FIELD = re.compile(r"\s*[\"']?([\w.$-]+)[\"']?\s*(?::(?!:)|:?=(?!=))")
 _DEFINITION = re.compile(r"\b(?:def|class|function\*?|func|fn|interface|struct|enum|trait|type|module)\s+([\w$]+)")
 _DECLARATION = re.compile(
     r"\s*(?:@[\w.]|#\[|(?:from|import|use|using|#include)\b|[\"']?[\w.$-]+[\"']?\s*:(?!:)\s*\S|"
-    r"(?!(?:if|for|while|switch|catch|with|match|return)\b)(?:[\w$<>,\[\]*&]+\s+)*[\w$]+\s*\([^;=]*\)[^;=]*\{\s*$)"
+    r"(?!(?:if|for|while|switch|catch|with|match|return)\b)(?:[\w$<>,\[\]*&]+\s+)*[\w$]+\s*\([^;=)]*\)[^;=]*\{\s*$)"
 )
 _HEAD = re.compile(r"\s*(?:async\s+)?(?:def|class|if|for|while|with|try|match)\b.*:\s*(?:#.*)?$")
 _IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*")
@@ -231,7 +231,7 @@ def _scope(lines: Sequence[str], at: int, width: int) -> Iterator[str]:
 def _balanced(lines: Sequence[str]) -> bool:
     open_brackets: list[str] = []
     for line in lines:
-        for char in _STRING.sub("", line):
+        for char in without_strings(line):
             if char in "([{":
                 open_brackets.append(char)
             elif char in _CLOSERS and (not open_brackets or open_brackets.pop() != _CLOSERS[char]):
