@@ -138,9 +138,9 @@ def _of_real_files(sizes: _Sizes) -> Iterator[SlowInput]:
     yield _input("one large hunk", text, _patch(_hunk(old, new), "big.py"), "big.py", "v4a")
     yield _input("one large hunk that misses", text, _diff(_hunk(near, new, 7), "big.py"), "big.py", "udiff")
     heads = [at for at, line in enumerate(lines) if line.startswith("    def ")]
-    chosen = heads[:: max(1, len(heads) * 130 // sizes.edit)]
+    chosen = heads[:: max(1, len(heads) * 260 // sizes.edit)]
     marks = [(lines[at], lines[at].replace("(self", "(self, more")) for at in chosen]
-    yield _input("many blocks", text, "".join(_block([a], [b]) for a, b in marks)[: sizes.edit * 2], "big.py", "search_replace")
+    yield _input("many blocks", text, "".join(_block([a], [b]) for a, b in marks), "big.py", "search_replace")
     yield _input("many pairs", text, _pairs(marks), "big.py", "replace")
     hunks = "".join(_hunk([lines[at]], [lines[at] + "  # x"], at + 1) for at in chosen)
     yield _input("many hunks at their lines", text, _diff(hunks, "big.py"), "big.py", "udiff")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import NamedTuple
 
 from rapidfuzz.distance import Indel
@@ -30,11 +31,18 @@ class LineOp(NamedTuple):
 
 def line_opcodes(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[LineOp]:
     """Return the ops that turn `a` into `b`, in order and without gaps. Equal lines are equal as Python values."""
+    shorter = min(len(a), len(b))
+    head = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), shorter)
+    pairs = zip(islice(reversed(a), shorter - head), islice(reversed(b), shorter - head), strict=True)
+    tail = next((at for at, (x, y) in enumerate(pairs) if x != y), shorter - head)
     ids: dict[Hashable, int] = {}
     # Numbers instead of lines: rapidfuzz compares hashes, and small numbers have no collisions.
-    left = [ids.setdefault(line, len(ids)) for line in a]
-    right = [ids.setdefault(line, len(ids)) for line in b]
-    return _joined(_ops(left, right, _Range(0, len(left), 0, len(right)), 0), len(left), len(right))
+    left = [ids.setdefault(line, len(ids)) for line in a[head : len(a) - tail]]
+    right = [ids.setdefault(line, len(ids)) for line in b[head : len(b) - tail]]
+    inner = _ops(left, right, _Range(0, len(left), 0, len(right)), 0)
+    matches = ((start_a + head, start_b + head, length) for start_a, start_b, length in inner)
+    ends = ((0, 0, head),), ((len(a) - tail, len(b) - tail, tail),)
+    return _joined(chain(ends[0], matches, ends[1]), len(a), len(b))
 
 
 def ops_of_changes(changes: Iterable[tuple[int, int, int]], num_lines: int) -> tuple[LineOp, ...]:
@@ -54,17 +62,19 @@ def ops_of_changes(changes: Iterable[tuple[int, int, int]], num_lines: int) -> t
     return (*ops, LineOp(True, at_a, num_lines, at_b, at_b + rest)) if rest > 0 else tuple(ops)
 
 
-def _joined(matches: Iterator[tuple[int, int, int]], num_a: int, num_b: int) -> list[LineOp]:
+def _joined(matches: Iterable[tuple[int, int, int]], num_a: int, num_b: int) -> list[LineOp]:
     ops: list[LineOp] = []
-    at_a = at_b = 0
-    for start_a, start_b, length in [*matches, (num_a, num_b, 0)]:
+    at_a = at_b = run = 0
+    for start_a, start_b, length in chain(matches, [(num_a, num_b, 0)]):
         if at_a < start_a or at_b < start_b:
+            if run:
+                ops.append(LineOp(True, at_a - run, at_a, at_b - run, at_b))
             ops.append(LineOp(False, at_a, start_a, at_b, start_b))
-        if length and ops and ops[-1].equal:
-            ops[-1] = ops[-1]._replace(a_end=start_a + length, b_end=start_b + length)
-        elif length:
-            ops.append(LineOp(True, start_a, start_a + length, start_b, start_b + length))
+            run = 0
+        run += length
         at_a, at_b = start_a + length, start_b + length
+    if run:
+        ops.append(LineOp(True, at_a - run, at_a, at_b - run, at_b))
     return ops
 
 

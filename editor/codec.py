@@ -234,6 +234,9 @@ def restore(merged: str, source: SourceText, *, by_model: bool = True, ops: Sequ
     normalisation counts as unchanged: Qwen's tokenizer composes characters (NFC), so a model cannot copy "e" + U+0301.
     And the final newline stays as it was if the last line did.
     """
+    bom = BOM if source.bom and (source.text.startswith(BOM) or not merged.startswith(BOM)) else ""
+    if not by_model and len({*source.line_endings} - {""}) <= 1:
+        return bom + merged.replace("\n", source.dominant_ending)
     new = merged.split("\n")
     final_newline = new[-1] == ""
     if final_newline:
@@ -246,7 +249,6 @@ def restore(merged: str, source: SourceText, *, by_model: bool = True, ops: Sequ
         final_newline = bool(source.line_endings[-1])
     if parts and not final_newline:
         parts[-1] = (parts[-1][0], "")
-    bom = BOM if source.bom and (source.text.startswith(BOM) or not merged.startswith(BOM)) else ""
     return bom + "".join(line + ending for line, ending in parts)
 
 

@@ -118,6 +118,8 @@ def symbols_kept(losses: Losses) -> Check:
     before, after = losses.before, losses.after
     if before is None or after is None:
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: no grammar for this text")
+    if not before.has_symbols or not after.has_symbols:
+        return Check("symbols_kept", True, f"{NOT_APPLICABLE}: too many definitions to compare")
     lost = list(_lost(before, after))
     if losses.is_whole_file and len(lost) <= MAX_LOST_SHARE * len(before.symbols):
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: the file was sent whole")

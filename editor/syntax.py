@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
+from itertools import islice
 
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
@@ -14,6 +15,9 @@ from editor.definitions import Captures, Symbol, definitions
 from editor.grammars import GRAMMARS
 
 __all__ = ["MAX_BYTES", "Survey", "Symbol", "forget_surveys", "nodes", "num_errors", "survey", "symbols"]
+
+MAX_DEFINITIONS = 20_000
+"""Of a text with more, such as a table written as JSON, no definition is told: each takes some 20 us to describe."""
 
 MAX_BYTES = 4_000_000
 """Larger texts are not parsed: a tree costs some fifty times its text in memory."""
@@ -30,15 +34,21 @@ _CALLS_PER_BYTE = 0.1
 _CALL_ALLOWANCE = 500
 _MAX_YAML_BLOCKS = 200
 _KEPT_CHARS = 1_000_000
+_QUOTES = re.compile(rb"\"{8,}|'{8,}|`{8,}")
+_MAX_QUOTES = 10_000
 _YAML_INDICATOR = re.compile(rb"[-?:](?=\s|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one parse of a text showed: lines (from 0) where the grammar failed, and definitions in text order."""
+    """What one parse of a text showed: lines (from 0) where the grammar failed, and definitions in text order.
+
+    `has_symbols` is False where there are more than `MAX_DEFINITIONS`, and none is told.
+    """
 
     error_lines: tuple[int, ...]
     symbols: tuple[Symbol, ...]
+    has_symbols: bool = True
 
 
 def survey(text: str, language: str | None) -> Survey | None:
@@ -54,7 +64,7 @@ def _survey(text: str, language: str) -> Survey | None:
     data = text.encode("utf-8", "replace")
     if len(data) > MAX_BYTES:
         return None
-    if language == "yaml" and _is_too_deep_for_yaml(data):
+    if (language == "yaml" and _is_too_deep_for_yaml(data)) or _is_made_of_quotes(data):
         return None
     root = _parse(data, _language(language))
     if root is None:
@@ -62,8 +72,11 @@ def _survey(text: str, language: str) -> Survey | None:
     errors = tuple(_errors(root))
     if sum(node.child_count**2 for node in errors) > _MAX_ERROR_WORK:
         return None
-    found = definitions(_matches(root, language), data, headings=language == "markdown")
-    return Survey(tuple(node.start_point[0] for node in errors), found)
+    error_lines = tuple(node.start_point[0] for node in errors)
+    matches = list(islice(_matches(root, language), MAX_DEFINITIONS + 1))
+    if len(matches) > MAX_DEFINITIONS:
+        return Survey(error_lines, (), has_symbols=False)
+    return Survey(error_lines, definitions(matches, data, headings=language == "markdown"))
 
 
 # A merge surveys the text that its verification surveys again.
@@ -126,6 +139,11 @@ def _is_too_deep_for_yaml(data: bytes) -> bool:
         for row in data.split(b"\n")
         if 2 * len(row) > _MAX_YAML_BLOCKS
     )
+
+
+def _is_made_of_quotes(data: bytes) -> bool:
+    """Tell whether a text holds long rows of quotes: where no string is wanted, each takes error recovery 10 to 30 us."""
+    return sum(len(row[0]) for row in _QUOTES.finditer(data)) > _MAX_QUOTES
 
 
 def num_errors(text: str, language: str | None) -> int | None:

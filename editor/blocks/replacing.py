@@ -16,9 +16,13 @@ from typing import get_args
 from editor.alignment import LineOp
 from editor.blocks.resolving import explained, resolve
 from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, ops_of, spliced
+from editor.errors import TooMuchWorkError
 from editor.matching.index import folded
 from editor.matching.ladder import LineIndex
 from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Replacement, Rung, Unresolved
+
+MAX_LINES_READ = 30_000_000
+"""The lines that are read again for each of the blocks that are applied one after the other."""
 
 _RUNGS: tuple[Rung, ...] = get_args(Rung)
 # So many blocks of one edit that are not found are explained; a model mends them one by one anyway.
@@ -97,6 +101,8 @@ def _together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome:
 
 
 def _in_turn(lines: list[str], changes: Sequence[Replacement]) -> MergeOutcome:
+    if len(lines) * len(changes) > MAX_LINES_READ:
+        raise TooMuchWorkError(f"{len(changes)} blocks that build on one another, each looked for in {len(lines)} lines")
     rungs: set[Rung] = set()
     index = LineIndex(lines)
     for change in changes:

@@ -52,6 +52,7 @@ _PHRASE = re.compile(
 _INLINE = re.compile(
     rf"(?://|#|/\*|<!--|--|;|%)\s*{_DOTS}\s*(?:existing|rest of|remaining|unchanged|same as|previous)\b", re.IGNORECASE
 )
+_FIRST_CHARS = frozenset("…./{<(#-;%'*Rr")
 _MAX_WORDS = 9
 # No phrase of elision is longer, and the patterns take quadratic time on a long run of spaces.
 _MAX_CHARS = 200
@@ -65,7 +66,7 @@ def placeholder_lines(lines: Sequence[str]) -> frozenset[int]:
 def is_placeholder(line: str) -> bool:
     """Tell whether a line by itself is a placeholder: a comment of elision, `...` at column 0, or `…`."""
     stripped = line.strip()
-    if len(stripped) > _MAX_CHARS:
+    if not stripped or stripped[0] not in _FIRST_CHARS or len(stripped) > _MAX_CHARS:
         return False
     if stripped == "…" or (line.startswith(".") and _BARE.fullmatch(stripped)):
         return True
@@ -75,7 +76,7 @@ def is_placeholder(line: str) -> bool:
 
 def holds_placeholder(line: str) -> bool:
     """Tell whether a placeholder stands anywhere in a line, behind code too."""
-    return is_placeholder(line) or _INLINE.search(line) is not None
+    return is_placeholder(line) or (("..." in line or "…" in line) and _INLINE.search(line) is not None)
 
 
 def _is_elision(body: str) -> bool:
