@@ -114,8 +114,8 @@ def _middle(a: list[int], b: list[int], part: _Range, depth: int) -> Iterator[tu
                 yield a1 + op.src_start, b1 + op.dest_start, op.src_end - op.src_start
         return
     # Too large for one matrix: cut at lines that stand once on both sides, in order (patience diff, Bram Cohen 2009).
-    # Without such lines, lines at the same place are compared if both sides have as many; else the whole range counts as
-    # replaced. That is true, if not the shortest answer.
+    # Without such lines, lines at the same place are compared if both sides have as many; else the whole range counts
+    # as replaced. That is true, if not the shortest answer.
     cuts = _unique_in_order(a, b, part) if depth < MAX_CUTS else []
     at_a, at_b = a1, b1
     for cut_a, cut_b in cuts:

@@ -199,7 +199,7 @@ def _is_rewrite(removal: Removal) -> bool:
 
 
 def _likeness(old: Sequence[str], new: Sequence[str]) -> float:
-    """Return how alike two texts are, in per cent; long ones are compared in pieces, as that takes time by the square."""
+    """Return how alike two texts are, in per cent; long ones piece by piece, as it takes time by the square."""
     gone, instead = "\n".join(old), "\n".join(new)
     num_pieces = 1 + max(len(gone), len(instead)) // _MAX_PIECE_CHARS
     return sum(map(fuzz.ratio, _parted(gone, num_pieces), _parted(instead, num_pieces))) / num_pieces

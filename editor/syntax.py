@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
-from itertools import islice
 
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
@@ -15,9 +14,6 @@ from editor.definitions import Captures, Symbol, definitions
 from editor.grammars import GRAMMARS
 
 __all__ = ["MAX_BYTES", "Survey", "Symbol", "forget_surveys", "nodes", "num_errors", "survey", "symbols"]
-
-MAX_DEFINITIONS = 20_000
-"""Of a text with more, such as a table written as JSON, no definition is told: each takes some 20 us to describe."""
 
 MAX_BYTES = 4_000_000
 """Larger texts are not parsed: a tree costs some fifty times its text in memory."""
@@ -35,6 +31,7 @@ _CALL_ALLOWANCE = 500
 _MAX_YAML_BLOCKS = 200
 _KEPT_CHARS = 1_000_000
 _QUOTES = re.compile(rb"\"{8,}|'{8,}|`{8,}")
+_ROWS = (b'"' * 8, b"'" * 8, b"`" * 8)
 _MAX_QUOTES = 10_000
 _YAML_INDICATOR = re.compile(rb"[-?:](?=\s|$)")
 
@@ -43,7 +40,7 @@ _YAML_INDICATOR = re.compile(rb"[-?:](?=\s|$)")
 class Survey:
     """What one parse of a text showed: lines (from 0) where the grammar failed, and definitions in text order.
 
-    `has_symbols` is False where there are more than `MAX_DEFINITIONS`, and none is told.
+    `has_symbols` is False where there are more than were asked for, and none is told.
     """
 
     error_lines: tuple[int, ...]
@@ -51,16 +48,19 @@ class Survey:
     has_symbols: bool = True
 
 
-def survey(text: str, language: str | None) -> Survey | None:
-    """Parse a text once; None for a language without a grammar here, and for a text that is too large or too broken."""
+def survey(text: str, language: str | None, max_symbols: int | None = None) -> Survey | None:
+    """Parse a text once; None for a language without a grammar here, and for a text that is too large or too broken.
+
+    Each definition takes some 20 us to describe: `max_symbols` is for who can do without those of a table in JSON.
+    """
     if language not in GRAMMARS:
         return None
     # Some grammars want a newline at the end of the last statement; its absence is no error of an edit.
     text = text if text.endswith("\n") else text + "\n"
-    return _survey_again(text, language) if len(text) <= _KEPT_CHARS else _survey(text, language)
+    return (_survey_again if len(text) <= _KEPT_CHARS else _survey)(text, language, max_symbols)
 
 
-def _survey(text: str, language: str) -> Survey | None:
+def _survey(text: str, language: str, max_symbols: int | None) -> Survey | None:
     data = text.encode("utf-8", "replace")
     if len(data) > MAX_BYTES:
         return None
@@ -73,8 +73,8 @@ def _survey(text: str, language: str) -> Survey | None:
     if sum(node.child_count**2 for node in errors) > _MAX_ERROR_WORK:
         return None
     error_lines = tuple(node.start_point[0] for node in errors)
-    matches = list(islice(_matches(root, language), MAX_DEFINITIONS + 1))
-    if len(matches) > MAX_DEFINITIONS:
+    matches = list(_matches(root, language))
+    if max_symbols is not None and len(matches) > max_symbols:
         return Survey(error_lines, (), has_symbols=False)
     return Survey(error_lines, definitions(matches, data, headings=language == "markdown"))
 
@@ -142,8 +142,8 @@ def _is_too_deep_for_yaml(data: bytes) -> bool:
 
 
 def _is_made_of_quotes(data: bytes) -> bool:
-    """Tell whether a text holds long rows of quotes: where no string is wanted, each takes error recovery 10 to 30 us."""
-    return sum(len(row[0]) for row in _QUOTES.finditer(data)) > _MAX_QUOTES
+    """Tell whether a text holds long rows of quotes: where no string is wanted, recovery takes 10 to 30 us for each."""
+    return any(row in data for row in _ROWS) and sum(len(row[0]) for row in _QUOTES.finditer(data)) > _MAX_QUOTES
 
 
 def num_errors(text: str, language: str | None) -> int | None:

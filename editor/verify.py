@@ -37,13 +37,19 @@ MAX_ERRORS_BEFORE = 2
 MAX_ERROR_SHARE = 0.01
 
 
+MAX_SYMBOLS = 20_000
+"""The definitions that are compared after an explicit edit: a file with more is rather a table than a program."""
+
+
 def verify(
     original: str, merged: str, edit: ParsedEdit, language: str | None, *, truncated: bool = False
 ) -> tuple[Check, ...]:
     r"""Return all checks of one merged text. Both texts have "\n" lines; `truncated` says that generation was cut."""
     old, new = original.split("\n"), merged.split("\n")
-    before = survey(original, language)
-    after = survey(merged, language) if before is not None else None
+    # A lazy merge has surveyed the original, with all definitions, already.
+    most = None if isinstance(edit.changes, Sketch) and not edit.changes.complete else MAX_SYMBOLS
+    before = survey(original, language, most)
+    after = survey(merged, language, most) if before is not None else None
     as_sent = _is_the_edit_itself(original, new, edit)
     worse = before is not None and after is not None and len(after.error_lines) > len(before.error_lines)
     losses = Losses(old, new, edit, accounted(removals(old, new, edit), old, edit), before, after, as_sent, worse)

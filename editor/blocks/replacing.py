@@ -102,7 +102,9 @@ def _together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome:
 
 def _in_turn(lines: list[str], changes: Sequence[Replacement]) -> MergeOutcome:
     if len(lines) * len(changes) > MAX_LINES_READ:
-        raise TooMuchWorkError(f"{len(changes)} blocks that build on one another, each looked for in {len(lines)} lines")
+        raise TooMuchWorkError(
+            f"{len(changes)} blocks that build on one another, each looked for in {len(lines)} lines"
+        )
     rungs: set[Rung] = set()
     index = LineIndex(lines)
     for change in changes:

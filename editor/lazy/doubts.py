@@ -69,7 +69,9 @@ def refuse_copies(new: Sequence[str], index: LineIndex) -> None:
     """Raise `DoubtError` if a new line stands in the file just once: it may be moved, and its place left out."""
     telling = {line.strip() for line in new if sum(map(str.isalnum, line)) >= _MIN_COPIED_CHARS}
     places = index.by(str.strip).places if telling else {}
-    copied = min((line for line in telling if len(places.get(line, ())) == 1), key=lambda line: places[line], default=None)
+    copied = min(
+        (line for line in telling if len(places.get(line, ())) == 1), key=lambda line: places[line], default=None
+    )
     if copied is not None:
         raise DoubtError("open_intent", f"The new line {quoted(copied)} stands elsewhere: it may be moved.", 2)
 

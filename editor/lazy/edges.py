@@ -199,7 +199,9 @@ def check_addition(new: Sequence[str], index: LineIndex, at: int) -> None:
     places = index.by(_defined_name).places if names else {}
     again = min((places[name][0] for name in names if name in places), default=None)
     if again is not None:
-        raise DoubtError("open_intent", f"The edit adds what the file already defines: {quoted(index.lines[again])}.", 2)
+        raise DoubtError(
+            "open_intent", f"The edit adds what the file already defines: {quoted(index.lines[again])}.", 2
+        )
     solid = [line for line in new if line.strip()]
     fields = {match[1] for line in _statements(solid) if (match := _FIELD.match(line))}
     width = min((_width(line) for line in solid), default=0)

@@ -109,6 +109,8 @@ class KeyedLines:
             raise TooMuchWorkError(f"its lines stand in more than {MAX_COMPARED} places together")
         if is_periodic:
             return tuple(starts_in(self.keys, wanted))
+        if size == 1:
+            return tuple(found)
         candidates = (at - pivot for at in found)
         return tuple(at for at in candidates if 0 <= at <= last and self.keys[at : at + size] == wanted)
 

@@ -37,7 +37,9 @@ def expected_lines(slots: Sequence[Slot]) -> list[int | None]:
         return [None] * len(slots)
     above = _offsets(slots, behind=True)
     below = _offsets(slots[::-1], behind=False)[::-1]
-    return [_expected(slot.line, {*pair} - {None}) for slot, pair in zip(slots, zip(above, below, strict=True), strict=True)]
+    return [
+        _expected(slot.line, {*pair} - {None}) for slot, pair in zip(slots, zip(above, below, strict=True), strict=True)
+    ]
 
 
 def _expected(line: int | None, offsets: set[int | None]) -> int | None:
@@ -79,7 +81,8 @@ def _is_anchor(slot: Slot) -> bool:
 
 
 def _offset(anchor: Slot, *, behind: bool) -> int:
-    assert anchor.chosen is not None and anchor.line is not None
+    assert anchor.chosen is not None
+    assert anchor.line is not None
     grown = len(anchor.change.after) - len(anchor.change.before) if anchor.done and behind else 0
     return anchor.chosen - anchor.line + grown
 

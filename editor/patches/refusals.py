@@ -19,7 +19,7 @@ from editor.wording import span_of
 _MAX_OPTIONS = 8
 _MAX_SHOWN = 20
 _MAX_SHOWN_STALE = 5
-_MAX_SHOWN_SCOPES = 10
+_MAX_SCOPE_CHARS = 200
 _MORE_CONTEXT = "Add kept lines above or below until only one place fits, or name the enclosing scope behind '@@'."
 
 
@@ -67,8 +67,8 @@ class Refusals:
 
     def out_of_scope(self, slot: Slot, start: int) -> Open:
         """Refuse a hunk whose only place lies outside of the scope that it names."""
-        scopes = slot.change.hint.scopes
-        scope = " > ".join((*scopes[:_MAX_SHOWN_SCOPES], "...") if len(scopes) > _MAX_SHOWN_SCOPES else scopes)
+        scope = " > ".join(slot.change.hint.scopes)
+        scope = scope if len(scope) <= _MAX_SCOPE_CHARS else f"{scope[:_MAX_SCOPE_CHARS]}..."
         known = self._target.scopes.known(slot.change.hint.scopes)
         where = f"its lines stand at {start + 1}-{start + slot.size}, outside of it"
         what = where if known else "the file has no such line"

@@ -134,7 +134,11 @@ OPEN_END = "\\ No newline at end of file\n"
         (b"f {\r\n}\r\n}\nend\n", '{"start_line": 2, "end_line": 2, "old": "}", "new": ""}', b"f {\r\n}\nend\n"),
         (b"f {\r\n}\r\n}\nend\n", '{"old_string": "f {\\n}\\n", "new_string": "f {\\n"}', b"f {\r\n}\nend\n"),
         (b"}\nx\n}\r\n}\nx\n", '{"old_string": "}\\nx", "new_string": "x", "replace_all": true}', b"x\n}\r\nx\n"),
-        (b"\xef\xbb\xbfa\nb\n", "--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-\ufeffa\n+\ufefftop\n+a\n b\n", b"\xef\xbb\xbftop\na\nb\n"),
+        (
+            b"\xef\xbb\xbfa\nb\n",
+            "--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-\ufeffa\n+\ufefftop\n+a\n b\n",
+            b"\xef\xbb\xbftop\na\nb\n",
+        ),
         (b"\xef\xbb\xbfa\nb\n", '{"old_string": "\ufeffa", "new_string": "\ufeffA"}', b"\xef\xbb\xbfA\nb\n"),
     ],
 )
@@ -146,4 +150,6 @@ def test_ends_endings_and_marks_are_as_the_edit_leaves_them(before: bytes, edit:
 @pytest.mark.parametrize("edit", ["-\ufeffa\n+a\n", "-\ufeffa\n+\ufeffb\n\\ c\n-b\n+\0\n"])
 def test_a_change_of_the_mark_alone_and_a_nul_are_refused(edit: str) -> None:
     with pytest.raises((EditRefused, BadFile)):
-        Applier(no_model).apply(ApplyRequest(b"\xef\xbb\xbfa\nb\n", f"--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n{edit}", path="x"))
+        Applier(no_model).apply(
+            ApplyRequest(b"\xef\xbb\xbfa\nb\n", f"--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n{edit}", path="x")
+        )
