@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from editor.alignment import LineOp
 
 FormatName = Literal["lazy", "search_replace", "udiff", "v4a", "whole", "replace", "lines"]
 """The edit formats of interfaces.md."""
@@ -128,11 +130,15 @@ class ParsedEdit:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The edit applied by rule: one place at every change, so the result is certain."""
+    """The edit applied by rule: one place at every change, so the result is certain.
+
+    `ops` turn the original's lines into the result's, a change of the edit in each that is not equal; () if not known.
+    """
 
     text: str
     rung: Rung
     num_candidates: int = 1
+    ops: tuple[LineOp, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +170,12 @@ ReasonCode = Literal[
     "only_markers",
     "malformed",
     "several_files",
+    "too_much_work",
     "file_missing",
     "file_exists",
 ]
-"""`stale`: the quoted lines are not those that stand at the line given. The last three are about whole files."""
+"""`stale`: the quoted lines are not those that stand at the line given. `too_much_work`: the edit is past a bound that
+keeps it from taking seconds. The last two are about whole files."""
 
 
 @dataclass(frozen=True, slots=True)

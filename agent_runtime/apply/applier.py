@@ -9,7 +9,15 @@ from functools import partial
 from agent_runtime.apply.at_once import at_once
 from agent_runtime.apply.merger import Merger, ModelChoice, ModelMerge, ModelTask
 from agent_runtime.apply.naming import as_blocks, edit_for
-from agent_runtime.apply.outcome import Outcome, decode, file_result, merged_version, original_version, status_of
+from agent_runtime.apply.outcome import (
+    Outcome,
+    decode,
+    file_result,
+    merged_version,
+    original_version,
+    other_endings,
+    status_of,
+)
 from agent_runtime.apply.patching import apply_patch
 from agent_runtime.apply.refusals import may_ask_model, reason_of, refusal, unreadable, with_path
 from agent_runtime.apply.reusing import mode_of
@@ -178,7 +186,9 @@ def _settled(
         if isinstance(by_rule, AlreadyApplied):
             return by_rule
         if isinstance(by_rule, Merged):
-            return Outcome(by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain")
+            return Outcome(
+                by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain", ops=by_rule.ops
+            )
     if isinstance(by_rule, Unresolved) and not may_ask_model(by_rule, edit, request.mode):
         raise refusal([reason_of(by_rule, text, request.path)])
     return ModelTask(text, request, edit, by_rule)
@@ -257,16 +267,18 @@ def _changed(request: ApplyRequest, source: codec.SourceText, edit: ParsedEdit, 
         mended = repair(source.text, outcome.text, edit, language, (request.instruction,))
         if mended is not None:
             outcome = replace(outcome, text=mended.text, repaired=mended.lines)
+    by_model = outcome.certainty == "model"
+    before = original_version(request.original, source)
+    after = merged_version(outcome.text, source, by_model=by_model, ops=outcome.ops)
     checks = verify(
         *(source.text, outcome.text, edit, language),
         truncated=outcome.truncated,
         said=(request.instruction,),
-        by_model=outcome.certainty == "model",
+        by_model=by_model,
+        endings=other_endings(source, after, outcome.ops),
     )
     checks += outcome.checks
     status = status_of(checks, request.policy)
-    before = original_version(request.original, source)
-    after = merged_version(outcome.text, source, by_model=outcome.method == "model")
     return file_result(request.path, status, before, after, outcome, checks, encoding=source.encoding)
 
 

@@ -1,8 +1,8 @@
 """Two texts, their difference written in a format, and that applied to the first: it must give the second.
 
-What says where it belongs (a whole file, line ranges) must come back equal. Diffs, patches, blocks, replacements and lazy
-snippets may also be refused, where the new lines stand already beside the old ones, or a line looks like a marker; they
-are never to be merged into anything else.
+What says where it belongs (a whole file, line ranges) must come back equal. Diffs, patches, blocks, replacements and
+lazy snippets may also be refused, where the new lines stand already beside the old ones, or a line looks like a marker;
+they are never to be merged into anything else.
 """
 
 from __future__ import annotations

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
 from editor.errors import EditSyntaxError
 from editor.formats import lazy, lines, search_replace, udiff, v4a, whole
 from editor.formats import replace as replace_format
-from editor.types import FormatName, ParsedEdit
+from editor.types import FormatName, ParsedEdit, Replacement, Substitution, Substitutions
 
+_MARK = "\ufeff"
 _READERS: dict[FormatName, Callable[[str], tuple[ParsedEdit, ...]]] = {
     "lazy": lambda edit: (lazy.parse(edit),),
     "lines": lines.parse_files,
@@ -45,10 +47,52 @@ def parse_files(
 
     A format that is named is not guessed about. With "auto" see `detect`.
     """
-    text = edit.removeprefix("\ufeff").replace("\r\n", "\n")
+    text = edit.removeprefix(_MARK).replace("\r\n", "\n")
     if not text.strip():
         raise EditSyntaxError("empty_edit", "The edit is empty.", "Send the lines to be changed.")
-    return _READERS[detect(text) if format == "auto" else format](text)
+    try:
+        return tuple(map(_without_mark, _READERS[detect(text) if format == "auto" else format](text)))
+    except RecursionError as error:
+        message = "The edit is nested more deeply than can be read."
+        raise EditSyntaxError("malformed", message, "Send the changes in one flat list.") from error
+
+
+def _without_mark(edit: ParsedEdit) -> ParsedEdit:
+    """Return an edit whose first quoted line does not begin with the file's byte order mark: a file's text has none.
+
+    Diffs of tools show the mark as a part of the first line. Raises `EditSyntaxError` if only the mark would change.
+    """
+    if isinstance(edit.changes, tuple) and any(one.before and one.before[0].startswith(_MARK) for one in edit.changes):
+        return dataclasses.replace(edit, changes=tuple(map(_unmarked, edit.changes)))
+    if isinstance(edit.changes, Substitutions) and any(one.old.startswith(_MARK) for one in edit.changes.items):
+        return dataclasses.replace(edit, changes=Substitutions(tuple(map(_unmarked_text, edit.changes.items))))
+    return edit
+
+
+def _unmarked(change: Replacement) -> Replacement:
+    if not change.before or not change.before[0].startswith(_MARK):
+        return change
+    before, after = (
+        tuple(line if at else line.removeprefix(_MARK) for at, line in enumerate(lines))
+        for lines in (change.before, change.after)
+    )
+    if before == after and change.before != change.after:
+        raise _only_the_mark()
+    return dataclasses.replace(change, before=before, after=after)
+
+
+def _unmarked_text(item: Substitution) -> Substitution:
+    if not item.old.startswith(_MARK):
+        return item
+    old, new = item.old.removeprefix(_MARK), item.new.removeprefix(_MARK)
+    if old == new != "" and item.old != item.new:
+        raise _only_the_mark()
+    return dataclasses.replace(item, old=old, new=new) if old else item
+
+
+def _only_the_mark() -> EditSyntaxError:
+    message = "The edit adds or takes away the file's byte order mark (U+FEFF), and changes nothing else there."
+    return EditSyntaxError("malformed", message, "Leave that change out; the mark stays as it is.")
 
 
 def detect(edit: str) -> FormatName:

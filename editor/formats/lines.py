@@ -18,8 +18,9 @@ from editor.formats.fences import without_fence
 from editor.formats.json_edit import NEW, OLD, Item
 from editor.types import Hint, ParsedEdit, Replacement
 
-_COMMAND = re.compile(r"edit (\d+):(\d+)\s*")
+_COMMAND = re.compile(r"edit (\d{1,18}):(\d{1,18})\s*")
 _END = "end_of_edit"
+_MAX_NUMBER = 10**18
 _HOW = (
     'Write the edit as JSON: {"start_line": 3, "end_line": 5, "old": "lines 3 to 5 as they are", "new": "..."}, or a '
     "list of such objects; lines count from 1, the end is included."
@@ -100,7 +101,7 @@ def _range(start: int, end: int, old: tuple[str, ...] | None, new: tuple[str, ..
 
 def _number(item: Item, field: str) -> int:
     value = item.fields.get(field)
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _MAX_NUMBER:
         raise json_edit.malformed("Every change needs 'start_line' and 'end_line' (or 'insert_line') as whole numbers.")
     return value
 

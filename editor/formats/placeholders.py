@@ -52,6 +52,7 @@ _PHRASE = re.compile(
 _INLINE = re.compile(
     rf"(?://|#|/\*|<!--|--|;|%)\s*{_DOTS}\s*(?:existing|rest of|remaining|unchanged|same as|previous)\b", re.IGNORECASE
 )
+_FIRST_CHARS = frozenset("…./{<(#-;%'*Rr")
 _MAX_WORDS = 9
 # No phrase of elision is longer, and the patterns take quadratic time on a long run of spaces.
 _MAX_CHARS = 200
@@ -59,13 +60,13 @@ _MAX_CHARS = 200
 
 def placeholder_lines(lines: Sequence[str]) -> frozenset[int]:
     """Return the indices of the lines that are placeholders; the lines around a bare `...` help to tell."""
-    return frozenset(at for at, line in enumerate(lines) if is_placeholder(line) or _is_bare_dots(lines, at))
+    return frozenset(at for at, line in enumerate(lines) if is_placeholder(line)) | _bare_dots(lines)
 
 
 def is_placeholder(line: str) -> bool:
     """Tell whether a line by itself is a placeholder: a comment of elision, `...` at column 0, or `…`."""
     stripped = line.strip()
-    if len(stripped) > _MAX_CHARS:
+    if not stripped or stripped[0] not in _FIRST_CHARS or len(stripped) > _MAX_CHARS:
         return False
     if stripped == "…" or (line.startswith(".") and _BARE.fullmatch(stripped)):
         return True
@@ -75,7 +76,7 @@ def is_placeholder(line: str) -> bool:
 
 def holds_placeholder(line: str) -> bool:
     """Tell whether a placeholder stands anywhere in a line, behind code too."""
-    return is_placeholder(line) or _INLINE.search(line) is not None
+    return is_placeholder(line) or (("..." in line or "…" in line) and _INLINE.search(line) is not None)
 
 
 def _is_elision(body: str) -> bool:
@@ -94,9 +95,12 @@ def _is_elision(body: str) -> bool:
     return phrase["thing"] is not None and said
 
 
-def _is_bare_dots(lines: Sequence[str], at: int) -> bool:
-    if lines[at].strip() != "...":
-        return False
-    above = next((line.strip() for line in reversed(lines[:at]) if line.strip()), "")
-    below = next((line.strip() for line in lines[at + 1 :] if line.strip()), "")
-    return above.endswith(("{", "}", ";")) or below.startswith("}")
+def _bare_dots(lines: Sequence[str]) -> frozenset[int]:
+    """Return the lines of `...` between braces; blank lines do not part them from the braces."""
+    solid = [(at, stripped) for at, line in enumerate(lines) if (stripped := line.strip())]
+    around = zip(["", *(line for _, line in solid)], solid, [*(line for _, line in solid[1:]), ""], strict=False)
+    return frozenset(
+        at
+        for above, (at, line), below in around
+        if line == "..." and (above.endswith(("{", "}", ";")) or below.startswith("}"))
+    )

@@ -26,8 +26,9 @@ from editor.types import Hint, ParsedEdit, Replacement
 _BEGIN, _END, _END_OF_FILE = "*** Begin Patch", "*** End Patch", "*** End of File"
 _FILE = re.compile(r"\*\*\* (Add|Delete|Update) File: *(.*)")
 _MOVE = re.compile(r"\*\*\* Move to: *(.*)")
-_NUMBERS = re.compile(r"-(\d+)(?:,\d+)? \+\d+(?:,\d+)?(?: @@ ?(.*))?")
+_NUMBERS = re.compile(r"-(\d{1,18})(?:,\d+)? \+\d+(?:,\d+)?(?: @@ ?(.*))?")
 _FENCE = re.compile(r"(`{3,}|~{3,})[\w-]*\s*")
+_MAX_SCOPES = 50
 _HOW = (
     "Write '*** Begin Patch', for each file '*** Update File: path' (or Add, Delete), hunks that begin with '@@' and "
     "have ' ', '-' or '+' before every line, and '*** End Patch'."
@@ -198,6 +199,8 @@ class _Reader:
             hunk.line = max(0, int(numbers[1]) - 1)
             text = numbers[2] or ""
         text = text.removesuffix(" @@")
+        if len(hunk.scopes) == _MAX_SCOPES:
+            raise self._error(self.at, f"is one of more than {_MAX_SCOPES} scopes of a hunk")
         if text.strip(" .@"):
             hunk.scopes = (*hunk.scopes, text)
 
