@@ -14,6 +14,7 @@ from editor.blocks.rewriting import merge_whole
 from editor.blocks.substituting import merge_substitutions
 from editor.lazy.sketching import merge_sketch
 from editor.patches.hunks import merge_hunks
+from editor.stand_ins import refuse_stand_in
 from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
 
 
@@ -22,6 +23,13 @@ def merge(original: str, edit: ParsedEdit, language: str | None = None) -> Merge
 
     `language` (of `editor.languages`) lets lazy snippets be bound by their definitions; without it by lines alone.
     """
+    outcome = _merge(original, edit, language)
+    if isinstance(outcome, Merged) and edit.format != "lazy":
+        return refuse_stand_in(original, outcome.text, edit) or outcome
+    return outcome
+
+
+def _merge(original: str, edit: ParsedEdit, language: str | None) -> MergeOutcome:
     if isinstance(edit.changes, Substitutions):
         return merge_substitutions(original, edit.changes)
     if edit.ordered:
