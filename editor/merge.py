@@ -12,6 +12,7 @@ from editor.blocks.ranging import merge_ranges
 from editor.blocks.replacing import merge_replacements
 from editor.blocks.rewriting import merge_whole
 from editor.blocks.substituting import merge_substitutions
+from editor.lazy.prose import refuse_told
 from editor.lazy.sketching import merge_sketch
 from editor.patches.hunks import merge_hunks
 from editor.stand_ins import refuse_stand_in
@@ -24,9 +25,10 @@ def merge(original: str, edit: ParsedEdit, language: str | None = None) -> Merge
     `language` (of `editor.languages`) lets lazy snippets be bound by their definitions; without it by lines alone.
     """
     outcome = _merge(original, edit, language)
-    if isinstance(outcome, Merged) and edit.format != "lazy":
-        return refuse_stand_in(original, outcome.text, edit) or outcome
-    return outcome
+    if not isinstance(outcome, Merged):
+        return outcome
+    refused = refuse_told(outcome, edit) if edit.format == "lazy" else refuse_stand_in(original, outcome.text, edit)
+    return refused or outcome
 
 
 def _merge(original: str, edit: ParsedEdit, language: str | None) -> MergeOutcome:

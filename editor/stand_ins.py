@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from editor.alignment import line_opcodes
-from editor.formats.placeholders import is_comment, may_be_placeholder
+from editor.formats.placeholders import (
+    holds_placeholder,
+    is_comment,
+    is_vague,
+    may_be_placeholder,
+    may_hold_placeholder,
+)
 from editor.types import ParsedEdit, Sketch, Substitutions, Unresolved
 
 # A comment of so many words at most is refused whatever else is new; a longer one where more goes than comes.
@@ -18,9 +24,8 @@ _MAX_WORDS = 6
 
 def refuse_stand_in(original: str, merged: str, edit: ParsedEdit) -> Unresolved | None:
     """Return why a merge is not certain if one of its new comments may stand for lines that go, else None."""
-    stood = {line.strip() for line in original.split("\n")}
     for before, after in _changes(original, merged, edit):
-        found = next((line for line in _stand_ins(before, after) if line.strip() not in stood), None)
+        found = next((line for line in _stand_ins(before, after) if not _stands(line, original)), None)
         if found is not None:
             return Unresolved(
                 "open_intent",
@@ -29,6 +34,10 @@ def refuse_stand_in(original: str, merged: str, edit: ParsedEdit) -> Unresolved 
                 suggestion="Write out all lines that shall stand there, and leave the comment out.",
             )
     return None
+
+
+def _stands(line: str, original: str) -> bool:
+    return line.strip() in map(str.strip, original.split("\n"))
 
 
 def _changes(original: str, merged: str, edit: ParsedEdit) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
@@ -44,19 +53,28 @@ def _changes(original: str, merged: str, edit: ParsedEdit) -> Iterator[tuple[Seq
 
 def _stand_ins(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
     """Yield the new lines that may stand for removed lines beside them."""
-    if not any(map(may_be_placeholder, after)):
+    if not may_hold_placeholder("\n".join(after)):
         return
     for old, new in _replaced(before, after):
         gone, come = _statements(old), _statements(new)
+        if not gone:
+            continue
         for at, line in enumerate(new):
-            # Dots by themselves are a body in Python, and a part of a line in other places.
-            if not gone or not line.strip(" \t.…") or not may_be_placeholder(line):
-                continue
-            words = len(line.split()) - 1
             beside = (new[at - 1] if at else "", new[at + 1] if at + 1 < len(new) else "")
-            is_paragraph = words > _MAX_WORDS // 2 and any(map(is_comment, beside))
-            if not is_paragraph and (words <= _MAX_WORDS or gone > come):
+            if _may_stand_for(line, beside, more=gone > come):
                 yield line
+
+
+def _may_stand_for(line: str, beside: Sequence[str], *, more: bool) -> bool:
+    """Tell whether a new line may stand for removed ones; `more` says that more statements go than come."""
+    # Dots by themselves are a body in Python, and a part of a line in other places.
+    if not line.strip(" \t.…"):
+        return False
+    if not may_be_placeholder(line):
+        return holds_placeholder(line) or (more and is_vague(line))
+    words = len(line.split()) - 1
+    is_paragraph = words > _MAX_WORDS // 2 and any(map(is_comment, beside))
+    return not is_paragraph and (words <= _MAX_WORDS or more)
 
 
 def _statements(lines: Sequence[str]) -> int:

@@ -79,6 +79,12 @@ def _substituted(text: str, item: Substitution) -> _Step | Unresolved:
     count = text.count(old)
     if not count:
         return _by_lines(text, item)
+    if item.count is not None and item.count != count:
+        return replace(
+            _ambiguous(text, item, _places(text, old)),
+            reason=f"The old text stands in {count} places, and the edit expects {item.count}.",
+            suggestion="Send the number of places at which the old text stands, or 'replace_all': true.",
+        )
     places = _places(text, old)
     done = [at for at in places if _stands_around(text, at, old, new)] if old in new else []
     if len(done) == len(places) and (item.replace_all or count == 1):

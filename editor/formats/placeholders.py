@@ -82,6 +82,19 @@ _MAYBE = re.compile(
     rf"as (?:is|before|above)|ditto)\b|(?:^|[\s(\[<]){_DOTS}(?:$|[\s)\]>])|\w{_DOTS}$",
     re.IGNORECASE,
 )
+# What a short comment says that stands for more lines than come with it.
+_VAGUE = re.compile(
+    r"\b(?:previous\w*|original\w*|keep|kept|leave|above|before|code|body|logic|implementation|here|etc|continue[sd]?|"
+    r"skip\w*|more|others?|stays?)\b",
+    re.IGNORECASE,
+)
+_MAX_VAGUE_WORDS = 4
+# One of these words or dots stands in every placeholder.
+_HINT = re.compile(
+    rf"{_VAGUE.pattern}|unchanged|untouched|intact|unmodified|same|rest|remain|existing|omitted|elided|truncated|abbreviated|brevity|snip|"
+    r"change|not shown|as is|ditto|hidden|modified|touched",
+    re.IGNORECASE,
+)
 _MAX_WORDS = 9
 # No phrase of elision is longer, and the patterns take quadratic time on a long run of spaces.
 _MAX_CHARS = 200
@@ -112,6 +125,19 @@ def may_be_placeholder(line: str) -> bool:
         return False
     comment = _COMMENT_ALONE.fullmatch(line) or _IN_BRACKETS.fullmatch(line)
     return is_placeholder(line) or (comment is not None and _MAYBE.search(comment["body"]) is not None)
+
+
+def is_vague(line: str) -> bool:
+    """Tell whether a line is a short comment that may well describe code, and may as well stand for some."""
+    comment = _COMMENT_ALONE.fullmatch(line) if len(line) <= _MAX_CHARS else None
+    if comment is None or len(comment["body"].split()) > _MAX_VAGUE_WORDS:
+        return False
+    return _VAGUE.search(comment["body"]) is not None
+
+
+def may_hold_placeholder(text: str) -> bool:
+    """Tell at little cost whether any line of a text may be a placeholder; what is said to hold none has none."""
+    return "..." in text or "…" in text or _HINT.search(text) is not None
 
 
 def is_comment(line: str) -> bool:

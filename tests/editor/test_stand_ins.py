@@ -19,6 +19,7 @@ STAND_INS = (
     "# as above",
     "# ... and so on",
     "# keep the rest as is",
+    "# previous code",
 )
 
 
@@ -65,6 +66,7 @@ def test_a_comment_in_place_of_lines_is_refused(format_name: FormatName, comment
         ),
         ("    # Calls a, b, and c.", "    # It does the same as before.", "    a(1)"),
         ("    # call once", "    a(1)"),
+        ("    # the code of a", "    a(1)", "    b(1)", "    c(1)"),
     ],
 )
 def test_a_comment_beside_lines_that_stay_is_a_comment(format_name: FormatName, added: tuple[str, ...]) -> None:
