@@ -15,8 +15,10 @@ from editor.blocks.replacing import merge_replacements
 from editor.blocks.rewriting import merge_whole
 from editor.blocks.substituting import merge_substitutions
 from editor.errors import TooMuchWorkError
+from editor.lazy.prose import refuse_told
 from editor.lazy.sketching import merge_sketch
 from editor.patches.hunks import merge_hunks
+from editor.stand_ins import refuse_stand_in
 from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
 from editor.wording import listed
 
@@ -32,9 +34,13 @@ def merge(original: str, edit: ParsedEdit, language: str | None = None, said: tu
     changes a line for which the snippet does not account.
     """
     try:
-        return _merge(original, edit, language, said)
+        outcome = _merge(original, edit, language, said)
     except TooMuchWorkError as error:
         return Unresolved("too_much_work", error.message, suggestion=_SMALLER)
+    if not isinstance(outcome, Merged):
+        return outcome
+    refused = refuse_told(outcome, edit) if edit.format == "lazy" else refuse_stand_in(original, outcome.text, edit)
+    return refused or outcome
 
 
 def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...]) -> MergeOutcome:

@@ -52,11 +52,15 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Substitution:
-    """`old` is to be found as a run of characters, `new` stands in its place; everywhere with `replace_all`."""
+    """`old` is to be found as a run of characters, `new` stands in its place; everywhere with `replace_all`.
+
+    `count` is how many places `replace_all` must find; None if the edit does not say.
+    """
 
     old: str
     new: str
     replace_all: bool = False
+    count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,9 @@ class ParsedEdit:
     names, "" if it names none; `move_to` is its new name, "" if it keeps the old. `ordered` says that the replacements
     stand in the order of the file and do not overlap, as the hunks of a diff do. `final_newline` says whether the
     result ends with a newline; None leaves it as it was. A `delete` of a diff has the
-    lines that it deletes, of a V4A patch no changes.
+    lines that it deletes, of a V4A patch no changes. `prose` is all text of the edit outside of what was read as the
+    edit itself: the sentences around a code fence, between blocks, below a diff. `left_out` are the other files that
+    the edit was also for.
     """
 
     format: FormatName
@@ -108,6 +114,8 @@ class ParsedEdit:
     move_to: str = ""
     ordered: bool = False
     final_newline: bool | None = None
+    prose: str = ""
+    left_out: tuple[str, ...] = ()
 
     @property
     def added_lines(self) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from editor.languages import language_of
 from editor.merge import merge
 from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Unresolved
 from editor.verify import passed, verify
+from editor.wording import listed
 
 ModelSource = Callable[[], Merger]
 """Gives the model when an edit needs it; raises ModelUnavailable where there is none (yet)."""
@@ -202,8 +203,15 @@ def _finish(begun: _Begun, outcome: Outcome | AlreadyApplied) -> ApplyResult:
             file = _unchanged(request, source, outcome)
         else:
             file = _changed(request, source, begun.edit, outcome)
+        file = replace(file, checks=file.checks + _remarks(begun.edit))
     usage = outcome.usage if isinstance(outcome, Outcome) else Usage()
     return ApplyResult((file,), usage, timings.finished())
+
+
+def _remarks(edit: ParsedEdit) -> tuple[Check, ...]:
+    """Say which files the edit is also for."""
+    found = listed("left out what the edit has for", edit.left_out)
+    return (Check("other_files", True, found),) if found else ()
 
 
 def _decided(model: Merger, task: ModelTask, watcher: Watcher) -> ModelMerge | ModelChoice:
@@ -227,7 +235,7 @@ def _checks(task: ModelTask, made: Outcome) -> tuple[Check, ...]:
 def _read(request: ApplyRequest) -> tuple[ParsedEdit, ApplyRequest]:
     """The edit of this file, and the request with no more of the edit's text than this file's, for a model to read."""
     try:
-        edits = parse_files(request.edit, request.format)
+        edits = parse_files(request.edit, request.format, request.path)
         edit = edit_for(request.path, edits)
     except EditSyntaxError as error:
         raise unreadable(error, request.path) from error

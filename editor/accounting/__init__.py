@@ -37,6 +37,7 @@ def account(
     like it. Without `explains` it is only told whether there are faults, which takes less.
     """
     if isinstance(edit.changes, Sketch) and not edit.changes.complete:
+        said = (*said, edit.prose) if edit.prose else said
         return _read_again(original, result, edit.changes, language, said, explains=explains)
     return Reading(tuple(unaccounted_lines(original, result, edit, by_model=by_model)))
 

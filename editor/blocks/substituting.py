@@ -149,6 +149,12 @@ def _substituted(text: str, item: Substitution, index_of: _LastIndex) -> _Step |
     places = _places(text, old)
     if not places:
         return _by_lines(text, item, index_of)
+    if item.count is not None and item.count != len(places):
+        return replace(
+            _ambiguous(text, item, places),
+            reason=f"The old text stands in {len(places)} places, and the edit expects {item.count}.",
+            suggestion="Send the number of places at which the old text stands, or 'replace_all': true.",
+        )
     offsets = _places(new, old)
     if len(places) * len(offsets) * (1 + len(new) // 1000) > MAX_COMPARED:
         raise TooMuchWorkError(f"{len(places)} places of an old text that the new one holds {len(offsets)} times")

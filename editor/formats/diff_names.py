@@ -65,6 +65,14 @@ def path_and_move(old: str, new: str) -> tuple[str, str]:
     return old, ""
 
 
+def may_name_files(old: str, new: str) -> bool:
+    """Tell whether what stands behind `--- ` and `+++ ` may be two files: one, or two names with a suffix or folder."""
+    names = name_in(old), name_in(new)
+    if DEV_NULL in names or names[0] == names[1] or "\t" in old + new:
+        return True
+    return all(re.fullmatch(r"\S*[\w-][./\\]\w\S*", name) for name in names)
+
+
 def git_header_names(line: str) -> tuple[str, str]:
     """Return the two names of a `diff --git` line, prefixes included; two empty names where they cannot be told.
 

@@ -41,15 +41,16 @@ def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
     try:
         if lines and _COMMAND.fullmatch(lines[0]):
             return (_parsed("", _commands(lines)),)
-        files = json_edit.by_path(json_edit.read(edit))
-        return tuple(_parsed(path, [_change(item) for item in items]) for path, items in files.items())
+        items, prose = json_edit.read(edit)
+        files = json_edit.by_path(items)
+        return tuple(_parsed(path, [_change(item) for item in found], prose) for path, found in files.items())
     except EditSyntaxError as error:
         raise EditSyntaxError(error.code, error.message, _HOW) from error
 
 
-def _parsed(path: str, changes: list[Replacement]) -> ParsedEdit:
+def _parsed(path: str, changes: list[Replacement], prose: str = "") -> ParsedEdit:
     detected = f"{len(changes)} change{'' if len(changes) == 1 else 's'} by line numbers"
-    return ParsedEdit("lines", tuple(changes), detected, path)
+    return ParsedEdit("lines", tuple(changes), detected, path, prose=prose)
 
 
 def _command_lines(edit: str) -> list[str]:
