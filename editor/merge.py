@@ -17,11 +17,13 @@ from editor.blocks.substituting import merge_substitutions
 from editor.errors import TooMuchWorkError
 from editor.lazy.prose import refuse_told
 from editor.lazy.sketching import merge_sketch
+from editor.matching.index import LineIndex, stripped
 from editor.patches.hunks import merge_hunks
 from editor.stand_ins import refuse_stand_in
-from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
+from editor.types import Candidate, Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
 from editor.wording import listed
 
+_MORE_LINES = "Show more lines above and below the new ones, or the definition or section that they belong to."
 _SMALLER = "Send the edit in several parts, each with lines around its changes that stand only once in the file."
 
 
@@ -59,8 +61,26 @@ def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[st
         def reading_of(text: str) -> Reading:
             return account(original, text, edit, language, said, explains=False)
 
-        return _accounted(original, outcome, reading_of)
+        outcome = _accounted(original, outcome, reading_of)
+        twin = _twin_of_block(lines, edit.changes) if isinstance(outcome, Merged) else ""
+        if isinstance(outcome, Merged) and twin:
+            one = Candidate(outcome.text, 0.5, "the block taken at one of its places")
+            return Unresolved("ambiguous", twin, 2, suggestion=_MORE_LINES, candidates=(one,))
     return outcome
+
+
+def _twin_of_block(lines: list[str], sketch: Sketch) -> str:
+    """Say that the lines of a block that are the file's stand there in several places one below the other, or ""."""
+    solid = LineIndex([line for line in lines if line.strip()]).by(stripped)
+    for block in sketch.blocks:
+        keys = [stripped(line) for line in block if line.strip()]
+        kept = [key for key in keys if key in solid.places]
+        if kept == keys or not any(map(str.isalnum, "".join(kept))):
+            continue
+        starts = solid.starts(kept)
+        if len(starts) > 1:
+            return f"The lines around the new ones, from {kept[0]!r} on, stand in {len(starts)} places of the file."
+    return ""
 
 
 def _accounted(original: str, outcome: MergeOutcome, reading_of: Callable[[str], Reading]) -> MergeOutcome:

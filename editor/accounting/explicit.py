@@ -314,6 +314,8 @@ class _Replaced:
                 continue
             keys = [folded(line) for line in variant.before]
             starts = tuple(self.index.by(folded).starts(keys)) if len(keys) <= len(self.old) else ()
+            if self.edit.ordered:
+                starts = tuple(start for start in starts if not self._lacks_sign(variant, start))
             if starts:
                 return _Found(variant, starts)
             if any(map(_is_elision, variant.before)):
@@ -321,6 +323,14 @@ class _Replaced:
                 if places:
                     return _Found(variant, (), places)
         return _Found(change, ())
+
+    def _lacks_sign(self, change: Replacement, start: int) -> bool:
+        """Tell whether every line of a hunk stands one blank deeper: the sign before its lines may be missing."""
+        stands = self.old[start : start + len(change.before)]
+        shifts = {
+            width_of(line) - width_of(sent) for line, sent in zip(stands, change.before, strict=True) if sent.strip()
+        }
+        return shifts == {1} and change.before != change.after
 
     def _insertions(self, change: Replacement) -> Iterator[_Place]:
         """Yield where lines that quote nothing may go: the line given, the end, below a scope, an empty file."""

@@ -34,6 +34,9 @@ from editor.types import Sketch, UnaccountedLine
 MAX_STATES = 60_000
 """Of the search; past it the readings of a snippet are too many to be tried, and none counts as found."""
 
+MAX_WORK = 400_000
+"""Lines of blocks that are judged in one search, as often as they are."""
+
 MAX_FAULTY_STATES = 20_000
 """Of the search for the faults of a result that is no legal reading."""
 
@@ -141,6 +144,8 @@ class _Search:
         self.counts_old, self.counts_new = Counter(self.old_keys), Counter(self.new_keys)
         self.shown = {item.key for item in self.items if item.kind == "line"}
         self._embed()
+        self._goes_alone: dict[int, bool] = {}
+        self.work = 0
         self._judged: dict[tuple[object, ...], tuple[int, str]] = {}
 
     def _embed(self) -> None:
@@ -229,6 +234,7 @@ class _Search:
     def _path(self, max_states: int, most: int) -> list[Step] | None:
         """Return the cheapest path; None where it costs as much as `most`, or too many states are in question."""
         self.too_many = False
+        self.work = 0
         start: State = (0, 0, 0, "start")
         cost_of: dict[State, int] = {start: 0}
         come_from: dict[State, tuple[State, Step]] = {}
@@ -243,7 +249,7 @@ class _Search:
             done.add(state)
             if state[0] == size and state[1] == num_old and state[2] == num_new:
                 return _way(come_from, state)
-            if len(done) > max_states:
+            if len(done) > max_states or self.work > MAX_WORK:
                 self.too_many = True
                 return None
             for price, after, step in self._moves(state):
@@ -433,6 +439,7 @@ class _Search:
         known = (items, old, new, left, right)
         if known not in self._judged:
             removed = range(*old)
+            self.work += len(removed) + new[1] - new[0]
             fault = "" if self._is_owned_block(items, new) else "misplaced"
             if not fault and self._is_doubled(old, new, left, right):
                 fault = "rival"
@@ -588,18 +595,19 @@ class _Search:
 
     def _joined_imports(self, old: tuple[int, int], added: Sequence[Line]) -> set[int]:
         """Return the removed imports whose names a new import of the same module has."""
-        new = [line.text for line in added if IMPORT.match(line.text)]
+        imports = self._imports[bisect_left(self._imports, old[0]) : bisect_left(self._imports, old[1])]
+        new = [line.text for line in added if IMPORT.match(line.text)] if imports else []
         found: set[int] = set()
-        for at in range(*old):
+        for at in imports:
             text = self.old[at].text
             words = set(_WORD.findall(text))
-            if (
-                new
-                and IMPORT.match(text)
-                and any(key_of(one) == key_of(text) and words <= set(_WORD.findall(one)) for one in new)
-            ):
+            if any(key_of(one) == key_of(text) and words <= set(_WORD.findall(one)) for one in new):
                 found.add(at)
         return found
+
+    @cached_property
+    def _imports(self) -> list[int]:
+        return [at for at, line in enumerate(self.old) if IMPORT.match(line.text)]
 
     def _loses_bracket(self, removed: Sequence[int], added: Sequence[Line]) -> bool:
         """Tell whether a line of closing brackets is gone whose opening line stays, with no such line in its place."""
@@ -636,18 +644,20 @@ class _Search:
 
     def _is_explained(self, at: int, old: tuple[int, int]) -> bool:
         """Tell whether a removed line is shown to go apart from its neighbours: rewritten, moved, or named."""
-        if at in self._rewritten:
-            return True
-        key = self.old_keys[at]
-        if self.counts_old[key] == 1 == self.counts_new[key] and key in self.shown:
-            return True
-        line = self.old[at]
-        if self.removal.names_line(line.text):
-            return True
-        return any(
-            old[0] <= first and end <= old[1] and first <= at < end and self.removal.names_definition(name)
-            for first, end, name in self._definitions
+        if at not in self._goes_alone:
+            key = self.old_keys[at]
+            is_moved = self.counts_old[key] == 1 == self.counts_new[key] and key in self.shown
+            names = self.removal.names_line(self.old[at].text)
+            self._goes_alone[at] = at in self._rewritten or is_moved or names
+        return self._goes_alone[at] or any(
+            old[0] <= first and end <= old[1] and first <= at < end for first, end in self._named_definitions
         )
+
+    @cached_property
+    def _named_definitions(self) -> list[tuple[int, int]]:
+        if not self.removal.says_anything:
+            return []
+        return [(first, end) for first, end, name in self._definitions if self.removal.names_definition(name)]
 
     @cached_property
     def _definitions(self) -> list[tuple[int, int, str]]:

@@ -63,6 +63,11 @@ class RemovalText:
         self.names_newline = any(_NEWLINE.search(text) for text in texts)
         self._kinds = [lines for words, lines in _KINDS if words.search(self._text)]
 
+    @property
+    def says_anything(self) -> bool:
+        """Tell whether any sentence speaks of removing."""
+        return bool(self._text)
+
     def names_definition(self, name: str) -> bool:
         """Tell whether a sentence names a definition."""
         simple = name.rsplit(".", 1)[-1].strip("#\"'`")

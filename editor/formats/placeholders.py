@@ -70,7 +70,7 @@ _SAYING = re.compile(
 _INLINE = re.compile(
     rf"(?://|#|/\*|<!--|--|;|%)\s*{_DOTS}\s*(?:existing|rest of|remaining|unchanged|same as|previous)\b", re.IGNORECASE
 )
-_FIRST_CHARS = frozenset("…./{<(#-;%'*Rr")
+_FIRST_CHARS = frozenset("…./{<([#-;%'*Rr")
 # Comment syntax of `_COMMENT` but for the apostrophe, which also begins a string.
 _COMMENT_ALONE = re.compile(
     r"\s*(?:\{\s*/\*+|/\*+|<!--|\(\*|//+|#+|--+|;+|%+|REM\b)\s*(?P<body>\S.*?)\s*(?:\*+/\s*\}?|-->|\*\))?\s*",

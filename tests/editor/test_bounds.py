@@ -147,7 +147,12 @@ MANY = 3_000
 @pytest.mark.parametrize(
     ("original", "edit", "name", "bound"),
     [
-        ("x" * 1_000_000, json.dumps([{"old_string": "x", "new_string": "y"}] * 900), "replace", "900 replacements"),
+        (
+            "x" * 1_000_000,
+            json.dumps([{"old_string": "x", "new_string": f"y{at}"} for at in range(900)]),
+            "replace",
+            "900 replacements",
+        ),
         (
             "ab" * 100_000,
             json.dumps({"old_string": "ab", "new_string": "ab" * 100, "replace_all": True}),
