@@ -23,14 +23,15 @@ from editor.wording import listed
 def merge(original: str, edit: ParsedEdit, language: str | None = None, said: tuple[str, ...] = ()) -> MergeOutcome:
     r"""Apply an edit to a text with "\n" lines. The final newline stays as it was; a created file gets one.
 
-    `language` (of `editor.languages`) lets lazy snippets be bound by their definitions; without it by lines alone.
-    `said` are texts beside a lazy snippet that may say what is to go. No reading of a lazy snippet is given, merged or
-    as a candidate, that changes a line for which the snippet does not account.
+    `language` (of `editor.languages`) lets lazy snippets be bound by their definitions; without it by lines alone. In
+    YAML, where indentation is meaning, other edits are not moved to another depth for certain. `said` are texts beside
+    a lazy snippet that may say what is to go. No reading of a lazy snippet is given, merged or as a candidate, that
+    changes a line for which the snippet does not account.
     """
     if isinstance(edit.changes, Substitutions):
-        return merge_substitutions(original, edit.changes)
+        return merge_substitutions(original, edit.changes, language)
     if edit.ordered:
-        return merge_hunks(original, edit)
+        return merge_hunks(original, edit, language)
     lines = original.split("\n")
     final_newline = lines[-1] == ""
     if final_newline:
@@ -69,7 +70,7 @@ def _merge_lines(lines: list[str], edit: ParsedEdit, language: str | None) -> Me
         return merge_whole(lines, sketch) if sketch.complete else merge_sketch(lines, sketch, language)
     if edit.changes and all(change.hint.pinned for change in edit.changes):
         return merge_ranges(lines, edit.changes)
-    return merge_replacements(lines, edit.changes)
+    return merge_replacements(lines, edit.changes, language)
 
 
 def _without_final_newline(outcome: MergeOutcome) -> MergeOutcome:

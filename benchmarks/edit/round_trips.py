@@ -1,8 +1,8 @@
 """Two texts, their difference written in a format, and that applied to the first: it must give the second.
 
-What says where it belongs (a diff, a whole file, line ranges) must come back equal. Patches, blocks, replacements and
-lazy snippets may also be refused, where the new lines stand already beside the old ones, or a line looks like a marker;
-they are never to be merged into anything else.
+What says where it belongs (a whole file, line ranges) must come back equal. Diffs, patches, blocks, replacements and lazy
+snippets may also be refused, where the new lines stand already beside the old ones, or a line looks like a marker; they
+are never to be merged into anything else.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _has_placeholder(text: str) -> bool:
 
 
 WAYS: Mapping[FormatName, Way] = {
-    "udiff": Way(lambda before, after: rendering.udiff(before, after, _PATH), True),
+    "udiff": Way(lambda before, after: rendering.udiff(before, after, _PATH), False),
     "v4a": Way(lambda before, after: rendering.v4a(before, after, _PATH), False),
     "whole": Way(_whole, True),
     "replace": Way(rendering.replace, False),

@@ -19,6 +19,7 @@ from editor.formats.placeholders import is_placeholder
 from editor.matching.index import LineIndex, folded
 from editor.matching.ladder import find
 from editor.matching.spelling import in_file_spelling
+from editor.patches.finding import with_signs
 from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitutions, UnaccountedLine
 
 MAX_TRIES = 5_000
@@ -181,7 +182,7 @@ class _Replaced:
 
     def _places(self, change: Replacement) -> Iterator[_Place]:
         """Yield every place in the original where a change may be made, with what stands there then."""
-        for variant in _variants(change):
+        for variant in _variants(change, is_hunk=self.edit.ordered):
             found = list(self._places_of(variant))
             if found:
                 yield from found
@@ -290,8 +291,13 @@ class _Substituted:
         self.left = MAX_TRIES
 
     def leads(self) -> bool:
-        """Tell whether the substitutions, made in turn, give the result."""
-        return self._from(self.original, 0)
+        """Tell whether the substitutions give the result: made in turn, or as whole lines all in the original."""
+        if self._from(self.original, 0):
+            return True
+        if len(self.items) < 2 or any(item.replace_all or not item.old for item in self.items):
+            return False
+        changes = [replacement_of(item) for item in self.items]
+        return _Replaced(self.original, self.result, self.edit, changes, self.by_model).leads()
 
     def _from(self, text: str, number: int) -> bool:
         if number == len(self.items):
@@ -383,11 +389,11 @@ def _place(change: Replacement, start: int, stands: Sequence[str]) -> _Place:
     return _Place(start, start + len(stands), lines, frozenset(depths or {(0, 0)}))
 
 
-def _variants(change: Replacement) -> Iterator[Replacement]:
+def _variants(change: Replacement, *, is_hunk: bool) -> Iterator[Replacement]:
     """Yield a change as it was sent, without numbers before its lines, and without blank lines at its ends."""
     if change.verbatim is not None:
         yield change.verbatim
-    yield change
+    yield (with_signs(change) if is_hunk else None) or change
     before, after = _blank_ends(change.before), _blank_ends(change.after)
     if before == after and before != (0, 0) and any(map(str.strip, change.before)):
         above, below = before

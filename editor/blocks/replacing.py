@@ -24,25 +24,25 @@ _RUNGS: tuple[Rung, ...] = get_args(Rung)
 _MAX_EXPLAINED = 3
 
 
-def merge_replacements(lines: list[str], changes: Sequence[Replacement]) -> MergeOutcome:
+def merge_replacements(lines: list[str], changes: Sequence[Replacement], language: str | None = None) -> MergeOutcome:
     """Return the merged text, every line with an ending, or why there is none."""
-    index = LineIndex(lines)
-    resolutions = [resolve(index, change) for change in changes]
+    index = LineIndex(lines, language)
+    resolutions = [resolve(index, change, grown) for change, grown in zip(changes, _growth_above(changes), strict=True)]
     missed = [at for at, one in enumerate(resolutions) if isinstance(one, Open)]
     if len(changes) > 1 and missed and _may_chain(index, changes, resolutions, missed[0]):
-        in_turn = _in_turn(lines, changes)
+        in_turn = _in_turn(index, changes, resolutions)
         if isinstance(in_turn, Merged | AlreadyApplied):
             return in_turn
     if missed:
         return _refused(index, changes, resolutions, missed)
     splices = [one for one in resolutions if isinstance(one, Splice)]
-    half_done = _half_done(lines, splices)
+    half_done = _half_done(lines, splices) or _done_beside_made(lines, splices)
     if half_done is not None:
         return half_done
     together = _together(lines, splices)
     if len(changes) == 1 or (isinstance(together, Merged) and _independent(index, changes, splices)):
         return together
-    return _of_two_readings(together, _in_turn(lines, changes))
+    return _of_two_readings(together, _in_turn(index, changes, splices))
 
 
 def outcome(lines: Sequence[str], merged: Sequence[str], rungs: set[Rung]) -> MergeOutcome:
@@ -77,7 +77,37 @@ def _half_done(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | 
     )
 
 
+def _growth_above(changes: Sequence[Replacement]) -> list[int]:
+    """Return by how many lines the blocks above each block make the text longer, as far as blocks give their lines."""
+    grown = [0] * len(changes)
+    total = 0
+    for _, at in sorted((change.hint.line, at) for at, change in enumerate(changes) if change.hint.line is not None):
+        grown[at] = total
+        total += len(changes[at].after) - len(changes[at].before)
+    return grown
+
+
+def _done_beside_made(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | None:
+    """Return what is open where blocks are to be made beside one that only seems to be done: it must not be lost."""
+    unproven = next((at for at, splice in enumerate(splices) if splice.done and not splice.proven), None)
+    if unproven is None or all(splice.done for splice in splices):
+        return None
+    splice = splices[unproven]
+    option = Option(splice, 0.6, f"block {unproven + 1} is applied")
+    readings = [Open(Unresolved("open_intent", ""), (option,)) if one is splice else one for one in splices]
+    return Unresolved(
+        "open_intent",
+        f"Block {unproven + 1} of {len(splices)}: its SEARCH lines do not stand in the file, and its REPLACE "
+        f"lines stand at {splice.where} already; other blocks are not applied, so that it may have missed its place.",
+        num_candidates=1,
+        suggestion="Send only the blocks that are still to be applied, or copy the SEARCH lines from the file.",
+        candidates=candidates(lines, readings),
+    )
+
+
 def _together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome:
+    # A block that was sent twice is made once.
+    splices = list(dict.fromkeys(splices))
     merged = spliced(lines, splices)
     if merged is not None:
         return outcome(lines, merged, {splice.rung for splice in splices if not splice.done})
@@ -92,18 +122,26 @@ def _together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome:
     )
 
 
-def _in_turn(lines: list[str], changes: Sequence[Replacement]) -> MergeOutcome:
+def _in_turn(index: LineIndex, changes: Sequence[Replacement], resolutions: Sequence[Resolution]) -> MergeOutcome:
+    """Return the text that the blocks make one after the other; `resolutions` are theirs in the original."""
     rungs: set[Rung] = set()
-    index = LineIndex(lines)
-    for change in changes:
+    original, seems_done = index.lines, False
+    seen = {hash(tuple(original))}
+    for change, before in zip(changes, resolutions, strict=True):
         splice = resolve(index, change)
         if isinstance(splice, Open):
             return splice.unresolved
         merged = spliced(index.lines, [splice])
+        seems_done |= splice.done and not splice.proven and isinstance(before, Splice) and before.done
         if not splice.done and merged is not None:
             rungs.add(splice.rung)
-            index = LineIndex(merged)
-    return outcome(lines, index.lines, rungs)
+            index = LineIndex(merged, index.language)
+            if hash(tuple(merged)) in seen:
+                return Unresolved("open_intent", "One block undoes what another one makes.")
+            seen.add(hash(tuple(merged)))
+    if seems_done and rungs:
+        return Unresolved("open_intent", "Some blocks seem to be applied, and others are not.")
+    return outcome(original, index.lines, rungs)
 
 
 def _of_two_readings(together: MergeOutcome, in_turn: MergeOutcome) -> MergeOutcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
@@ -14,21 +14,27 @@ from editor.matching.folding import BLANKS
 from editor.matching.index import exact
 from editor.matching.ladder import LineIndex, Places, find
 from editor.matching.nearest import shown
-from editor.matching.spelling import Written, already_there, in_file_spelling
+from editor.matching.result import Result, find_result, result_at, says_enough
+from editor.matching.spelling import Written, already_there, in_file_spelling, with_first_line_indented
 from editor.types import Replacement, Rung, Unresolved
 from editor.wording import span_of
 
-# Fewer letters and digits than this stand in a file by chance.
-MIN_EVIDENCE = 8
 _MAX_SHOWN_PLACES = 20
-DONE = Splice(0, 0, (), "exact", done=True)
+DONE = Splice(0, 0, (), "exact", done=True, proven=True)
+_NOT_FOUND = "The SEARCH lines do not stand in the file."
+_STRICT: tuple[Rung, ...] = ("exact", "trailing_space")
 
 
-def resolve(index: LineIndex, change: Replacement) -> Resolution:
-    """Return what one block does to the lines. What is not found is not explained yet: `explained` does that."""
+def resolve(index: LineIndex, change: Replacement, grown: int = 0) -> Resolution:
+    """Return what one block does to the lines. What is not found is not explained yet: `explained` does that.
+
+    `grown` is by how many lines the blocks above it make the text longer. Where the SEARCH lines do not stand to the
+    letter, or not at their line number, it is asked first whether the REPLACE lines stand there: an edit sent twice
+    must not change another place the second time.
+    """
     if change.verbatim is not None and index.by(exact).starts(change.verbatim.before):
         # The file itself has lines that begin with a number and a bar.
-        return resolve(index, change.verbatim)
+        return resolve(index, change.verbatim, grown)
     if change.before == change.after:
         return DONE
     if not any(line.strip() for line in change.before):
@@ -36,12 +42,25 @@ def resolve(index: LineIndex, change: Replacement) -> Resolution:
     leaked = leaking(change.before, change.after)
     if leaked:
         return _of_leaking(index, change, leaked)
-    found = _by_the_ladder(index, change)
-    if found is not None:
-        return found
-    return (
-        DONE if _stands(index, change) else Open(Unresolved("not_found", "The SEARCH lines do not stand in the file."))
-    )
+    trimmed = _without_blank_slack(change)
+    places = find(index, change.before)
+    if places is None and trimmed is not None and (places := find(index, trimmed.before)) is not None:
+        change, places = trimmed, replace(places, rung="trailing_space" if places.rung == "exact" else places.rung)
+    line = change.hint.line
+    expected = () if line is None else (line, line + grown)
+    if places is not None and places.rung in _STRICT:
+        done = None if line is None or line in places.starts else result_at(index.lines, change, expected)
+        if done is not None and not done.doubt:
+            return _done(index, done)
+        at_place = _at_places(index, change, places)
+        return at_place if done is None or isinstance(at_place, Open) else _twin(at_place, done)
+    stands = _result(index, change, expected)
+    if stands is not None and not stands.doubt:
+        return _done(index, stands)
+    found = _by_looser_rungs(index, change, places)
+    if stands is None or stands.rung not in _STRICT or not (found is None or _is_new(change)):
+        return found or Open(Unresolved("not_found", _NOT_FOUND + ("" if stands is None else stands.told)))
+    return _twin(found, stands) if isinstance(found, Splice) else _with_told(found, stands)
 
 
 def leaking(before: Sequence[str], after: Sequence[str]) -> list[str]:
@@ -87,24 +106,64 @@ def explained(index: LineIndex, change: Replacement, miss: Open) -> Open:
     return Open(unresolved, options)
 
 
-def _by_the_ladder(index: LineIndex, change: Replacement) -> Resolution | None:
-    """Return what the strictest rung that finds the block makes of it; None if no rung does."""
-    places = find(index, change.before)
+def _by_looser_rungs(index: LineIndex, change: Replacement, places: Places | None) -> Resolution | None:
+    """Return what the rungs below the strict ones make of a block; None if none finds it."""
     if places is not None:
         return _at_places(index, change, places)
-    trimmed = _without_blank_slack(change)
-    places = find(index, trimmed.before) if trimmed is not None else None
-    if trimmed is not None and places is not None:
-        rung: Rung = "trailing_space" if places.rung == "exact" else places.rung
-        return _at_places(index, trimmed, replace(places, rung=rung))
+    first = with_first_line_indented(index, change)
+    if first is not None:
+        found = find(index, first.before)
+        return None if found is None else _at_places(index, first, replace(found, rung="reindent"))
     return resolve_elided(index, change) if elides(change) else None
+
+
+def _result(index: LineIndex, change: Replacement, expected: Collection[int]) -> Result | None:
+    """Return where the REPLACE lines stand, those with `...` too."""
+    after = Replacement(change.after, change.after)
+    if not elides(after) or find(index, change.after) is not None:
+        stands = find_result(index, change, expected)
+        whole = with_first_line_indented(index, after) if stands is None else None
+        return stands if whole is None else find_result(index, replace(change, after=whole.after), expected)
+    new = [line for line in change.after if line not in change.before and any(map(str.isalnum, line))]
+    elided = resolve_elided(index, after) if new and says_enough("", "".join(change.after)) else None
+    return Result(elided.start, elided.end, "elided") if isinstance(elided, Splice) else None
+
+
+def _is_new(change: Replacement) -> bool:
+    """Tell whether REPLACE has a line with words that SEARCH has not."""
+    return any(line not in change.before and any(map(str.isalnum, line)) for line in change.after)
+
+
+def _done(index: LineIndex, stands: Result) -> Splice:
+    lines = tuple(index.lines[stands.start : stands.end])
+    return Splice(stands.start, stands.end, lines, stands.rung, done=True, proven=stands.proven)
+
+
+def _twin(found: Splice, stands: Result) -> Resolution:
+    """Refuse to change a place like the one that is meant where the new lines may stand already."""
+    if found.done:
+        return found
+    unresolved = Unresolved(
+        "open_intent",
+        f"The SEARCH lines stand at {found.where}, but not as the edit says.{stands.told}",
+        num_candidates=1,
+        suggestion="If the edit is made already, leave this block out; else copy the SEARCH lines from the file.",
+    )
+    return Open(unresolved, (Option(found, 0.5, f"SEARCH taken at {found.where}"),))
+
+
+def _with_told(found: Open | None, stands: Result) -> Open:
+    """Return a refusal that says where the new lines stand already."""
+    if found is None:
+        return Open(Unresolved("not_found", _NOT_FOUND + stands.told))
+    return replace(found, unresolved=replace(found.unresolved, reason=found.unresolved.reason + stands.told))
 
 
 def _at_places(index: LineIndex, change: Replacement, places: Places) -> Resolution:
     number = 0 if len(places.starts) == 1 else hints.choose(index.lines, places.starts, change.hint)
     if number is None:
         return _ambiguous(index, change, places)
-    return _replace(index.lines, change, places, number)
+    return _replace(index, change, places, number)
 
 
 def _without_blank_slack(change: Replacement) -> Replacement | None:
@@ -112,15 +171,20 @@ def _without_blank_slack(change: Replacement) -> Replacement | None:
 
     Models like to begin both parts with a blank line that the file does not have.
     """
-    before, after = _blank_ends(change.before), _blank_ends(change.after)
-    if before != after or before == (0, 0):
+    above, below = _shared_blank_ends(change)
+    if not above and not below:
         return None
-    above, below = before
     return replace(
         change,
         before=change.before[above : len(change.before) - below],
         after=change.after[above : len(change.after) - below],
     )
+
+
+def _shared_blank_ends(change: Replacement) -> tuple[int, int]:
+    """Return how many blank lines SEARCH and REPLACE both begin and end with; none where they differ."""
+    before, after = _blank_ends(change.before), _blank_ends(change.after)
+    return before if before == after != (-1, -1) else (0, 0)
 
 
 def _blank_ends(lines: Sequence[str]) -> tuple[int, int]:
@@ -135,21 +199,27 @@ def _fill(lines: Sequence[str], change: Replacement) -> Resolution:
         return Splice(0, len(lines), change.after, "exact")
     if list(change.after) == list(lines):
         return DONE
-    at_end = Splice(len(lines), len(lines), change.after, "exact")
+    line = change.hint.line
+    place = len(lines) if line is None else min(line, len(lines))
+    there = Splice(place, place, change.after, "exact")
+    where = "at the end" if line is None else f"above line {place + 1}"
     unresolved = Unresolved(
         "open_intent",
-        "The SEARCH part is empty, but the file is not.",
+        "The SEARCH part is empty, but the file is not: nothing shows where the REPLACE lines belong.",
         num_candidates=1,
         suggestion="Put a few lines of the file into SEARCH, and repeat them in REPLACE with the new lines.",
     )
-    return Open(unresolved, (Option(at_end, 0.5, "REPLACE added at the end"),))
+    return Open(unresolved, (Option(there, 0.5, f"REPLACE added {where}"),))
 
 
-def _replace(lines: Sequence[str], change: Replacement, places: Places, number: int) -> Resolution:
+def _replace(index: LineIndex, change: Replacement, places: Places, number: int) -> Resolution:
+    lines = index.lines
     start = places.starts[number]
     end = start + len(change.before)
     found = lines[start:end]
-    written = in_file_spelling(change, found, places.shifts[number], places.rung)
+    held = change.hint.line == start
+    yaml = index.language == "yaml"
+    written = in_file_spelling(change, found, places.shifts[number], places.rung, held=held, yaml=yaml)
     if written is None:
         return Open(
             Unresolved(
@@ -159,10 +229,10 @@ def _replace(lines: Sequence[str], change: Replacement, places: Places, number: 
             )
         )
     splice = Splice(start, end, written.lines, places.rung)
-    if not written.sure:
-        return _spelling_open(splice)
-    if not already_there(lines, start, end, written.lines):
-        return splice
+    above, below = _shared_blank_ends(change)
+    solid = written.lines[above : len(written.lines) - below]
+    if not already_there(lines, start + above, end - below, solid):
+        return splice if written.sure else _spelling_open(splice, written.doubt)
     added = [line for line in written.lines if line not in found]
     if any(char.isalnum() for line in added for char in line):
         return Splice(start, end, tuple(found), places.rung, done=True, again=written.lines)
@@ -175,30 +245,15 @@ def _replace(lines: Sequence[str], change: Replacement, places: Places, number: 
     return Open(unresolved, (Option(splice, 0.5, "REPLACE written although its lines stand there"),))
 
 
-def _spelling_open(splice: Splice) -> Open:
+def _spelling_open(splice: Splice, doubt: str) -> Open:
     unresolved = Unresolved(
         "open_intent",
-        f"The SEARCH lines match {splice.where} but for characters that look alike (quotes, spaces, dashes), and the "
-        "change itself touches those characters: which of them to write is open.",
+        f"The SEARCH lines match {splice.where} but {doubt}.",
         num_candidates=1,
-        suggestion="Copy the SEARCH lines from the file with its own quotes, spaces and dashes; keep them in REPLACE.",
+        suggestion="Copy the SEARCH lines from the file as they stand, indentation, quotes, spaces and dashes "
+        "included, and write REPLACE alike.",
     )
-    return Open(unresolved, (Option(splice, 0.8, f"the edit's own characters written at {splice.where}"),))
-
-
-def _stands(index: LineIndex, change: Replacement) -> bool:
-    """Tell whether REPLACE lines surely stand in the file, at one place, as an earlier application left them."""
-    after = change.after
-    if sum(char.isalnum() for line in after for char in line) < MIN_EVIDENCE:
-        return False
-    if [line for line in after if line.strip()] == [line for line in change.before if line.strip()]:
-        # Only blank lines are to change, and SEARCH is wrong about just these.
-        return False
-    there = find(index, after)
-    if there is None:
-        as_written = Replacement(after, after)
-        return elides(as_written) and isinstance(resolve_elided(index, as_written), Splice)
-    return len(there.starts) == 1 and there.rung in ("exact", "trailing_space")
+    return Open(unresolved, (Option(splice, 0.8, f"the edit's lines written at {splice.where}"),))
 
 
 def _ambiguous(index: LineIndex, change: Replacement, places: Places) -> Open:

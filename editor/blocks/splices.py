@@ -17,6 +17,7 @@ class Splice:
     """Lines [start, end) of the text are replaced by `lines`; `done` marks a change whose result already stands.
 
     `again` is what a change that is done would write if it were made nevertheless, None where it cannot be made.
+    `proven` says that a change is surely done, so that others beside it may be made.
     """
 
     start: int
@@ -25,6 +26,7 @@ class Splice:
     rung: Rung
     done: bool = False
     again: tuple[str, ...] | None = None
+    proven: bool = False
 
     @property
     def where(self) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from editor.blocks.resolving import MIN_EVIDENCE, explained, leak, leaking, resolve
+from editor.blocks.resolving import explained, leak, leaking, resolve
 from editor.blocks.splices import MAX_CANDIDATES, Open, candidates, spliced
 from editor.matching.ladder import LineIndex
+from editor.matching.result import TOO_SHORT, Result, doubt_at, is_held, repeated, says_enough
 from editor.types import (
     AlreadyApplied,
     Candidate,
@@ -32,25 +33,77 @@ _NO_CHANGE = "The new text is the old text, or already stands in the file."
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The text after one substitution; `rung` is None if there was nothing to do."""
+    """The text after one substitution; `rung` is None if there was nothing to do, and `proven` if that is sure."""
 
     text: str
     rung: Rung | None
+    proven: bool = True
 
 
-def merge_substitutions(text: str, changes: Substitutions) -> MergeOutcome:
+class _LastIndex:
+    """The lines of the last text that was asked for: most of the changes that are done already leave it as it is."""
+
+    def __init__(self, language: str | None) -> None:
+        self._language = language
+        self._text: str | None = None
+        self._lines = LineIndex(())
+
+    def get(self, text: str) -> LineIndex:
+        if text is not self._text:
+            self._text, self._lines = text, LineIndex(text.removesuffix("\n").split("\n"), self._language)
+        return self._lines
+
+
+def merge_substitutions(text: str, changes: Substitutions, language: str | None = None) -> MergeOutcome:
     """Return the text with all substitutions made in turn, or why there is none."""
     current = text
     rungs: set[Rung] = set()
+    seem_done: list[int] = []
+    index = _LastIndex(language)
     for number, item in enumerate(changes.items, 1):
-        step = _substituted(current, item)
+        step = _substituted(current, item, index)
         if isinstance(step, Unresolved):
             return _numbered(step, number, len(changes.items), text, current)
+        if item.old not in text and _undoes(item, changes.items[: number - 1]):
+            return _undone(number, len(changes.items))
         current = step.text
         rungs |= {step.rung} if step.rung else set()
+        seem_done += [] if step.proven else [number]
     if not rungs or current == text:
         return AlreadyApplied(_NO_CHANGE)
+    for number in seem_done:
+        # What stands in the text only because of the ones before is made by this edit.
+        before = _substituted(text, changes.items[number - 1], index)
+        if isinstance(before, _Step) and before.rung is None:
+            return _done_beside_made(number, len(changes.items), current)
     return Merged(current, max(rungs, key=_RUNGS.index))
+
+
+def _undoes(item: Substitution, earlier: Sequence[Substitution]) -> bool:
+    """Tell whether a substitution only deletes what an earlier one inserts."""
+    old = item.old.strip()
+    inserted = (one.new.replace(one.old, "", 1) for one in earlier if one.old and one.old in one.new)
+    return bool(old) and not any(map(str.isalnum, item.new)) and any(old in text for text in inserted)
+
+
+def _undone(number: int, total: int) -> Unresolved:
+    return Unresolved(
+        "open_intent",
+        f"Replacement {number} of {total} undoes what the ones before it make, so that its old text is rather meant "
+        "to stand elsewhere.",
+        suggestion="Copy the old text from the file as it is now, with more of the text around it.",
+    )
+
+
+def _done_beside_made(number: int, total: int, made: str) -> Unresolved:
+    return Unresolved(
+        "open_intent",
+        f"Replacement {number} of {total}: its new text stands in the file already and its old one does not stand by "
+        "itself, but others are not applied; whether it is applied, or has missed its place, is open.",
+        num_candidates=1,
+        suggestion="Send only the replacements that are still to be made, with more of the text around them.",
+        candidates=(Candidate(made, 0.6, f"replacement {number} is applied"),),
+    )
 
 
 def _numbered(step: Unresolved, number: int, total: int, text: str, current: str) -> Unresolved:
@@ -66,7 +119,7 @@ def _numbered(step: Unresolved, number: int, total: int, text: str, current: str
     )
 
 
-def _substituted(text: str, item: Substitution) -> _Step | Unresolved:
+def _substituted(text: str, item: Substitution, index_of: _LastIndex) -> _Step | Unresolved:
     old, new = item.old, item.new
     if old == new:
         return _Step(text, None)
@@ -78,11 +131,11 @@ def _substituted(text: str, item: Substitution) -> _Step | Unresolved:
         return _filled(text, new)
     count = text.count(old)
     if not count:
-        return _by_lines(text, item)
+        return _by_lines(text, item, index_of)
     places = _places(text, old)
     done = [at for at in places if _stands_around(text, at, old, new)] if old in new else []
     if len(done) == len(places) and (item.replace_all or count == 1):
-        return _Step(text, None) if _says_much(old, new) else _twice(text, item)
+        return _Step(text, None, proven=False) if _says_much(old, new) else _twice(text, item)
     if item.replace_all:
         return _twice(text, item) if done else _Step(text.replace(old, new), "exact")
     if count == 1:
@@ -147,24 +200,58 @@ def _ambiguous(text: str, item: Substitution, places: Sequence[int]) -> Unresolv
     )
 
 
-def _by_lines(text: str, item: Substitution) -> _Step | Unresolved:
-    """Look for an old text that stands nowhere as whole lines."""
+def _by_lines(text: str, item: Substitution, index_of: _LastIndex) -> _Step | Unresolved:
+    """Look for an old text that stands nowhere: whether it is replaced already, then as whole lines."""
     change = _as_lines(item)
     final_newline = text.endswith("\n") or not text
-    lines = text.removesuffix("\n").split("\n")
-    index = LineIndex(lines)
+    index = index_of.get(text)
+    lines = index.lines
+    stands = _standing(text, index, item)
+    if stands is not None and not stands.doubt:
+        return _Step(text, None, stands.proven)
     found = resolve(index, change)
     if isinstance(found, Open):
-        if found.unresolved.code == "not_found" and _stands_once(text, item):
-            return _Step(text, None)
         if found.unresolved.code == "not_found" and not found.unresolved.suggestion:
             found = explained(index, change, found)
+        told = "" if stands is None or "REPLACE lines stand" in found.unresolved.reason else stands.told
+        found = replace(found, unresolved=replace(found.unresolved, reason=found.unresolved.reason + told))
         return _in_words_of_text(found, lines, final_newline)
     if found.done:
-        return _Step(text, None)
+        return _Step(text, None, found.proven)
     merged = spliced(lines, [found])
     assert merged is not None
     return _Step("".join(line + "\n" for line in merged).removesuffix("" if final_newline else "\n"), found.rung)
+
+
+def _standing(text: str, index: LineIndex, item: Substitution) -> Result | None:
+    """Return the lines where the new text stands, and what is in doubt about its being this edit's; None if nowhere."""
+    old, new = item.old, item.new
+    while old[:1] == new[:1] == "\n":
+        # The line that ends above says nothing about the lines below.
+        old, new = old[1:], new[1:]
+    if not any(map(str.isalnum, new)) or new not in text:
+        return None
+    at, *others = _places(text, new)
+    first, last = text.count("\n", 0, at), text.count("\n", 0, at + len(new.removesuffix("\n")))
+    head = text[text.rfind("\n", 0, at) + 1 : at]
+    tail = text[at + len(new) :].partition("\n")[0] if not new.endswith("\n") else ""
+    whole = Replacement(tuple((head + old.removesuffix("\n") + tail).split("\n")), tuple(index.lines[first : last + 1]))
+    if others and not item.replace_all:
+        doubt = repeated([text.count("\n", 0, other) + 1 for other in others])
+    elif _is_cut_off(old, new):
+        doubt = "the text to delete is at an end of the old text, so that nothing shows whether it is gone"
+    else:
+        doubt = doubt_at(index, whole, first) if says_enough(old, new) else TOO_SHORT
+    return Result(first, last + 1, "exact", doubt, proven=not doubt and is_held(whole))
+
+
+def _is_cut_off(old: str, new: str) -> bool:
+    """Tell whether text is only deleted, and no words are kept on both sides of it."""
+    size = min(len(old), len(new))
+    head = next((at for at in range(size) if old[at] != new[at]), size)
+    tail = next((at for at in range(size - head) if old[-1 - at] != new[-1 - at]), size - head)
+    kept = new[:head], new[len(new) - tail :]
+    return head + tail == len(new) and not all(any(map(str.isalnum, part)) for part in kept)
 
 
 def _as_lines(item: Substitution) -> Replacement:
@@ -173,10 +260,6 @@ def _as_lines(item: Substitution) -> Replacement:
     if old.endswith("\n") and (new.endswith("\n") or not new):
         return Replacement(tuple(old[:-1].split("\n")), tuple(new[:-1].split("\n")) if new else ())
     return Replacement(tuple(old.split("\n")), tuple(new.split("\n")))
-
-
-def _stands_once(text: str, item: Substitution) -> bool:
-    return sum(map(str.isalnum, item.new)) >= MIN_EVIDENCE and text.count(item.new) == 1
 
 
 def _in_words_of_text(found: Open, lines: Sequence[str], final_newline: bool) -> Unresolved:
@@ -188,6 +271,7 @@ def _in_words_of_text(found: Open, lines: Sequence[str], final_newline: bool) ->
         ("The SEARCH lines do not stand", "The old text does not stand"),
         ("The SEARCH lines", "The lines of the old text"),
         ("The REPLACE lines", "The lines of the new text"),
+        ("SEARCH", "the old text"),
     ):
         unresolved = replace(unresolved, reason=unresolved.reason.replace(ours, theirs))
     if unresolved.code == "not_found":

@@ -4,7 +4,8 @@
         ...                             ...
         return data                     return checked(data)
 
-The pieces between the `...` lines have to stand in the file, in order, in exactly one way; what they leave out stays.
+The pieces between the `...` lines have to stand in the file, in order, in exactly one way; what they leave out stays,
+at the depth that the `...` of REPLACE says. Lines that move from one piece to another leave open what moves with them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from itertools import islice
 
 from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.formats.placeholders import is_placeholder
-from editor.matching.indentation import Mapping
+from editor.matching.indentation import Mapping, Shift, indent
+from editor.matching.index import stripped
 from editor.matching.ladder import LineIndex, find
+from editor.matching.literals import literal_lines
 from editor.matching.spelling import already_there, in_file_spelling
 from editor.types import Replacement, Rung, Unresolved
 from editor.wording import span_of
@@ -53,6 +56,7 @@ def resolve_elided(index: LineIndex, change: Replacement) -> Resolution | None:
     before, after = _pieces(change.before), _pieces(change.after)
     same = len(before) == len(after)
     pairs = list(zip(before, after, strict=True)) if same else [(piece, piece) for piece in before]
+    gaps = _gaps(change, pairs) if same else []
     pairs = [(old, new) for old, new in pairs if old or new]
     if any(not any(line.strip() for line in old) for old, _ in pairs):
         return None
@@ -62,12 +66,13 @@ def resolve_elided(index: LineIndex, change: Replacement) -> Resolution | None:
     if not same:
         return _uneven(index, change, ways)
     if len(ways) == 1:
-        return _placed(index, pairs, ways[0])
+        one = _placed(index, pairs, gaps, ways[0])
+        return _moved(one) if isinstance(one, Splice) and _moves_lines(pairs) else one
     options: list[Option] = []
     for way in ways[:MAX_CANDIDATES]:
-        one = _placed(index, pairs, way)
-        if isinstance(one, Splice):
-            options.append(Option(one, 1 / len(ways), f"SEARCH taken at {one.where}"))
+        splice = _placed(index, pairs, gaps, way)
+        if isinstance(splice, Splice):
+            options.append(Option(splice, 1 / len(ways), f"SEARCH taken at {splice.where}"))
     first = span_of(ways[0][0].start, ways[0][-1].end)
     unresolved = Unresolved(
         "ambiguous",
@@ -78,21 +83,97 @@ def resolve_elided(index: LineIndex, change: Replacement) -> Resolution | None:
     return Open(unresolved, tuple(options))
 
 
-def _placed(index: LineIndex, pairs: Sequence[_Piece], way: Sequence[_Place]) -> Resolution | None:
+def _gaps(change: Replacement, pairs: Sequence[_Piece]) -> list[tuple[str, str] | None]:
+    """Return the indentation of the `...` lines, in SEARCH and in REPLACE, above each piece that holds lines.
+
+    The last entry is of those below the last piece. It is None where several `...` lines disagree.
+    """
+    old = [indent(line) for line in change.before if is_elision(line)]
+    new = [indent(line) for line in change.after if is_elision(line)]
+    gaps: list[tuple[str, str] | None] = []
+    said: set[tuple[str, str]] = set()
+    for number, (before, after) in enumerate(pairs):
+        if number:
+            said.add((old[number - 1], new[number - 1]))
+        if before or after:
+            gaps.append(_one_of(said))
+            said = set()
+    return [*gaps, _one_of(said)]
+
+
+def _one_of(said: set[tuple[str, str]]) -> tuple[str, str] | None:
+    if all(old == new for old, new in said):
+        return "", ""
+    return next(iter(said)) if len(said) == 1 else None
+
+
+def _moves_lines(pairs: Sequence[_Piece]) -> bool:
+    """Tell whether a line of one piece of SEARCH stands in another one of REPLACE: the elided lines may move, too."""
+    old = [{stripped(line) for line in before if any(map(str.isalnum, line))} for before, _ in pairs]
+    new = [{stripped(line) for line in after} for _, after in pairs]
+    return any(
+        (old[i] - old[j] - new[i]) & new[j] for i in range(len(pairs)) for j in range(len(pairs)) if i != j and old[i]
+    )
+
+
+def _moved(splice: Splice) -> Open:
+    unresolved = Unresolved(
+        "open_intent",
+        f"Lines of SEARCH, at {splice.where}, stand on the other side of '...' in REPLACE: whether the lines left out "
+        "are to move with them is open.",
+        num_candidates=1,
+        suggestion="Write out the lines that move, or send one block that removes them and one that adds them.",
+    )
+    return Open(unresolved, (Option(splice, 0.3, "the lines left out stay where they are"),))
+
+
+def _depth_open(start: int, end: int) -> Open:
+    return Open(
+        Unresolved(
+            "open_intent",
+            f"The '...' of REPLACE is indented otherwise than that of SEARCH, but the lines left out at "
+            f"{span_of(start, end)} cannot be moved alike.",
+            suggestion="Write out the lines that are to be indented otherwise.",
+        )
+    )
+
+
+def _placed(
+    index: LineIndex, pairs: Sequence[_Piece], gaps: Sequence[tuple[str, str] | None], way: Sequence[_Place]
+) -> Resolution | None:
     """Return what the change does at the one way its pieces stand; None if its lines cannot be indented so."""
     lines: list[str] = []
     added: list[tuple[int, int, tuple[str, ...]]] = []
     at = way[0].start
-    for (before, after), place in zip(pairs, way, strict=True):
+    if any(gap != ("", "") for gap in (gaps[0], gaps[-1])):
+        return _depth_open(way[0].start, way[-1].end)
+    for (before, after), place, gap in zip(pairs, way, gaps, strict=False):
         found = index.lines[place.start : place.end]
-        written = in_file_spelling(Replacement(before, after), found, place.shift, place.rung)
+        written = in_file_spelling(Replacement(before, after), found, place.shift, place.rung, held=len(pairs) > 1)
         if written is None or not written.sure:
             return None
-        lines += [*index.lines[at : place.start], *written.lines]
+        elided = _at_depth(index.lines[at : place.start], gap, place.shift)
+        if elided is None:
+            return _depth_open(at, place.start)
+        lines += [*elided, *written.lines]
         at = place.end
         if written.lines != tuple(found):
             added.append((place.start, place.end, written.lines))
     return _unless_there(index, added, Splice(way[0].start, at, tuple(lines), "elided"))
+
+
+def _at_depth(lines: Sequence[str], gap: tuple[str, str] | None, shift: Mapping) -> list[str] | None:
+    """Return the elided lines moved from the depth of the one `...` to that of the other; None if they cannot be."""
+    solid = [line for line in lines if line.strip()]
+    if gap == ("", "") or not solid:
+        return list(lines)
+    ends = [shift.apply(depth + "x") for depth in gap] if gap is not None else []
+    old, new = (end[:-1] if end is not None else None for end in ends) if ends else (None, None)
+    if old is None or new is None or indent(solid[0]) != old or not isinstance(shift, Shift):
+        return None
+    if literal_lines(lines) or not all(line.startswith(old) for line in solid):
+        return None
+    return [new + line[len(old) :] if line.strip() else line for line in lines]
 
 
 def _unless_there(index: LineIndex, changed: Sequence[tuple[int, int, tuple[str, ...]]], splice: Splice) -> Resolution:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from editor.matching.folding import BLANKS, fold
 
 Key = Callable[[str], str]
+# Of an edit with more changes than this that are done already, the rest is not asked for near misses.
+_MAX_SEARCHES = 100
 
 
 def exact(line: str) -> str:
@@ -30,10 +32,16 @@ def folded(line: str) -> str:
 
 
 class LineIndex:
-    """The lines of one text with their places; the lines must not change while it is used."""
+    """The lines of one text with their places; the lines must not change while it is used.
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    `language` is that of the text (`editor.languages`), None if it is not known. `searches_left` bounds how often the
+    whole text is looked through for lines that are only like others.
+    """
+
+    def __init__(self, lines: Sequence[str], language: str | None = None) -> None:
         self.lines = lines
+        self.language = language
+        self.searches_left = _MAX_SEARCHES
         self._by_key: dict[Key, KeyedLines] = {}
         self._is_ascii: bool | None = None
 

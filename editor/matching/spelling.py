@@ -3,32 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from editor.alignment import line_opcodes
+from editor.alignment import LineOp, line_opcodes
 from editor.matching.folding import carried_over
-from editor.matching.indentation import Mapping
-from editor.matching.index import rstripped
+from editor.matching.indentation import Mapping, Retab, indent
+from editor.matching.index import LineIndex, rstripped, stripped
+from editor.matching.literals import literal_lines
 from editor.types import Replacement, Rung
+
+_OPENERS = (":", "{", "(", "[", ",", "=", ">", "do", "then", "\\")
+# A single line of fewer letters and digits stands at several depths by chance.
+_MIN_EVIDENCE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The lines to write; `sure` is False where the file's characters and the edit's may be mixed wrongly."""
+    """The lines to write. `doubt` says what is in doubt about them, and is '' where they are sure.
+
+    The file's characters and the edit's may be mixed wrongly, or new lines be moved that should stay, or go too far.
+    """
 
     lines: tuple[str, ...]
-    sure: bool = True
+    doubt: str = ""
+
+    @property
+    def sure(self) -> bool:
+        """Tell whether the lines may be written without asking."""
+        return not self.doubt
 
 
-def in_file_spelling(change: Replacement, found: Sequence[str], shift: Mapping, rung: Rung) -> Written | None:
+LOOK_ALIKES = (
+    "for characters that look alike (quotes, spaces, dashes), and the change itself touches those characters: which "
+    "of them to write is open"
+)
+
+
+def in_file_spelling(
+    change: Replacement, found: Sequence[str], shift: Mapping, rung: Rung, *, held: bool = False, yaml: bool = False
+) -> Written | None:
     """Return `after` at the file's indentation, None if it cannot be moved there.
 
     Lines that `after` shares with `before` keep the file's own spelling; of a line that was folded to be found, and is
-    changed in part, the unchanged part does.
+    changed in part, the unchanged part does. `held` says that more than these lines shows their place, `yaml` that
+    the depth of a line is its meaning.
     """
     after: list[str] = []
     sure = True
-    for op in line_opcodes(change.before, change.after):
+    ops = line_opcodes(change.before, change.after)
+    for op in ops:
         if op.equal:
             after += found[op.a_start : op.a_end]
             continue
@@ -42,7 +65,70 @@ def in_file_spelling(change: Replacement, found: Sequence[str], shift: Mapping, 
             shifted, certain = carried_over(found[op.a_start : op.a_end], before, shifted)
             sure = sure and certain
         after += shifted
-    return Written(tuple(after), sure)
+    doubt = "" if sure else LOOK_ALIKES
+    if not doubt and moves(shift):
+        doubt = _doubt_of_move(change, found, shift, [op for op in ops if not op.equal], held=held, yaml=yaml)
+    return Written(tuple(after), doubt)
+
+
+def moves(shift: Mapping) -> bool:
+    """Tell whether a mapping changes any indentation."""
+    return isinstance(shift, Retab) or bool(shift.added or shift.removed)
+
+
+def _doubt_of_move(
+    change: Replacement, found: Sequence[str], shift: Mapping, changed: Sequence[LineOp], *, held: bool, yaml: bool
+) -> str:
+    """Return why it is open whether new lines are to be moved like the lines that were found; '' if it is not."""
+    old = [line for line in change.before if line.strip()]
+    new = [at for op in changed for at in range(op.b_start, op.b_end) if change.after[at].strip()]
+    keeps_depth = isinstance(shift, Retab) and shift.depth == 0
+    if isinstance(shift, Retab) and _fits_unit_of_4(shift, old):
+        return "for the indentation, and whether two or four spaces are a tab is open"
+    if yaml and not keeps_depth:
+        return "for the indentation, and in YAML the depth of a line is a part of its meaning"
+    if (
+        len({line.strip() for line in old}) == 1
+        and not keeps_depth
+        and not (len(new) <= 1 and (held or _is_stripped(old[0], change.after)))
+    ):
+        return "for the indentation, and a single line at another depth may be another line"
+    lowest = min((_width(line) for line in old), default=0)
+    inside = literal_lines(change.after) if new else frozenset[int]()
+    if any(at in inside or _width(change.after[at]) < lowest for at in new):
+        return "for the indentation, and the new lines hold text of a literal, or lines outside of the block"
+    if not keeps_depth and _at_depth_of_file(change, found, new):
+        return "for the indentation, and some new lines have the file's indentation already"
+    return ""
+
+
+def _is_stripped(old: str, after: Sequence[str]) -> bool:
+    """Tell whether a line was sent without any indentation, as models do, and is too long to be another by chance."""
+    return not indent(old) and not any(map(indent, after)) and sum(map(str.isalnum, old)) >= _MIN_EVIDENCE
+
+
+def _fits_unit_of_4(shift: Retab, old: Sequence[str]) -> bool:
+    """Tell whether two spaces were taken for a tab where four may be, as all lines stand at one depth."""
+    widths = {_width(line) for line in old}
+    return shift.unit == 2 and shift.to_tabs and len(widths) == 1 and min(widths) % 4 == 0 < min(widths)
+
+
+def _at_depth_of_file(change: Replacement, found: Sequence[str], new: Sequence[int]) -> bool:
+    """Tell whether a new line that no line above it opens stands where the file's lines do, and none of SEARCH does."""
+    fine = {indent(line) for line in change.before if line.strip()}
+    there = {indent(line) for line in found if line.strip()} - fine
+    for at in new:
+        above = next((line for line in reversed(change.after[:at]) if line.strip()), "")
+        own = indent(change.after[at])
+        opens = _width(own) > _width(above) and above.rstrip().endswith(_OPENERS)
+        if own in there and own not in fine and not opens:
+            return True
+        fine.add(own)
+    return False
+
+
+def _width(line: str) -> int:
+    return len(indent(line).expandtabs(4))
 
 
 def in_spelling_of(have: Sequence[str], lines: Sequence[str]) -> list[str]:
@@ -55,15 +141,41 @@ def in_spelling_of(have: Sequence[str], lines: Sequence[str]) -> list[str]:
 
 
 def already_there(lines: Sequence[str], start: int, end: int, after: tuple[str, ...]) -> bool:
-    """Tell whether `after` already stands around [start, end), for changes that add lines to what they search."""
+    """Tell whether `after` already stands around [start, end), for changes that add lines to what they search.
+
+    A blank line that `after` ends with may be the final newline of the file.
+    """
     if len(after) <= end - start:
         return False
-    first = max(0, end - len(after))
-    spans = range(first, min(start, len(lines) - len(after)) + 1)
-    return any(tuple(lines[at : at + len(after)]) == after for at in spans)
+    spans = range(max(0, end - len(after)), min(start, len(lines) - len(after)) + 1)
+    if any(tuple(lines[at : at + len(after)]) == after for at in spans):
+        return True
+    at = len(lines) - len(after) + 1
+    return not after[-1] and 0 <= at <= start < end <= len(lines) and tuple(lines[at:]) == after[:-1]
 
 
 def _shifted(lines: Sequence[str], shift: Mapping) -> list[str] | None:
     moved = [shift.apply(line) for line in lines]
     whole = [line for line in moved if line is not None]
     return whole if len(whole) == len(moved) else None
+
+
+def with_first_line_indented(index: LineIndex, change: Replacement) -> Replacement | None:
+    """Return a change whose first line was sent without its indentation, with it; None if it is no such change.
+
+    All other lines have to stand below it as they were sent, at one place, and no line like the first at another depth.
+    A new first line that was sent without indentation, too, is given the same.
+    """
+    before, after = change.before, change.after
+    solid = [line for line in before if line.strip()]
+    if len(solid) < 2 or not before[0].strip() or indent(before[0]) or before[0] in after[1:]:
+        return None
+    starts = index.by(stripped).starts([stripped(line) for line in before])
+    if len(starts) != 1:
+        return None
+    found = index.lines[starts[0] : starts[0] + len(before)]
+    own = indent(found[0])
+    if not own or [rstripped(line) for line in found[1:]] != [rstripped(line) for line in before[1:]]:
+        return None
+    first = after[:1] if not after or indent(after[0]) or not after[0].strip() else (own + after[0],)
+    return replace(change, before=(found[0], *before[1:]), after=(*first, *after[1:]))

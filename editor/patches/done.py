@@ -1,8 +1,7 @@
 """Hunks that are done already: their result stands in the text.
 
-Either the old lines stand nowhere and the new ones do, or new lines stand there beside their context. Only a hunk with
-three lines of context on both sides, exactly at its line, is applied even so: that is what a tool writes for text that
-repeats itself.
+Either the old lines stand nowhere and the new ones do, or new lines stand there beside their context. A hunk of the
+latter kind that stands exactly at its line is open: the text repeats itself, or the diff was sent twice.
 """
 
 from __future__ import annotations
@@ -11,66 +10,61 @@ from collections.abc import Sequence
 
 from editor.matching.indentation import Shift
 from editor.matching.ladder import Places
+from editor.matching.result import MIN_EVIDENCE
 from editor.patches.slots import Slot, slot_of
 from editor.patches.target import Target
 from editor.types import Replacement
 
-# Fewer letters and digits than this stand in a file by chance.
-_MIN_EVIDENCE = 8
-_FULL_CONTEXT = 3
-
 
 def standing(target: Target, change: Replacement, grown: int) -> Places | None:
-    """Return the one place where the new lines stand; they must be many enough not to stand there by chance.
+    """Return the one place where the new lines of a hunk that quotes no words stand, not by chance.
 
     `grown` is by how many lines the hunks before it make the text longer.
     """
-    if sum(char.isalnum() for line in change.after for char in line) < _MIN_EVIDENCE:
+    if sum(char.isalnum() for line in change.after for char in line) < MIN_EVIDENCE:
         return None
     there = target.find(change.after)
     if there is None or there.rung not in ("exact", "trailing_space"):
         return None
-    expected = None if change.hint.line is None else change.hint.line + grown
-    if not change.before and expected is None:
-        expected = len(target.lines) - len(change.after)
-    start = expected if expected in there.starts else there.starts[0] if len(there.starts) == 1 else None
-    if start is None or (not change.before and (start != expected or len(there.starts) > 1)):
+    expected = len(target.lines) - len(change.after) if change.hint.line is None else change.hint.line + grown
+    unique = len(there.starts) == 1
+    if expected not in there.starts or (not change.before and not unique):
         return None
-    return Places(there.rung, (start,), (there.shifts[there.starts.index(start)],))
+    return Places(there.rung, (expected,), (there.shifts[there.starts.index(expected)],))
 
 
 def mark_repeated(target: Target, slots: Sequence[Slot], final_newline: bool | None) -> list[Slot]:
     """Mark hunks as done that only repeat what stands there, unless others show that the edit is not applied.
 
-    `final_newline` is what the edit says of the end of the text, None if nothing.
+    Where others show that it is, such a hunk is done even if it stands exactly at its line. `final_newline` is what the
+    edit says of the end of the text, None if nothing.
     """
-    told = [_marked_if_repeated(target, slot, final_newline) for slot in slots]
+    places = [_repeated_place(target, slot) for slot in slots]
+    others_done = any(slot.done and slot.proven for slot in slots)
+    told = list(slots)
+    for number, (slot, at) in enumerate(zip(slots, places, strict=True)):
+        if at is not None and slot.chosen is not None:
+            reaches_end = slot.chosen + slot.size == len(target.lines)
+            wants_other_end = reaches_end and final_newline not in (None, target.has_final_newline)
+            is_done = not wants_other_end and (others_done or _is_repeated(slot, at))
+            told[number] = _marked(slot, at) if is_done else slot.narrowed([slot.chosen])
     if all(slot.done for slot in told):
         return told
     return [
-        new if new.done == old.done or old.chosen is None else old.narrowed([old.chosen])
-        for old, new in zip(slots, told, strict=True)
+        new if at is None or old.chosen is None else old.narrowed([old.chosen])
+        for old, new, at in zip(slots, told, places, strict=True)
     ]
 
 
-def is_held(slot: Slot) -> bool:
-    """Tell whether a hunk that is done has context that holds it where it stands."""
-    after = slot.change.after
-    context = after[: slot.lead] + after[len(after) - slot.trail :]
-    return any(line.strip() for line in context)
-
-
-def _marked_if_repeated(target: Target, slot: Slot, final_newline: bool | None) -> Slot:
-    """Mark a hunk as done whose new lines stand there beside its context; where that is open, no place is chosen."""
+def _repeated_place(target: Target, slot: Slot) -> int | None:
+    """Return where the new lines of a hunk stand around its place; None if they do not."""
     if slot.done or slot.chosen is None or not slot.change.before:
-        return slot
-    at = _repeated_at(target.lines, slot, slot.chosen)
-    if at is None or _is_as_a_tool_writes(target.lines, slot, slot.chosen):
-        return slot
-    wants_other_end = final_newline not in (None, target.has_final_newline)
-    if not (wants_other_end and slot.chosen + slot.size == len(target.lines)) and _is_repeated(slot, at):
-        return slot_of(slot.number, slot.change, Places(slot.rung, (at,), (Shift(),)), done=True).at(at, "unique")
-    return slot.narrowed([slot.chosen])
+        return None
+    return _repeated_at(target.lines, slot, slot.chosen)
+
+
+def _marked(slot: Slot, at: int) -> Slot:
+    return slot_of(slot.number, slot.change, Places(slot.rung, (at,), (Shift(),)), done=True).at(at, "unique")
 
 
 def _is_repeated(slot: Slot, at: int) -> bool:
@@ -89,13 +83,3 @@ def _repeated_at(lines: Sequence[str], slot: Slot, start: int) -> int | None:
     spans = range(max(0, end - len(after)), min(start, len(lines) - len(after)) + 1)
     starts = (at for at in spans if lines[at] == after[0])
     return next((at for at in starts if tuple(lines[at : at + len(after)]) == after), None)
-
-
-def _is_as_a_tool_writes(lines: Sequence[str], slot: Slot, start: int) -> bool:
-    above, below = slot.context
-    return (
-        start == slot.line
-        and slot.rung == "exact"
-        and (start == 0 or above >= _FULL_CONTEXT)
-        and (start + slot.size == len(lines) or below >= _FULL_CONTEXT)
-    )

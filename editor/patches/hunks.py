@@ -16,7 +16,7 @@ from typing import get_args
 
 from editor.blocks.splices import Open, Resolution, Splice, candidates, spliced
 from editor.patches.codex import merge_as_codex
-from editor.patches.done import is_held, mark_repeated
+from editor.patches.done import mark_repeated
 from editor.patches.finding import find_slots, slots_at_their_lines
 from editor.patches.hunk_places import choose, in_order
 from editor.patches.refusals import Refusals
@@ -28,7 +28,7 @@ from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Parsed
 _RUNGS: tuple[Rung, ...] = get_args(Rung)
 
 
-def merge_hunks(original: str, edit: ParsedEdit, *, compat: bool = False) -> MergeOutcome:
+def merge_hunks(original: str, edit: ParsedEdit, language: str | None = None, *, compat: bool = False) -> MergeOutcome:
     r"""Return the merged text of a text with "\n" lines, or why there is none.
 
     The final newline is as the edit says if one of its hunks reaches the end of the file, else as it was. With `compat`
@@ -40,7 +40,7 @@ def merge_hunks(original: str, edit: ParsedEdit, *, compat: bool = False) -> Mer
     hunks = [(at, one) for at, one in enumerate(edit.changes) if _does_something(one, edit.final_newline)]
     if not hunks:
         return AlreadyApplied("The edit changes no line.")
-    target = Target(original)
+    target = Target(original, language)
     slots = slots_at_their_lines(target, hunks) or choose(find_slots(target, hunks), target)
     slots = mark_repeated(target, slots, edit.final_newline)
     resolutions = _resolutions(target, slots, Refusals(target, len(edit.changes)))
@@ -62,14 +62,16 @@ def _resolutions(target: Target, slots: Sequence[Slot], refusals: Refusals) -> l
     for at, slot in enumerate(slots):
         if slot.chosen is None:
             resolutions.append(refusals.undecided(slots, at))
-        elif slot.done and not (ordered and (all_done or is_held(slot))):
+        elif slot.done and not (ordered and (all_done or slot.proven)):
             resolutions.append(refusals.not_found(slot))
+        elif slot.is_twin:
+            resolutions.append(refusals.twin(slot, slot.chosen))
         elif not _is_in_scope(target, slot, slot.chosen):
             resolutions.append(refusals.out_of_scope(slot, slot.chosen))
         else:
-            splice, sure = splice_at(target.lines, slot, slot.chosen)
-            certain = splice if sure else None
-            resolutions.append(certain or refusals.misspelled(slot, slot.chosen, splice))
+            splice, doubt = splice_at(target, slot, slot.chosen)
+            certain = splice if not doubt else None
+            resolutions.append(certain or refusals.misspelled(slot, slot.chosen, splice, doubt))
     return resolutions
 
 

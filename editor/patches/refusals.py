@@ -49,15 +49,25 @@ class Refusals:
         )
         return Open(self._refusal(slot, "open_intent", reason, _MORE_CONTEXT), options)
 
-    def misspelled(self, slot: Slot, start: int, splice: Splice | None) -> Open:
+    def misspelled(self, slot: Slot, start: int, splice: Splice | None, doubt: str) -> Open:
         """Refuse a hunk whose new lines have no sure spelling at its place; `splice` is the one that is likely."""
         where = span_of(start, start + slot.size)
         unresolved = self._refusal(
             slot,
             "not_found" if splice is None else "open_intent",
-            f"stands at {where} but for indentation or look-alike characters, and how its new lines are to be written "
-            "there is open.",
-            "Copy the kept and removed lines exactly as they stand in the file.",
+            f"stands at {where} but {doubt}.",
+            "Copy the kept and removed lines exactly as they stand in the file, and indent the new ones alike.",
+        )
+        return Open(unresolved, _present([self._option(slot, start, 0, 1)]))
+
+    def twin(self, slot: Slot, start: int) -> Open:
+        """Refuse a hunk whose place is only like its lines, while its new lines stand elsewhere."""
+        where = span_of(start, start + slot.size)
+        unresolved = self._refusal(
+            slot,
+            "open_intent",
+            f"stands at {where}, but not as it says.{slot.told}",
+            "If the edit is made already, leave this hunk out; else copy the kept and removed lines from the file.",
         )
         return Open(unresolved, _present([self._option(slot, start, 0, 1)]))
 
@@ -74,10 +84,14 @@ class Refusals:
 
     def not_found(self, slot: Slot) -> Open:
         """Refuse a hunk whose lines stand nowhere."""
+        told = slot.told
+        if slot.done and slot.chosen is not None:
+            where = span_of(slot.chosen, slot.chosen + slot.size)
+            told = f" Its new lines stand at {where} already, but other hunks are not made."
         unresolved = self._refusal(
             slot,
             "not_found",
-            "has kept and removed lines that do not stand in the file one below the other.",
+            f"has kept and removed lines that do not stand in the file one below the other.{told}",
             "Copy the kept and removed lines from the file as it is now; the other hunks need not change.",
         )
         return Open(replace(unresolved, nearest=nearest_miss(self._target.index, slot.change.before)))
@@ -120,10 +134,10 @@ class Refusals:
 
     def _option(self, slot: Slot, start: int, rank: int, count: int) -> Option | None:
         """Return the reading that takes a hunk at one of `count` places; None if nothing can be written there."""
-        splice, sure = splice_at(self._target.lines, slot, start)
+        splice, doubt = splice_at(self._target, slot, start)
         if splice is None:
             return None
-        score = 0.8 if not sure else 1 / count if slot.line is None else 0.6 * 0.5**rank
+        score = 0.8 if doubt else 1 / count if slot.line is None else 0.6 * 0.5**rank
         return Option(splice, score, f"{self._name(slot)} taken at {span_of(start, start + slot.size)}")
 
     def _refusal(

@@ -1,7 +1,7 @@
 """Scopes of a hunk: the lines that are said to stand above it (`@@ class A`, the heading of a diff's section).
 
-What a scope line opens reaches to the next line that is indented no deeper and is no mere bracket or comment; a line
-that opens nothing (a heading of Markdown) reaches to the end of the file.
+What a scope line opens reaches to the next line that is indented no deeper, and is no bracket, comment or text of a
+literal that spans lines; a line that opens nothing (a heading of Markdown) reaches to the end of the file.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import re
 
 from editor.matching.indentation import indent
 from editor.matching.index import LineIndex, stripped
+from editor.matching.literals import literal_lines
 
 _TAB = 4
+_PARAMETERS = re.compile(r"(?P<head>[^()]*\w\()\s*(?:\.{3}|…)?\s*\)\W*")
 # Such lines stand at the indentation of the scope line without ending what it opens.
 _CONTINUES = re.compile(r"[{})\]#/*;,]")
 
@@ -23,6 +25,7 @@ class Scopes:
         self._index = index
         self._lines_of: dict[str, tuple[int, ...]] = {}
         self._end_of: dict[int, int] = {}
+        self._literals: frozenset[int] | None = None
 
     def known(self, scopes: tuple[str, ...]) -> bool:
         """Tell whether every scope is a line of the file."""
@@ -41,14 +44,18 @@ class Scopes:
         return any(at < end and (start < limit or start <= at) for at, limit in outer)
 
     def _stands(self, scope: str) -> tuple[int, ...]:
-        """Return the lines that are the scope but for blanks around; else those that begin with it (`class A(B):`)."""
+        """Return the lines that are the scope but for blanks around; else those that begin with it (`class A(B):`).
+
+        Models leave out parameters: `def f()` is `def f(a, b):`, too, if no line begins with it.
+        """
         known = self._lines_of.get(scope)
         if known is None:
             keyed, sought = self._index.by(stripped), stripped(scope)
             known = tuple(keyed.places.get(sought, ()))
             if not known and sought:
-                longer = re.compile(re.escape(sought) + (r"(?!\w)" if re.match(r"\w", sought[-1]) else ""))
-                known = tuple(at for at, key in enumerate(keyed.keys) if longer.match(key))
+                known = tuple(at for at, key in enumerate(keyed.keys) if _begins_with(key, sought))
+            if not known and (elided := _PARAMETERS.fullmatch(sought)) is not None:
+                known = tuple(at for at, key in enumerate(keyed.keys) if key.startswith(elided["head"]))
             self._lines_of[scope] = known
         return known
 
@@ -58,13 +65,19 @@ class Scopes:
             self._end_of[at] = self._find_end(at)
         return self._end_of[at]
 
+    @property
+    def _literal(self) -> frozenset[int]:
+        if self._literals is None:
+            self._literals = literal_lines(self._index.lines, docstrings=True)
+        return self._literals
+
     def _find_end(self, at: int) -> int:
         lines = self._index.lines
         width = _width(lines[at])
         opened = False
         for below in range(at + 1, len(lines)):
             text = lines[below].strip()
-            if not text:
+            if not text or below in self._literal:
                 continue
             deeper = _width(lines[below]) - width
             if deeper > 0:
@@ -72,6 +85,13 @@ class Scopes:
             elif deeper < 0 or not _CONTINUES.match(text):
                 return below if opened else len(lines)
         return len(lines)
+
+
+def _begins_with(key: str, sought: str) -> bool:
+    """Tell whether a line begins with a scope, and goes on with no other character of its last word."""
+    is_word = sought[-1].isalnum() or sought[-1] == "_"
+    behind = key[len(sought) : len(sought) + 1]
+    return key.startswith(sought) and not (is_word and (behind.isalnum() or behind == "_"))
 
 
 def _width(line: str) -> int:

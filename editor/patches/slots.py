@@ -18,7 +18,9 @@ Rule = Literal["unique", "hint", "scope", "order"]
 class Slot:
     """A hunk with all the places of its lines: those of `before`, or of `after` where it is `done` already.
 
-    `chosen` is one of `starts` once a `rule` has decided. The first `lead` and last `trail` lines are context.
+    `chosen` is one of `starts` once a `rule` has decided. The first `lead` and last `trail` lines are context. `proven`
+    says that a hunk that is done is held by its context, or line. `told` says that the new lines of one that is not
+    found to the letter stand in the file; `is_twin` that its places may then be like the one that is meant.
     """
 
     number: int
@@ -31,6 +33,9 @@ class Slot:
     done: bool = False
     chosen: int | None = None
     rule: Rule | None = None
+    proven: bool = False
+    told: str = ""
+    is_twin: bool = False
 
     @property
     def size(self) -> int:

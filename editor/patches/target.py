@@ -10,14 +10,14 @@ from editor.patches.scopes import Scopes
 class Target:
     """One text; every run of lines is looked for once."""
 
-    def __init__(self, original: str) -> None:
+    def __init__(self, original: str, language: str | None = None) -> None:
         lines = original.split("\n")
         self.has_final_newline = lines[-1] == ""
         if self.has_final_newline:
             lines.pop()
         self.original = original
         self.lines = lines
-        self.index = LineIndex(lines)
+        self.index = LineIndex(lines, language)
         self.scopes = Scopes(self.index)
         self._found: dict[tuple[str, ...], Places | None] = {}
 

@@ -8,25 +8,27 @@ from itertools import pairwise
 from editor.blocks.splices import Splice
 from editor.matching.spelling import in_file_spelling
 from editor.patches.slots import Slot
+from editor.patches.target import Target
 from editor.types import Unresolved
 
 
-def splice_at(lines: Sequence[str], slot: Slot, start: int) -> tuple[Splice | None, bool]:
-    """Return what a hunk writes at one of its places, and whether that is sure; None if it cannot be written there.
+def splice_at(target: Target, slot: Slot, start: int) -> tuple[Splice | None, str]:
+    """Return what a hunk writes at one of its places, and what is in doubt about it; None if nothing can be written.
 
     Context is left out: hunks may share lines of it.
     """
-    found = lines[start : start + slot.size]
+    found = target.lines[start : start + slot.size]
     if slot.done:
-        return Splice(start, start + slot.size, tuple(found), slot.rung, done=True), True
+        return Splice(start, start + slot.size, tuple(found), slot.rung, done=True), ""
     first, last = slot.core(start)
     if slot.rung == "exact":
-        return Splice(first, last, slot.added, slot.rung), True
+        return Splice(first, last, slot.added, slot.rung), ""
     mapping = slot.mappings[slot.starts.index(start)]
-    written = in_file_spelling(slot.change, found, mapping, slot.rung)
+    held, yaml = slot.line == start, target.index.language == "yaml"
+    written = in_file_spelling(slot.change, found, mapping, slot.rung, held=held, yaml=yaml)
     if written is None:
-        return None, False
-    return Splice(first, last, slot.without_context(written.lines), slot.rung), written.sure
+        return None, "for the indentation, and the new lines cannot be moved to it"
+    return Splice(first, last, slot.without_context(written.lines), slot.rung), written.doubt
 
 
 def clash(splices: Sequence[Splice]) -> Unresolved | None:

@@ -182,6 +182,58 @@ def test_a_blank_line_below_a_hunk_is_forgiven() -> None:
     assert apply("a\nb\nc\n", change) == Merged("a\nB\nc\n", "exact")
 
 
+@pytest.mark.parametrize(
+    ("text", "body", "expected"),
+    [
+        (
+            "def f():\n    a = 1\n    return a\n",
+            "    a = 1\n+    b = 2\n    return a\n",
+            "    a = 1\n    b = 2\n    return a\n",
+        ),
+        ("<ul>\n  <li>a</li>\n</ul>\n", "  <li>a</li>\n+  <li>b</li>\n", "  <li>a</li>\n  <li>b</li>\n"),
+        ("  a: 1\n\n  b: 2\n  c: 3\n", "  a: 1\n\n-  b: 2\n+  b: 4\n  c: 3\n", "  a: 1\n\n  b: 4\n  c: 3\n"),
+        # A block comment, all of it one blank too far left.
+        ("/*\n * one\n * end\n */\n", " * one\n+* two\n * end\n", " * one\n * two\n * end\n"),
+    ],
+)
+def test_context_without_the_blank_that_is_its_sign_is_found(text: str, body: str, expected: str) -> None:
+    first = expected.split("\n")[0]
+    whole = text[: text.index(first)] + expected + text[len(text[: text.index(first)]) + len(_kept(body)) :]
+    for edit in (f"--- a/f\n+++ b/f\n@@\n{body}", f"*** Begin Patch\n*** Update File: f\n@@\n{body}*** End Patch\n"):
+        outcome = merge_hunks(text, (v4a if "Patch" in edit else udiff).parse_files(edit)[0])
+        assert isinstance(outcome, Merged)
+        assert outcome.text == whole
+        assert not isinstance(merge_hunks(whole, udiff.parse_files(f"--- a/f\n+++ b/f\n@@\n{body}")[0]), Merged)
+
+
+def _kept(body: str) -> str:
+    """The lines that a body without signs stands for in the file."""
+    lines = [line for line in body.split("\n")[:-1] if not line.startswith("+")]
+    return "".join(line.replace("-", "", 1) + "\n" if line.startswith("-") else line + "\n" for line in lines)
+
+
+SQL = 'def f(a, b):\n    q = """\nSELECT 1\n"""\n    x = 1\n    return q\n\n\ndef g(c):\n    x = 1\n    return c\n'
+
+
+@pytest.mark.parametrize(
+    ("scope", "place"),
+    [("def f(a, b):", 0), ("def f()", 0), ("def f(...):", 0), ("def g()", 1), ("def g():", 1)],
+)
+def test_a_scope_goes_on_below_text_and_may_leave_out_parameters(scope: str, place: int) -> None:
+    change = Replacement(("    x = 1",), ("    x = 2",), Hint(None, (scope,)))
+    parts = SQL.split("x = 1")
+    expected = (
+        "x = 2".join(parts[:2]) + "x = 1" + parts[2] if place == 0 else "x = 1".join(parts[:2]) + "x = 2" + parts[2]
+    )
+    assert apply(SQL, change, form="v4a") == Merged(expected, "exact")
+
+
+def test_a_scope_goes_on_below_a_heredoc() -> None:
+    text = "build() {\n  cat <<EOF\nhello\nEOF\n  run one\n}\n"
+    change = Replacement(("  run one",), ("  run two",), Hint(None, ("build() {",)))
+    assert apply(text, change, form="v4a") == Merged(text.replace("one", "two"), "exact")
+
+
 def test_found_on_a_looser_rung_the_file_keeps_its_spelling() -> None:
     text = "def f():\n\tif x:  \n\t\treturn 1\n"
     change = Replacement(("    if x:", "        return 1"), ("    if x:", "        return 2"), Hint())
@@ -212,6 +264,58 @@ def test_a_done_hunk_without_context_is_not_skipped() -> None:
 
 def test_few_letters_are_no_proof_of_being_done() -> None:
     assert unresolved(apply(numbered("a } c"), hunk("b", "}"))).code == "not_found"
+
+
+ENTRIES = '{\n  "a": {\n    "type": 1,\n    "default": 1\n  },\n  "b": {\n    "type": 1,\n    "default": 1\n  }\n}\n'
+SECOND = '@@ -7,2 +7,2 @@\n     "type": 1,\n-    "default": 1\n+    "default": 2\n'
+
+
+def test_a_diff_sent_twice_does_not_change_the_other_of_two_places() -> None:
+    """The line number chose between two places; the second time only the other one is left."""
+    once = apply_diff(ENTRIES, SECOND)
+    assert isinstance(once, Merged)
+    assert once.text.index('"default": 1') < once.text.index('"default": 2')
+    assert isinstance(apply_diff(once.text, SECOND), AlreadyApplied)
+    above = '@@ -1,2 +1,3 @@\n {\n+  "z": 0,\n   "a": {\n' + SECOND
+    once = apply_diff(ENTRIES, above)
+    assert isinstance(once, Merged)
+    assert not isinstance(apply_diff(once.text, above), Merged)
+
+
+def test_a_diff_sent_twice_does_not_change_its_twin_at_another_depth() -> None:
+    original = "default:\n\tmsg = unknown;\n\tbreak;\n\n\tdefault:\n\t\tmsg = unknown;\n"
+    diff = "@@\n default:\n-\tmsg = unknown;\n+\tmsg = unknown_error;\n"
+    once = apply_diff(original, diff)
+    assert isinstance(once, Merged)
+    assert isinstance(apply_diff(once.text, diff), AlreadyApplied)
+
+
+NEAR = 'def run(p):\n    log("start")  # noqa\n    cleanup_temp_files(p)\n\n\ndef stop():\n    return shutdown_all()\n'
+
+
+@pytest.mark.parametrize("line", ["@@ -2,2 +2,1 @@", "@@"])
+@pytest.mark.parametrize("form", ["udiff", "v4a"])
+def test_a_deletion_that_missed_is_not_done(line: str, form: str) -> None:
+    missed = f'{line}\n-    log("start")\n     cleanup_temp_files(p)\n'
+    made = "@@\n-    return shutdown_all()\n+    return 1\n"
+    for body in (missed, missed + made):
+        text = f"*** Begin Patch\n*** Update File: f\n{body}*** End Patch\n" if form == "v4a" else body
+        (edit,) = (v4a if form == "v4a" else udiff).parse_files(text)
+        outcome = unresolved(merge_hunks(NEAR, edit))
+        assert outcome.code == "not_found"
+        assert "The new lines stand at line 3 already" in outcome.reason
+        assert outcome.nearest
+
+
+def test_a_deletion_between_kept_lines_is_done() -> None:
+    diff = "@@ -1,3 +1,2 @@\n first_line\n-gone\n }\n"
+    assert isinstance(apply_diff("first_line\n}\n", diff), AlreadyApplied)
+
+
+def test_an_insertion_that_stands_around_its_line_is_open() -> None:
+    diff = "--- a/f\n+++ b/f\n@@ -1,4 +1,6 @@\n a()\n b()\n+\n+c()\n \n c()\n"
+    outcome = unresolved(apply_diff("a()\nb()\n\nc()\n\nc()\n", diff))
+    assert "stand there already" in outcome.reason
 
 
 def test_an_edit_that_changes_nothing() -> None:
@@ -276,9 +380,25 @@ def _text(lines: Sequence[str], newline: bool) -> str:
 @given(texts())
 @settings(max_examples=400, deadline=None)
 def test_a_diff_merged_into_its_old_text_gives_its_new_text(pair: tuple[str, str]) -> None:
+    """It may be open where the old text has the new lines already, as the same diff sent twice would find them."""
     before, after = pair
     if before != after:
-        assert apply_diff(before, unified_diff(before, after, "f")) == Merged(after, "exact")
+        outcome = apply_diff(before, unified_diff(before, after, "f"))
+        if isinstance(outcome, Unresolved):
+            assert "stand there already" in outcome.reason or "only blank lines" in outcome.reason
+            assert after.rstrip("\n") in [one.text.rstrip("\n") for one in outcome.candidates]
+        else:
+            assert outcome == Merged(after, "exact")
+
+
+@given(texts())
+@settings(max_examples=400, deadline=None)
+def test_a_diff_of_one_hunk_is_never_made_twice(pair: tuple[str, str]) -> None:
+    before, after = pair
+    diff = unified_diff(before, after, "f")
+    added = [line for line in diff.split("\n")[3:] if line.startswith("+")]
+    if before != after and diff.count("\n@@ ") == 1 and any(map(str.strip, (line[1:] for line in added))):
+        assert not isinstance(apply_diff(after, diff), Merged)
 
 
 @given(texts(), st.integers(1, 2))

@@ -105,6 +105,107 @@ def test_brackets_at_another_indentation_are_no_match() -> None:
     assert unresolved(apply("f(\n    a,\n  )\n", ")", "];")).code == "not_found"
 
 
+@pytest.mark.parametrize(
+    ("original", "before", "after", "candidate"),
+    [
+        # One line at another depth.
+        (
+            "def f():\n    if a:\n        return None\n",
+            "    return None",
+            "    return []",
+            "def f():\n    if a:\n        return []\n",
+        ),
+        (
+            "def f():\n    a = 1\n    return a\n",
+            "a = 1",
+            "a = 1\n    b = 2",
+            "def f():\n    a = 1\n        b = 2\n    return a\n",
+        ),
+        # The new line stands at the file's depth already.
+        (
+            "def f():\n    a()\n    b()\n",
+            "a()\nb()",
+            "a()\n    c()\nb()",
+            "def f():\n    a()\n        c()\n    b()\n",
+        ),
+        # Four spaces are two tabs, or one.
+        ("f {\n\tif x {\n\t\treturn err\n\t}\n}\n", "    return err", "    if y {\n        return err\n    }", None),
+        # Text of a heredoc, of a raw string, of a template literal.
+        (
+            "f() {\n  if true; then\n    run\n  fi\n}\n",
+            "if true; then\n  run\nfi",
+            "if true; then\n  cat <<EOF\nhello\nEOF\n  run\nfi",
+            None,
+        ),
+        ("f {\n\tx := 1\n\tuse(x)\n}\n", "    x := 1\n    use(x)", "    x := `\na:\n    b: 1\n`\n    use(x)", None),
+        (
+            "f {\n    a();\n    b();\n}\n",
+            "a();\nb();",
+            "a();\nc(`\n  text\n`);\nb();",
+            "f {\n    a();\n    c(`\n      text\n    `);\n    b();\n}\n",
+        ),
+    ],
+)
+def test_where_a_shift_may_be_wrong_it_is_only_proposed(
+    original: str, before: str, after: str, candidate: str | None
+) -> None:
+    outcome = unresolved(apply(original, before, after))
+    assert outcome.code in ("open_intent", "not_found")
+    assert candidate is None or candidate in [one.text for one in outcome.candidates]
+
+
+def test_in_yaml_no_line_is_found_at_another_depth_for_certain() -> None:
+    change = Replacement(("  name: web", "  image: a"), ("  name: api", "  image: a"))
+    edit = ParsedEdit("search_replace", (change,), "test")
+    original = "spec:\n  t:\n      name: web\n      image: a\n"
+    assert unresolved(merge(original, edit, "yaml")).code == "open_intent"
+    assert isinstance(merge(original, edit, "python"), Merged)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("def f(self):\n    a()\n    b()", "def f(self):\n    if x:\n        a()\n    b()", "if x:\n            a()"),
+        (
+            "def f(self):\n    a()\n    b()",
+            "def f(self):\n    a()\n    for i in x:\n        c()\n        d()\n    b()",
+            "a()\n        for i in x:\n            c()\n            d()",
+        ),
+        (
+            "def f(self):\n    a()\n    b()",
+            'def f(self):\n    """Do it.\n\n    More.\n    """\n    a()\n    b()',
+            '"""Do it.\n\n        More.\n        """\n        a()',
+        ),
+    ],
+)
+def test_a_dedented_block_is_shifted_with_what_is_nested_in_it(before: str, after: str, expected: str) -> None:
+    original = "class A:\n    def f(self):\n        a()\n        b()\n"
+    outcome = apply(original, before, after)
+    assert outcome == Merged(original.replace("a()", expected), "reindent")
+
+
+def test_a_long_line_without_its_indentation_is_found() -> None:
+    original = "def f():\n    return os.path.basename(path)\n"
+    outcome = apply(original, "return os.path.basename(path)", "return os.path.dirname(path)")
+    assert outcome == Merged(original.replace("basename", "dirname"), "reindent")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("a = 1\n    return a", "a = 2\n    return a", "    a = 2\n    return a"),
+        ("a = 1\n    return a", "a = 1\n    b = 2\n    return b", "    a = 1\n    b = 2\n    return b"),
+        ("a = 1\n    return a", "    a = 2\n    return a", "    a = 2\n    return a"),
+        ("a = 1\n    return a", "if x:\n        a = 1\n    return a", "    if x:\n        a = 1\n    return a"),
+    ],
+)
+def test_a_first_line_that_lost_its_indentation_is_found_and_given_it(before: str, after: str, expected: str) -> None:
+    original = "def f():\n    a = 1\n    return a\n"
+    assert apply(original, before, after) == Merged(f"def f():\n{expected}\n", "reindent")
+    twice = original + original.replace("f()", "g()")
+    assert isinstance(apply(twice, before, after), Unresolved)
+
+
 # Look-alikes.
 
 
@@ -201,6 +302,53 @@ def test_dots_that_stand_in_the_file_are_text() -> None:
     assert apply("def f():\n    ...\n", "def f():\n    ...", "def f():\n    return 1") == Merged(
         "def f():\n    return 1\n", "exact"
     )
+
+
+BODY = "def f(x):\n    a = x + 1\n    b = a * 2\n    c = b - 3\n    return c\n"
+
+
+@pytest.mark.parametrize(
+    ("original", "before", "after", "expected"),
+    [
+        (
+            BODY,
+            "    a = x + 1\n    ...\n    return c",
+            "    for x in range(3):\n        a = x + 1\n        ...\n    return c",
+            "def f(x):\n    for x in range(3):\n        a = x + 1\n        b = a * 2\n        c = b - 3\n"
+            "    return c\n",
+        ),
+        (
+            BODY,
+            "def f(x):\n    ...\n    return c",
+            "def f(x):\n    with lock:\n        ...\n    return c",
+            "def f(x):\n    with lock:\n        a = x + 1\n        b = a * 2\n        c = b - 3\n    return c\n",
+        ),
+        (
+            "s:\n  main:\n    host: a\n\n    port: 80\n  name: x\n",
+            "s:\n  main:\n    ...\n  name: x",
+            "s:\n  ...\n  name: x",
+            "s:\n  host: a\n\n  port: 80\n  name: x\n",
+        ),
+    ],
+)
+def test_what_is_elided_goes_to_the_depth_of_its_dots(original: str, before: str, after: str, expected: str) -> None:
+    assert apply(original, before, after) == Merged(expected, "elided")
+
+
+def test_what_is_elided_and_cannot_go_to_another_depth_is_open() -> None:
+    before, after = "def f(x):\n    ...\n    return c", "def f(x):\n    with lock:\n        ...\n    return c"
+    text = BODY.replace("    b = a * 2\n", '    b = """\ntext\n"""\n')
+    assert unresolved(apply(text, before, after)).code == "open_intent"
+    assert unresolved(apply(BODY, before.replace("    ...", "..."), after)).code == "open_intent"
+    both = unresolved(apply(BODY, before + "\n    ...", after + "\n..."))
+    assert both.code == "open_intent"
+
+
+def test_lines_that_move_past_elided_ones_are_open() -> None:
+    original = "def a():\n    x = 1\n    return x\n\n\ndef b():\n    y = 2\n    return y\n"
+    heads = ("def a():\n    ...\n\n\ndef b():\n    ...", "def b():\n    ...\n\n\ndef a():\n    ...")
+    assert unresolved(apply(original, *heads)).code == "open_intent"
+    assert unresolved(apply(BODY, "    a = x + 1\n    ...\n    return c", "    ...\n    a = x + 1\n    return c"))
 
 
 # Hints, slack, and what is only alike.

@@ -11,7 +11,7 @@ from benchmarks.edit.measuring import measure
 from editor.formats import parse
 from editor.languages import language_of
 from editor.merge import merge
-from editor.types import AlreadyApplied, Merged
+from editor.types import AlreadyApplied, Merged, Unresolved
 from editor.verify import verify
 from tests.editor.recorded import (
     Recorded,
@@ -19,6 +19,7 @@ from tests.editor.recorded import (
     aider_refused_cases,
     continue_cases,
     morph_cases,
+    replacement_cases,
     rows,
     search_replace,
     session_cases,
@@ -60,7 +61,7 @@ def test_no_check_fails_on_a_right_result(cases: Cases) -> None:
         assert failed == [], case.name
 
 
-@pytest.mark.parametrize("cases", [continue_cases, morph_cases, aider_cases, session_cases])
+@pytest.mark.parametrize("cases", [continue_cases, morph_cases])
 def test_an_edit_is_not_applied_twice(cases: Cases) -> None:
     for case in cases():
         edit = parse(case.edit)
@@ -68,6 +69,24 @@ def test_an_edit_is_not_applied_twice(cases: Cases) -> None:
         if isinstance(outcome, Merged):
             again = merge(outcome.text, edit)
             assert not isinstance(again, Merged) or again.text == outcome.text, case.name
+
+
+@pytest.mark.parametrize(
+    ("cases", "num_done"),
+    [(aider_cases, 118), (session_cases, 109), (replacement_cases, 109)],
+    ids=["aider", "blocks", "calls"],
+)
+def test_an_explicit_edit_sent_twice_is_done_or_refused(cases: Cases, num_done: int) -> None:
+    outcomes: Counter[str] = Counter()
+    for case in cases():
+        edit = parse(case.edit)
+        outcome = merge(case.original, edit, language_of(case.path))
+        if isinstance(outcome, Merged):
+            again = merge(outcome.text, edit, language_of(case.path))
+            outcomes[type(again).__name__] += 1
+            assert not isinstance(again, Unresolved) or again.suggestion, case.name
+    assert not outcomes["Merged"]
+    assert outcomes["AlreadyApplied"] >= num_done
 
 
 def test_blocks_that_aider_refused_are_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from editor.errors import EditSyntaxError
 from editor.formats import parse
 from editor.merge import merge
-from editor.types import AlreadyApplied, Merged, MergeOutcome, ParsedEdit, Replacement, Unresolved
+from editor.types import AlreadyApplied, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Unresolved
 
 
 def apply(original: str, *blocks: tuple[str, str]) -> MergeOutcome:
@@ -220,3 +222,158 @@ def test_candidates_of_several_open_blocks_come_best_first() -> None:
     ]
     assert len(scores) > 2
     assert scores == sorted(scores, reverse=True)
+
+
+# Done, missed, or its twin.
+
+LIMIT = 'LIMIT = 10\nNAME = "x"\n'
+ONE_LINE_EDITS = {
+    "search_replace": "<<<<<<< SEARCH\nLIMIT = 10\n=======\nLIMIT = 20\n>>>>>>> REPLACE\n",
+    "replace": json.dumps({"old_string": "LIMIT = 10", "new_string": "LIMIT = 20"}),
+    "lines": json.dumps({"start_line": 1, "end_line": 1, "old": "LIMIT = 10", "new": "LIMIT = 20"}),
+    "numbered diff": "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-LIMIT = 10\n+LIMIT = 20\n",
+    "bare diff": "--- a/x\n+++ b/x\n@@\n-LIMIT = 10\n+LIMIT = 20\n",
+    "v4a": "*** Begin Patch\n*** Update File: x\n@@\n-LIMIT = 10\n+LIMIT = 20\n*** End Patch\n",
+}
+
+
+@pytest.mark.parametrize("edit", ONE_LINE_EDITS.values(), ids=ONE_LINE_EDITS.keys())
+def test_a_one_line_edit_sent_twice_is_done_the_second_time(edit: str) -> None:
+    once = merge(LIMIT, parse(edit))
+    assert once == Merged(LIMIT.replace("10", "20"), "exact")
+    assert isinstance(merge(once.text, parse(edit)), AlreadyApplied)
+
+
+@pytest.mark.parametrize("edit", ONE_LINE_EDITS.values(), ids=ONE_LINE_EDITS.keys())
+def test_an_edit_that_missed_is_not_done_because_its_new_line_stands_elsewhere(edit: str) -> None:
+    outcome = unresolved(merge("def a():\n    pass\nLIMIT = 15\n\nLIMIT = 20\n", parse(edit)))
+    assert outcome.code in ("not_found", "stale")
+
+
+@pytest.mark.parametrize(
+    ("original", "before", "after"),
+    [
+        ("a = load(); // cached\nrender(applicationState);\nflush();\n", "a = load();\nrender(applicationState);", 1),
+        ("job:\n  debug: true # later\n  image: python\n", "  debug: true\n  image: python", 1),
+        ("BEGIN\nrender(state)\nflush(all)\nEND\n", "render(state)\nflush()", 0),
+        ("    timeout = 20\n\n    timeout = 30\n", "    timeout = 10", "    timeout = 30"),
+        ("a()\nb() # x\ncall_of_c()\n", "b()\ncall_of_c()", "call_of_c()"),
+    ],
+)
+def test_a_near_miss_is_not_done(original: str, before: str, after: str | int) -> None:
+    """REPLACE stands in the file, as kept lines do, and lines like those of another place."""
+    if isinstance(after, int):
+        after = before.split("\n")[after]
+    outcome = unresolved(apply(original, (before, after)))
+    assert outcome.code == "not_found"
+    assert "The REPLACE lines stand at line" in outcome.reason
+    old, new = json.dumps(before), json.dumps(after)
+    assert unresolved(merge(original, parse(f'{{"old_string": {old}, "new_string": {new}}}'))).code == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("original", "before", "after"),
+    [
+        ("a = 1\nb = 2\nc_value = 3\n", "a = 1\nb = 2\nc_value = 3", "a = 1\nc_value = 3"),
+        ("first_line()\nlast_line()\n", "first_line()\nlast_line()", "first_line()"),
+        ("x = 1\ny\n", "x = 1", "x = 3"),
+        ("import a\n\nvalue = compute(1)\n", "value = compute(1)", "value = compute(1)\nmore = value\n"),
+        ("x()\nvalue = 1", "value = 1", "value = 1\nother_value = 2\n"),
+        ("def f():\n    a = 1\n    return a\n", "a = 1\n    return a", "a = 22\n    return a"),
+    ],
+)
+def test_what_was_made_is_done(original: str, before: str, after: str) -> None:
+    once = apply(original, (before, after))
+    assert isinstance(once, Merged)
+    assert isinstance(apply(once.text, (before, after)), AlreadyApplied)
+
+
+@pytest.mark.parametrize(("before", "after"), [("b = 2", ""), ("a", "b"), ("    pass", "    return 1")])
+def test_what_cannot_be_told_to_be_done_is_refused(before: str, after: str) -> None:
+    once = apply(f"x = 1\n{before}\nc = 3\n", (before, after))
+    assert isinstance(once, Merged)
+    again = unresolved(apply(once.text, (before, after)))
+    assert again.code == "not_found"
+    assert ("The REPLACE lines stand at line 2 already" in again.reason) == bool(after)
+
+
+TWINS = "def a():\n    if cached:\n        return load(path)\n    return load(path)\n"
+CHANGED_TWIN = TWINS.replace("\n    return load(path)", "\n    return load(path, 1)")
+PAIR = {"old_string": "\n    return load(path)\n", "new_string": "\n    return load(path, 1)\n"}
+
+
+def test_an_edit_sent_twice_does_not_change_its_twin_at_another_depth() -> None:
+    block = ("    return load(path)", "    return load(path, 1)")
+    assert apply(TWINS, block) == Merged(CHANGED_TWIN, "exact")
+    assert isinstance(apply(CHANGED_TWIN, block), AlreadyApplied)
+    assert apply(TWINS, block, block) == Merged(CHANGED_TWIN, "exact")
+    assert merge(TWINS, parse(json.dumps({"edits": [PAIR, PAIR]}))) == Merged(CHANGED_TWIN, "exact")
+    assert isinstance(merge(CHANGED_TWIN, parse(json.dumps(PAIR))), AlreadyApplied)
+
+
+def test_an_edit_sent_twice_does_not_change_the_other_of_two_places() -> None:
+    """The line number chose between two places; the second time only the other one is left."""
+    entry = '"type": 1,\n"default": 1\n'
+    change = Replacement(('"type": 1,', '"default": 1'), ('"type": 1,', '"default": 2'), Hint(line=3))
+    above = Replacement(("head",), ("head", "of"), Hint(line=0))
+    for changes in ((change,), (above, change)):
+        edit = ParsedEdit("search_replace", changes, "test")
+        once = merge(f"head\n{entry}{entry}", edit)
+        assert isinstance(once, Merged)
+        assert once.text.endswith('"default": 1\n"type": 1,\n"default": 2\n')
+        assert isinstance(merge(once.text, edit), AlreadyApplied)
+
+
+def test_where_the_new_lines_stand_in_doubt_no_place_like_the_old_ones_is_changed() -> None:
+    original = "if a:\n        run_all(x)\n        stop_now(x)\nrun_all(y)\nstop_now(y)\n\nrun_all(y)\nstop_now(y)\n"
+    outcome = unresolved(apply(original, ("run_all(x)\nstop_now(x)", "run_all(y)\nstop_now(y)")))
+    assert outcome.code == "open_intent"
+    assert "stand at lines 4-5 already" in outcome.reason
+
+
+FALSELY_DONE = [
+    ("    timeout = 10", "    timeout = 30"),
+    ('    log("start")\n    clean(p)', "    clean(p)"),
+    ("    unlike_anything()", "    timeout = 30"),
+]
+
+
+@pytest.mark.parametrize("missed", FALSELY_DONE)
+def test_what_seems_done_beside_what_is_made_is_never_dropped(missed: tuple[str, str]) -> None:
+    original = 'def a(p):\n    log("start")  # noqa\n    clean(p)\n    timeout = 20\n'
+    original += "\n\ndef b():\n    timeout = 30\n    go()\n"
+    made = ("    go()", "    stop()")
+    for blocks in ((missed, made), (made, missed)):
+        assert isinstance(apply(original, *blocks), Unresolved)
+        edits = [{"old_string": old, "new_string": new} for old, new in blocks]
+        assert isinstance(merge(original, parse(json.dumps({"edits": edits}))), Unresolved)
+
+
+def test_a_block_that_is_proven_to_be_done_does_not_keep_others_from_being_made() -> None:
+    done = ("first(1)\nsecond(2)\nthird(3)", "first(1)\nanother(2)\nthird(3)")
+    outcome = apply("first(1)\nanother(2)\nthird(3)\nlast(4)\n", done, ("last(4)", "last(5)"))
+    assert outcome == Merged("first(1)\nanother(2)\nthird(3)\nlast(5)\n", "exact")
+
+
+def test_an_empty_search_with_a_line_is_proposed_at_that_line() -> None:
+    edit = "<<<<<<< SEARCH\n:start_line:2\n-------\n=======\nb0 = 0\n>>>>>>> REPLACE\n"
+    outcome = unresolved(merge("a = 1\nb = 2\n", parse(edit)))
+    assert [one.text for one in outcome.candidates] == ["a = 1\nb0 = 0\nb = 2\n"]
+
+
+def test_a_deletion_of_what_the_edit_itself_inserts_is_meant_for_another_place() -> None:
+    """An import is to be moved, and its old place has changed since."""
+    original = "import a\nimport moved as m\n\nrun()\n"
+    blocks = (("import a", "import a\nimport moved"), ("import moved", ""), ("run()", "stop()"))
+    assert isinstance(apply(original, *blocks), Unresolved)
+    edits = [{"old_string": old, "new_string": new} for old, new in blocks]
+    original = original.replace("moved as m", "unmoved")
+    assert isinstance(merge(original.replace("un", "UN"), parse(json.dumps({"edits": edits}))), Unresolved)
+
+
+def test_a_deletion_whose_kept_lines_stand_beside_the_lines_to_delete_is_not_done() -> None:
+    original = "    end\n\n    def web?\n      name_of == 1\n    end\n\n    def puma?\n      name == 2\n    end\n"
+    before = "    end\n\n    def web?\n      name == 1\n    end\n\n    def puma?"
+    outcome = unresolved(apply(original, (before, "    end\n\n    def puma?")))
+    assert outcome.code == "not_found"
+    assert unresolved(apply("if a\n    end\n  end\n", ("  end\nend", "  end\n  more\nend")))

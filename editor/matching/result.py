@@ -1,0 +1,219 @@
+"""Whether the result of a change stands in a text already, as an earlier application left it.
+
+New lines that stand in the text are no proof by themselves: kept lines always stand there, short lines stand there by
+chance, and SEARCH may have missed its place by a typo. What cannot be told is said in `doubt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from rapidfuzz import fuzz
+from rapidfuzz.distance import LCSseq
+
+from editor.alignment import LineOp, line_opcodes
+from editor.matching.index import LineIndex, stripped
+from editor.matching.ladder import Places, find
+from editor.matching.nearest import Near, nearest_places
+from editor.types import Replacement, Rung
+from editor.wording import span_of
+
+# Fewer letters and digits than this stand in a file by chance, unless the new text is much like the old one.
+MIN_EVIDENCE = 8
+_MIN_EVIDENCE_IF_ALIKE = 2
+_ALIKE = 60.0
+# A place this much like the SEARCH lines may be the one that was meant, in per cent.
+_NEAR = 85.0
+# So many characters that SEARCH does not have are in the file because of this edit, or of the same one.
+_CLEAR_EVIDENCE = 40
+_MAX_CHARS = 20_000
+_MAX_SHOWN = 5
+TOO_SHORT = "they are too short to show that the edit is made"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The new lines of a change stand at lines [start, end) of the text.
+
+    `doubt` says why that does not show that the change is made, '' if it does. `proven` says that kept lines above and
+    below the new ones, or the line number, hold the result where it stands.
+    """
+
+    start: int
+    end: int
+    rung: Rung
+    doubt: str = ""
+    proven: bool = False
+
+    @property
+    def told(self) -> str:
+        """Return a sentence for whoever sent the change: where the new lines stand, and what is in doubt."""
+        but = f", but {self.doubt}" if self.doubt else ""
+        return f" The REPLACE lines stand at {span_of(self.start, self.end)} already{but}."
+
+
+def find_result(index: LineIndex, change: Replacement, expected: Collection[int] = ()) -> Result | None:
+    """Return where the new lines of a change stand; None if they do not, or say nothing.
+
+    `expected` are the line indices at which an earlier application would have left them. The old lines must not stand
+    in the text.
+    """
+    after = change.after
+    at_hint = result_at(index.lines, change, expected)
+    if at_hint is not None or not _has_words(after):
+        return at_hint
+    there = find(index, after)
+    if there is None or (there.rung not in ("exact", "trailing_space") and _num_solid(after) < 2):
+        return None
+    start, end = there.starts[0], there.starts[0] + len(after)
+    doubt = _doubt(index, change, there)
+    return Result(start, end, there.rung, doubt, proven=not doubt and is_held(change))
+
+
+def result_at(lines: Sequence[str], change: Replacement, expected: Collection[int]) -> Result | None:
+    """Return the result of a change if its new lines stand exactly at one of the expected lines; None if they do not.
+
+    The line says more than few letters do: any new word counts.
+    """
+    start = _at_one_of(lines, change.after, expected)
+    if start is None or not _solid(change.after):
+        return None
+    doubt = _doubt_of_deletion(lines, change, start, min_words=1) if _has_words(change.after) else TOO_SHORT
+    return Result(start, start + len(change.after), "exact", doubt, proven=not doubt)
+
+
+def says_enough(old: str, new: str) -> bool:
+    """Tell whether a new text is long enough, or enough like the old one, not to stand in a file by chance."""
+    evidence = sum(map(str.isalnum, new))
+    return evidence >= MIN_EVIDENCE or (evidence >= _MIN_EVIDENCE_IF_ALIKE and fuzz.ratio(old, new) >= _ALIKE)
+
+
+def near_miss(index: LineIndex, change: Replacement, start: int) -> Near | None:
+    """Return a place that is nearly the old lines, and as near as the new lines, which stand at `start`; None if none.
+
+    The same lines at another depth are another place, and no near miss.
+    """
+    end = start + len(change.after)
+    if not any(line.strip() for line in change.before) or not index.searches_left:
+        return None
+    index.searches_left -= 1
+    sought = [stripped(line) for line in change.before]
+    distance = _distance(change.before, change.after)
+    for place in nearest_places(index, change.before, 4):
+        found = index.lines[place.start : place.end]
+        is_apart = place.end <= start or end <= place.start
+        is_near = place.likeness >= _NEAR and _distance(change.before, found) <= distance
+        if is_apart and is_near and [stripped(line) for line in found] != sought:
+            return place
+    return None
+
+
+def _distance(before: Sequence[str], other: Sequence[str]) -> int:
+    """Return in how many lines two runs of lines differ."""
+    ops = line_opcodes(before, other)
+    return sum(max(op.a_end - op.a_start, op.b_end - op.b_start) for op in ops if not op.equal)
+
+
+def _doubt(index: LineIndex, change: Replacement, there: Places) -> str:
+    if len(there.starts) > 1:
+        return repeated([at + 1 for at in there.starts[1:]])
+    if not says_enough("\n".join(change.before), "\n".join(change.after)):
+        return TOO_SHORT
+    return doubt_at(index, change, there.starts[0])
+
+
+def repeated(rows: Sequence[int]) -> str:
+    """Return the doubt where new lines stand at these line numbers, too."""
+    listed = ", ".join(map(str, rows[:_MAX_SHOWN]))
+    return f"they stand at line {listed} too, so that nothing tells which of them is this edit's"
+
+
+def doubt_at(index: LineIndex, change: Replacement, start: int) -> str:
+    """Return why new lines that stand at one place alone do not show that their change is made; '' if they do."""
+    if doubt := _doubt_of_deletion(index.lines, change, start):
+        return doubt
+    if beside := _removed_line_beside(index.lines, change, start):
+        return f"line {beside} is nearly a line of SEARCH"
+    if around := _old_lines_around(index.lines, change, start):
+        return f"{span_of(*around)} are nearly the lines of SEARCH"
+    if _num_new_chars(change) >= _CLEAR_EVIDENCE:
+        return ""
+    near = near_miss(index, change, start)
+    return f"{span_of(near.start, near.end)} may be what SEARCH means" if near is not None else ""
+
+
+def _num_new_chars(change: Replacement) -> int:
+    """Return how many characters of the new lines the old ones do not have."""
+    before, after = "\n".join(change.before), "\n".join(change.after)
+    if len(before) + len(after) > _MAX_CHARS:
+        return sum(len(line.strip()) for line in set(change.after) - set(change.before))
+    return len(after) - LCSseq.similarity(before, after)
+
+
+def _doubt_of_deletion(lines: Sequence[str], change: Replacement, start: int, min_words: int = MIN_EVIDENCE) -> str:
+    """Return what is in doubt where lines only go: kept lines on both sides, or the file's ends, have to show it."""
+    ops = [op for op in line_opcodes(change.before, change.after) if not op.equal]
+    words = sum(map(str.isalnum, "".join("".join(change.after[op.b_start : op.b_end]) for op in ops)))
+    if words >= min_words:
+        return ""
+    for op in ops:
+        above = not start or _solid(change.after[: op.b_start])
+        below = start + len(change.after) == len(lines) or _solid(change.after[op.b_end :])
+        if not _has_words(change.after[op.b_start : op.b_end]) and not (above and below):
+            return "the lines to delete are at an end of SEARCH, so that nothing shows whether they are gone"
+    return ""
+
+
+def _removed_line_beside(lines: Sequence[str], change: Replacement, start: int) -> int:
+    """Return the number of a line next to the new lines that is nearly one of the lines to delete; 0 if none is."""
+    ops = line_opcodes(change.before, change.after)
+    above, below = range(start - 1, -1, -1), range(start + len(change.after), len(lines))
+    for op, rows in ((ops[0], above), (ops[-1], below)):
+        if op.equal or op.a_end - op.a_start <= op.b_end - op.b_start:
+            continue
+        removed = [line.strip() for line in change.before[op.a_start : op.a_end] if _has_words((line,))]
+        for row in rows[: op.a_end - op.a_start]:
+            if any(fuzz.ratio(line, lines[row].strip()) >= _NEAR for line in removed):
+                return row + 1
+    return 0
+
+
+def _old_lines_around(lines: Sequence[str], change: Replacement, start: int) -> tuple[int, int] | None:
+    """Return the lines around the new ones that are nearly all the old ones; None if they are not.
+
+    Of `end`, two methods, `end`, the kept lines stand there before the first method is deleted, too.
+    """
+    removed = len(change.before) - len(change.after)
+    for first in (start - removed, start):
+        end = first + len(change.before)
+        is_inside = first >= 0 and end <= len(lines)
+        if removed > 1 and is_inside and _distance(change.before, lines[first:end]) <= removed // 2:
+            return first, end
+    return None
+
+
+def is_held(change: Replacement) -> bool:
+    """Tell whether kept lines with words stand above the first and below the last of the new lines."""
+    ops = line_opcodes(change.before, change.after)
+    return len(ops) > 2 and all(op.equal and _has_words(_written(change, op)) for op in (ops[0], ops[-1]))
+
+
+def _written(change: Replacement, op: LineOp) -> Sequence[str]:
+    return change.after[op.b_start : op.b_end]
+
+
+def _at_one_of(lines: Sequence[str], after: tuple[str, ...], expected: Collection[int]) -> int | None:
+    return next((at for at in expected if after and tuple(lines[at : at + len(after)]) == after), None)
+
+
+def _solid(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if line.strip()]
+
+
+def _num_solid(lines: Sequence[str]) -> int:
+    return len(_solid(lines))
+
+
+def _has_words(lines: Sequence[str]) -> bool:
+    return any(char.isalnum() for line in lines for char in line)
