@@ -16,11 +16,11 @@ import codecs
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from editor.alignment import LineOp, line_opcodes
-from editor.errors import BinaryFileError, NotEncodableError, UndecodableError
+from editor.errors import BinaryFileError, CodecError, NotEncodableError, UndecodableError
 
 BOM = "\ufeff"
 _SPLIT = re.compile(r"(\r\n|\n)")
@@ -73,15 +73,71 @@ def decode(data: bytes) -> SourceText:
     return SourceText(joined, bom, endings, encoding)
 
 
-def encode(text: str, source: SourceText, *, undo_nfc: bool = True) -> bytes:
-    """Return the bytes to write for a merged text; see `restore`. Raises `NotEncodableError`."""
-    restored = restore(text, source, undo_nfc=undo_nfc)
+def encode(text: str, source: SourceText, *, by_model: bool = True, ops: Sequence[LineOp] = ()) -> bytes:
+    """Return the bytes to write for a merged text; see `restore`.
+
+    Raises `NotEncodableError`, also where the bytes would be taken for a binary file when they are read again.
+    """
+    restored = restore(text, source, by_model=by_model, ops=ops)
     if source.encoding == _UNKNOWN:
         known = set(source.text)
         added = next((at for at, char in enumerate(restored) if char > "\x7f" and char not in known), None)
         if added is not None:
             raise _not_encodable(restored, added, source.encoding)
-    return to_bytes(restored, source.encoding)
+    data = to_bytes(restored, source.encoding)
+    try:
+        _decoded(data)
+    except CodecError as error:
+        raise _binary(restored) from error
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class ByteChanges:
+    """What new bytes of a file change beside its text.
+
+    `endings` are the lines of the new file (from 0) that stand in the old one with another ending. `bom` and
+    `final_newline` tell that a byte order mark, or the newline behind the last line, was added or taken away.
+    """
+
+    endings: tuple[int, ...]
+    bom: bool
+    final_newline: bool
+
+
+def byte_changes(source: SourceText, data: bytes, ops: Sequence[LineOp] = ()) -> ByteChanges:
+    """Compare the bytes that are to be written with the file that they replace; `ops` as in `restore`.
+
+    Without `ops` equal lines are paired so that as many endings as possible are kept. A last line that gets or loses
+    its newline is no line with another ending. Raises `UnicodeDecodeError` if the bytes are not in the file's encoding.
+    """
+    text = data.decode(source.encoding)
+    bom = text.startswith(BOM)
+    lines, endings = _split(text[bom:])
+    old = source.text.split("\n")[: len(source.line_endings)]
+    twins = (
+        (op.a_start + at - op.b_start, at)
+        for op in _paired(old, source.line_endings, lines, endings, ops)
+        if op.equal
+        for at in range(op.b_start, op.b_end)
+    )
+    changed = tuple(at for twin, at in twins if _has_other_ending(source.line_endings[twin], endings[at]))
+    newlines = [not each or bool(each[-1]) for each in (source.line_endings, endings)]
+    return ByteChanges(changed, bom != source.bom, newlines[0] != newlines[1])
+
+
+def _has_other_ending(was: str, ending: str) -> bool:
+    return "" != was != ending != ""
+
+
+def _paired(
+    old: list[str], old_endings: Sequence[str], new: list[str], new_endings: Sequence[str], ops: Sequence[LineOp]
+) -> list[LineOp]:
+    """Pair lines that are equal with their endings first, then those of equal text between them."""
+    if not ops:
+        whole = [list(zip(old, old_endings, strict=True)), list(zip(new, new_endings, strict=True))]
+        ops = line_opcodes(whole[0], whole[1])
+    return _refined(old, new, ops)
 
 
 def to_bytes(text: str, encoding: str) -> bytes:
@@ -150,46 +206,77 @@ def _not_encodable(text: str, at: int, encoding: str) -> NotEncodableError:
     return NotEncodableError(message, char, line)
 
 
+def _binary(text: str) -> NotEncodableError:
+    controls = (at for at, char in enumerate(text) if _CONTROLS.match(char.encode("latin-1", "replace")))
+    at = text.index("\0") if "\0" in text else next(controls, 0)
+    line = text.count("\n", 0, at) + 1
+    what = "a NUL character" if text[at] == "\0" else f"control characters (the first is U+{ord(text[at]):04X})"
+    message = (
+        f"Line {line} of the merged text holds {what}: the file would be binary, and could not be edited again; write "
+        "an escape of the language instead."
+    )
+    return NotEncodableError(message, text[at], line)
+
+
 def _named(encoding: str) -> str:
     return _NAMES.get(encoding, encoding[: len("utf-16")].upper())
 
 
-def restore(merged: str, source: SourceText, *, undo_nfc: bool = True) -> str:
+def restore(merged: str, source: SourceText, *, by_model: bool = True, ops: Sequence[LineOp] = ()) -> str:
     r"""Give a merged "\n" text the file's BOM, line endings and spelling, byte for byte where nothing was edited.
 
-    A line that came unchanged from the original gets its own ending, and the final newline stays as it was if the last
-    line did. A new line takes the ending of the line that it replaces, else of the line before it. With `undo_nfc` a
-    line that differs from the original's only by Unicode normalisation counts as unchanged: Qwen's tokenizer composes
-    characters (NFC), so a model cannot copy "e" + U+0301. Set it False for a text that no tokenizer has seen.
+    A line that came unchanged from the original gets its own ending; a new line takes the ending of the line that it
+    replaces, else of the line before it. `ops` tell which lines came from the original (`Merged.ops`): of two equal
+    lines with different endings the text alone does not say which one is gone. The final newline is as the merged text
+    has it.
+
+    With `by_model` two slips of models are undone. A line that differs from the original's only by Unicode
+    normalisation counts as unchanged: Qwen's tokenizer composes characters (NFC), so a model cannot copy "e" + U+0301.
+    And the final newline stays as it was if the last line did.
     """
+    bom = BOM if source.bom and (source.text.startswith(BOM) or not merged.startswith(BOM)) else ""
+    if not by_model and len({*source.line_endings} - {""}) <= 1:
+        return bom + merged.replace("\n", source.dominant_ending)
     new = merged.split("\n")
     final_newline = new[-1] == ""
     if final_newline:
         new.pop()
     old = source.text.split("\n")[: len(source.line_endings)]
-    parts = _restored_lines(old, new, source, final_newline, undo_nfc)
-    bom = BOM if source.bom and (source.text.startswith(BOM) or not merged.startswith(BOM)) else ""
-    return bom + "".join(parts)
+    keys = [_keys(lines, by_model) for lines in (old, new)]
+    told = _refined(keys[0], keys[1], ops)
+    parts = _restored_lines(old, new, source.line_endings, told, source.dominant_ending)
+    if by_model and parts and told[-1].equal:
+        final_newline = bool(source.line_endings[-1])
+    if parts and not final_newline:
+        parts[-1] = (parts[-1][0], "")
+    return bom + "".join(line + ending for line, ending in parts)
 
 
 def _restored_lines(
-    old: list[str], new: list[str], source: SourceText, final_newline: bool, undo_nfc: bool
-) -> list[str]:
-    endings = source.line_endings
-    spelling, chosen = list(new), [""] * len(new)
-    fallback = source.dominant_ending
-    last_kept = False
-    for op in line_opcodes(_keys(old, undo_nfc), _keys(new, undo_nfc)):
+    old: list[str], new: list[str], endings: Sequence[str], ops: Sequence[LineOp], fallback: str
+) -> list[tuple[str, str]]:
+    """Return every line in the file's spelling, with its ending."""
+    parts: list[tuple[str, str]] = []
+    for op in ops:
         for at in range(op.b_start, op.b_end):
             twin = op.a_start + at - op.b_start
-            if op.equal:
-                spelling[at] = old[twin]
-            chosen[at] = _ending(op, twin, endings, chosen[at - 1] if at else "") or fallback
-        last_kept = op.equal and op.a_end == len(old) and op.b_end == len(new)
-    has_newline = bool(endings[-1]) if last_kept else final_newline
-    if chosen and not has_newline:
-        chosen[-1] = ""
-    return [line + ending for line, ending in zip(spelling, chosen, strict=True)]
+            ending = _ending(op, twin, endings, parts[-1][1] if parts else "") or fallback
+            parts.append((old[twin] if op.equal else new[at], ending))
+    return parts
+
+
+def _refined(old: Sequence[Hashable], new: Sequence[Hashable], ops: Sequence[LineOp]) -> list[LineOp]:
+    """Return the ops with the lines that are equal inside of a change told apart; aligned anew where there are none."""
+    refined: list[LineOp] = []
+    fits = bool(ops) and (ops[-1].a_end, ops[-1].b_end) == (len(old), len(new))
+    for op in ops if fits else [LineOp(False, 0, len(old), 0, len(new))]:
+        if op.equal:
+            refined.append(op)
+            continue
+        for inner in line_opcodes(old[op.a_start : op.a_end], new[op.b_start : op.b_end]):
+            rows = (inner.a_start + op.a_start, inner.a_end + op.a_start, inner.b_start + op.b_start)
+            refined.append(LineOp(inner.equal, *rows, inner.b_end + op.b_start))
+    return refined
 
 
 def _ending(op: LineOp, twin: int, endings: Sequence[str], above: str) -> str:
@@ -198,8 +285,8 @@ def _ending(op: LineOp, twin: int, endings: Sequence[str], above: str) -> str:
     return above or (endings[op.a_end] if op.a_end < len(endings) else "")
 
 
-def _keys(lines: list[str], undo_nfc: bool) -> list[str]:
-    return [unicodedata.normalize("NFC", line) for line in lines] if undo_nfc else lines
+def _keys(lines: list[str], by_model: bool) -> list[str]:
+    return [unicodedata.normalize("NFC", line) for line in lines] if by_model else lines
 
 
 def _split(text: str) -> tuple[list[str], tuple[str, ...]]:

@@ -5,6 +5,7 @@ EditorError
 │   ├── BinaryFileError     they are no text: a NUL, or too many control characters
 │   ├── UndecodableError    they are not in the encoding that their byte order mark names
 │   └── NotEncodableError   the merged text holds something that the file's encoding cannot express
+├── TooMuchWorkError        the edit is past a bound of work; `editor.merge` answers it as `Unresolved`
 └── EditSyntaxError         the edit itself cannot be read; `code` and `suggestion` say why and what to send
 """
 
@@ -43,6 +44,14 @@ class NotEncodableError(CodecError):
         super().__init__(message)
         self.char = char
         self.line = line
+
+
+class TooMuchWorkError(EditorError):
+    """An edit that would take seconds: `bound` names what there is too much of, counted, never timed."""
+
+    def __init__(self, bound: str) -> None:
+        super().__init__(f"The edit is past a bound of work: {bound}.")
+        self.message = str(self)
 
 
 class EditSyntaxError(EditorError):

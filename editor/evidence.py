@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from editor.alignment import LineOp, line_opcodes
+from editor.matching.index import starts_in
 from editor.matching.ladder import indent
 from editor.types import ParsedEdit, Sketch
 
 # A rewrite that ends a sketch may be this many times shorter than what it stands for.
 _MAX_REWRITE = 2
+_MAX_SLIDE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,8 @@ def _unshown_of_blocks(old: list[str], ops: Sequence[LineOp], edit: ParsedEdit) 
 def _unshown_of_sketch(
     original: Sequence[str], new: list[str], ops: Sequence[LineOp], sketch: Sketch
 ) -> list[tuple[str, ...]]:
-    seams = _shown_seams(new, sketch)
-    return [() if _is_shown(original, new, op, seams, sketch) else tuple(original[op.a_start : op.a_end]) for op in ops]
+    shown = _Shown(original, [line.strip() for line in original], new, _shown_seams(new, sketch), sketch)
+    return [() if shown.holds(op) else tuple(original[op.a_start : op.a_end]) for op in ops]
 
 
 def _shown_seams(new: list[str], sketch: Sketch) -> frozenset[int]:
@@ -99,52 +102,63 @@ def _shown_seams(new: list[str], sketch: Sketch) -> frozenset[int]:
 
 def _neighbours(literal: list[str], found: list[str]) -> Iterator[int]:
     """Yield where two lines of a block stand one below the other, the block being in one piece or not."""
-    size = len(literal)
-    whole = [at for at, line in enumerate(found) if line == literal[0] and found[at : at + size] == literal]
+    whole = list(starts_in(found, literal))
     if whole:
         # Alignment alone would scatter closing brackets over the file.
+        reached = 0
         for start in whole:
-            yield from range(start, start + size - 1)
+            yield from range(max(start, reached), start + len(literal) - 1)
+            reached = start + len(literal) - 1
         return
     for op in line_opcodes(literal, found):
         if op.equal:
             yield from range(op.b_start, op.b_end - 1)
 
 
-def _is_shown(original: Sequence[str], new: list[str], op: LineOp, seams: frozenset[int], sketch: Sketch) -> bool:
-    """Tell whether all of a replacement lies inside the sketch: the seams around and within what stands instead."""
-    if not all(at in seams for at in range(op.b_start + 1, op.b_end)):
-        return False
-    above, below = op.b_start in seams, op.b_end in seams
-    if above and below:
-        return op.b_start < op.b_end or _is_shown_as_cut(original, op, seams)
-    # Where the sketch and the result begin, or end, together, the border is shown as well; but only for lines that
-    # are rewritten: a careless snippet ends without a placeholder and means the rest of the file to stay.
-    rewritten = sum(map(bool, map(str.strip, original[op.a_start : op.a_end]))) <= _MAX_REWRITE * sum(
-        map(bool, new[op.b_start : op.b_end])
-    )
-    first = not any(new[: op.b_start]) and not sketch.opens_elided
-    last = not any(new[op.b_end :]) and not sketch.closes_elided
-    return rewritten and (above or first) and (below or last)
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a sketch shows of the way from the original to the result, whose lines are stripped in `old` and `new`."""
 
+    original: Sequence[str]
+    old: list[str]
+    new: list[str]
+    seams: frozenset[int]
+    sketch: Sketch
 
-def _is_shown_as_cut(original: Sequence[str], op: LineOp, seams: frozenset[int]) -> bool:
-    """Tell whether a deletion is shown, cut where a person would cut it.
+    def holds(self, op: LineOp) -> bool:
+        """Tell whether all of a replacement lies inside the sketch: the seams around and within what stands instead."""
+        seams, new, sketch = self.seams, self.new, self.sketch
+        if not all(at in seams for at in range(op.b_start + 1, op.b_end)):
+            return False
+        above, below = op.b_start in seams, op.b_end in seams
+        if above and below:
+            return op.b_start < op.b_end or self._holds_cut(op)
+        # Where the sketch and the result begin, or end, together, the border is shown as well; but only for lines that
+        # are rewritten: a careless snippet ends without a placeholder and means the rest of the file to stay.
+        rewritten = sum(map(bool, self.old[op.a_start : op.a_end])) <= _MAX_REWRITE * sum(
+            map(bool, new[op.b_start : op.b_end])
+        )
+        first = not sketch.opens_elided and not any(islice(new, op.b_start))
+        last = not sketch.closes_elided and not any(islice(reversed(new), len(new) - op.b_end))
+        return rewritten and (above or first) and (below or last)
 
-    Of two methods that end alike, an alignment may as well drop the end of the first and the head of the second. So a
-    deletion is slid to where it begins with the least indented line that is not blank and not a closing bracket, as in
-    git's indent heuristic (Michael Haggerty, 2016).
-    """
-    old = [line.strip() for line in original]
-    down = 0
-    while op.a_end + down < len(old) and old[op.a_start + down] == old[op.a_end + down]:
-        down += 1
-    up = 0
-    while op.a_start - up > 0 and old[op.a_start - up - 1] == old[op.a_end - up - 1]:
-        up += 1
-    ranks = {slide: _rank(original[op.a_start + slide]) for slide in range(-up, down + 1)}
-    best = min(ranks.values())
-    return all(op.b_start + slide in seams for slide, rank in ranks.items() if rank == best)
+    def _holds_cut(self, op: LineOp) -> bool:
+        """Tell whether a deletion is shown, cut where a person would cut it.
+
+        Of two methods that end alike, an alignment may as well drop the end of the first and the head of the second. So
+        a deletion is slid to where it begins with the least indented line that is not blank and not a closing bracket,
+        as in git's indent heuristic (Michael Haggerty, 2016), which also slides no further than 100 lines.
+        """
+        old = self.old
+        down = 0
+        while down < _MAX_SLIDE and op.a_end + down < len(old) and old[op.a_start + down] == old[op.a_end + down]:
+            down += 1
+        up = 0
+        while up < _MAX_SLIDE and op.a_start - up > 0 and old[op.a_start - up - 1] == old[op.a_end - up - 1]:
+            up += 1
+        ranks = {slide: _rank(self.original[op.a_start + slide]) for slide in range(-up, down + 1)}
+        best = min(ranks.values())
+        return all(op.b_start + slide in self.seams for slide, rank in ranks.items() if rank == best)
 
 
 def _rank(line: str) -> tuple[bool, int]:

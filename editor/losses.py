@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, pairwise, takewhile
 
 from rapidfuzz import fuzz
 
@@ -23,6 +25,10 @@ MAX_LOST_SHARE = 0.5
 _TAIL_LINES = 3
 _TAIL_SHARE = 0.25
 _MIN_LIKENESS = 60
+_WORD = re.compile(r"[\w$]+")
+_FEW_TEXTS = 20
+_MAX_TEXT_CHARS = 200
+_MAX_PIECE_CHARS = 30_000
 _SAID = re.compile(r"remov|delet|renam", re.IGNORECASE)
 
 
@@ -73,9 +79,8 @@ def accounted(gone: Sequence[Removal], original: Sequence[str], edit: ParsedEdit
     if isinstance(edit.changes, Sketch):
         return tuple(gone)
     if isinstance(edit.changes, Substitutions):
-        texts = {text.strip() for item in edit.changes.items for text in item.old.split("\n")} - {""}
-        pattern = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
-        left = [tuple(line for line in part.unshown if not (pattern and pattern.search(line))) for part in gone]
+        shown = _Texts(text.strip() for item in edit.changes.items for text in item.old.split("\n"))
+        left = [tuple(line for line in part.unshown if not shown.stand_in(line)) for part in gone]
     else:
         hints = [change.hint for change in edit.changes if change.hint.num_unseen and change.hint.line is not None]
         named = Counter(
@@ -83,6 +88,31 @@ def accounted(gone: Sequence[Removal], original: Sequence[str], edit: ParsedEdit
         )
         left = [tuple(_unnamed(part.unshown, named)) for part in gone]
     return tuple(replace(part, unshown=unshown) for part, unshown in zip(gone, left, strict=True))
+
+
+class _Texts:
+    """Texts that are looked for in many lines; of many texts no more than their first 200 letters are."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._sorted: list[str] = []
+        found = {text for text in texts if text}
+        for text in sorted({text[:_MAX_TEXT_CHARS] for text in found} if len(found) > _FEW_TEXTS else found):
+            # What begins with another of the texts stands where that one does.
+            if not self._sorted or not text.startswith(self._sorted[-1]):
+                self._sorted.append(text)
+        self._first = {text[0] for text in self._sorted}
+
+    def stand_in(self, line: str) -> bool:
+        """Tell whether any of the texts stands in a line."""
+        if len(self._sorted) <= _FEW_TEXTS:
+            return any(text in line for text in self._sorted)
+        places = (at for at, char in enumerate(line) if char in self._first)
+        return any(self._stand_at(line, at) for at in places)
+
+    def _stand_at(self, line: str, at: int) -> bool:
+        """Only the last text that does not sort behind what stands there can be what it begins with."""
+        row = bisect_right(self._sorted, line[at : at + _MAX_TEXT_CHARS])
+        return row > 0 and line.startswith(self._sorted[row - 1], at)
 
 
 def _unnamed(lines: Sequence[str], named: Counter[str]) -> Iterator[str]:
@@ -100,10 +130,13 @@ def symbols_kept(losses: Losses) -> Check:
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: no grammar for this text")
     if losses.is_to_the_letter:
         return Check("symbols_kept", True, "the edit was made to the letter")
+    if not before.has_symbols or not after.has_symbols:
+        return Check("symbols_kept", True, f"{NOT_APPLICABLE}: too many definitions to compare")
     lost = list(_lost(before, after))
     if losses.is_whole_file and len(lost) <= MAX_LOST_SHARE * len(before.symbols):
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: the file was sent whole")
-    lost = [symbol for symbol in lost if not _is_meant(symbol, losses)]
+    meant = _Meant(losses)
+    lost = [symbol for symbol in lost if not meant.includes(symbol)]
     names = list(dict.fromkeys(symbol.name for symbol in lost))
     return Check("symbols_kept", not lost, listed("lost definitions", names) or f"{len(before.symbols)} definitions")
 
@@ -113,46 +146,80 @@ def _lost(before: Survey, after: Survey) -> Iterator[Symbol]:
     stood = Counter(symbol.name for symbol in before.symbols)
     stands = Counter(symbol.name for symbol in after.symbols)
     left, gained = stood - stands, stands - stood
-    scopes: dict[str, list[str]] = {}
+    in_new, in_old = Counter[str](), Counter[str]()
     for symbol in after.symbols:
         if symbol.name in gained:
-            scopes.setdefault(symbol.simple_name, []).append(_scope(symbol))
+            scope = _scope(symbol)
+            (in_new if not scope or scope in gained else in_old)[symbol.simple_name] += 1
     for symbol in before.symbols:
         if left[symbol.name] <= 0:
             continue
         left[symbol.name] -= 1
-        around = scopes.get(symbol.simple_name, [])
-        moved = next((scope for scope in around if _is_new_scope(scope, _scope(symbol), left, gained)), None)
-        if moved is None:
-            yield symbol
+        scope, name = _scope(symbol), symbol.simple_name
+        if in_old[name] > 0 and (not scope or scope in left):
+            in_old[name] -= 1
+        elif in_new[name] > 0:
+            in_new[name] -= 1
         else:
-            around.remove(moved)
+            yield symbol
 
 
 def _scope(symbol: Symbol) -> str:
     return symbol.name.removesuffix(symbol.simple_name).removesuffix(".")
 
 
-def _is_new_scope(scope: str, old: str, left: Counter[str], gained: Counter[str]) -> bool:
-    return scope != old and (scope in gained or old in left or not scope or not old)
+class _Meant:
+    """Tells which definitions an edit takes away: it shows the place, rewrites it, or says so."""
 
+    def __init__(self, losses: Losses) -> None:
+        self._edit = losses.edit
+        self._gone = losses.gone
+        self._ends = [part.end for part in losses.gone]
+        is_sketch = isinstance(losses.edit.changes, Sketch)
+        lines = filter(_SAID.search, losses.edit.added_lines) if is_sketch else losses.edit.searched_lines
+        self._said = "\n".join(lines)
+        self._words = frozenset(_WORD.findall(self._said))
+        self._rewrites: dict[int, bool] = {}
 
-def _is_meant(symbol: Symbol, losses: Losses) -> bool:
-    """Tell whether the edit takes a definition away: it shows the place, rewrites it, or says so."""
-    word = re.compile(rf"(?<![\w$]){re.escape(symbol.simple_name)}(?![\w$])")
-    edit = losses.edit
-    at = [part for part in losses.gone if part.start < symbol.end_line and symbol.first_line < part.end]
-    if not isinstance(edit.changes, Sketch):
-        headed = [part for part in at if part.start <= symbol.name_line < part.end]
-        return any(map(word.search, edit.searched_lines)) or (bool(headed) and all(part.shown for part in headed))
-    if any(word.search(line) and _SAID.search(line) for line in edit.added_lines):
-        return True
-    return bool(at) and all(part.shown or _is_rewrite(part) for part in at)
+    def includes(self, symbol: Symbol) -> bool:
+        if self._is_named(symbol.simple_name):
+            return True
+        at = list(self._removals_of(symbol))
+        if not isinstance(self._edit.changes, Sketch):
+            headed = [part for part in at if part.start <= symbol.name_line < part.end]
+            return bool(headed) and all(part.shown for part in headed)
+        return bool(at) and all(part.shown or self._is_rewrite(part) for part in at)
+
+    def _is_named(self, name: str) -> bool:
+        if _WORD.fullmatch(name):
+            return name in self._words
+        return re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", self._said) is not None
+
+    def _removals_of(self, symbol: Symbol) -> Iterator[Removal]:
+        first = bisect_right(self._ends, symbol.first_line)
+        return takewhile(lambda part: part.start < symbol.end_line, islice(self._gone, first, None))
+
+    def _is_rewrite(self, part: Removal) -> bool:
+        if part.start not in self._rewrites:
+            self._rewrites[part.start] = _is_rewrite(part)
+        return self._rewrites[part.start]
 
 
 def _is_rewrite(removal: Removal) -> bool:
     """Tell whether what stands instead is much like what is gone: a renamed function keeps its body."""
-    return bool(removal.instead) and fuzz.ratio("\n".join(removal.lines), "\n".join(removal.instead)) >= _MIN_LIKENESS
+    return bool(removal.instead) and _likeness(removal.lines, removal.instead) >= _MIN_LIKENESS
+
+
+def _likeness(old: Sequence[str], new: Sequence[str]) -> float:
+    """Return how alike two texts are, in per cent; long ones piece by piece, as it takes time by the square."""
+    gone, instead = "\n".join(old), "\n".join(new)
+    num_pieces = 1 + max(len(gone), len(instead)) // _MAX_PIECE_CHARS
+    return sum(map(fuzz.ratio, _parted(gone, num_pieces), _parted(instead, num_pieces))) / num_pieces
+
+
+def _parted(text: str, num_pieces: int) -> list[str]:
+    cuts = [at * len(text) // num_pieces for at in range(num_pieces + 1)]
+    return [text[start:end] for start, end in pairwise(cuts)]
 
 
 def lines_removed(losses: Losses) -> Check:

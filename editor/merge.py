@@ -14,10 +14,15 @@ from editor.blocks.ranging import merge_ranges
 from editor.blocks.replacing import merge_replacements
 from editor.blocks.rewriting import merge_whole
 from editor.blocks.substituting import merge_substitutions
+from editor.errors import TooMuchWorkError
+from editor.lazy.prose import refuse_told
 from editor.lazy.sketching import merge_sketch
 from editor.patches.hunks import merge_hunks
+from editor.stand_ins import refuse_stand_in
 from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
 from editor.wording import listed
+
+_SMALLER = "Send the edit in several parts, each with lines around its changes that stand only once in the file."
 
 
 def merge(original: str, edit: ParsedEdit, language: str | None = None, said: tuple[str, ...] = ()) -> MergeOutcome:
@@ -28,6 +33,17 @@ def merge(original: str, edit: ParsedEdit, language: str | None = None, said: tu
     a lazy snippet that may say what is to go. No reading of a lazy snippet is given, merged or as a candidate, that
     changes a line for which the snippet does not account.
     """
+    try:
+        outcome = _merge(original, edit, language, said)
+    except TooMuchWorkError as error:
+        return Unresolved("too_much_work", error.message, suggestion=_SMALLER)
+    if not isinstance(outcome, Merged):
+        return outcome
+    refused = refuse_told(outcome, edit) if edit.format == "lazy" else refuse_stand_in(original, outcome.text, edit)
+    return refused or outcome
+
+
+def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...]) -> MergeOutcome:
     if isinstance(edit.changes, Substitutions):
         return merge_substitutions(original, edit.changes, language)
     if edit.ordered:
@@ -39,7 +55,11 @@ def merge(original: str, edit: ParsedEdit, language: str | None = None, said: tu
     outcome = _merge_lines(lines, edit, language)
     outcome = outcome if final_newline else _without_final_newline(outcome)
     if isinstance(edit.changes, Sketch) and not edit.changes.complete:
-        return _accounted(original, outcome, lambda text: account(original, text, edit, language, said))
+
+        def reading_of(text: str) -> Reading:
+            return account(original, text, edit, language, said, explains=False)
+
+        return _accounted(original, outcome, reading_of)
     return outcome
 
 

@@ -64,7 +64,7 @@ def _required(edit: ParsedEdit) -> Counter[str]:
             required[line] = max(required[line], count - later[line])
         if edit.ordered:
             # Hunks do not overlap: what each adds stands beside what the others add.
-            added += after - before
+            added.update(after - before)
         else:
-            later += before - after
+            later.update(before - after)
     return +(required | added)

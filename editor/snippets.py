@@ -15,7 +15,8 @@ _FRAME_NAMES = re.compile(rf"^(?:{_NAME}\.)+")
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
 _OPENING = {closing: opening for opening, closing in _CLOSING.items()}
 _BRACKET = re.compile(r"[{}()\[\]]")
-_LITERAL = re.compile(r"""//.*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`""")
+_QUOTE = re.compile(r"""["'`]|//""")
+_REST_OF = {quote: re.compile(rf"(?:\\.|[^{quote}\\])*+{quote}") for quote in "\"'`"}
 
 # What may stand around members, and around statements; the first is tried first.
 _FRAMES = {
@@ -92,16 +93,38 @@ def _framed(lines: Sequence[str], language: str) -> Iterator[tuple[str, str]]:
 
 def _open_brackets(lines: Sequence[str]) -> tuple[str, str]:
     """Return the closing brackets without an opening one, and the opening ones that are never closed."""
-    unopened, stack = "", ""
+    unopened: list[str] = []
+    stack: list[str] = []
     for line in lines:
-        for bracket in _BRACKET.findall(_LITERAL.sub("", line)):
+        for bracket in _BRACKET.findall(without_strings(line, comments=True)):
             if bracket in _CLOSING:
-                stack += bracket
+                stack.append(bracket)
             elif stack and _CLOSING[stack[-1]] == bracket:
-                stack = stack[:-1]
+                stack.pop()
             elif not stack:
-                unopened += bracket
-    return unopened, stack
+                unopened.append(bracket)
+    return "".join(unopened), "".join(stack)
+
+
+def without_strings(line: str, *, comments: bool = False) -> str:
+    """Return a line without what stands in quotes, and with `comments` without what stands behind `//`."""
+    kept: list[str] = []
+    unclosed: set[str] = set()
+    at = start = 0
+    while found := _QUOTE.search(line, at):
+        quote, at = found[0], found.end()
+        if quote == "//":
+            if comments:
+                return "".join((*kept, line[start : found.start()]))
+            continue
+        # Behind a quote that is never closed every other quote of its kind is escaped, and closes nothing either.
+        rest = None if quote in unclosed else _REST_OF[quote].match(line, at)
+        if rest is None:
+            unclosed.add(quote)
+        else:
+            kept.append(line[start : found.start()])
+            start = at = rest.end()
+    return "".join((*kept, line[start:]))
 
 
 def _unframed(seen: Survey, num_lines: int) -> Survey:

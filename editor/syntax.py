@@ -30,31 +30,41 @@ _CALLS_PER_BYTE = 0.1
 _CALL_ALLOWANCE = 500
 _MAX_YAML_BLOCKS = 200
 _KEPT_CHARS = 1_000_000
+_QUOTES = re.compile(rb"\"{8,}|'{8,}|`{8,}")
+_ROWS = (b'"' * 8, b"'" * 8, b"`" * 8)
+_MAX_QUOTES = 10_000
 _YAML_INDICATOR = re.compile(rb"[-?:](?=\s|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one parse of a text showed: lines (from 0) where the grammar failed, and definitions in text order."""
+    """What one parse of a text showed: lines (from 0) where the grammar failed, and definitions in text order.
+
+    `has_symbols` is False where there are more than were asked for, and none is told.
+    """
 
     error_lines: tuple[int, ...]
     symbols: tuple[Symbol, ...]
+    has_symbols: bool = True
 
 
-def survey(text: str, language: str | None) -> Survey | None:
-    """Parse a text once; None for a language without a grammar here, and for a text that is too large or too broken."""
+def survey(text: str, language: str | None, max_symbols: int | None = None) -> Survey | None:
+    """Parse a text once; None for a language without a grammar here, and for a text that is too large or too broken.
+
+    Each definition takes some 20 us to describe: `max_symbols` is for who can do without those of a table in JSON.
+    """
     if language not in GRAMMARS:
         return None
     # Some grammars want a newline at the end of the last statement; its absence is no error of an edit.
     text = text if text.endswith("\n") else text + "\n"
-    return _survey_again(text, language) if len(text) <= _KEPT_CHARS else _survey(text, language)
+    return (_survey_again if len(text) <= _KEPT_CHARS else _survey)(text, language, max_symbols)
 
 
-def _survey(text: str, language: str) -> Survey | None:
+def _survey(text: str, language: str, max_symbols: int | None) -> Survey | None:
     data = text.encode("utf-8", "replace")
     if len(data) > MAX_BYTES:
         return None
-    if language == "yaml" and _is_too_deep_for_yaml(data):
+    if (language == "yaml" and _is_too_deep_for_yaml(data)) or _is_made_of_quotes(data):
         return None
     root = _parse(data, _language(language))
     if root is None:
@@ -62,8 +72,11 @@ def _survey(text: str, language: str) -> Survey | None:
     errors = tuple(_errors(root))
     if sum(node.child_count**2 for node in errors) > _MAX_ERROR_WORK:
         return None
-    found = definitions(_matches(root, language), data, headings=language == "markdown")
-    return Survey(tuple(node.start_point[0] for node in errors), found)
+    error_lines = tuple(node.start_point[0] for node in errors)
+    matches = list(_matches(root, language))
+    if max_symbols is not None and len(matches) > max_symbols:
+        return Survey(error_lines, (), has_symbols=False)
+    return Survey(error_lines, definitions(matches, data, headings=language == "markdown"))
 
 
 # A merge surveys the text that its verification surveys again.
@@ -126,6 +139,11 @@ def _is_too_deep_for_yaml(data: bytes) -> bool:
         for row in data.split(b"\n")
         if 2 * len(row) > _MAX_YAML_BLOCKS
     )
+
+
+def _is_made_of_quotes(data: bytes) -> bool:
+    """Tell whether a text holds long rows of quotes: where no string is wanted, recovery takes 10 to 30 us for each."""
+    return any(row in data for row in _ROWS) and sum(len(row[0]) for row in _QUOTES.finditer(data)) > _MAX_QUOTES
 
 
 def num_errors(text: str, language: str | None) -> int | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from editor.alignment import LineOp
 
 FormatName = Literal["lazy", "search_replace", "udiff", "v4a", "whole", "replace", "lines"]
 """The edit formats of interfaces.md."""
@@ -50,11 +52,15 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Substitution:
-    """`old` is to be found as a run of characters, `new` stands in its place; everywhere with `replace_all`."""
+    """`old` is to be found as a run of characters, `new` stands in its place; everywhere with `replace_all`.
+
+    `count` is how many places `replace_all` must find; None if the edit does not say.
+    """
 
     old: str
     new: str
     replace_all: bool = False
+    count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,9 @@ class ParsedEdit:
     names, "" if it names none; `move_to` is its new name, "" if it keeps the old. `ordered` says that the replacements
     stand in the order of the file and do not overlap, as the hunks of a diff do. `final_newline` says whether the
     result ends with a newline; None leaves it as it was. A `delete` of a diff has the
-    lines that it deletes, of a V4A patch no changes.
+    lines that it deletes, of a V4A patch no changes. `prose` is all text of the edit outside of what was read as the
+    edit itself: the sentences around a code fence, between blocks, below a diff. `left_out` are the other files that
+    the edit was also for.
     """
 
     format: FormatName
@@ -106,6 +114,8 @@ class ParsedEdit:
     move_to: str = ""
     ordered: bool = False
     final_newline: bool | None = None
+    prose: str = ""
+    left_out: tuple[str, ...] = ()
 
     @property
     def added_lines(self) -> tuple[str, ...]:
@@ -128,11 +138,15 @@ class ParsedEdit:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The edit applied by rule: one place at every change, so the result is certain."""
+    """The edit applied by rule: one place at every change, so the result is certain.
+
+    `ops` turn the original's lines into the result's, a change of the edit in each that is not equal; () if not known.
+    """
 
     text: str
     rung: Rung
     num_candidates: int = 1
+    ops: tuple[LineOp, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +178,12 @@ ReasonCode = Literal[
     "only_markers",
     "malformed",
     "several_files",
+    "too_much_work",
     "file_missing",
     "file_exists",
 ]
-"""`stale`: the quoted lines are not those that stand at the line given. The last three are about whole files."""
+"""`stale`: the quoted lines are not those that stand at the line given. `too_much_work`: the edit is past a bound that
+keeps it from taking seconds. The last two are about whole files."""
 
 
 @dataclass(frozen=True, slots=True)

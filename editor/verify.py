@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from editor.accounting import Reading, account
 from editor.evidence import removals
@@ -28,7 +29,7 @@ from editor.formats.placeholders import holds_placeholder, placeholder_lines
 from editor.losses import Losses, accounted, elided_lines_kept, lines_removed, symbols_kept, truncated_tail
 from editor.required import missing_lines, missing_texts, num_required
 from editor.syntax import Survey, survey
-from editor.types import Check, ParsedEdit, Policy, Sketch, Substitutions
+from editor.types import Check, ParsedEdit, Policy, Sketch, Substitutions, UnaccountedLine
 from editor.wording import NOT_APPLICABLE, SHOWN, listed
 
 DAMAGE = frozenset({"marker_leak", "added_lines_present", "no_op", "truncated_tail", "accounted", "region_kept"})
@@ -42,6 +43,10 @@ MAX_LINES = 10
 """Lines that the check `accounted` names at most."""
 
 
+MAX_SYMBOLS = 20_000
+"""The definitions that are compared after an explicit edit: a file with more is rather a table than a program."""
+
+
 def verify(
     original: str,
     merged: str,
@@ -51,15 +56,19 @@ def verify(
     truncated: bool = False,
     said: tuple[str, ...] = (),
     by_model: bool = False,
+    endings: Sequence[int] = (),
 ) -> tuple[Check, ...]:
     r"""Return all checks of one merged text.
 
     Both texts have "\n" lines. `truncated` says that generation was cut; `said` are texts beside the edit that may say
-    what is to go (the instruction); `by_model` says that a model made the text.
+    what is to go (the instruction); `by_model` says that a model made the text; `endings` are the lines (from 0) that
+    stay and would be written with another line ending than they have.
     """
     old, new = original.split("\n"), merged.split("\n")
-    before = survey(original, language)
-    after = survey(merged, language) if before is not None else None
+    # A lazy merge has surveyed the original, with all definitions, already.
+    most = None if isinstance(edit.changes, Sketch) and not edit.changes.complete else MAX_SYMBOLS
+    before = survey(original, language, most)
+    after = survey(merged, language, most) if before is not None else None
     as_sent = _is_the_edit_itself(original, new, edit)
     worse = before is not None and after is not None and len(after.error_lines) > len(before.error_lines)
     reading = account(original, merged, edit, language, said, by_model=by_model)
@@ -76,7 +85,7 @@ def verify(
         _parse_errors(before, after, len(old), as_sent or to_the_letter),
         _no_op(original, merged, edit),
         truncated_tail(losses, truncated),
-        _accounted(reading),
+        _accounted(reading, new, endings),
     )
 
 
@@ -108,7 +117,10 @@ def _changed(old: Sequence[str], new: Sequence[str]) -> tuple[int, int, int]:
     return first, len(old) - same, len(new) - same
 
 
-def _accounted(reading: Reading) -> Check:
+def _accounted(reading: Reading, new: Sequence[str], endings: Sequence[int]) -> Check:
+    if endings:
+        changed = (UnaccountedLine(at + 1, "ending", new[at] if at < len(new) else "") for at in endings)
+        reading = replace(reading, faults=(*reading.faults, *changed))
     if not reading.faults:
         return Check("accounted", True, "the edit accounts for every changed line")
     if reading.bound:

@@ -9,7 +9,15 @@ from functools import partial
 from agent_runtime.apply.at_once import at_once
 from agent_runtime.apply.merger import Merger, ModelChoice, ModelMerge, ModelTask
 from agent_runtime.apply.naming import as_blocks, edit_for
-from agent_runtime.apply.outcome import Outcome, decode, file_result, merged_version, original_version, status_of
+from agent_runtime.apply.outcome import (
+    Outcome,
+    decode,
+    file_result,
+    merged_version,
+    original_version,
+    other_endings,
+    status_of,
+)
 from agent_runtime.apply.patching import apply_patch
 from agent_runtime.apply.refusals import may_ask_model, reason_of, refusal, unreadable, with_path
 from agent_runtime.apply.reusing import mode_of
@@ -26,6 +34,7 @@ from editor.languages import language_of
 from editor.merge import merge
 from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Unresolved
 from editor.verify import passed, verify
+from editor.wording import listed
 
 ModelSource = Callable[[], Merger]
 """Gives the model when an edit needs it; raises ModelUnavailable where there is none (yet)."""
@@ -178,7 +187,9 @@ def _settled(
         if isinstance(by_rule, AlreadyApplied):
             return by_rule
         if isinstance(by_rule, Merged):
-            return Outcome(by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain")
+            return Outcome(
+                by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain", ops=by_rule.ops
+            )
     if isinstance(by_rule, Unresolved) and not may_ask_model(by_rule, edit, request.mode):
         raise refusal([reason_of(by_rule, text, request.path)])
     return ModelTask(text, request, edit, by_rule)
@@ -192,8 +203,15 @@ def _finish(begun: _Begun, outcome: Outcome | AlreadyApplied) -> ApplyResult:
             file = _unchanged(request, source, outcome)
         else:
             file = _changed(request, source, begun.edit, outcome)
+        file = replace(file, checks=file.checks + _remarks(begun.edit))
     usage = outcome.usage if isinstance(outcome, Outcome) else Usage()
     return ApplyResult((file,), usage, timings.finished())
+
+
+def _remarks(edit: ParsedEdit) -> tuple[Check, ...]:
+    """Say which files the edit is also for."""
+    found = listed("left out what the edit has for", edit.left_out)
+    return (Check("other_files", True, found),) if found else ()
 
 
 def _decided(model: Merger, task: ModelTask, watcher: Watcher) -> ModelMerge | ModelChoice:
@@ -217,7 +235,7 @@ def _checks(task: ModelTask, made: Outcome) -> tuple[Check, ...]:
 def _read(request: ApplyRequest) -> tuple[ParsedEdit, ApplyRequest]:
     """The edit of this file, and the request with no more of the edit's text than this file's, for a model to read."""
     try:
-        edits = parse_files(request.edit, request.format)
+        edits = parse_files(request.edit, request.format, request.path)
         edit = edit_for(request.path, edits)
     except EditSyntaxError as error:
         raise unreadable(error, request.path) from error
@@ -257,16 +275,18 @@ def _changed(request: ApplyRequest, source: codec.SourceText, edit: ParsedEdit, 
         mended = repair(source.text, outcome.text, edit, language, (request.instruction,))
         if mended is not None:
             outcome = replace(outcome, text=mended.text, repaired=mended.lines)
+    by_model = outcome.certainty == "model"
+    before = original_version(request.original, source)
+    after = merged_version(outcome.text, source, by_model=by_model, ops=outcome.ops)
     checks = verify(
         *(source.text, outcome.text, edit, language),
         truncated=outcome.truncated,
         said=(request.instruction,),
-        by_model=outcome.certainty == "model",
+        by_model=by_model,
+        endings=other_endings(source, after, outcome.ops),
     )
     checks += outcome.checks
     status = status_of(checks, request.policy)
-    before = original_version(request.original, source)
-    after = merged_version(outcome.text, source, by_model=outcome.method == "model")
     return file_result(request.path, status, before, after, outcome, checks, encoding=source.encoding)
 
 

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from dataclasses import replace
 
 from editor.errors import EditSyntaxError
+from editor.formats.parts import join_parts
+from editor.formats.targets import do_paths_fit, path_parts
 from editor.types import ParsedEdit, Replacement, Substitutions
 
 
 def edit_for(path: str, edits: Sequence[ParsedEdit]) -> ParsedEdit:
     """Return the edit that a file's path fits; an only edit fits any. Raises EditSyntaxError where none or two fit.
 
-    Two paths fit where they are equal, or one is the end of the other: `/home/me/src/a.py` and `src/a.py`.
+    Two paths fit where they are equal, or one is the end of the other: `/home/me/src/a.py` and `src/a.py`. Parts of one
+    file are joined. What a diff, a patch or a call has for other files is left out, and `left_out` names them; a block
+    below another name may be meant for this file, so that is an error, too.
     """
+    edits = join_parts(edits)
     if len(edits) == 1:
         return edits[0]
-    fitting = [edit for edit in edits if _fit(path, edit.path)]
-    same = [edit for edit in fitting if _parts(edit.path) == _parts(path)]
-    if len(same or fitting) == 1:
-        return (same or fitting)[0]
+    fitting = [edit for edit in edits if do_paths_fit(path, edit.path)]
+    same = [edit for edit in fitting if path_parts(edit.path) == path_parts(path)]
+    if len(same or fitting) == 1 and edits[0].format != "search_replace":
+        (edit,) = same or fitting
+        return replace(edit, left_out=tuple(other.path for other in edits if other is not edit))
     names = ", ".join(edit.path for edit in edits[:10]) + (" and more" if len(edits) > 10 else "")
-    which = f"{len(fitting)} of them fit" if fitting else "none of them is"
+    which = "what is for the others would be lost beside" if len(fitting) == 1 else f"{len(fitting)} of them fit"
+    which = which if fitting else "none of them is"
     target = f"; {which} '{path}'" if path else ""
     raise EditSyntaxError(
         "several_files",
@@ -51,13 +58,3 @@ def _quotes(change: Replacement) -> bool:
 
 def _line(text: str) -> str:
     return text + "\n" if text else ""
-
-
-def _fit(path: str, other: str) -> bool:
-    one, two = _parts(path), _parts(other)
-    size = min(len(one), len(two))
-    return size > 0 and one[-size:] == two[-size:]
-
-
-def _parts(path: str) -> tuple[str, ...]:
-    return tuple(part for part in PurePosixPath(path.replace("\\", "/")).parts if part != "/")

@@ -10,6 +10,7 @@ from agent_runtime.apply.file_diff import file_diff
 from agent_runtime.errors import BadFile
 from agent_runtime.types import Action, Certainty, FileResult, GivenScope, Method, ScoredReading, Status, Usage
 from editor import codec
+from editor.alignment import LineOp
 from editor.errors import CodecError
 from editor.types import Check, Policy, UnaccountedLine
 from editor.verify import passed
@@ -17,7 +18,7 @@ from editor.verify import passed
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    r"""A merge, whoever made it, before it is verified. `text` has "\n" lines."""
+    r"""A merge, whoever made it, before it is verified. `text` has "\n" lines; `ops` as in `editor.types.Merged`."""
 
     text: str
     method: Method
@@ -30,6 +31,7 @@ class Outcome:
     checks: tuple[Check, ...] = ()
     readings: tuple[ScoredReading, ...] = ()
     repaired: tuple[UnaccountedLine, ...] = ()
+    ops: tuple[LineOp, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,23 @@ def original_version(data: bytes, source: codec.SourceText) -> Version:
     return Version(data, data.decode(source.encoding))
 
 
-def merged_version(outcome_text: str, source: codec.SourceText, *, by_model: bool) -> Version:
+def merged_version(
+    outcome_text: str, source: codec.SourceText, *, by_model: bool, ops: Sequence[LineOp] = ()
+) -> Version:
     r"""A merged text with "\n" lines in the file's encoding, BOM and endings; raises BadFile where it does not fit."""
     try:
-        data = codec.encode(outcome_text, source, undo_nfc=by_model)
+        data = codec.encode(outcome_text, source, by_model=by_model, ops=ops)
     except CodecError as error:
         raise BadFile(str(error)) from error
     return original_version(data, source)
+
+
+def other_endings(source: codec.SourceText, after: Version, ops: Sequence[LineOp] = ()) -> tuple[int, ...]:
+    """The lines (from 0) that stay and would have another ending; line 0 where the byte order mark changes."""
+    if after.data is None:
+        return ()
+    changes = codec.byte_changes(source, after.data, ops)
+    return (*changes.endings, *((0,) if changes.bom else ()))
 
 
 def status_of(checks: Sequence[Check], policy: Policy) -> Status:

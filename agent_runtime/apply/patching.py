@@ -137,7 +137,7 @@ class _File:
             status: Status = "noop"
         else:
             before = NO_FILE if self.before is None else original_version(data, source)
-            after = self._merged(source, by_model=by_model is not None)
+            after = self._merged(source, by_model=by_model is not None and by_model.certainty == "model")
             checks = tuple(self.checks.values())
             status = status_of(checks, policy)
         move_to = self.now_at if self.now_at != path else ""
@@ -165,7 +165,11 @@ class _File:
         return (Check("already_applied", True, " ".join(details)),)
 
     def _merged(self, source: codec.SourceText, *, by_model: bool) -> Version:
-        return NO_FILE if self.text is None else merged_version(self.text, source, by_model=by_model)
+        if self.text is None:
+            return NO_FILE
+        outcome = self.steps[0].by_rule.outcome
+        ops = outcome.ops if len(self.steps) == 1 and not by_model and isinstance(outcome, Merged) else ()
+        return merged_version(self.text, source, by_model=by_model, ops=ops)
 
 
 def _to_be_asked(steps: Sequence[_Step], texts: Mapping[str, str], request: PatchRequest) -> set[int]:

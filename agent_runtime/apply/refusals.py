@@ -16,7 +16,9 @@ MAX_DIFF_LINES = 24
 MAX_LINE_CHARS = 200
 CONTEXT_LINES = 1
 
-_BEYOND_A_MODEL = frozenset({"several_files", "file_missing", "file_exists", "malformed", "empty_edit", "only_markers"})
+_BEYOND_A_MODEL = frozenset(
+    {"several_files", "file_missing", "file_exists", "malformed", "empty_edit", "only_markers", "too_much_work"}
+)
 
 
 def may_ask_model(unresolved: Unresolved, edit: ParsedEdit, mode: Mode) -> bool:

@@ -135,7 +135,7 @@ def _candidates(case: Case) -> list[str]:
     except EditSyntaxError:
         return []
     texts = [one.text for one in found.candidates] if isinstance(found, Unresolved) else []
-    return [codec.encode(text, source, undo_nfc=False).decode() for text in texts]
+    return [codec.encode(text, source, by_model=False).decode() for text in texts]
 
 
 def _described(case: AnyCase, result: ApplyResult) -> Row:

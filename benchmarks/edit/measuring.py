@@ -136,7 +136,7 @@ def _measure_text(case: Case, format_name: FormatName, edit: str, repeats: int) 
     outcome, checks, _ = answer
     failed = tuple(check.name for check in checks if not check.ok)
     certain = not isinstance(outcome, Unresolved) and not failed
-    judged = _judge(case, outcome, failed, lambda text: codec.encode(text, source, undo_nfc=False).decode())
+    judged = _judge(case, outcome, failed, lambda text: codec.encode(text, source, by_model=False).decode())
     return Row(
         id=case.id,
         shape=case.shape,

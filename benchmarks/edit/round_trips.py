@@ -1,8 +1,8 @@
 """Two texts, their difference written in a format, and that applied to the first: it must give the second.
 
-What says where it belongs (a whole file, line ranges) must come back equal. Diffs, patches, blocks, replacements and lazy
-snippets may also be refused, where the new lines stand already beside the old ones, or a line looks like a marker; they
-are never to be merged into anything else.
+What says where it belongs (a whole file, line ranges) must come back equal. Diffs, patches, blocks, replacements and
+lazy snippets may also be refused, where the new lines stand already beside the old ones, or a line looks like a marker;
+they are never to be merged into anything else.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from editor.errors import EditSyntaxError
 from editor.formats import parse
 from editor.formats.placeholders import holds_placeholder
 from editor.merge import merge
+from editor.stand_ins import refuse_stand_in
 from editor.types import AlreadyApplied, FormatName, Merged
 
 _PATH = "dir/file.py"
@@ -63,8 +64,8 @@ def _lazy(before: str, after: str) -> str | None:
 
 
 def _whole(before: str, after: str) -> str | None:
-    """Write the file, unless it holds placeholders: new ones are refused."""
-    return None if _has_placeholder(after) else rendering.whole(before, after)
+    """Write the file, unless it holds placeholders or code fences: it may be refused for them."""
+    return None if _has_placeholder(after) or "```" in after or "~~~" in after else rendering.whole(before, after)
 
 
 def _lines(before: str, after: str) -> str | None:
@@ -115,7 +116,8 @@ def round_trip(name: FormatName, before: str, after: str) -> str | Failure:
     if edit is None:
         return "unsayable"
     try:
-        outcome = merge(before, parse(edit, name), "python")
+        parsed = parse(edit, name)
+        outcome = merge(before, parsed, "python")
     except EditSyntaxError as error:
         return Failure(name, before, after, edit, f"refused: {error}") if way.complete else "refused"
     except Exception as error:  # noqa: BLE001 (a crash is a failure like any other, and the run goes on)
@@ -125,7 +127,7 @@ def round_trip(name: FormatName, before: str, after: str) -> str | Failure:
             name == "lazy" and _no_spaces_at_ends(outcome.text) == _no_spaces_at_ends(after)
         )
         return "exact" if right else Failure(name, before, after, edit, outcome.text)
-    if way.complete:
+    if way.complete and refuse_stand_in(before, after, parsed) is None:
         return Failure(name, before, after, edit, f"refused: {outcome}")
     return "already" if isinstance(outcome, AlreadyApplied) else "refused"
 

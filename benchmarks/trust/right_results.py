@@ -12,7 +12,7 @@ A commit is written as an edit by a program, so that there are as many as a meas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 from random import Random
@@ -120,7 +120,7 @@ def _recorded(shape: str, folder: str, path: Path) -> Iterator[Case]:
             yield Case(*(case.id, shape, case.format, case.path, case.original, case.edit, case.expected), style=shape)
 
 
-_READERS = {
+_READERS: dict[str, Callable[[Path], Iterator[Case]]] = {
     "snippets": lambda path: _snippets(_folder(path, "snippets")),
     "explicit": lambda path: _explicit(_folder(path, "explicit")),
     "aider": lambda path: _recorded("aider", "aider_chat_history", path),

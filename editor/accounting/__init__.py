@@ -28,15 +28,17 @@ def account(
     said: tuple[str, ...] = (),
     *,
     by_model: bool = False,
+    explains: bool = True,
 ) -> Reading:
     r"""Return whether an edit accounts for every changed line of a result, and for which lines it does not.
 
     Both texts have "\n" lines. `said` are texts beside the edit that may say what is to go (the instruction).
     `by_model` says that a model made the result: it may put a block whose text stands nowhere at the one place that is
-    like it.
+    like it. Without `explains` it is only told whether there are faults, which takes less.
     """
     if isinstance(edit.changes, Sketch) and not edit.changes.complete:
-        return _read_again(original, result, edit.changes, language, said)
+        said = (*said, edit.prose) if edit.prose else said
+        return _read_again(original, result, edit.changes, language, said, explains=explains)
     return Reading(tuple(unaccounted_lines(original, result, edit, by_model=by_model)))
 
 

@@ -7,10 +7,13 @@ the result is known here. What lies outside of the places must be equal characte
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise, product
 
+import numpy as np
 from rapidfuzz import fuzz
 
 from editor.accounting.snippet import width_of
@@ -26,6 +29,8 @@ MAX_TRIES = 5_000
 """Places and ways that are tried for one edit; past it no way counts as found."""
 
 _MAX_LONGER = 2
+_MAX_OPTIONS = 50
+_FEW_PLACES = 20
 _MIN_LIKENESS = 50.0
 
 
@@ -115,6 +120,49 @@ def _spaces_behind(line: str) -> str:
     return line[len(line.rstrip()) :]
 
 
+@dataclass(frozen=True)
+class _Found:
+    """One change with the places of its lines: `starts` where they stand in one piece, `places` the others."""
+
+    change: Replacement
+    starts: tuple[int, ...]
+    places: tuple[_Place, ...] = ()
+
+    def starts_between(self, first: int, last: int) -> Sequence[int]:
+        """Return the starts in [first, last], the last of them first, and only so many."""
+        low, high = bisect_left(self.starts, first), bisect_right(self.starts, last)
+        return self.starts[max(low, high - _MAX_OPTIONS) : high][::-1]
+
+    def place_at(self, start: int, old: Sequence[str]) -> _Place:
+        """Return what the change leaves where its old lines stand: lines that it keeps are the file's own."""
+        before, after = self.change.before, self.change.after
+        stands = old[start : start + len(before)]
+        own = [None if at is None else stands[at] for at in self._kept]
+        depths = {(width_of(sent), width_of(line)) for line, sent in zip(stands, before, strict=True) if sent.strip()}
+        return _Place(start, start + len(before), tuple(zip(own, after, strict=True)), frozenset(depths or {(0, 0)}))
+
+    @cached_property
+    def _kept(self) -> list[int | None]:
+        kept: list[int | None] = [None] * len(self.change.after)
+        for op in line_opcodes(self.change.before, self.change.after):
+            if op.equal:
+                kept[op.b_start : op.b_end] = range(op.a_start, op.a_end)
+        return kept
+
+
+class _ByStart:
+    """Changes by the lines where they may begin."""
+
+    def __init__(self, found: list[tuple[int, int]]) -> None:
+        self._found = sorted(found)
+
+    def numbers_between(self, first: int, last: int) -> list[int]:
+        """Return the numbers of the changes that may begin in [first, last], the last of them first."""
+        low, high = bisect_left(self._found, (first, -1)), bisect_left(self._found, (last + 1, -1))
+        rows = self._found[max(low, high - _MAX_OPTIONS) : high]
+        return list(dict.fromkeys(number for _, number in reversed(rows)))
+
+
 class _Replaced:
     """Replacements of lines (SEARCH/REPLACE blocks, hunks, ranges) between one original and one result."""
 
@@ -125,6 +173,7 @@ class _Replaced:
         self.changes = [one for one in changes if one.before != one.after or one.hint.num_unseen]
         self.index = LineIndex(self.old)
         self.left = MAX_TRIES
+        self._standing: dict[int, bool] = {}
 
     def leads(self) -> bool:
         """Tell whether the changes, made somewhere, give the result."""
@@ -141,10 +190,13 @@ class _Replaced:
         return self.old_ends == self.new_ends or not self.old or not self.new or self.old[-1] != self.new[-1]
 
     def _together(self) -> bool:
-        """Tell whether the changes lead to the result where each is looked for in the original."""
-        places = [list(self._places(change)) for change in self.changes]
-        stack = [(0, 0, frozenset(range(len(self.changes))))]
-        seen: set[tuple[int, int, frozenset[int]]] = set()
+        """Tell whether the changes lead to the result where each is looked for in the original.
+
+        From the top on, lines that are equal in both texts are passed over; a change has to be made at or above the
+        first difference. What is left at the end must stand in the file already.
+        """
+        stack = [(0, 0, (1 << len(self.changes)) - 1)]
+        seen: set[tuple[int, int, int]] = set()
         while stack and self.left > 0:
             state = stack.pop()
             if state in seen:
@@ -152,61 +204,136 @@ class _Replaced:
             seen.add(state)
             self.left -= 1
             old, new, waiting = state
-            if not waiting:
-                if self.old[old:] == self.new[new:]:
-                    return True
-                continue
-            options: list[tuple[int, int, frozenset[int]]] = []
-            for number in [min(waiting)] if self.edit.ordered else sorted(waiting):
-                for end_old, end_new in self._ends(self.changes[number], places[number], old, new):
-                    options.append((end_old, end_new, waiting - {number}))
-            stack += sorted(options, key=lambda option: option[0], reverse=True)
+            same = self._num_equal(old, new)
+            if old + same == len(self.old) and new + same == len(self.new) and self._all_stand(waiting):
+                return True
+            options: list[tuple[int, int, int]] = []
+            for number, place in self._next_places(old, new, same, waiting):
+                end = place.end_in(self.new, new + place.start - old)
+                if end is not None:
+                    options.append((place.end, end, waiting & ~(1 << number)))
+                    if len(options) == _MAX_OPTIONS:
+                        break
+            stack += reversed(options)
         return False
 
-    def _ends(self, change: Replacement, places: Sequence[_Place], old: int, new: int) -> Iterator[tuple[int, int]]:
-        """Yield where a change may end in both texts, if the next changed lines are its own."""
-        for place in places or list(self._guesses(change, old, new)):
-            size = place.start - old
-            if size < 0 or self.old[old : place.start] != self.new[new : new + size]:
+    def _next_places(self, old: int, new: int, same: int, waiting: int) -> Iterator[tuple[int, _Place]]:
+        """Yield the changes that may be made next, each with a place; those nearest to the first difference first."""
+        last = old + same
+        nearest = self._rare.numbers_between(old, last)
+        numbers = self._first_waiting(waiting) if self.edit.ordered else [*nearest, *self._common]
+        for number in numbers:
+            if not waiting >> number & 1:
                 continue
-            end = place.end_in(self.new, new + size)
-            if end is not None:
-                yield place.end, end
-        if self._stands(change):
-            yield old, new
+            found = self._found[number]
+            for start in found.starts_between(old, last):
+                yield number, found.place_at(start, self.old)
+            if not found.starts and not found.places:
+                for place in self._guesses(self.changes[number], old, new, same):
+                    yield number, place
+            yield from ((number, place) for place in found.places if old <= place.start <= last)
 
-    def _stands(self, change: Replacement) -> bool:
+    def _first_waiting(self, waiting: int) -> list[int]:
+        """Return the first change that waits, and the next ones where those before them stand in the file already."""
+        numbers: list[int] = []
+        while waiting:
+            number = (waiting & -waiting).bit_length() - 1
+            numbers.append(number)
+            waiting &= waiting - 1
+            if not self._stands(number):
+                break
+        return numbers
+
+    def _all_stand(self, waiting: int) -> bool:
+        while waiting:
+            number = (waiting & -waiting).bit_length() - 1
+            if not self._stands(number):
+                return False
+            waiting &= waiting - 1
+        return True
+
+    def _num_equal(self, old: int, new: int) -> int:
+        """Return how many lines are equal one below the other, from these on."""
+        a, b = self._ids
+        size, total = 64, 0
+        while True:
+            left, right = a[old + total : old + total + size], b[new + total : new + total + size]
+            shorter = min(len(left), len(right))
+            differs = np.nonzero(left[:shorter] != right[:shorter])[0]
+            if len(differs):
+                return total + int(differs[0])
+            total += shorter
+            if shorter < size:
+                return total
+            size *= 4
+
+    @cached_property
+    def _ids(self) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+        ids: dict[str, int] = {}
+        old = np.array([ids.setdefault(line, len(ids)) for line in self.old], np.int64)
+        return old, np.array([ids.setdefault(line, len(ids)) for line in self.new], np.int64)
+
+    @cached_property
+    def _found(self) -> list[_Found]:
+        return [self._find(change) for change in self.changes]
+
+    @cached_property
+    def _rare(self) -> _ByStart:
+        """The changes of few places, by these."""
+        return _ByStart(
+            [
+                (start, number)
+                for number, found in enumerate(self._found)
+                if number not in self._common
+                for start in (*found.starts, *(place.start for place in found.places))
+            ]
+        )
+
+    @cached_property
+    def _common(self) -> list[int]:
+        """The changes of many places, or of none."""
+        sizes = [len(found.starts) + len(found.places) for found in self._found]
+        return [number for number, size in enumerate(sizes) if not 0 < size <= _FEW_PLACES]
+
+    def _stands(self, number: int) -> bool:
         """Tell whether the new lines of a change stand in the original already."""
-        keys = [folded(line) for line in change.after]
-        return any(keys) and len(keys) <= len(self.old) and bool(self.index.by(folded).starts(keys))
+        if number not in self._standing:
+            keys = [folded(line) for line in self.changes[number].after]
+            self._standing[number] = (
+                any(keys) and len(keys) <= len(self.old) and bool(self.index.by(folded).starts(keys))
+            )
+        return self._standing[number]
 
-    def _places(self, change: Replacement) -> Iterator[_Place]:
-        """Yield every place in the original where a change may be made, with what stands there then."""
+    def _find(self, change: Replacement) -> _Found:
+        """Return every place in the original where a change may be made."""
         for variant in _variants(change, is_hunk=self.edit.ordered):
-            found = list(self._places_of(variant))
-            if found:
-                yield from found
-                return
+            if not any(line.strip() for line in variant.before):
+                places = tuple(self._insertions(variant))
+                if places:
+                    return _Found(variant, (), places)
+                continue
+            keys = [folded(line) for line in variant.before]
+            starts = tuple(self.index.by(folded).starts(keys)) if len(keys) <= len(self.old) else ()
+            if starts:
+                return _Found(variant, starts)
+            if any(map(_is_elision, variant.before)):
+                places = tuple(self._elided(variant))
+                if places:
+                    return _Found(variant, (), places)
+        return _Found(change, ())
 
-    def _places_of(self, change: Replacement) -> Iterator[_Place]:
+    def _insertions(self, change: Replacement) -> Iterator[_Place]:
+        """Yield where lines that quote nothing may go: the line given, the end, below a scope, an empty file."""
         hint, old = change.hint, self.old
         new_lines = tuple((None, line) for line in change.after)
-        if not any(line.strip() for line in change.before):
-            if not any(line.strip() for line in old):
-                yield _Place(0, len(old), new_lines)
-            elif hint.line is not None and hint.line + hint.num_unseen <= len(old):
-                yield _Place(hint.line, hint.line + (hint.num_unseen or len(change.before)), new_lines)
-            if hint.at_end or hint.scopes or (self.by_model and hint.line is None):
-                yield _Place(len(old), len(old), new_lines)
-            if hint.scopes:
-                yield from (_Place(at, at, new_lines) for at in range(1, len(old)))
-            return
-        keys = [folded(line) for line in change.before]
-        starts = self.index.by(folded).starts(keys) if len(keys) <= len(old) else ()
-        for start in starts:
-            yield _place(change, start, old[start : start + len(keys)])
-        if not starts and any(map(_is_elision, change.before)):
-            yield from self._elided(change)
+        if not any(line.strip() for line in old):
+            yield _Place(0, len(old), new_lines)
+        elif hint.line is not None and hint.line + hint.num_unseen <= len(old):
+            yield _Place(hint.line, hint.line + (hint.num_unseen or len(change.before)), new_lines)
+        if hint.at_end or hint.scopes or (self.by_model and hint.line is None):
+            yield _Place(len(old), len(old), new_lines)
+        if hint.scopes:
+            yield from (_Place(at, at, new_lines) for at in range(1, len(old)))
 
     def _elided(self, change: Replacement) -> Iterator[_Place]:
         """Yield the places of a change that leaves lines out with `...`, on both sides in the same order."""
@@ -225,8 +352,8 @@ class _Replaced:
             lines: list[tuple[str | None, str | None]] = []
             depths: set[tuple[int, int]] = set()
             for row, at in enumerate(solid):
-                stands = self.old[starts[row] : ends[row]]
-                part = _place(Replacement(tuple(old_pieces[at]), tuple(new_pieces[at])), starts[row], stands)
+                piece = Replacement(tuple(old_pieces[at]), tuple(new_pieces[at]))
+                part = _Found(piece, ()).place_at(starts[row], self.old)
                 lines += part.lines
                 depths |= part.depths
                 if row + 1 < len(solid):
@@ -234,15 +361,10 @@ class _Replaced:
                     depths |= _elision_depths(change)
             yield _Place(starts[0], ends[-1], tuple(lines), frozenset(depths))
 
-    def _guesses(self, change: Replacement, old: int, new: int) -> Iterator[_Place]:
+    def _guesses(self, change: Replacement, old: int, new: int, same: int) -> Iterator[_Place]:
         """Yield places of a change whose text stands nowhere, near where the two texts part; only for a model."""
         if not self.by_model or not change.before:
             return
-        same = 0
-        while (
-            old + same < len(self.old) and new + same < len(self.new) and self.old[old + same] == self.new[new + same]
-        ):
-            same += 1
         sought = "\n".join(line.strip() for line in change.before)
         lines = tuple((None, line) for line in change.after)
         for start in range(max(old, old + same - len(change.after)), old + same + 1):
@@ -374,19 +496,6 @@ def _split(text: str) -> tuple[list[str], bool]:
     lines = text.split("\n") if text else []
     ends = bool(lines) and lines[-1] == ""
     return (lines[:-1] if ends else lines), ends
-
-
-def _place(change: Replacement, start: int, stands: Sequence[str]) -> _Place:
-    """Return what a change leaves where its old lines stand: lines that it keeps are the file's own."""
-    own: list[str | None] = [None] * len(change.after)
-    for op in line_opcodes(change.before, change.after):
-        if op.equal:
-            own[op.b_start : op.b_end] = stands[op.a_start : op.a_end]
-    depths = {
-        (width_of(sent), width_of(line)) for line, sent in zip(stands, change.before, strict=True) if sent.strip()
-    }
-    lines = tuple(zip(own, change.after, strict=True))
-    return _Place(start, start + len(stands), lines, frozenset(depths or {(0, 0)}))
 
 
 def _variants(change: Replacement, *, is_hunk: bool) -> Iterator[Replacement]:

@@ -31,11 +31,11 @@ from editor.alignment import LineOp, line_opcodes
 from editor.syntax import Survey, Symbol, survey
 from editor.types import Sketch, UnaccountedLine
 
-MAX_STATES = 120_000
+MAX_STATES = 60_000
 """Of the search; past it the readings of a snippet are too many to be tried, and none counts as found."""
 
-MAX_FAULTY_STATES = 40_000
-"""Of a second search, for the faults of a result that surely has some."""
+MAX_FAULTY_STATES = 20_000
+"""Of the search for the faults of a result that is no legal reading."""
 
 MAX_WINDOW_CELLS = 16_000_000
 _SLACK = 4
@@ -45,6 +45,7 @@ _MAX_UNNAMED = 10
 _NEAR = 40
 _LIKE_IN_GAP = 80.0
 _FAULT = 1_000
+_NO_LIMIT = 1 << 60
 # Languages in which two definitions of one name may stand side by side.
 _OVERLOADS = frozenset(
     {"java", "csharp", "cpp", "c", "typescript", "tsx", "css", "markdown", "html", "ruby", "bash", "sql"}
@@ -99,12 +100,15 @@ class Reading:
     bound: str = ""
 
 
-def read(original: str, result: str, sketch: Sketch, language: str | None, said: Sequence[str]) -> Reading:
+def read(
+    original: str, result: str, sketch: Sketch, language: str | None, said: Sequence[str], *, explains: bool = True
+) -> Reading:
     r"""Return the cheapest reading of a snippet that leads from a file to a result, both with "\n" lines.
 
-    `said` are texts that may say what is to go: the instruction, the prose around the snippet.
+    `said` are texts that may say what is to go: the instruction, the prose around the snippet. Without `explains` the
+    faults of a result that is no legal reading are its changed lines, and nothing is repaired.
     """
-    return _Search(original, result, sketch, language, said).reading()
+    return _Search(original, result, sketch, language, said).reading(explains=explains)
 
 
 def _lines(text: str, language: str | None) -> list[Line]:
@@ -203,24 +207,28 @@ class _Search:
         name = name_of(item.key)
         return item.elided.fullmatch("".join(key.split())) is not None or (name is not None and name == name_of(key))
 
-    def reading(self) -> Reading:
-        """Search for the cheapest path, and say what is wrong with it."""
+    def reading(self, *, explains: bool) -> Reading:
+        """Search for a path without faults; where there is none, for the cheapest, to say what is wrong with it."""
         if self.cells.is_too_large:
             return Reading(tuple(self._plain_faults()), bound="accounting_window")
-        path = self._path(MAX_STATES)
+        path = self._path(MAX_STATES, _FAULT)
+        too_many = self.too_many
         if path is None:
+            path = self._path(MAX_FAULTY_STATES, _NO_LIMIT) if explains else None
+        if path is None and explains and not self.too_many:
             # Some shown line is not where the lines around it would have it: look for the faults everywhere.
             self.low, self.high = [0] * len(self.low), [len(self.new)] * len(self.high)
-            path = self._path(MAX_FAULTY_STATES)
+            path = self._path(MAX_FAULTY_STATES, _NO_LIMIT)
         if path is None:
-            return Reading(tuple(self._plain_faults()), bound="accounting_states")
-        faults = [*self._faults(path), *self._layout_faults(path)]
+            return Reading(tuple(self._plain_faults()), bound="accounting_states" if too_many else "")
+        faults = [*self._faults(path), *self._layout_faults(path), *self._end_faults(path)]
         if not faults:
             return Reading(())
         return Reading(tuple(faults), self._repaired(path, faults))
 
-    def _path(self, max_states: int) -> list[Step] | None:
-        """Return the cheapest path, None where there is none or too many states are in question."""
+    def _path(self, max_states: int, most: int) -> list[Step] | None:
+        """Return the cheapest path; None where it costs as much as `most`, or too many states are in question."""
+        self.too_many = False
         start: State = (0, 0, 0, "start")
         cost_of: dict[State, int] = {start: 0}
         come_from: dict[State, tuple[State, Step]] = {}
@@ -236,13 +244,14 @@ class _Search:
             if state[0] == size and state[1] == num_old and state[2] == num_new:
                 return _way(come_from, state)
             if len(done) > max_states:
+                self.too_many = True
                 return None
             for price, after, step in self._moves(state):
                 item, old, new, _last = after
                 if new < self.low[item] or new > self.high[item] or not self.cells.has(old, new):
                     continue
                 total = cost + price
-                if total < cost_of.get(after, 1 << 60):
+                if total < most and total < cost_of.get(after, _NO_LIMIT):
                     cost_of[after] = total
                     come_from[after] = (state, step)
                     pushed += 1
@@ -306,20 +315,36 @@ class _Search:
         is_open = last in ("start", "marker", "end")
         price = 10 if last == "keep" else 11 if last == "before_gap" else 0
         after: Last = last if is_open else "gap"
-        end_old, end_new = old, new
-        item = self.items[at] if at < len(self.items) else None
-        high = self.high[at]
-        while True:
-            if self.old[end_old].text != self.new[end_new].text:
-                price += 3
-            end_old, end_new = end_old + 1, end_new + 1
-            if end_new >= high or self.cells.in_window(end_new) or end_old == len(self.old):
-                break
-            if end_new == len(self.new) or self.old_keys[end_old] != self.new_keys[end_new]:
-                break
-            if item is not None and (item.kind != "line" or self._is_item(item, self.new_keys[end_new])):
-                break
+        size = 1 if self.cells.in_window(new) else self._gap_size(at, new)
+        price += 3 * (self._altered[new + size] - self._altered[new]) if size > 1 else 3 * self._is_altered(old, new)
+        end_old, end_new = old + size, new + size
         return price, (at, end_old, end_new, after), Step("gap", (at, at), (old, end_old), (new, end_new))
+
+    def _gap_size(self, at: int, new: int) -> int:
+        """Return how many lines from here on, outside of windows, can only be skipped."""
+        end = min(self.cells.next_window(new), max(self.high[at], new + 1), len(self.new))
+        item = self.items[at] if at < len(self.items) else None
+        if item is not None and item.kind != "line":
+            return 1
+        if item is not None:
+            places = self._item_places(at)
+            row = bisect_left(places, new + 1)
+            end = min(end, places[row] if row < len(places) else end)
+        return max(1, end - new)
+
+    def _is_altered(self, old: int, new: int) -> bool:
+        return self.old[old].text != self.new[new].text
+
+    @cached_property
+    def _altered(self) -> list[int]:
+        """How many lines of the result above each line differ from the file's in their spaces, outside of windows."""
+        total = 0
+        sums = [0]
+        for new in range(len(self.new)):
+            old = self.cells.twin_of(new)
+            total += 0 <= old < len(self.old) and self.old[old].text != self.new[new].text
+            sums.append(total)
+        return sums
 
     def _is_owned(self, at: int, new: int) -> bool:
         """Tell whether a line of the result lies in the block that the snippet shows it in."""
@@ -747,6 +772,16 @@ class _Search:
                     if not self._is_at(number, self.new[new_at], shifts):
                         yield UnaccountedLine(self.new[new_at].number + 1, "altered", self.new[new_at].text)
 
+    def _end_faults(self, path: Sequence[Step]) -> Iterator[UnaccountedLine]:
+        """Yield the last line where what stands behind it, newlines and blank lines, changes without a reason."""
+        before, after = _end_of(self.original), _end_of(self.result)
+        if before == after or not self.old or not self.new or self.removal.names_newline:
+            return
+        steps = [step for step in path if step.new[0] < step.new[1]]
+        is_shown = bool(steps) and steps[-1].kind != "gap"
+        if not is_shown or (before and not after):
+            yield UnaccountedLine(self.new[-1].number + 1, "ending", self.new[-1].text)
+
     def _block_items(self, step: Step) -> list[int]:
         """Return which item accounts for each new line of a block."""
         found: list[int] = []
@@ -846,8 +881,7 @@ class _Search:
         ends = self.result if path[-1].kind in ("keep", "block") else self.original
         if path[-1].kind == "marker" and len(path) > 1 and path[-2].kind in ("keep", "block"):
             ends = self.result
-        tail = ends[len(ends.rstrip()) :] if ends.rstrip() else ""
-        return "\n".join(rows).rstrip() + tail
+        return "\n".join(rows).rstrip() + (_end_of(ends) if ends.strip() else "")
 
     @staticmethod
     def _is_beside_change(path: Sequence[Step], at: int) -> bool:
@@ -865,6 +899,11 @@ class _Search:
         for line in lines:
             yield from line.above
             yield line.text
+
+
+def _end_of(text: str) -> str:
+    """Return the newlines and blanks behind the last line that is not blank."""
+    return text[len(text.rstrip()) :]
 
 
 def _way(come_from: dict[State, tuple[State, Step]], state: State) -> list[Step]:
@@ -919,7 +958,8 @@ class _Cells:
         for number, (a1, a2, b1, b2) in enumerate(windows):
             self._window_of[b1 : b2 + 1] = number
             self._tables.append(_near_best(old[a1:a2], new[b1:b2]))
-        self._diagonals = self._diagonal.tolist()
+        self._starts = [window[2] for window in windows]
+        self._diagonals: list[int] = self._diagonal.tolist()
         self._numbers = self._window_of.tolist()
 
     def has(self, old: int, new: int) -> bool:
@@ -933,6 +973,15 @@ class _Cells:
     def in_window(self, new: int) -> bool:
         """Tell whether changes are near a line of the result."""
         return bool(self._numbers[new] >= 0)
+
+    def next_window(self, new: int) -> int:
+        """Return the first line of the result from `new` on that is in a window, or the number of all."""
+        row = bisect_left(self._starts, new)
+        return self._starts[row] if row < len(self._starts) else len(self._numbers) - 1
+
+    def twin_of(self, new: int) -> int:
+        """Return the line of the file that a line of the result outside of windows is, -1 for none."""
+        return self._diagonals[new]
 
     def end_of(self, new: int) -> int:
         """Return the last line of the file that may be paired with a line of the result."""

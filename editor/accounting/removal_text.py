@@ -33,6 +33,7 @@ _KINDS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = (
         re.compile(r"\s*(?:self\.)?(?:assert|expect|check)\w*", re.I),
     ),
 )
+_NEWLINE = re.compile(r"newline|new line|end of (?:the )?file|\beof\b|trailing", re.IGNORECASE)
 _MIN_QUOTE = 6
 _COMMON = re.compile(
     r"all|and|are|async|await|bool|class|const|def|default|export|false|for|from|function|has|have|import|int|into|its|let|"
@@ -59,6 +60,7 @@ class RemovalText:
         sentences = (part for text in texts for part in _SENTENCE.split(text) if _VERB.search(part))
         self._text = "\n".join(" ".join(part.split()) for sentence in sentences for part in _clauses(sentence))
         self._words = {word for part in _WORD.findall(self._text) for word in (part, *re.split(r"[.\-/:]+", part))}
+        self.names_newline = any(_NEWLINE.search(text) for text in texts)
         self._kinds = [lines for words, lines in _KINDS if words.search(self._text)]
 
     def names_definition(self, name: str) -> bool:

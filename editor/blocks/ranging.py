@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from editor.blocks.resolving import leak, leaking
-from editor.blocks.splices import Open, Option, Resolution, Splice, candidates, spliced
+from editor.blocks.splices import Open, Option, Resolution, Splice, candidates, ops_of, spliced
 from editor.matching.ladder import LineIndex, find
 from editor.matching.nearest import small_diff
 from editor.matching.spelling import in_file_spelling
@@ -38,7 +38,7 @@ def merge_ranges(lines: list[str], changes: Sequence[Replacement]) -> MergeOutco
     if merged == lines:
         return AlreadyApplied("The new lines are the old lines.")
     rung = max((splice.rung for splice in splices), key=_RUNGS_AT_PLACE.index)
-    return Merged("".join(line + "\n" for line in merged), rung)
+    return Merged("".join(line + "\n" for line in merged), rung, ops=ops_of(splices, len(lines)))
 
 
 def _first(change: Replacement) -> int:

@@ -13,11 +13,16 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import get_args
 
+from editor.alignment import LineOp
 from editor.blocks.resolving import explained, resolve
-from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, spliced
+from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, ops_of, spliced
+from editor.errors import TooMuchWorkError
 from editor.matching.index import folded
 from editor.matching.ladder import LineIndex
 from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Replacement, Rung, Unresolved
+
+MAX_LINES_READ = 30_000_000
+"""The lines that are read again for each of the blocks that are applied one after the other."""
 
 _RUNGS: tuple[Rung, ...] = get_args(Rung)
 # So many blocks of one edit that are not found are explained; a model mends them one by one anyway.
@@ -45,11 +50,13 @@ def merge_replacements(lines: list[str], changes: Sequence[Replacement], languag
     return _of_two_readings(together, _in_turn(index, changes, splices))
 
 
-def outcome(lines: Sequence[str], merged: Sequence[str], rungs: set[Rung]) -> MergeOutcome:
+def outcome(
+    lines: Sequence[str], merged: Sequence[str], rungs: set[Rung], ops: tuple[LineOp, ...] = ()
+) -> MergeOutcome:
     """Return a merge by these rungs; the loosest of them is its rung."""
     if not rungs or list(merged) == list(lines):
         return AlreadyApplied("Every block's REPLACE lines already stand in the file.")
-    return Merged("".join(line + "\n" for line in merged), max(rungs, key=_RUNGS.index))
+    return Merged("".join(line + "\n" for line in merged), max(rungs, key=_RUNGS.index), ops=ops)
 
 
 def _half_done(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | None:
@@ -110,7 +117,8 @@ def _together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome:
     splices = list(dict.fromkeys(splices))
     merged = spliced(lines, splices)
     if merged is not None:
-        return outcome(lines, merged, {splice.rung for splice in splices if not splice.done})
+        rungs = {splice.rung for splice in splices if not splice.done}
+        return outcome(lines, merged, rungs, ops_of(splices, len(lines)))
     ordered = sorted((splice for splice in splices if not splice.done), key=lambda splice: (splice.start, splice.end))
     above, below = next(pair for pair in pairwise(ordered) if pair[1].start < pair[0].end)
     same = (above.start, above.end) == (below.start, below.end)
@@ -124,6 +132,10 @@ def _together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome:
 
 def _in_turn(index: LineIndex, changes: Sequence[Replacement], resolutions: Sequence[Resolution]) -> MergeOutcome:
     """Return the text that the blocks make one after the other; `resolutions` are theirs in the original."""
+    if len(index.lines) * len(changes) > MAX_LINES_READ:
+        raise TooMuchWorkError(
+            f"{len(changes)} blocks that build on one another, each looked for in {len(index.lines)} lines"
+        )
     rungs: set[Rung] = set()
     original, seems_done = index.lines, False
     seen = {hash(tuple(original))}

@@ -261,7 +261,7 @@ def _ambiguous(index: LineIndex, change: Replacement, places: Places) -> Open:
     listed = ", ".join(f"{start + 1}-{start + size}" for start in places.starts[:_MAX_SHOWN_PLACES])
     more = f" and {total - _MAX_SHOWN_PLACES} more" if total > _MAX_SHOWN_PLACES else ""
     options: list[Option] = []
-    for number in hints.by_distance(places.starts, change.hint)[:MAX_CANDIDATES]:
+    for number in hints.by_distance(places.starts, change.hint, MAX_CANDIDATES):
         start = places.starts[number]
         written = in_file_spelling(change, index.lines[start : start + size], places.shifts[number], places.rung)
         if isinstance(written, Written):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
+from editor.alignment import LineOp, ops_of_changes
 from editor.types import Candidate, Rung, Unresolved
 from editor.wording import span_of
 
@@ -68,6 +69,12 @@ def spliced(lines: Sequence[str], splices: Sequence[Splice]) -> list[str] | None
         merged += splice.lines
         at = splice.end
     return [*merged, *lines[at:]]
+
+
+def ops_of(splices: Sequence[Splice], num_lines: int) -> tuple[LineOp, ...]:
+    """Return what splices that do not overlap do to a text of so many lines, those at one place as one change."""
+    changes = sorted((one.start, one.end, len(one.lines)) for one in splices if not one.done)
+    return ops_of_changes(changes, num_lines)
 
 
 def candidates(lines: Sequence[str], resolutions: Sequence[Resolution]) -> tuple[Candidate, ...]:

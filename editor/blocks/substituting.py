@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
+from editor.alignment import LineOp, ops_of_changes
 from editor.blocks.resolving import explained, leak, leaking, resolve
-from editor.blocks.splices import MAX_CANDIDATES, Open, candidates, spliced
+from editor.blocks.splices import MAX_CANDIDATES, Open, candidates, ops_of, spliced
+from editor.errors import TooMuchWorkError
 from editor.matching.ladder import LineIndex
 from editor.matching.result import TOO_SHORT, Result, doubt_at, is_held, repeated, says_enough
 from editor.types import (
@@ -31,13 +33,24 @@ _MAX_SHOWN_PLACES = 20
 _NO_CHANGE = "The new text is the old text, or already stands in the file."
 
 
+MAX_SCANNED_CHARS = 800_000_000
+"""The letters that all old texts of one edit are looked for in: each takes a pass over the whole text."""
+
+MAX_COMPARED = 1_000_000
+"""The comparisons to tell whether a new text, which holds the old one, stands around its places already."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The text after one substitution; `rung` is None if there was nothing to do, and `proven` if that is sure."""
+    """The text after one substitution; `rung` is None if there was nothing to do, and `proven` if that is sure.
+
+    `ops` as in `Merged`.
+    """
 
     text: str
     rung: Rung | None
     proven: bool = True
+    ops: tuple[LineOp, ...] = ()
 
 
 class _LastIndex:
@@ -56,10 +69,13 @@ class _LastIndex:
 
 def merge_substitutions(text: str, changes: Substitutions, language: str | None = None) -> MergeOutcome:
     """Return the text with all substitutions made in turn, or why there is none."""
+    if len(text) * len(changes.items) > MAX_SCANNED_CHARS:
+        raise TooMuchWorkError(f"{len(changes.items)} replacements, each looked for in {len(text)} characters")
     current = text
     rungs: set[Rung] = set()
     seem_done: list[int] = []
     index = _LastIndex(language)
+    ops: tuple[LineOp, ...] = ()
     for number, item in enumerate(changes.items, 1):
         step = _substituted(current, item, index)
         if isinstance(step, Unresolved):
@@ -69,6 +85,7 @@ def merge_substitutions(text: str, changes: Substitutions, language: str | None 
         current = step.text
         rungs |= {step.rung} if step.rung else set()
         seem_done += [] if step.proven else [number]
+        ops = step.ops if len(changes.items) == 1 else ()
     if not rungs or current == text:
         return AlreadyApplied(_NO_CHANGE)
     for number in seem_done:
@@ -76,7 +93,7 @@ def merge_substitutions(text: str, changes: Substitutions, language: str | None 
         before = _substituted(text, changes.items[number - 1], index)
         if isinstance(before, _Step) and before.rung is None:
             return _done_beside_made(number, len(changes.items), current)
-    return Merged(current, max(rungs, key=_RUNGS.index))
+    return Merged(current, max(rungs, key=_RUNGS.index), ops=ops)
 
 
 def _undoes(item: Substitution, earlier: Sequence[Substitution]) -> bool:
@@ -129,18 +146,26 @@ def _substituted(text: str, item: Substitution, index_of: _LastIndex) -> _Step |
         return leak(leaked, "lines of the new text")
     if not old:
         return _filled(text, new)
-    count = text.count(old)
-    if not count:
-        return _by_lines(text, item, index_of)
     places = _places(text, old)
-    done = [at for at in places if _stands_around(text, at, old, new)] if old in new else []
-    if len(done) == len(places) and (item.replace_all or count == 1):
+    if not places:
+        return _by_lines(text, item, index_of)
+    if item.count is not None and item.count != len(places):
+        return replace(
+            _ambiguous(text, item, places),
+            reason=f"The old text stands in {len(places)} places, and the edit expects {item.count}.",
+            suggestion="Send the number of places at which the old text stands, or 'replace_all': true.",
+        )
+    offsets = _places(new, old)
+    if len(places) * len(offsets) * (1 + len(new) // 1000) > MAX_COMPARED:
+        raise TooMuchWorkError(f"{len(places)} places of an old text that the new one holds {len(offsets)} times")
+    done = [at for at in places if any(text.startswith(new, at - offset) for offset in offsets if offset <= at)]
+    if len(done) == len(places) and (item.replace_all or len(places) == 1):
         return _Step(text, None, proven=False) if _says_much(old, new) else _twice(text, item)
-    if item.replace_all:
-        return _twice(text, item) if done else _Step(text.replace(old, new), "exact")
-    if count == 1:
-        return _Step(text.replace(old, new), "exact")
-    return _ambiguous(text, item, places)
+    if len(places) > 1 and not item.replace_all:
+        return _ambiguous(text, item, places)
+    if done:
+        return _twice(text, item)
+    return _Step(text.replace(old, new, len(places)), "exact", ops=_line_ops(text, places, item))
 
 
 def _filled(text: str, new: str) -> _Step | Unresolved:
@@ -165,9 +190,25 @@ def _places(text: str, old: str) -> list[int]:
     return places
 
 
-def _stands_around(text: str, at: int, old: str, new: str) -> bool:
-    """Tell whether the new text, which holds the old one, already stands around this place."""
-    return any(text.startswith(new, at - offset) for offset in _places(new, old) if offset <= at)
+def _line_ops(text: str, places: Sequence[int], item: Substitution) -> tuple[LineOp, ...]:
+    """Return what the new text at all places does to the lines of a text."""
+    grown = item.new.count("\n") - item.old.count("\n")
+    keeps_below = item.old.endswith("\n") and (not item.new or item.new.endswith("\n"))
+    changes: list[tuple[int, int, int]] = []
+    line = seen = 0
+    for at in places:
+        first = line + text.count("\n", seen, at)
+        seen = at + len(item.old)
+        line = first + item.old.count("\n")
+        at_start = at == 0 or text[at - 1] == "\n"
+        end = line if keeps_below and (item.new or at_start) else line + 1
+        if changes and first < changes[-1][1]:
+            start, stop, size = changes.pop()
+            end = line + 1
+            changes.append((start, end, size + end - stop + grown))
+        else:
+            changes.append((first, end, end - first + grown))
+    return ops_of_changes(changes, text.count("\n") + (not text.endswith("\n")))
 
 
 def _says_much(old: str, new: str) -> bool:
@@ -220,7 +261,8 @@ def _by_lines(text: str, item: Substitution, index_of: _LastIndex) -> _Step | Un
         return _Step(text, None, found.proven)
     merged = spliced(lines, [found])
     assert merged is not None
-    return _Step("".join(line + "\n" for line in merged).removesuffix("" if final_newline else "\n"), found.rung)
+    made = "".join(line + "\n" for line in merged).removesuffix("" if final_newline else "\n")
+    return _Step(made, found.rung, ops=ops_of([found], len(lines)))
 
 
 def _standing(text: str, index: LineIndex, item: Substitution) -> Result | None:

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from editor.formats.diff_hunks import Header
-from editor.formats.diff_lines import closes_hunk, is_blank, is_name_pair, is_signature, no_hunk_line
-from editor.formats.diff_names import DEV_NULL, name_in
+from editor.formats.diff_lines import (
+    HOW,
+    closes_hunk,
+    ends_talk,
+    is_blank,
+    is_name_pair,
+    is_signature,
+    line_error,
+    no_hunk_line,
+)
+from editor.formats.diff_names import DEV_NULL, may_name_files, name_in
+
+_COUNTS = "Give the hunk a header with the right counts: '@@ -start,count +start,count @@'."
 
 
 def hunk_end(lines: Sequence[str], header: Header, start: int, names_above: tuple[str, str] | None) -> tuple[int, bool]:
@@ -15,7 +26,11 @@ def hunk_end(lines: Sequence[str], header: Header, start: int, names_above: tupl
     `names_above` are the headers of the file that the hunk belongs to. Raises `EditSyntaxError`.
     """
     end = _end_by_counts(lines, header, start, names_above)
-    return (_end_by_looks(lines, start), False) if end is None else (end, True)
+    if end is not None:
+        return end, True
+    end = _end_by_looks(lines, start, names_above)
+    _refuse_unsigned(lines, header, start, end)
+    return end, False
 
 
 def _end_by_counts(lines: Sequence[str], header: Header, start: int, names_above: tuple[str, str] | None) -> int | None:
@@ -54,13 +69,36 @@ def _goes_on(lines: Sequence[str], at: int) -> bool:
     return not is_signature(lines[at])
 
 
-def _end_by_looks(lines: Sequence[str], start: int) -> int:
+def _refuse_unsigned(lines: Sequence[str], header: Header, start: int, end: int) -> None:
+    """Refuse lines behind a hunk that lack their '+': they stand right below it, or the counts are right with them."""
+    behind = next((at for at in range(end, len(lines)) if not is_blank(lines[at])), len(lines))
+    if behind == len(lines) or lines[behind][:1] in {"+", "-", " ", "@", "\\"} or ends_talk(lines, behind):
+        return
+    signs = [line[:1] or " " for line in lines[start:end] if not line.startswith("\\")]
+    missing_old = header.old[1] - sum(sign in " -" for sign in signs) if header.old else 0
+    missing = header.new[1] - sum(sign in " +" for sign in signs) if header.new else 0
+    if header.new is not None and missing <= max(0, missing_old):
+        # As many lines are missing on both sides: what follows is context.
+        return
+    rest = next((at for at in range(end, len(lines)) if ends_talk(lines, at)), len(lines))
+    while rest > end and is_blank(lines[rest - 1]):
+        rest -= 1
+    if behind == end or missing == rest - end:
+        raise line_error(
+            lines,
+            behind,
+            "stands right below a hunk, without ' ', '-' or '+' before it; it may be one of its lines",
+            HOW,
+        )
+
+
+def _end_by_looks(lines: Sequence[str], start: int, names_above: tuple[str, str] | None) -> int:
     """Return the line behind the last one that can belong to a hunk whose header has no right counts."""
     at = start
-    while at < len(lines) and not closes_hunk(lines, at):
+    while at < len(lines) and not _closes(lines, at, names_above):
         line = lines[at]
         if line and line[0] not in " +-" and (not line.startswith("\\ ") or at == start):
-            if _changes_follow(lines, at):
+            if _changes_follow(lines, at, names_above):
                 raise no_hunk_line(lines, at)
             break
         at += 1
@@ -69,8 +107,20 @@ def _end_by_looks(lines: Sequence[str], start: int) -> int:
     return at
 
 
-def _changes_follow(lines: Sequence[str], at: int) -> bool:
-    while at < len(lines) and not closes_hunk(lines, at):
+def _closes(lines: Sequence[str], at: int, names_above: tuple[str, str] | None) -> bool:
+    """Tell whether a hunk ends above a line; raises `EditSyntaxError` where that cannot be told.
+
+    A line '-- a' that is removed, above '++ b' that is added, looks like the header of a file.
+    """
+    closes = closes_hunk(lines, at)
+    is_header = closes and is_name_pair(lines, at) and names_above and names_above[0]
+    if is_header and not may_name_files(lines[at][4:], lines[at + 1][4:]):
+        raise line_error(lines, at, "may name another file, or be a line that goes", _COUNTS)
+    return closes
+
+
+def _changes_follow(lines: Sequence[str], at: int, names_above: tuple[str, str] | None) -> bool:
+    while at < len(lines) and not _closes(lines, at, names_above):
         if lines[at][:1] in {"+", "-"}:
             return True
         at += 1

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from editor.types import Hint, Replacement
 
-NUMBERED = re.compile(r"@@+ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@+(?P<heading>.*)")
-_UNNUMBERED = re.compile(r"@@(?:(?P<inside>.*?)\s*@@)?(?P<heading>.*)")
+# Numbers of more digits count no lines, and Python refuses to read them.
+_NUMBER = r"(\d{1,18})"
+NUMBERED = re.compile(rf"@@+ -{_NUMBER}(?:,{_NUMBER})? \+{_NUMBER}(?:,{_NUMBER})? @@+(?P<heading>.*)")
 _NO_CODE = re.compile(r"[\s.,+\-\d]*")
 
 
@@ -39,9 +40,8 @@ def header_of(line: str) -> Header:
         old = (int(numbered[1]), int(numbered[2] or 1))
         new = (int(numbered[3]), int(numbered[4] or 1))
         return Header(old, new, numbered["heading"].strip())
-    unnumbered = _UNNUMBERED.fullmatch(line)
-    assert unnumbered is not None
-    named = [part.strip() for part in (unnumbered["inside"] or "", unnumbered["heading"])]
+    inside, closing, heading = line[2:].partition("@@")
+    named = [part.strip() for part in ((inside, heading) if closing else (line[2:],))]
     return Header(None, None, next((part for part in named if not _NO_CODE.fullmatch(part)), ""))
 
 

@@ -13,7 +13,13 @@ HOW = (
 )
 
 FENCE = re.compile(r"(`{3,}|~{3,})[\w-]*\s*")
+_DIFF_FENCE = re.compile(r"(`{3,}|~{3,})(?:diff|patch)\s*", re.IGNORECASE)
 _SIGNATURE = re.compile(r"-- ?|-{3,}")
+_FRAME = re.compile(
+    r"diff .*|Only in .*|Binary files .*|index \w+\.\.\w+.*|(?:new|deleted|old) (?:file )?mode .*|similarity .*|"
+    r"Property changes on: .*|={10,}|_{10,}|[A-Z]+|</?(?:diff|patch|edits?|changes|answer|response|output)>|"
+    r"['\"`]{3}|From [0-9a-f]{40} .*|commit [0-9a-f]{7,40}.*"
+)
 _VERSION = re.compile(r"\d+(\.\w+)+.*")
 
 
@@ -25,6 +31,20 @@ def is_blank(line: str) -> bool:
 def is_signature(line: str) -> bool:
     """Tell whether a line is the '-- ' above a mail's signature, or a rule."""
     return _SIGNATURE.fullmatch(line) is not None
+
+
+def is_diff_fence(line: str) -> bool:
+    """Tell whether a line opens a fence that says that it holds a diff."""
+    return _DIFF_FENCE.fullmatch(line) is not None
+
+
+def is_signed(lines: Sequence[str], start: int) -> bool:
+    """Tell whether a fence that opens above a line holds a hunk without a header: a sign before every solid line."""
+    end = next((at for at in range(start, len(lines)) if FENCE.fullmatch(lines[at])), len(lines))
+    body = lines[start:end]
+    if is_name_pair(lines, start) or not any(line[:1] in {"+", "-"} for line in body):
+        return False
+    return all(line[:1] in {" ", "+", "-", ""} for line in body)
 
 
 def is_name_pair(lines: Sequence[str], at: int) -> bool:
@@ -43,6 +63,11 @@ def closes_hunk(lines: Sequence[str], at: int) -> bool:
     if line == "-- " and at + 1 < len(lines) and _VERSION.fullmatch(lines[at + 1]):
         return True
     return is_name_pair(lines, at) and at + 2 < len(lines) and lines[at + 2].startswith("@@")
+
+
+def ends_talk(lines: Sequence[str], at: int) -> bool:
+    """Tell whether a line behind a hunk belongs to what tools and shells write there, and to no file."""
+    return closes_hunk(lines, at) or _FRAME.fullmatch(lines[at]) is not None or is_signature(lines[at])
 
 
 def line_error(lines: Sequence[str], at: int, what: str, how: str) -> EditSyntaxError:

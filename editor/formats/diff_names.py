@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 
 DEV_NULL = "/dev/null"
+# Two paths of any system are shorter; each space of a header is tried as the one between them.
+_MAX_HEADER_CHARS = 10_000
 _STAMP = re.compile(
-    r"\s+(\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*|\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d.*)$"
-    r"|\s*\((revision \d+|working copy|nonexistent)\)$"
+    r"(?<!\s)\s++(\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*|\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d.*)$"
+    r"|(?<!\s)\s*+\((revision \d+|working copy|nonexistent)\)$"
 )
 _EPOCH = re.compile(r"\s(1970-01-01 00:00:00|\w{3} Jan 0?1 00:00:00 1970)|\((revision 0|nonexistent)\)")
 _ESCAPE = re.compile(r'\\([0-7]{1,3}|[abfnrtv"\\])')
@@ -63,13 +65,21 @@ def path_and_move(old: str, new: str) -> tuple[str, str]:
     return old, ""
 
 
+def may_name_files(old: str, new: str) -> bool:
+    """Tell whether what stands behind `--- ` and `+++ ` may be two files: one, or two names with a suffix or folder."""
+    names = name_in(old), name_in(new)
+    if DEV_NULL in names or names[0] == names[1] or "\t" in old + new:
+        return True
+    return all(re.fullmatch(r"\S*[\w-][./\\]\w\S*", name) for name in names)
+
+
 def git_header_names(line: str) -> tuple[str, str]:
     """Return the two names of a `diff --git` line, prefixes included; two empty names where they cannot be told.
 
     Names with spaces are not quoted: then the split is right that leaves two names equal behind their prefixes.
     """
     whole = _GIT_HEADER.fullmatch(line.rstrip("\r"))
-    if whole is None:
+    if whole is None or len(line) > _MAX_HEADER_CHARS:
         return "", ""
     if whole[1].startswith('"') or whole[2].startswith('"') or line.count(" ") == 3:
         return name_in(whole[1]), name_in(whole[2])

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from editor.errors import EditSyntaxError
 from editor.formats.diff_extents import hunk_end
 from editor.formats.diff_hunks import Header, Hunk, header_of, hunk_of
-from editor.formats.diff_lines import FENCE, HOW, is_blank, is_name_pair, is_signature, line_error, no_hunk_line
+from editor.formats.diff_lines import (
+    FENCE,
+    HOW,
+    is_blank,
+    is_diff_fence,
+    is_name_pair,
+    is_signature,
+    is_signed,
+    line_error,
+    no_hunk_line,
+)
 from editor.formats.diff_names import git_header_names, name_in
 
 _SPECIAL_MODES = {"120000": "symbolic link", "160000": "submodule"}
@@ -44,13 +54,14 @@ class DiffReader:
     """Reads the lines of a diff from top to bottom; `at` is the next line.
 
     `left_at` is the line of prose that ended a hunk whose counts did not say so; a '+' or '-' line below it would mean
-    that it was a line of the hunk.
+    that it was a line of the hunk. `outside` are the lines of prose.
     """
 
     lines: list[str]
     at: int = 0
     left_at: int | None = None
     read: list[FileDiff] = field(default_factory=list)
+    outside: list[int] = field(default_factory=list)
 
     def files(self) -> list[FileDiff]:
         """Return what the diff says of each file, in its order; raises `EditSyntaxError`."""
@@ -122,7 +133,10 @@ class DiffReader:
             self.left_at = None
         if self.left_at is not None and line[:1] in {"+", "-"}:
             raise no_hunk_line(self.lines, self.left_at)
+        self.outside.append(self.at)
         self.at += 1
+        if is_diff_fence(line) and is_signed(self.lines, self.at):
+            self._hunk(Header(None, None, ""), self.at)
 
     def _hunk(self, header: Header, start: int) -> None:
         names = (self.read[-1].old_header, self.read[-1].new_header) if self.read else None

@@ -1,77 +1,153 @@
-"""The Markdown fence that a model puts around a whole edit, told from fences that belong to the text."""
+"""Markdown code fences: where they open and close, and which stand inside of a string or comment of a program."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from editor.formats.placeholders import is_placeholder
-
-_FENCE = re.compile(r"(?P<ticks>`{3,}|~{3,})(?P<info>[^`]*)")
-_TALK = re.compile(
-    r"\b(here|updated?|edit(ed)?|changes?|changed|snippet|apply|modified|below|following)\b", re.IGNORECASE
+_FENCE = re.compile(r"(?P<indent>\s*)(?P<ticks>`{3,}|~{3,})(?P<info>[^`]*)")
+_HEAD = re.compile(r"#{1,6} \S|---$|<!--|<p\b|<h1\b|<div\b|!?\[")
+_INFO_WORD = re.compile(r"[^\s:{]+")
+_MARKDOWN_INFOS = frozenset({"markdown", "md", "mdx"})
+# What opens a literal or comment of several lines, and what closes it.
+_LITERAL = re.compile(
+    r'"""|\'\'\'|^\s*/\*|^\s*<!--|^\s*--\[\[|^\s*\{-|(?:[=(:,]|\breturn)\s*`(?=[^`]*$)|^=begin\b|^=pod\b'
 )
-_MAX_TALK_LINES = 4
+_CLOSING = {"/*": "*/", "<!--": "-->", "--[[": "]]", "{-": "-}", "=begin": "=end", "=pod": "=cut"}
 
 
-def without_fence(lines: list[str]) -> list[str]:
-    """Return the lines inside the outer fence, with talk around it left out; all lines if there is none.
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A code fence: its first and its last line, and the language that its info string names ('' if it names none).
 
-    The fence must be one pair around everything (fences nested by their info strings are allowed inside): a Markdown
-    snippet that begins with one code block and ends with another keeps both. Talk is only taken for talk if it
-    introduces the fence ("Here is the updated code:") or only the fence holds placeholders.
+    One that is not closed ends with the last line of all.
     """
-    opened = next((at for at, line in enumerate(lines) if _FENCE.fullmatch(line)), None)
-    if opened is None:
-        return lines
-    closed = _closing(lines, opened)
-    if closed is None:
-        return lines
-    above = [line for line in lines[:opened] if line.strip()]
-    below = [line for line in lines[closed + 1 :] if line.strip()]
-    inside = lines[opened + 1 : closed]
-    more_fences = any(_FENCE.fullmatch(line) for line in below)
-    alone = not above and not below
-    return inside if alone or (not more_fences and _is_talk(above, below, inside)) else lines
+
+    start: int
+    end: int
+    ticks: str
+    info: str
+    indent: str
+    is_closed: bool
+
+    def inside(self, lines: Sequence[str]) -> tuple[str, ...]:
+        """Return the lines between the two fence lines, less the indentation of the first."""
+        rows = lines[self.start + 1 : self.end if self.is_closed else self.end + 1]
+        return tuple(row.removeprefix(self.indent) for row in rows)
+
+
+def without_fence(lines: Sequence[str]) -> list[str]:
+    """Return the lines inside of a fence around everything; all lines if there is none."""
+    fences = fences_of(lines)
+    if len(fences) != 1 or not fences[0].is_closed:
+        return list(lines)
+    (fence,) = fences
+    outside = (*lines[: fence.start], *lines[fence.end + 1 :])
+    return list(lines if any(line.strip() for line in outside) else fence.inside(lines))
 
 
 def is_fence(line: str) -> bool:
     """Tell whether a line opens or closes a fence."""
-    return _FENCE.fullmatch(line.strip()) is not None
+    return _FENCE.fullmatch(line) is not None
 
 
-def outer_fence(lines: list[str], infos: tuple[str, ...]) -> range:
+def outer_fence(lines: Sequence[str], infos: tuple[str, ...]) -> range:
     """Return the lines inside the first fence if it has one of these info strings; none otherwise."""
-    for at, line in enumerate(lines):
-        if fence := _FENCE.fullmatch(line):
-            closed = _closing(lines, at) if fence["info"].strip().lower() in infos else None
-            return range(0) if closed is None else range(at + 1, closed)
-    return range(0)
+    fence = next(iter(fences_of(lines)), None)
+    if fence is None or not fence.is_closed or fence.info not in infos:
+        return range(0)
+    return range(fence.start + 1, fence.end)
 
 
-def _closing(lines: list[str], opened: int) -> int | None:
-    """Return where the fence closes: an info string opens a nested fence, a bare one closes the innermost."""
-    first = _FENCE.fullmatch(lines[opened])
-    assert first is not None
-    open_ticks = [first["ticks"]]
+def fences_of(lines: Sequence[str], *, indented: bool = False) -> tuple[Fence, ...]:
+    """Return the outermost fences, at column 0 or (if `indented`) at any column, from top to bottom."""
+    found: list[Fence] = []
+    careful = True
+    at = 0
+    while at < len(lines):
+        opened = _FENCE.fullmatch(lines[at])
+        if opened is None or (opened["indent"] and not indented):
+            at += 1
+            continue
+        closed = _closing(lines, at, opened, careful=careful)
+        if closed is None and careful:
+            careful = False
+            closed = _closing(lines, at, opened, careful=False)
+        end = len(lines) - 1 if closed is None else closed
+        found.append(Fence(at, end, opened["ticks"], _info(opened), opened["indent"], closed is not None))
+        at = end + 1
+    return tuple(found)
+
+
+def opens_literal(lines: Sequence[str], at: int) -> bool:
+    """Tell whether a line stands inside of a string or comment of several lines that is closed below it."""
+    closer = _open_literal(lines[:at])
+    return bool(closer) and any(closer in line for line in lines[at:])
+
+
+def _closing(lines: Sequence[str], opened: int, first: re.Match[str], *, careful: bool) -> int | None:
+    """Return where a fence closes: an info string opens a nested fence, a bare one closes the innermost.
+
+    With `careful` a bare one also opens a nested fence inside of a literal, and in Markdown where blank lines say so.
+    """
+    ticks = [first["ticks"]]
+    head = next((line for line in lines[opened + 1 : opened + 6] if line.strip()), "")
+    is_markdown = _info(first) in _MARKDOWN_INFOS or (not _info(first) and _HEAD.match(head) is not None)
+    seen = opened + 1
+    closer = ""
     for at in range(opened + 1, len(lines)):
         fence = _FENCE.fullmatch(lines[at])
-        if fence is None or fence["ticks"][0] != open_ticks[-1][0]:
+        if fence is None or fence["indent"] != first["indent"] or fence["ticks"][0] != ticks[-1][0]:
             continue
         if fence["info"].strip():
-            open_ticks.append(fence["ticks"])
-        elif len(fence["ticks"]) >= len(open_ticks[-1]):
-            open_ticks.pop()
-            if not open_ticks:
-                return at
+            ticks.append(fence["ticks"])
+            continue
+        if len(fence["ticks"]) < len(ticks[-1]):
+            continue
+        if careful and len(ticks) == 1 and len(fence["ticks"]) == len(ticks[0]):
+            closer = _open_literal(lines[seen:at], closer)
+            seen = at
+            if closer if not is_markdown else _is_nested(lines, opened, at):
+                ticks.append(fence["ticks"])
+                continue
+        ticks.pop()
+        if not ticks:
+            return at
     return None
 
 
-def _is_talk(above: list[str], below: list[str], inside: list[str]) -> bool:
-    outside = above + below
-    if len(outside) > _MAX_TALK_LINES or any(is_placeholder(line) for line in outside):
+def _is_nested(lines: Sequence[str], opened: int, at: int) -> bool:
+    """Tell whether a bare fence in Markdown opens a code block: its text follows at once, below a blank line.
+
+    Where both sides are solid, it opens one if the fence around everything would not reach the end otherwise.
+    """
+    above = lines[at - 1].strip() if at - 1 > opened else ""
+    below = lines[at + 1].strip() if at + 1 < len(lines) else ""
+    if not below or is_fence(lines[at + 1]):
         return False
-    # Headings, lists, tables and quotes are the text of a Markdown file, not talk about one.
-    if any(re.match(r"\s*(#|[-*+] |\d+\. |\||>)", line) for line in outside):
-        return False
-    introduced = bool(above) and above[-1].rstrip().endswith(":") and _TALK.search(above[-1]) is not None
-    return introduced or any(is_placeholder(line) for line in inside)
+    return not above or not any(line.strip() for line in lines[:opened])
+
+
+def _open_literal(lines: Sequence[str], closer: str = "") -> str:
+    """Return what would close the literal that is open behind these lines, '' if none is."""
+    for line in lines:
+        at = 0
+        while True:
+            if closer:
+                end = line.find(closer, at)
+                if end < 0:
+                    break
+                at, closer = end + len(closer), ""
+            opened = _LITERAL.search(line, at)
+            if opened is None:
+                break
+            text = opened[0].strip()
+            at, closer = opened.end(), "`" if text.endswith("`") else _CLOSING.get(text, text)
+    return closer
+
+
+def _info(fence: re.Match[str]) -> str:
+    """Return the language of an info string; a file name alone is none."""
+    word = _INFO_WORD.match(fence["info"].strip())
+    return word[0].lower() if word and not re.search(r"[./\\]", word[0]) else ""

@@ -1,26 +1,32 @@
-"""Edits written as JSON, as tool calls are: one object, a list of them, or an object with a list under `edits`.
+"""Edits written as JSON, as tool calls are: objects one below the other, in a list, or in a list under `edits`.
 
 Every field has the spellings of the tools that models know; a field that none of them has is refused, as is a field
-given twice, so that nothing is dropped in silence.
+given twice, so that nothing is dropped in silence. Talk and a fence may stand around the JSON.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from editor.errors import EditSyntaxError
-from editor.formats.fences import without_fence
+from editor.formats.answers import is_code, prose_of
+from editor.formats.fences import is_fence
+from editor.formats.placeholders import is_placeholder
+from editor.formats.strays import refuse_strays
 
 OLD = "old"
 NEW = "new"
 PATH = "path"
+TEXT = "text"
 _SPELLINGS = {
     OLD: ("old_string", "old_str", "oldString", "old_text", "oldText", "oldStr", "old"),
     NEW: ("new_string", "new_str", "newString", "new_text", "newText", "newStr", "insert_text", "new"),
-    "replace_all": ("replace_all", "replaceAll"),
+    TEXT: ("file_text", "content", "contents"),
+    "replace_all": ("replace_all", "replaceAll", "allow_multiple"),
     PATH: ("file_path", "filePath", "path", "filename", "file"),
     "start": ("start_line", "startLine"),
     "end": ("end_line", "endLine"),
@@ -28,11 +34,16 @@ _SPELLINGS = {
     "edits": ("edits",),
     # What the tools say about the call itself; nothing to apply.
     "note": ("command", "instruction", "description", "explanation"),
-    "count": ("expected_replacements",),
+    "count": ("expected_replacements", "expectedReplacements"),
 }
 _FIELD_OF = {spelling: field for field, spellings in _SPELLINGS.items() for spelling in spellings}
 # Keys that a data file may well have too: they do not make a text an edit.
-_PLAIN = frozenset({"old", "new", "path", "file", "filename", "edits", "command", "description"})
+_PLAIN = frozenset({"old", "new", "path", "file", "filename", "edits", "command", "description", "content", "contents"})
+# The first key of an object, as it stands at the beginning of JSON that may be broken further down.
+_FIRST_KEY = re.compile(r'[\[{\s]*"(?P<key>\w+)"\s*:')
+
+# Blanks and a comma may stand behind an object on its line.
+_MAX_BEHIND = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +53,97 @@ class Item:
     fields: Mapping[str, Any]
     path: str
 
+    @property
+    def command(self) -> str:
+        """The name of the command that the change is given to, '' if none is named."""
+        return str(self.fields.get("note", ""))
 
-def looks_like(edit: str, fields: Iterable[str]) -> bool:
+
+def looks_like(edit: str, fields: Iterable[str], *, plain: bool = False) -> bool:
     """Tell whether an edit is JSON with nothing but known keys, every change of which has these fields.
 
-    At least one key must be a spelling that only tools use: `{"old": ..., "new": ...}` may be a file of its own.
+    At least one key must be a spelling that only tools use: `{"old": ..., "new": ...}` may be a file of its own, unless
+    `plain` says that the file is no JSON.
     """
-    text = _body(edit)
-    if not text.startswith(("{", "[")):
-        return False
     try:
-        found = read(text)
-        keys = _keys(json.loads(text, strict=False))
-    except (EditSyntaxError, ValueError, RecursionError):
+        values, _ = _values(edit)
+        found = [item for value in values for item in _items(value, "")]
+    except EditSyntaxError:
         return False
-    return all(item.fields.keys() >= set(fields) for item in found) and not keys <= _PLAIN
+    keys = {key for value in values for key in _keys(value)}
+    return bool(found) and all(_has(item, fields) for item in found) and (plain or not keys <= _PLAIN)
 
 
-def read(edit: str) -> list[Item]:
-    """Return the changes of an edit; raises `EditSyntaxError` (without a suggestion for the format at hand)."""
+def holds_call(edit: str, *, plain: bool = False) -> bool:
+    """Tell whether an edit begins like a call of an edit tool, whether or not it can be read; `plain` as above."""
+    lines = edit.split("\n")
+    first = next((at for at, line in enumerate(lines) if line.startswith(("{", "["))), None)
+    if first is None or any(is_code(line) or is_placeholder(line) for line in lines[:first]):
+        return False
+    key = _FIRST_KEY.match("\n".join(lines[first : first + 5]))
+    return key is not None and key["key"] in _FIELD_OF and (plain or key["key"] not in _PLAIN)
+
+
+def holds_json(edit: str) -> bool:
+    """Tell whether an edit is an object of JSON, or several, with no more than talk and a fence around."""
+    first = next((line for line in edit.split("\n") if line.strip() and not is_fence(line)), "")
+    if not first.startswith(("{", "[")):
+        return False
     try:
-        value = json.loads(_body(edit), strict=False, object_pairs_hook=_without_doubles)
-    except (ValueError, RecursionError) as error:
-        raise malformed(f"The edit is not JSON: {error}.") from error
-    items = list(_items(value, ""))
+        values, _ = _values(edit)
+    except EditSyntaxError:
+        return False
+    return any(map(_keys, values))
+
+
+def read(edit: str) -> tuple[list[Item], str]:
+    """Return the changes of an edit, and the talk around them.
+
+    Raises `EditSyntaxError` (without a suggestion for the format at hand).
+    """
+    values, prose = _values(edit)
+    items = [item for value in values for item in _items(value, "")]
     if not items:
         raise EditSyntaxError("empty_edit", "The edit holds no change.", "Send at least one.")
-    return items
+    return items, prose
+
+
+def _values(edit: str) -> tuple[list[Any], str]:
+    """Return the JSON values of an edit, each of which begins a line, and the talk around them."""
+    lines = edit.split("\n")
+    decoder = json.JSONDecoder(strict=False, object_pairs_hook=_without_doubles)
+    values: list[Any] = []
+    outside: list[int] = []
+    at = start = 0
+    while at < len(lines):
+        if not lines[at].lstrip().startswith(("{", "[")):
+            outside.append(at)
+            start += len(lines[at]) + 1
+            at += 1
+            continue
+        try:
+            value, end = decoder.raw_decode(edit, start + len(lines[at]) - len(lines[at].lstrip()))
+        except (ValueError, RecursionError) as error:
+            raise malformed(f"The edit is not JSON: {error}.") from error
+        values.append(value)
+        behind, newline, _ = edit[end : end + _MAX_BEHIND].partition("\n")
+        if behind.strip(" \t\r,;"):
+            raise malformed(f"The edit is not JSON: '{behind.strip()[:40]}' stands behind an object.")
+        at += edit.count("\n", start, end) + 1
+        start = end + len(behind) + len(newline)
+    if not values:
+        raise malformed("The edit is not JSON: it has no line that begins with '{' or '['.")
+    code = next((at for at in outside if is_code(lines[at]) or is_placeholder(lines[at])), None)
+    if code is not None:
+        raise malformed(f"The edit is not JSON: line {code + 1} ('{lines[code].strip()[:40]}') is none.")
+    refuse_strays(lines, outside, "the JSON")
+    return values, prose_of(lines, outside)
+
+
+def _has(item: Item, fields: Iterable[str]) -> bool:
+    """Tell whether a change has these fields; the tool `str_replace` needs no new text to delete the old one."""
+    wanted = set(fields)
+    return item.fields.keys() >= wanted or (item.command == "str_replace" and wanted - item.fields.keys() == {NEW})
 
 
 def text_of(item: Item, field: str) -> str:
@@ -94,10 +169,6 @@ def malformed(message: str) -> EditSyntaxError:
     return EditSyntaxError("malformed", message, "")
 
 
-def _body(edit: str) -> str:
-    return "\n".join(without_fence(edit.split("\n"))).strip()
-
-
 def _items(value: Any, path: str) -> Iterable[Item]:
     if isinstance(value, list):
         for one in value:
@@ -112,7 +183,8 @@ def _items(value: Any, path: str) -> Iterable[Item]:
             raise malformed(f"The key {key!r} is not known.")
         if field in fields and field != "note":
             raise malformed(f"{_named(field)} is given twice.")
-        fields[field] = one
+        if field != "note" or key == "command":
+            fields[field] = one
     named = fields.pop(PATH, path)
     if not isinstance(named, str):
         raise malformed(f"{_named(PATH)} is not a string.")

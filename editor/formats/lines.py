@@ -18,8 +18,9 @@ from editor.formats.fences import without_fence
 from editor.formats.json_edit import NEW, OLD, Item
 from editor.types import Hint, ParsedEdit, Replacement
 
-_COMMAND = re.compile(r"edit (\d+):(\d+)\s*")
+_COMMAND = re.compile(r"edit (\d{1,18}):(\d{1,18})\s*")
 _END = "end_of_edit"
+_MAX_NUMBER = 10**18
 _HOW = (
     'Write the edit as JSON: {"start_line": 3, "end_line": 5, "old": "lines 3 to 5 as they are", "new": "..."}, or a '
     "list of such objects; lines count from 1, the end is included."
@@ -40,15 +41,16 @@ def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
     try:
         if lines and _COMMAND.fullmatch(lines[0]):
             return (_parsed("", _commands(lines)),)
-        files = json_edit.by_path(json_edit.read(edit))
-        return tuple(_parsed(path, [_change(item) for item in items]) for path, items in files.items())
+        items, prose = json_edit.read(edit)
+        files = json_edit.by_path(items)
+        return tuple(_parsed(path, [_change(item) for item in found], prose) for path, found in files.items())
     except EditSyntaxError as error:
         raise EditSyntaxError(error.code, error.message, _HOW) from error
 
 
-def _parsed(path: str, changes: list[Replacement]) -> ParsedEdit:
+def _parsed(path: str, changes: list[Replacement], prose: str = "") -> ParsedEdit:
     detected = f"{len(changes)} change{'' if len(changes) == 1 else 's'} by line numbers"
-    return ParsedEdit("lines", tuple(changes), detected, path)
+    return ParsedEdit("lines", tuple(changes), detected, path, prose=prose)
 
 
 def _command_lines(edit: str) -> list[str]:
@@ -100,7 +102,7 @@ def _range(start: int, end: int, old: tuple[str, ...] | None, new: tuple[str, ..
 
 def _number(item: Item, field: str) -> int:
     value = item.fields.get(field)
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _MAX_NUMBER:
         raise json_edit.malformed("Every change needs 'start_line' and 'end_line' (or 'insert_line') as whole numbers.")
     return value
 

@@ -2,8 +2,9 @@
 
     {"file_path": "a.py", "old_string": "x = 1", "new_string": "x = 2", "replace_all": false}
 
-The path and `replace_all` are optional. The spellings of Claude Code, Gemini CLI, opencode, pi and of the
-`str_replace_editor` are known (`editor/formats/json_edit.py`); several changes come as a list, or under `edits`.
+The path and `replace_all` are optional, as is `expected_replacements` (how many places are to be changed). The
+spellings of Claude Code, Gemini CLI, opencode, pi and of the `str_replace_editor` are known (`json_edit.py`); several
+changes come as a list, one below the other, or under `edits`. A pair that is sent twice is read once.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from editor.types import ParsedEdit, Substitution, Substitutions
 _FIELDS = frozenset({OLD, NEW, "replace_all", "count", "note"})
 
 
-def looks_like(edit: str) -> bool:
-    """Tell whether an edit is JSON that only an edit tool would be sent."""
-    return json_edit.looks_like(edit, (OLD, NEW))
+def looks_like(edit: str, *, plain: bool = False) -> bool:
+    """Tell whether an edit is JSON that only an edit tool would be sent; with `plain`, keys of data files count too."""
+    return json_edit.looks_like(edit, (OLD, NEW), plain=plain)
 
 
 def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
     """Return one edit for every file, in order of first appearance; raises `EditSyntaxError`."""
     try:
-        files = json_edit.by_path(json_edit.read(edit))
-        return tuple(_parsed(path, items) for path, items in files.items())
+        items, prose = json_edit.read(edit)
+        return tuple(_parsed(path, found, prose) for path, found in json_edit.by_path(items).items())
     except EditSyntaxError as error:
         raise EditSyntaxError(
             error.code,
@@ -35,9 +36,12 @@ def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
         ) from error
 
 
-def _parsed(path: str, items: list[Item]) -> ParsedEdit:
-    changes = Substitutions(tuple(_substitution(item) for item in items))
-    return ParsedEdit("replace", changes, f"{len(items)} old/new pair{'' if len(items) == 1 else 's'} in JSON", path)
+def _parsed(path: str, items: list[Item], prose: str) -> ParsedEdit:
+    sent = [_substitution(item) for item in items]
+    changes = tuple(dict.fromkeys(sent))
+    again = f", {len(sent) - len(changes)} of them sent again" if len(changes) < len(sent) else ""
+    detected = f"{len(sent)} old/new pair{'' if len(sent) == 1 else 's'} in JSON{again}"
+    return ParsedEdit("replace", Substitutions(changes), detected, path, prose=prose)
 
 
 def _substitution(item: Item) -> Substitution:
@@ -46,9 +50,16 @@ def _substitution(item: Item) -> Substitution:
     replace_all = item.fields.get("replace_all", False)
     if not isinstance(replace_all, bool):
         raise json_edit.malformed("'replace_all' is true or false.")
-    if item.fields.get("count", 1) != 1:
-        raise json_edit.malformed("'expected_replacements' other than 1 cannot be held to; use 'replace_all'.")
-    old, new = json_edit.text_of(item, OLD), json_edit.text_of(item, NEW)
+    count = item.fields.get("count")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+        raise json_edit.malformed("'expected_replacements' is a number from 1.")
+    old, new = json_edit.text_of(item, OLD), "" if _only_deletes(item) else json_edit.text_of(item, NEW)
     if not old and not new:
         raise EditSyntaxError("empty_edit", "The old and the new text are both empty.", "")
-    return Substitution(old, new, replace_all)
+    several = count is not None and count > 1
+    return Substitution(old, new, replace_all or several, count if several else None)
+
+
+def _only_deletes(item: Item) -> bool:
+    """Tell whether a change leaves the new text out, which the tool `str_replace` takes for none."""
+    return NEW not in item.fields and item.command == "str_replace"

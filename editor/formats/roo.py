@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from editor.errors import EditSyntaxError
 from editor.types import Hint, Replacement
 
-_HEADER = re.compile(r"\s*:(?P<which>start|end)_line:\s*(?P<line>\d+)\s*")
+_HEADER = re.compile(r"\s*:(?P<which>start|end)_line:\s*(?P<line>\d{1,18})\s*")
 _RULE = re.compile(r"-{5,9}\s*")
 _ESCAPED = re.compile(r"\\(?=<{7}|={7}|>{7}|-{7}|:start_line:|:end_line:)")
 _ESCAPED_MARKER = re.compile(r"\\(<{7}|={7}|>{7})")
-_NUMBERED = re.compile(r"\s*(?P<line>\d+)\s+\|(?!\|) ?(?P<text>.*)")
+_NUMBERED = re.compile(r"\s*(?P<line>\d{1,18})\s+\|(?!\|) ?(?P<text>.*)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,26 @@
 r"""SEARCH/REPLACE blocks, as aider, Cline and Roo Code have models write them.
 
     path/to/file.py                 optional: names the file of this block and of those below without a name
-    <<<<<<< SEARCH                  or `------- SEARCH`
+    <<<<<<< SEARCH                  or `------- SEARCH`, `<<<<<<< ORIGINAL`, `<<<<<<< SEARCH path/to/file.py`
     :start_line:12                  optional (Roo), with a line `-------` below: a hint where the lines stand
     lines that stand in the file
     =======
     lines that shall stand there
-    >>>>>>> REPLACE                 or `+++++++ REPLACE`
+    >>>>>>> REPLACE                 or `+++++++ REPLACE`, `>>>>>>> UPDATED`, `>>>>>>>`
 
-Whatever else stands between blocks is talk. Markers stand at column 0 and are five to nine characters long, **the three
-of one block equally long**: so a file that itself holds `=======` (a merge conflict, a heading) is edited with markers
-of another length. A second divider or opener of the same length inside a block would have to be guessed about, and is
-refused instead; so is a block without its end, whose REPLACE part may have been cut. Roo's dialect escapes such
-lines (`editor/formats/roo.py`). HTML escapes are left as they are: a file may hold them (Roo-Code#10804, cline#7698).
+    <old_text line=12>              Zed's spelling of a block
+    lines that stand in the file
+    </old_text>
+    <new_text>
+    lines that shall stand there
+    </new_text>
+
+Whatever else stands between blocks is talk, unless it looks like a part of an edit (`strays.py`). Markers stand at
+column 0 and are five to nine characters long, **the three of one block equally long**: so a file that itself holds
+`=======` (a merge conflict, a heading) is edited with markers of another length. A second divider or opener of the same
+length inside a block would have to be guessed about, and is refused instead; so is a block without its end, whose
+REPLACE part may have been cut. Roo's dialect escapes such lines (`roo.py`). HTML escapes are left as they are: a file
+may hold them (Roo-Code#10804, cline#7698).
 """
 
 from __future__ import annotations
@@ -23,14 +31,19 @@ from dataclasses import dataclass
 
 from editor.errors import EditSyntaxError
 from editor.formats import roo
+from editor.formats.answers import is_code, prose_of
 from editor.formats.fences import is_fence, outer_fence
 from editor.formats.naming import file_name
 from editor.formats.placeholders import is_placeholder
-from editor.types import ParsedEdit, Replacement
+from editor.formats.strays import refuse_strays
+from editor.formats.targets import is_label, kind_of
+from editor.types import Hint, ParsedEdit, Replacement
 
-_OPENER = re.compile(r"(<{5,9}|-{5,9}) ?SEARCH>?\s*")
+_OPENER = re.compile(r"(<{5,9}|-{5,9}) ?(?:SEARCH|ORIGINAL)>?(?:\s+(?P<name>\S+))?\s*", re.IGNORECASE)
 _DIVIDER = re.compile(r"(={5,9})\s*")
-_CLOSER = re.compile(r"(>{5,9}|\+{5,9}) ?REPLACE>?\s*")
+_CLOSER = re.compile(r"(>{5,9}|\+{5,9}) ?(?:REPLACE|UPDATED)>?(?:\s+(?P<name>\S+))?\s*", re.IGNORECASE)
+_BARE_CLOSER = re.compile(r"(>{5,9})\s*")
+_OLD_TAG = re.compile(r"<old_text(?:\s+line=\"?(?P<line>\d{1,9})\"?)?\s*>\s*")
 _CLOSER_OF = {"<": ">", "-": "+"}
 # A file name stands this many lines above its block at most, fences counted (aider).
 _NAME_REACH = 3
@@ -49,14 +62,14 @@ class _Block:
 
 def first_opener(lines: list[str]) -> int | None:
     """Return the first line that opens a SEARCH block, None if no line does."""
-    return next((at for at, line in enumerate(lines) if _OPENER.fullmatch(line)), None)
+    return next((at for at, line in enumerate(lines) if _marker(_OPENER, line) or _OLD_TAG.fullmatch(line)), None)
 
 
-def looks_like(edit: str) -> bool:
+def looks_like(edit: str, path: str = "") -> bool:
     """Tell whether an edit is written in blocks, and not a text that only shows some.
 
-    Such a text has placeholder comments outside its blocks, begins with a title or front matter of Markdown, or stands
-    in a fence for Markdown together with other text.
+    Such a text has placeholder comments outside its blocks, or stands in a fence for Markdown together with other text.
+    Or it begins with a title or front matter of Markdown, unless the file is a program and nothing outside is code.
     """
     lines = edit.split("\n")
     if first_opener(lines) is None:
@@ -64,7 +77,9 @@ def looks_like(edit: str) -> bool:
     outside = _outside(lines)
     head = next(line for line in lines if line.strip())
     if _TITLE.fullmatch(head) and not file_name(head):
-        return False
+        is_program = kind_of(path) not in ("markdown", "text", "unknown")
+        if not is_program or any(is_code(lines[at]) for at in outside):
+            return False
     if any(is_placeholder(lines[at]) and lines[at].strip(" .…") for at in outside):
         return False
     fenced = outer_fence(lines, ("md", "markdown"))
@@ -75,12 +90,15 @@ def _may_stand_between(line: str) -> bool:
     return is_fence(line) or bool(file_name(line))
 
 
-def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
+def parse_files(edit: str, path: str = "") -> tuple[ParsedEdit, ...]:
     """Return one edit for every file, in order of first appearance; raises `EditSyntaxError`.
 
-    Every block has to be complete and unambiguous. If a single file is named anywhere, all blocks belong to it.
+    Every block has to be complete and unambiguous. If a single file is named anywhere, all blocks belong to it. A block
+    that is sent twice is read once. `path` is the file that the edit is sent for: what stands above a block and is no
+    path is a label then, as it is without.
     """
-    blocks = list(_blocks(edit.split("\n")))
+    lines = edit.split("\n")
+    blocks = list(_blocks(lines))
     if not blocks:
         raise _malformed("The edit holds no SEARCH block.")
     if not any(block.replacement.before or block.replacement.after for block in blocks):
@@ -89,17 +107,25 @@ def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
             "Every SEARCH/REPLACE block of the edit is empty.",
             "Put the lines to find under SEARCH and the lines to write under =======.",
         )
+    within = {at for block in blocks for at in range(block.first, block.end)}
+    outside = [at for at in range(len(lines)) if at not in within]
+    refuse_strays(lines, outside, "the blocks")
     named = list(dict.fromkeys(block.path for block in blocks if block.path))
     if len(named) > 1 and not blocks[0].path:
         raise _malformed(f"The first block names no file, but others do: {', '.join(named)}.")
     by_path: dict[str, list[Replacement]] = {}
-    path = named[0] if named else ""
+    name = named[0] if named else ""
     for block in blocks:
-        path = block.path or path
-        by_path.setdefault(path, []).append(block.replacement)
-    return tuple(
-        ParsedEdit("search_replace", tuple(changes), _detected(len(changes)), name) for name, changes in by_path.items()
-    )
+        name = block.path or name
+        by_path.setdefault(name, []).append(block.replacement)
+    prose = prose_of(lines, outside)
+    return tuple(_parsed(name, changes, prose) for name, changes in by_path.items())
+
+
+def _parsed(path: str, sent: list[Replacement], prose: str) -> ParsedEdit:
+    changes = tuple(dict.fromkeys(sent))
+    again = f", {len(sent) - len(changes)} of them sent again" if len(changes) < len(sent) else ""
+    return ParsedEdit("search_replace", changes, _detected(len(sent)) + again, path, prose=prose)
 
 
 def _detected(num_blocks: int) -> str:
@@ -110,14 +136,17 @@ def _blocks(lines: list[str]) -> Iterator[_Block]:
     dialect = roo.dialect(lines)
     at = above = 0
     while at < len(lines):
-        if _OPENER.fullmatch(lines[at]):
+        block = None
+        if _marker(_OPENER, lines[at]):
             block = _block(lines, at, above, dialect)
+        elif _OLD_TAG.fullmatch(lines[at]):
+            block = _tagged_block(lines, at, above)
+        elif _marker(_CLOSER, lines[at]):
+            raise _malformed(f"Line {at + 1} of the edit closes a block that was not opened.")
+        at += 1
+        if block is not None:
             yield block
             at = above = block.end
-        elif _CLOSER.fullmatch(lines[at]):
-            raise _malformed(f"Line {at + 1} of the edit closes a block that was not opened.")
-        else:
-            at += 1
 
 
 def _block(lines: list[str], opened: int, above: int, dialect: roo.Dialect) -> _Block:
@@ -132,25 +161,62 @@ def _block(lines: list[str], opened: int, above: int, dialect: roo.Dialect) -> _
         where = ", ".join(str(at + 1) for at in dividers)
         raise _malformed(f"The block at line {opened + 1} of the edit could be divided at lines {where}.")
     replacement = dialect.read(lines[opened + 1 : dividers[0]], lines[dividers[0] + 1 : closed])
-    return _Block(replacement, opened, closed + 1, _name_above(lines[above:opened]))
+    return _Block(replacement, opened, closed + 1, _name_behind(lines[opened]) or _name_above(lines[above:opened]))
+
+
+def _tagged_block(lines: list[str], opened: int, above: int) -> _Block:
+    """Return the block of Zed's tags that opens at `opened`; raises `EditSyntaxError` where a tag is missing."""
+    tag = _OLD_TAG.fullmatch(lines[opened])
+    assert tag is not None
+    at = opened
+    found: list[int] = []
+    for wanted in ("</old_text>", "<new_text>", "</new_text>"):
+        at = next(
+            (row for row in range(at + 1, len(lines)) if lines[row].strip() in (wanted, "<old_text>")), len(lines)
+        )
+        if at == len(lines) or lines[at].strip() != wanted:
+            raise _malformed(f"The block at line {opened + 1} of the edit has no line '{wanted}'.")
+        found.append(at)
+    old_end, new_start, end = found
+    if any(line.strip() for line in lines[old_end + 1 : new_start]):
+        raise _malformed(f"Lines stand between the old and the new text of the block at line {opened + 1} of the edit.")
+    hint = Hint(line=max(0, int(tag["line"]) - 1)) if tag["line"] else Hint()
+    change = Replacement(tuple(lines[opened + 1 : old_end]), tuple(lines[new_start + 1 : end]), hint)
+    return _Block(change, opened, end + 1, _name_above(lines[above:opened]))
 
 
 def _name_above(lines: list[str]) -> str:
     for line in lines[: -_NAME_REACH - 1 : -1]:
         name = file_name(line)
         if name:
-            return name
+            return "" if is_label(name) else name
         if not is_fence(line) and line.strip():
             return ""
     return ""
 
 
+def _name_behind(marker_line: str) -> str:
+    opener = _OPENER.fullmatch(marker_line)
+    return file_name(opener["name"] or "") if opener else ""
+
+
 def _closing_line(lines: list[str], opened: int, marker: str, closer: str) -> int:
+    """Return the end of a block: 'REPLACE' is said there, or left out in the only line that could end the block."""
+    bare: list[int] = []
     for at in range(opened + 1, len(lines)):
         if _marker(_CLOSER, lines[at]) == closer:
+            if bare:
+                raise _malformed(
+                    f"The block at line {opened + 1} of the edit could end at lines {bare[0] + 1}, {at + 1}."
+                )
             return at
         if _marker(_OPENER, lines[at]) == marker:
+            if bare:
+                break
             raise _malformed(f"Line {at + 1} of the edit opens a block inside the block of line {opened + 1}.")
+        bare += [at] if _marker(_BARE_CLOSER, lines[at]) == closer else []
+    if len(bare) == 1:
+        return bare[0]
     raise _malformed(
         f"The block at line {opened + 1} of the edit has no end line '{closer} REPLACE', so that its last lines may be "
         "missing."
@@ -158,8 +224,11 @@ def _closing_line(lines: list[str], opened: int, marker: str, closer: str) -> in
 
 
 def _marker(pattern: re.Pattern[str], line: str) -> str:
+    """Return the signs of a marker line, '' if it is none; what stands behind the word has to be a file name."""
     found = pattern.fullmatch(line)
-    return found[1] if found else ""
+    if found is None or ("name" in found.groupdict() and found["name"] and not file_name(found["name"])):
+        return ""
+    return found[1]
 
 
 def _outside(lines: list[str]) -> list[int]:
@@ -168,9 +237,12 @@ def _outside(lines: list[str]) -> list[int]:
     closer = ""
     for at, line in enumerate(lines):
         if closer:
-            closer = "" if _marker(_CLOSER, line) == closer else closer
+            ends = closer in (_marker(_CLOSER, line), _marker(_BARE_CLOSER, line), line.strip())
+            closer = "" if ends else closer
         elif marker := _marker(_OPENER, line):
             closer = _CLOSER_OF[marker[0]] * len(marker)
+        elif _OLD_TAG.fullmatch(line):
+            closer = "</new_text>"
         else:
             outside.append(at)
     return outside

@@ -11,11 +11,15 @@ the tests' oracle for the diffs that tools write.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from editor.errors import EditSyntaxError
+from editor.formats.answers import prose_of
 from editor.formats.diff_hunks import NUMBERED
-from editor.formats.diff_lines import FENCE, HOW, is_name_pair
+from editor.formats.diff_lines import FENCE, HOW, is_diff_fence, is_name_pair, is_signed
 from editor.formats.diff_names import DEV_NULL, is_absent, name_in, path_and_move
 from editor.formats.diff_reader import DiffReader, FileDiff
+from editor.formats.strays import refuse_strays
 from editor.types import Action, ParsedEdit, Replacement
 
 _MAX_TALK_LINES = 60
@@ -31,6 +35,8 @@ def looks_like(edit: str) -> bool:
             return True
         if line.startswith("@@") and _opens_hunk(lines, at, talk):
             return True
+        if is_diff_fence(line) and is_signed(lines, at + 1):
+            return True
         talk += bool(line.strip()) and not FENCE.fullmatch(line)
         if talk > _MAX_TALK_LINES:
             return False
@@ -44,11 +50,14 @@ def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
         lines.pop()
     if lines and all(line.endswith("\r") for line in lines):
         lines = [line[:-1] for line in lines]
-    files = DiffReader(lines).files()
+    reader = DiffReader(lines)
+    files = reader.files()
     if not files:
         message = "The edit has no line that begins with '@@' and no file header of a unified diff."
         raise EditSyntaxError("malformed", message, HOW)
-    return tuple(_parsed(file) for file in files)
+    refuse_strays(lines, reader.outside, "the diff")
+    prose = prose_of(lines, reader.outside)
+    return tuple(replace(_parsed(file), prose=prose) for file in files)
 
 
 def _opens_body(lines: list[str], at: int) -> bool:

@@ -18,16 +18,19 @@ Patch` is an error: the rest of the patch may be missing too. Grammar: openai/co
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from editor.errors import EditSyntaxError
+from editor.formats.answers import prose_of
+from editor.formats.strays import refuse_strays
 from editor.types import Hint, ParsedEdit, Replacement
 
 _BEGIN, _END, _END_OF_FILE = "*** Begin Patch", "*** End Patch", "*** End of File"
 _FILE = re.compile(r"\*\*\* (Add|Delete|Update) File: *(.*)")
 _MOVE = re.compile(r"\*\*\* Move to: *(.*)")
-_NUMBERS = re.compile(r"-(\d+)(?:,\d+)? \+\d+(?:,\d+)?(?: @@ ?(.*))?")
+_NUMBERS = re.compile(r"-(\d{1,18})(?:,\d+)? \+\d+(?:,\d+)?(?: @@ ?(.*))?")
 _FENCE = re.compile(r"(`{3,}|~{3,})[\w-]*\s*")
+_MAX_SCOPES = 50
 _HOW = (
     "Write '*** Begin Patch', for each file '*** Update File: path' (or Add, Delete), hunks that begin with '@@' and "
     "have ' ', '-' or '+' before every line, and '*** End Patch'."
@@ -48,12 +51,26 @@ def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
     lines = edit.split("\n")
     if all(line.endswith("\r") for line in lines if line):
         lines = [line.removesuffix("\r") for line in lines]
-    edits: list[ParsedEdit] = []
-    for first, end in _bodies(lines):
-        edits += _Reader(lines, first, end).edits()
+    bodies = _bodies(lines)
+    edits = [edit for first, end in bodies for edit in _Reader(lines, first, end).edits()]
     if not edits:
         raise EditSyntaxError("empty_edit", "The patch names no file and has no hunk.", _HOW)
-    return tuple(edits)
+    prose = _prose_around(lines, bodies)
+    return tuple(replace(edit, prose=prose) for edit in edits)
+
+
+def _prose_around(lines: list[str], bodies: list[tuple[int, int]]) -> str:
+    """Return the talk outside of the envelopes; raises `EditSyntaxError` if a part of an edit stands there."""
+    read = {at for first, end in bodies for at in range(first - 1, end + 1)}
+    outside = [at for at in range(len(lines)) if at not in read and lines[at].strip() not in (_BEGIN, _END)]
+    refuse_strays(lines, outside, "the patch")
+    ends = [at for at in range(bodies[-1][1] + 1, len(lines)) if lines[at].strip() == _END]
+    behind = next((at for at in outside if ends and bodies[-1][1] < at < ends[-1] and lines[at].strip()), None)
+    if behind is not None:
+        raise EditSyntaxError(
+            "malformed", f"Line {behind + 1} of the patch stands behind '{_END}', and above a second one.", _HOW
+        )
+    return prose_of(lines, outside)
 
 
 def _bodies(lines: list[str]) -> list[tuple[int, int]]:
@@ -198,6 +215,8 @@ class _Reader:
             hunk.line = max(0, int(numbers[1]) - 1)
             text = numbers[2] or ""
         text = text.removesuffix(" @@")
+        if len(hunk.scopes) == _MAX_SCOPES:
+            raise self._error(self.at, f"is one of more than {_MAX_SCOPES} scopes of a hunk")
         if text.strip(" .@"):
             hunk.scopes = (*hunk.scopes, text)
 

@@ -16,6 +16,7 @@ from editor.lazy.readings import flat
 from editor.lazy.showing import added, can_anchor, in_other_form, with_all_of
 from editor.lazy.siblings import Siblings
 from editor.lazy.units import Unit, units_of
+from editor.matching.index import LineIndex
 from editor.snippets import survey_snippet
 from editor.syntax import Survey, survey
 from editor.types import Sketch
@@ -35,11 +36,11 @@ def bound_lines(lines: list[str], sketch: Sketch, language: str | None) -> list[
     places = _places(file, shown, seen)
     if places is None:
         return None
-    merged = list(lines)
+    merged, index = list(lines), LineIndex(lines)
     try:
         for s, f in sorted(places.items(), reverse=True):
             have, unit = file.units[f], shown.units[s]
-            merged[have.start : have.end] = _grown(lines, have, snippet, unit)
+            merged[have.start : have.end] = _grown(index, have, snippet, unit)
     except DoubtError:
         return None
     return merged
@@ -77,17 +78,17 @@ def _hides(file: Siblings, shown: Siblings, places: dict[int, int]) -> Iterator[
         yield next_s == s + 1 and next_f != f + 1
 
 
-def _grown(lines: Sequence[str], have: Unit, snippet: Sequence[str], unit: Unit) -> list[str]:
+def _grown(index: LineIndex, have: Unit, snippet: Sequence[str], unit: Unit) -> list[str]:
     """Return a definition with the lines that it gains; raises `DoubtError` if it loses one, or gains it twice."""
-    hidden, sent = lines[have.start : have.end], snippet[unit.start : unit.end]
+    hidden, sent = index.lines[have.start : have.end], snippet[unit.start : unit.end]
     merged = with_all_of(hidden, sent)
     if merged is None:
         if not in_other_form(hidden, sent):
             raise DoubtError("open_intent", "A line would be lost.")
         return list(sent)
     gained = added(merged, hidden)
-    stands = {line.strip() for line in lines}
+    stands = index.by(str.strip).places
     if any(can_anchor(line) and line.strip() in stands for line in gained):
         raise DoubtError("open_intent", "A line that is gained stands elsewhere: it may be moved.")
-    check_addition(gained, lines, have.end)
+    check_addition(gained, index, have.end)
     return merged

@@ -9,6 +9,7 @@ from editor.lazy.edges import DoubtError, Edge, key, quoted
 from editor.lazy.placements import Block, Placement
 from editor.lazy.showing import can_anchor
 from editor.lazy.twins import twin_of
+from editor.matching.index import LineIndex, starts_in
 from editor.matching.ladder import indent, rstripped
 from editor.wording import span_of
 
@@ -18,24 +19,24 @@ _MIN_COPIED_CHARS = 10
 _FAR = 4
 
 
-def refuse_twin(lines: list[str], block: Block, placement: Placement) -> None:
+def refuse_twin(index: LineIndex, block: Block, placement: Placement) -> None:
     """Raise `DoubtError` if another place in the file is nearly the same."""
-    twin = twin_of(lines, block.lines, placement.start, placement.end)
+    twin = twin_of(index, block.lines, placement.start, placement.end)
     if twin is not None:
         where = span_of(placement.start, placement.end)
         raise DoubtError("ambiguous", f"The block fits {where}, but line {twin + 1} and below are nearly the same.", 2)
 
 
-def refuse_rival(lines: list[str], block: Block, placement: Placement) -> None:
+def refuse_rival(index: LineIndex, block: Block, placement: Placement) -> None:
     """Raise `DoubtError` if a block that stands in the file already may have been meant for a place like it.
 
     Nothing is lost by it, but 'already applied' would be said of an edit that is not.
     """
     solid = [line for line in block.lines if line.strip()]
-    rival = twin_of(lines, block.lines, placement.start, placement.end, share=0.5, at_least=2)
+    rival = twin_of(index, block.lines, placement.start, placement.end, share=0.5, at_least=2)
     if len(solid) == 1:
         places = range(placement.start, placement.end)
-        alike = (at for at, line in enumerate(lines) if at not in places and _is_about(line, solid[0]))
+        alike = (at for at, line in enumerate(index.lines) if at not in places and _is_about(line, solid[0]))
         rival = next(alike, None)
     if rival is not None:
         where = span_of(placement.start, placement.end)
@@ -64,16 +65,18 @@ def refuse_other_gap(lines: Sequence[str], block: Block, placement: Placement) -
             )
 
 
-def refuse_copies(new: Sequence[str], lines: Sequence[str]) -> None:
+def refuse_copies(new: Sequence[str], index: LineIndex) -> None:
     """Raise `DoubtError` if a new line stands in the file just once: it may be moved, and its place left out."""
     telling = {line.strip() for line in new if sum(map(str.isalnum, line)) >= _MIN_COPIED_CHARS}
-    counts = Counter(line.strip() for line in lines if line.strip() in telling)
-    copied = next((line for line, count in counts.items() if count == 1), None)
+    places = index.by(str.strip).places if telling else {}
+    copied = min(
+        (line for line in telling if len(places.get(line, ())) == 1), key=lambda line: places[line], default=None
+    )
     if copied is not None:
         raise DoubtError("open_intent", f"The new line {quoted(copied)} stands elsewhere: it may be moved.", 2)
 
 
-def refuse_known(lines: Sequence[str], block: Block, edge: Edge) -> None:
+def refuse_known(index: LineIndex, block: Block, edge: Edge) -> None:
     """Raise `DoubtError` if a new line stands twice in the block, or elsewhere in the file: it may be an old one."""
     counts = Counter(line.strip() for line in block.lines)
     again = next((line for line in edge.new if can_anchor(line) and counts[line.strip()] > 1), None)
@@ -81,7 +84,8 @@ def refuse_known(lines: Sequence[str], block: Block, edge: Edge) -> None:
         raise DoubtError("ambiguous", f"The line {quoted(again)} stands twice in the edit.", 2)
     outer = min(len(indent(line)) for line in edge.new if line.strip())
     shown = {line.strip() for line in edge.new if len(indent(line)) == outer and can_anchor(line)}
-    known = next((line for line in lines if line.strip() in shown), None)
+    places = index.by(str.strip).places
+    known = min((line for line in shown if line in places), key=lambda line: places[line], default=None)
     if known is not None:
         raise DoubtError("ambiguous", f"The line {quoted(known)} stands elsewhere: it may be context, not new.", 2)
 
@@ -98,5 +102,5 @@ def refuse_repeated_tail(lines: list[str], start: int, end: int) -> None:
     if sum(map(can_anchor, tail)) < _MIN_REPEATED:
         return
     below = [rstripped(line) for line in lines[end : end + _FAR * len(tail)]]
-    if any(below[at : at + len(tail)] == tail for at in range(len(below))):
+    if next(starts_in(below, tail), None) is not None:
         raise DoubtError("ambiguous", f"The last lines of the block, {start + 1}-{end}, stand again right below.", 2)

@@ -15,13 +15,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rapidfuzz import fuzz, process
 
+from editor.matching.index import LineIndex
 from editor.matching.ladder import indent, rstripped
+from editor.snippets import without_strings
 from editor.types import ReasonCode
 
-_STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|`(?:\\.|[^`\\])*`')
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _CLOSING_LINE = re.compile(r"[\s)\]};,]*")
 COMMENT = re.compile(r"\s*(//|#|/\*|\*(?=[\s/]|$)|--|<!--|;|%)")
@@ -36,7 +38,7 @@ _FIELD = re.compile(r"\s*[\"']?([\w.$-]+)[\"']?\s*(?::(?!:)|:?=(?!=))")
 _DEFINITION = re.compile(r"\b(?:def|class|function\*?|func|fn|interface|struct|enum|trait|type|module)\s+([\w$]+)")
 _DECLARATION = re.compile(
     r"\s*(?:@[\w.]|#\[|(?:from|import|use|using|#include)\b|[\"']?[\w.$-]+[\"']?\s*:(?!:)\s*\S|"
-    r"(?!(?:if|for|while|switch|catch|with|match|return)\b)(?:[\w$<>,\[\]*&]+\s+)*[\w$]+\s*\([^;=]*\)[^;=]*\{\s*$)"
+    r"(?!(?:if|for|while|switch|catch|with|match|return)\b)(?:[\w$<>,\[\]*&]+\s+)*[\w$]+\s*\([^;=)]*\)[^;=]*\{\s*$)"
 )
 _HEAD = re.compile(r"\s*(?:async\s+)?(?:def|class|if|for|while|with|try|match)\b.*:\s*(?:#.*)?$")
 _IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*")
@@ -52,6 +54,11 @@ _MODIFIERS = re.compile(
 _LIKE_A_REWRITE = 80
 _LIKE_A_VARIANT = 85
 _MAX_SCOPE_LINES = 2_000
+MAX_READ = 2_000_000
+"""The lines that all readings of one edge have together."""
+
+MAX_COMPARED = 500_000
+"""The pairs of a new line and a line that a placeholder hides that are compared for one edge."""
 
 
 class DoubtError(Exception):
@@ -84,6 +91,8 @@ def read_edge(inner: Sequence[str], outer: Sequence[str], anchor: str, *, upward
         common += 1
     if common == len(inner):
         return Edge(common, ())
+    if (common + 1) * len(inner) > MAX_READ:
+        raise DoubtError("open_intent", f"The {len(inner)} lines next to a placeholder are too many to be told apart.")
     readings: dict[tuple[str, ...], Edge] = {}
     for taken in range(at_least, common + 1):
         new = tuple(reversed(inner[taken:])) if upward else tuple(inner[taken:])
@@ -142,6 +151,8 @@ def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool, gap: bool) -> 
     clash = next((line for line in _statements(solid) if key(line) in keys), None)
     if clash is not None:
         raise DoubtError("open_intent", f"A line like {quoted(clash)} stands among the lines that are left out.", 2)
+    if len(solid) * len(hidden) > MAX_COMPARED and len(list(_statements(solid))) * len(hidden) > MAX_COMPARED:
+        raise DoubtError("open_intent", f"The new lines {shown} are too many to be compared with those left out.", 2)
     variant = next((line for line in _statements(solid) if _has_variant(line, hidden)), None)
     if variant is not None:
         raise DoubtError("open_intent", f"The line {quoted(variant)} looks like a new form of one that is left out.", 2)
@@ -182,21 +193,30 @@ def _has_variant(line: str, hidden: Sequence[str]) -> bool:
     return process.extractOne(line, hidden, scorer=fuzz.ratio, score_cutoff=_LIKE_A_VARIANT) is not None
 
 
-def check_addition(new: Sequence[str], lines: Sequence[str], at: int) -> None:
-    """Raise `DoubtError` if new lines before `lines[at]` define again what the file or the scope there has."""
+def check_addition(new: Sequence[str], index: LineIndex, at: int) -> None:
+    """Raise `DoubtError` if new lines before line `at` define again what the file or the scope there has."""
     names = {match[1] for line in new if (match := _DEFINITION.search(line)) and not COMMENT.match(line)}
-    again = next((line for line in lines if (match := _DEFINITION.search(line)) and match[1] in names), None)
+    places = index.by(_defined_name).places if names else {}
+    again = min((places[name][0] for name in names if name in places), default=None)
     if again is not None:
-        raise DoubtError("open_intent", f"The edit adds what the file already defines: {quoted(again)}.", 2)
+        raise DoubtError(
+            "open_intent", f"The edit adds what the file already defines: {quoted(index.lines[again])}.", 2
+        )
     solid = [line for line in new if line.strip()]
     fields = {match[1] for line in _statements(solid) if (match := _FIELD.match(line))}
     width = min((_width(line) for line in solid), default=0)
-    for line in _scope(lines, at, width):
+    for line in _scope(index.lines, at, width) if fields else ():
         match = _FIELD.match(line)
         if match and match[1] in fields:
             raise DoubtError("open_intent", f"The edit adds {match[1]} beside the line {quoted(line)}.", 2)
 
 
+def _defined_name(line: str) -> str:
+    match = _DEFINITION.search(line)
+    return match[1] if match else ""
+
+
+@lru_cache(maxsize=1 << 16)
 def key(line: str) -> str:
     """Return the name that a line is about ("retries" of `const retries = 3;`), '' if there is none."""
     if COMMENT.match(line):
@@ -231,7 +251,7 @@ def _scope(lines: Sequence[str], at: int, width: int) -> Iterator[str]:
 def _balanced(lines: Sequence[str]) -> bool:
     open_brackets: list[str] = []
     for line in lines:
-        for char in _STRING.sub("", line):
+        for char in without_strings(line):
             if char in "([{":
                 open_brackets.append(char)
             elif char in _CLOSERS and (not open_brackets or open_brackets.pop() != _CLOSERS[char]):

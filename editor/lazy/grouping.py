@@ -7,7 +7,7 @@ is looked for among the levels of the file by itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 
 from rapidfuzz import fuzz, process
 
@@ -17,6 +17,8 @@ from editor.lazy.units import Unit
 
 # Per cent of rapidfuzz's ratio.
 _MIN_HEAD_LIKENESS = 60
+# A first line of the snippet is compared with all of the file's: so many pairs, and the other lines are not asked.
+_MAX_HEADS_COMPARED = 500_000
 _Level = tuple[Sequence[Unit], int, int]
 
 
@@ -55,11 +57,11 @@ def level_for(lines: list[str], units: Sequence[Unit], snippet: list[str], group
 def _most_like(lines: Sequence[str], levels: Sequence[_Level], shown: Siblings) -> _Level | None:
     """Return the level with the line most like one of a group; None if none is like any."""
     heads = [(lines[unit.core].strip(), number) for number, level in enumerate(levels) for unit in level[0]]
+    texts = [head for head, _ in heads]
     best, chosen = float(_MIN_HEAD_LIKENESS), None
-    for at, unit in enumerate(shown.units):
-        if unit.is_marker or unit.continues:
-            continue
-        found = process.extractOne(shown.heads[at], [head for head, _ in heads], scorer=fuzz.ratio, score_cutoff=best)
+    solid = (at for at, unit in enumerate(shown.units) if not unit.is_marker and not unit.continues)
+    for at in islice(solid, _MAX_HEADS_COMPARED // max(1, len(heads))):
+        found = process.extractOne(shown.heads[at], texts, scorer=fuzz.ratio, score_cutoff=best)
         if found is not None and (found[1] > best or chosen is None):
             best, chosen = found[1], levels[heads[found[2]][1]]
     return chosen

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from editor.lazy.likeness import likeness
 from editor.lazy.siblings import Siblings
@@ -17,7 +18,6 @@ from editor.lazy.siblings import Siblings
 # Of 1: what two units must have in common to be taken for each other.
 _MIN_LIKENESS = 0.55
 _MAX_CELLS = 20_000
-_MIN_TELLING = 3
 _MAX_ROWS_BACK = 8
 _MAX_COLUMNS_BACK = 200
 # What it costs to take a unit between two shown neighbours away.
@@ -53,21 +53,15 @@ def pair(file: Siblings, snippet: Siblings) -> Pairing:
 
 def strong_matches(file: Siblings, snippet: Siblings, *, definitions_only: bool = False) -> int:
     """Return how many units of the snippet have a sure counterpart: the same definition, or the same text."""
-    definitions: set[tuple[str, str]] = set()
-    heads: dict[str, list[int]] = defaultdict(list)
+    matched: set[int] = set()
+    texts: dict[str, set[str]] = defaultdict(set)
     for at in range(len(file.units)):
-        heads[file.heads[at]].append(at)
-        if (named := file.definition(at)) is not None:
-            definitions.add(named)
-    count = 0
-    for at, unit in enumerate(snippet.units):
-        if unit.is_marker or unit.continues:
-            continue
-        if snippet.definition(at) in definitions:
-            count += 1
-        elif not definitions_only and sum(map(str.isalnum, snippet.heads[at])) > _MIN_TELLING:
-            count += any(file.text(other) == snippet.text(at) for other in heads.get(snippet.heads[at], ()))
-    return count
+        matched.update(snippet.shows_definition(file.definition(at)))
+        if not definitions_only and snippet.shows_head(file.heads[at]):
+            texts[file.heads[at]].add(file.text(at))
+    for head, known in texts.items():
+        matched.update(at for at in snippet.shows_head(head) if snippet.text(at) in known)
+    return len(matched)
 
 
 def _sure_pairs(file: Siblings, snippet: Siblings, key: Callable[[Siblings, int], Hashable | None]) -> dict[int, int]:
@@ -120,8 +114,10 @@ def _aligned(file: Siblings, snippet: Siblings, in_file: range, in_snippet: rang
 def _alignments(file: Siblings, snippet: Siblings, in_file: range, rows: Sequence[int]) -> list[list[_Link]]:
     """Return (sum, row and column of the pair before) of the best alignment that ends with each pair."""
     table: list[list[_Link]] = []
+    num_above = [0, *accumulate(unit.is_marker for unit in snippet.units)]
     for r, s in enumerate(rows):
-        parted = _parted(snippet, rows, r)
+        # Tells for the rows that are looked back at whether a marker stands between.
+        parted = {other: num_above[rows[other]] < num_above[s] for other in range(max(0, r - _MAX_ROWS_BACK), r)}
         row: list[_Link] = []
         for c, f in enumerate(in_file):
             like = likeness(file, f, snippet, s)
@@ -134,13 +130,7 @@ def _alignments(file: Siblings, snippet: Siblings, in_file: range, rows: Sequenc
     return table
 
 
-def _parted(snippet: Siblings, rows: Sequence[int], r: int) -> list[bool]:
-    """Tell for each earlier row whether a marker stands between it and row `r`."""
-    markers = [at for at, unit in enumerate(snippet.units) if unit.is_marker]
-    return [any(rows[other] < at < rows[r] for at in markers) for other in range(r)]
-
-
-def _best_link(table: Sequence[Sequence[_Link]], r: int, c: int, parted: Sequence[bool]) -> _Link:
+def _best_link(table: Sequence[Sequence[_Link]], r: int, c: int, parted: Mapping[int, bool]) -> _Link:
     """Return (sum, row, column) of the best alignment that a pair at (r, c) can go on with; lines dropped cost."""
     best = (0.0, -1, -1)
     for other in range(r - 1, max(-1, r - _MAX_ROWS_BACK), -1):

@@ -102,7 +102,8 @@ def _chains(index: TellingLines, block: Sequence[str]) -> list[tuple[float, list
         places = index.places.get(line.strip(), ()) if line.strip() else ()
         if places and len(places) <= _MAX_OCCURRENCES:
             pairs += ((row, at, index.weight(line)) for at in places)
-    best, before = _linked(pairs[:_MAX_PAIRS])
+    del pairs[_MAX_PAIRS:]
+    best, before = _linked(pairs)
     linked = set(before)
     ends = sorted((number for number in range(len(pairs)) if number not in linked), key=lambda number: -best[number])
     chains = []

@@ -11,6 +11,7 @@ from editor.lazy.units import Unit
 _KINDS = {"method": "function"}
 _IMPORT = re.compile(r"\s*(?:import\b|from\s+\S+\s+import\b|use\s|using\s|#\s*include\b|require\b|const .*= require\()")
 _TITLED = re.compile(r"\s*(?P<call>[\w.$]+)\s*\(\s*(?P<quote>[\"'`])(?P<title>.*?)(?P=quote)")
+_MIN_TELLING = 3
 # Parts the call from its first string in the name of a unit such as `it("adds", ...)`.
 TITLE = "\0"
 
@@ -24,6 +25,26 @@ class Siblings:
         self._lines = lines
         self._texts: dict[int, str] = {}
         self._names: dict[int, str] = {}
+        self._by_definition: dict[tuple[str, str], list[int]] | None = None
+        self._by_head: dict[str, list[int]] | None = None
+
+    def shows_definition(self, definition: tuple[str, str] | None) -> Sequence[int]:
+        """Return the units that are this definition."""
+        if self._by_definition is None:
+            self._by_definition = {}
+            for at, unit in enumerate(self.units):
+                if (own := self.definition(at)) is not None and not unit.is_marker and not unit.continues:
+                    self._by_definition.setdefault(own, []).append(at)
+        return self._by_definition.get(definition, ()) if definition else ()
+
+    def shows_head(self, head: str) -> Sequence[int]:
+        """Return the units with this first line, if it tells something."""
+        if self._by_head is None:
+            self._by_head = {}
+            for at, unit in enumerate(self.units):
+                if not unit.is_marker and not unit.continues and sum(map(str.isalnum, self.heads[at])) > _MIN_TELLING:
+                    self._by_head.setdefault(self.heads[at], []).append(at)
+        return self._by_head.get(head, ())
 
     def text(self, at: int) -> str:
         """Return a unit's lines from its core on, without indentation and blank lines."""

@@ -18,6 +18,7 @@ from editor.lazy.edges import NOTE, DoubtError, quoted
 from editor.lazy.placements import Block, Placement
 from editor.lazy.readings import candidates
 from editor.lazy.showing import can_anchor, unique_lines, with_all_of
+from editor.matching.index import LineIndex
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Sketch, Unresolved
 from editor.wording import span_of
 
@@ -51,13 +52,14 @@ def _merged_lines(lines: list[str], sketch: Sketch) -> list[str]:
     if not any(line.strip() for line in lines):
         raise DoubtError("open_intent", "The file is empty, so there is nothing that a placeholder can stand for.")
     unique = unique_lines(lines) & unique_lines([line for block in sketch.blocks for line in block])
+    index = LineIndex(lines)
     merged: list[str] = []
     at = 0
     unspaced: list[tuple[Block, Placement]] = []
     placed: list[tuple[Block, Placement]] = []
     for block in _blocks(sketch):
-        placement = place(lines, at, block, unique)
-        refuse_twin(lines, block, placement)
+        placement = place(index, at, block, unique)
+        refuse_twin(index, block, placement)
         placed.append((block, placement))
         merged += lines[at : placement.start]
         merged += placement.lines
@@ -76,7 +78,7 @@ def _merged_lines(lines: list[str], sketch: Sketch) -> list[str]:
             )
     for block, placement in placed:
         if merged == lines:
-            refuse_rival(lines, block, placement)
+            refuse_rival(index, block, placement)
         elif not _is_head(block) and _adds_nothing(lines, placement):
             where = span_of(placement.start, placement.end)
             raise DoubtError("open_intent", f"A block stands at {where} already: it may hide a deletion.", 2)

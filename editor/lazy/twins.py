@@ -6,9 +6,11 @@ new argument, a snippet that adds it to the next case reads like the first one. 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 
+from editor.matching.index import LineIndex
 from editor.matching.ladder import rstripped
 
 _LIKE_A_TWIN = 0.75
@@ -18,7 +20,7 @@ _MAX_OCCURRENCES = 200
 
 
 def twin_of(
-    lines: Sequence[str], block: Sequence[str], start: int, end: int, *, share: float = _LIKE_A_TWIN, at_least: int = 3
+    index: LineIndex, block: Sequence[str], start: int, end: int, *, share: float = _LIKE_A_TWIN, at_least: int = 3
 ) -> int | None:
     """Return the first line (from 0) of a place like lines [start, end), where `block` was put; None if it has none.
 
@@ -26,16 +28,13 @@ def twin_of(
     far apart.
     """
     rows = {at: rstripped(line) for at, line in enumerate(block) if line.strip()}
-    here = {rstripped(line) for line in lines[start:end]}
+    keyed = index.by(rstripped)
+    here = set(keyed.keys[start:end])
     num_here = sum(line in here for line in rows.values())
     wanted = max(at_least, share * num_here)
     if num_here < at_least:
         return None
-    occurrences: dict[str, list[int]] = defaultdict(list)
-    sought = set(rows.values())
-    for at, line in enumerate(map(rstripped, lines)):
-        if line in sought and not start <= at < end:
-            occurrences[line].append(at)
+    occurrences = {line: _outside(keyed.places.get(line, ()), start, end) for line in set(rows.values())}
     shift = min(_MAX_SHIFT, len(block) - min(len(block), end - start) + 1)
     votes: dict[int, set[int]] = defaultdict(set)
     for row, line in rows.items():
@@ -44,3 +43,7 @@ def twin_of(
                 for offset in range(at - row, at - row + shift + 1):
                     votes[offset].add(row)
     return min((max(0, offset) for offset, found in votes.items() if len(found) >= wanted), default=None)
+
+
+def _outside(places: Sequence[int], start: int, end: int) -> list[int]:
+    return [*places[: bisect_left(places, start)], *places[bisect_left(places, end) :]]

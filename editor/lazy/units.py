@@ -27,6 +27,7 @@ _OPENS = re.compile(
 _ATTRIBUTE = re.compile(r"\s*(?:@[\w.]|#!?\[|\[\w[\w.()\", =]*\]\s*$)")
 _COMMENT_END = re.compile(r".*(?:\*/|-->)\s*$")
 _TAB = 4
+MAX_DEPTH = 60
 MARKER = "\0"
 """How a placeholder line is written in the lines that units are made of: no text has this character."""
 
@@ -75,20 +76,25 @@ class _Builder:
         self.blank = [not line.strip() for line in lines]
         self.width = [width_of(line) for line in lines]
 
-    def units(self, start: int, end: int) -> tuple[Unit, ...]:
-        """Return the units of lines [start, end), comments and attributes joined to what they stand above."""
+    def units(self, start: int, end: int, depth: int = 0) -> tuple[Unit, ...]:
+        """Return the units of lines [start, end), comments and attributes joined to what they stand above.
+
+        There are none below `MAX_DEPTH` other units: lines that stand so deep are told apart no further.
+        """
+        if depth > MAX_DEPTH:
+            return ()
         found: list[Unit] = []
         at = start
         while at < end:
             if self.blank[at]:
                 at += 1
                 continue
-            unit = self._unit(at, end, first=not found)
+            unit = self._unit(at, end, depth, first=not found)
             at = unit.end
             found.append(unit)
         return tuple(self._with_leads(found))
 
-    def _unit(self, at: int, end: int, *, first: bool) -> Unit:
+    def _unit(self, at: int, end: int, depth: int, *, first: bool) -> Unit:
         if at in self.markers:
             return Unit(at, at, at + 1, self.width[at], (), is_marker=True)
         symbol = self.symbols.get(at)
@@ -100,7 +106,7 @@ class _Builder:
             at,
             stop,
             self.width[at],
-            self.units(at + 1, stop),
+            self.units(at + 1, stop, depth + 1),
             continues=not first and _CONTINUES.match(self.lines[at]) is not None,
             kind=symbol.kind if symbol else "",
             name=symbol.simple_name if symbol else "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nsmallest
 
 from editor.matching.indentation import indent
 from editor.types import Hint
@@ -18,10 +19,12 @@ def choose(lines: Sequence[str], starts: Sequence[int], hint: Hint) -> int | Non
     return inside[0] if len(inside) == 1 else None
 
 
-def by_distance(starts: Sequence[int], hint: Hint) -> list[int]:
-    """Return the indices of all places, the nearest to the hinted line first; in text order without one."""
+def by_distance(starts: Sequence[int], hint: Hint, limit: int) -> list[int]:
+    """Return the indices of some places, the nearest to the hinted line first; in text order without one."""
     line = hint.line
-    return sorted(range(len(starts)), key=lambda number: 0 if line is None else abs(starts[number] - line))
+    if line is None:
+        return list(range(min(limit, len(starts))))
+    return nsmallest(limit, range(len(starts)), key=lambda number: abs(starts[number] - line))
 
 
 def _encloses(lines: Sequence[str], scopes: Sequence[str], start: int) -> bool:

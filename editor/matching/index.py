@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from editor.errors import TooMuchWorkError
 from editor.matching.folding import BLANKS, fold
 
 Key = Callable[[str], str]
@@ -31,6 +32,13 @@ def folded(line: str) -> str:
     return fold(line).strip(BLANKS)
 
 
+MAX_COMPARED = 8_000_000
+"""The places that are compared for all blocks or hunks of one edit."""
+
+# From here on each of the places is not compared over all lines: in periodic texts that takes time by the square.
+_MANY_COMPARED = 4
+
+
 class LineIndex:
     """The lines of one text with their places; the lines must not change while it is used.
 
@@ -44,6 +52,7 @@ class LineIndex:
         self.searches_left = _MAX_SEARCHES
         self._by_key: dict[Key, KeyedLines] = {}
         self._is_ascii: bool | None = None
+        self._folded: list[str] | None = None
 
     @property
     def is_ascii(self) -> bool:
@@ -51,6 +60,13 @@ class LineIndex:
         if self._is_ascii is None:
             self._is_ascii = all(map(str.isascii, self.lines))
         return self._is_ascii
+
+    @property
+    def folded_lines(self) -> Sequence[str]:
+        """Return the lines with look-alikes folded, blanks at both ends included."""
+        if self._folded is None:
+            self._folded = [fold(line) for line in self.lines]
+        return self._folded
 
     def by(self, key: Key) -> KeyedLines:
         """Return the lines under one way of comparing."""
@@ -73,6 +89,7 @@ class KeyedLines:
         self.keys = keys
         self._places: dict[str, list[int]] = {}
         self._was_asked = False
+        self._num_compared = 0
 
     @property
     def places(self) -> dict[str, list[int]]:
@@ -83,7 +100,10 @@ class KeyedLines:
         return self._places
 
     def starts(self, sought: Sequence[str]) -> tuple[int, ...]:
-        """Return all places where the sought keys stand one below the other; only those of one key are looked at."""
+        """Return all places where the sought keys stand one below the other; only those of one key are looked at.
+
+        Raises `TooMuchWorkError` when all questions together have compared too many places.
+        """
         if self._was_asked or self._places:
             pivot, found = self._rarest(sought)
         else:
@@ -91,6 +111,14 @@ class KeyedLines:
             pivot = max(range(len(sought)), key=lambda at: len(sought[at]))
             found = self._scan(sought[pivot])
         wanted, size, last = list(sought), len(sought), len(self.keys) - len(sought)
+        is_periodic = len(found) * size > _MANY_COMPARED * len(self.keys)
+        self._num_compared += len(self.keys) if is_periodic else len(found)
+        if self._num_compared > MAX_COMPARED:
+            raise TooMuchWorkError(f"its lines stand in more than {MAX_COMPARED} places together")
+        if is_periodic:
+            return tuple(starts_in(self.keys, wanted))
+        if size == 1:
+            return tuple(found)
         candidates = (at - pivot for at in found)
         return tuple(at for at in candidates if 0 <= at <= last and self.keys[at : at + size] == wanted)
 
@@ -114,3 +142,30 @@ class KeyedLines:
                 found.append(at)
         except ValueError:
             return found
+
+
+def starts_in(keys: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
+    """Yield where all wanted keys stand one below the other, periodic or not, each key looked at once or twice.
+
+    Knuth, Morris and Pratt, 1977.
+    """
+    borders = _borders(wanted)
+    matched = 0
+    for at, key in enumerate(keys):
+        while matched and (matched == len(wanted) or wanted[matched] != key):
+            matched = borders[matched - 1]
+        matched += wanted[matched] == key
+        if matched == len(wanted):
+            yield at + 1 - matched
+
+
+def _borders(wanted: Sequence[str]) -> list[int]:
+    """Return for every beginning of the keys how long the longest shorter one is that also ends it."""
+    borders = [0] * len(wanted)
+    matched = 0
+    for at in range(1, len(wanted)):
+        while matched and wanted[matched] != wanted[at]:
+            matched = borders[matched - 1]
+        matched += wanted[matched] == wanted[at]
+        borders[at] = matched
+    return borders

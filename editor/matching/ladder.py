@@ -14,10 +14,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from editor.errors import TooMuchWorkError
 from editor.matching.folding import fold
 from editor.matching.indentation import Mapping, Shift, indent, mapping
 from editor.matching.index import LineIndex, exact, folded, rstripped, stripped
 from editor.types import Rung
+
+MAX_LINES_MAPPED = 1_000_000
+"""The lines whose indentation is compared at all places of one block."""
 
 __all__ = ["LineIndex", "Places", "Shift", "find", "indent", "rstripped"]
 
@@ -52,14 +56,13 @@ def find(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> Places | No
     if reindented is not None or (index.is_ascii and all(map(str.isascii, wanted))):
         return reindented
     starts = index.by(folded).starts([folded(line) for line in wanted])
-    spans = {at: [fold(line) for line in index.lines[at : at + len(wanted)]] for at in starts}
-    sought = [fold(line) for line in wanted]
-    found = [(at, one) for at, span in spans.items() if (one := mapping(span, sought)) is not None]
-    return _places("folded", found)
+    return _mapped("folded", starts, index.folded_lines, [fold(line) for line in wanted]) if starts else None
 
 
 def _mapped(rung: Rung, starts: Sequence[int], lines: Sequence[str], wanted: Sequence[str]) -> Places | None:
     size = len(wanted)
+    if len(starts) > 1 and len(starts) * size > MAX_LINES_MAPPED:
+        raise TooMuchWorkError(f"{size} lines that stand in {len(starts)} places, but at another indentation")
     found = [(at, one) for at in starts if (one := mapping(lines[at : at + size], wanted)) is not None]
     return _places(rung, found)
 

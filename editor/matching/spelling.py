@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from editor.alignment import LineOp, line_opcodes
 from editor.matching.folding import carried_over
 from editor.matching.indentation import Mapping, Retab, indent
-from editor.matching.index import LineIndex, rstripped, stripped
+from editor.matching.index import LineIndex, rstripped, starts_in, stripped
 from editor.matching.literals import literal_lines
 from editor.types import Replacement, Rung
 
@@ -147,8 +147,8 @@ def already_there(lines: Sequence[str], start: int, end: int, after: tuple[str, 
     """
     if len(after) <= end - start:
         return False
-    spans = range(max(0, end - len(after)), min(start, len(lines) - len(after)) + 1)
-    if any(tuple(lines[at : at + len(after)]) == after for at in spans):
+    around = lines[max(0, end - len(after)) : start + len(after)]
+    if next(starts_in(around, after), None) is not None:
         return True
     at = len(lines) - len(after) + 1
     return not after[-1] and 0 <= at <= start < end <= len(lines) and tuple(lines[at:]) == after[:-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from editor.matching.indentation import Shift
+from editor.matching.index import starts_in
 from editor.matching.ladder import Places
 from editor.matching.result import MIN_EVIDENCE
 from editor.patches.slots import Slot, slot_of
@@ -80,6 +81,6 @@ def _repeated_at(lines: Sequence[str], slot: Slot, start: int) -> int | None:
     after, end = slot.change.after, start + slot.size
     if len(after) <= slot.size:
         return None
-    spans = range(max(0, end - len(after)), min(start, len(lines) - len(after)) + 1)
-    starts = (at for at in spans if lines[at] == after[0])
-    return next((at for at in starts if tuple(lines[at : at + len(after)]) == after), None)
+    first = max(0, end - len(after))
+    found = next(starts_in(lines[first : start + len(after)], after), None)
+    return None if found is None else first + found

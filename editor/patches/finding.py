@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from editor.alignment import line_opcodes
+from editor.errors import TooMuchWorkError
 from editor.matching.indentation import Shift, indent
 from editor.matching.index import exact
 from editor.matching.ladder import Places
@@ -16,6 +17,9 @@ from editor.patches.hunk_places import in_order
 from editor.patches.slots import Slot, num_common, slot_of
 from editor.patches.target import Target
 from editor.types import Replacement
+
+MAX_PLACES = 2_000_000
+"""The places of all hunks of one edit, a place counted once for each hunk that fits there."""
 
 _NOWHERE = Places("exact", (), ())
 
@@ -34,12 +38,15 @@ def slots_at_their_lines(target: Target, hunks: Sequence[tuple[int, Replacement]
 
 
 def find_slots(target: Target, hunks: Sequence[tuple[int, Replacement]]) -> list[Slot]:
-    """Return the slots of numbered hunks with all their places, none of them chosen."""
+    """Return the slots of numbered hunks with all their places, none of them chosen; raises `TooMuchWorkError`."""
     slots: list[Slot] = []
-    grown = 0
+    grown = num_places = 0
     for number, change in hunks:
         slots.append(_slot(target, number, change, grown))
         grown += len(change.after) - len(change.before)
+        num_places += len(slots[-1].starts)
+        if num_places > MAX_PLACES:
+            raise TooMuchWorkError(f"its hunks fit in more than {MAX_PLACES} places together")
     return slots
 
 

@@ -31,15 +31,31 @@ def in_order(slots: Sequence[Slot]) -> bool:
     return all(_fits(above, below) for above, below in pairwise(cores))
 
 
-def expected_line(slots: Sequence[Slot], at: int) -> int | None:
-    """Return where the slot should begin by its line number and the nearest unique hunks; None if that is open."""
-    line = slots[at].line
-    if line is None or not _has_plausible_lines(slots):
-        return None
-    above = next((slot for slot in reversed(slots[:at]) if _is_anchor(slot)), None)
-    below = next((slot for slot in slots[at + 1 :] if _is_anchor(slot)), None)
-    offsets = {offset for offset in (_offset(above, behind=True), _offset(below, behind=False)) if offset is not None}
-    return line + offsets.pop() if len(offsets) == 1 else line if not offsets else None
+def expected_lines(slots: Sequence[Slot]) -> list[int | None]:
+    """Return where each slot should begin by its line number and the nearest unique hunks; None if that is open."""
+    if not _has_plausible_lines(slots):
+        return [None] * len(slots)
+    above = _offsets(slots, behind=True)
+    below = _offsets(slots[::-1], behind=False)[::-1]
+    return [
+        _expected(slot.line, {*pair} - {None}) for slot, pair in zip(slots, zip(above, below, strict=True), strict=True)
+    ]
+
+
+def _expected(line: int | None, offsets: set[int | None]) -> int | None:
+    offset = offsets.pop() if len(offsets) == 1 else None
+    return None if line is None or offsets else line + (offset or 0)
+
+
+def _offsets(slots: Sequence[Slot], *, behind: bool) -> list[int | None]:
+    """Return for each slot by how much the nearest anchor before it stands off its line number."""
+    offsets: list[int | None] = []
+    offset: int | None = None
+    for slot in slots:
+        offsets.append(offset)
+        if _is_anchor(slot):
+            offset = _offset(slot, behind=behind)
+    return offsets
 
 
 def _is_certain(slot: Slot) -> bool:
@@ -61,23 +77,21 @@ def _has_plausible_lines(slots: Sequence[Slot]) -> bool:
 
 
 def _is_anchor(slot: Slot) -> bool:
-    return slot.rule == "unique" and slot.line is not None
+    return slot.rule == "unique" and slot.chosen is not None and slot.line is not None
 
 
-def _offset(anchor: Slot | None, *, behind: bool) -> int | None:
-    if anchor is None or anchor.chosen is None or anchor.line is None:
-        return None
+def _offset(anchor: Slot, *, behind: bool) -> int:
+    assert anchor.chosen is not None
+    assert anchor.line is not None
     grown = len(anchor.change.after) - len(anchor.change.before) if anchor.done and behind else 0
     return anchor.chosen - anchor.line + grown
 
 
 def _by_hint(slots: Sequence[Slot]) -> list[Slot]:
     decided = list(slots)
-    for at, slot in enumerate(slots):
-        if slot.chosen is None and slot.starts:
-            expected = expected_line(slots, at)
-            if expected in slot.starts:
-                decided[at] = slot.at(expected, "hint")
+    for at, (slot, expected) in enumerate(zip(slots, expected_lines(slots), strict=True)):
+        if slot.chosen is None and expected is not None and slot.stands_at(expected):
+            decided[at] = slot.at(expected, "hint")
     return decided
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
-from editor.blocks.splices import Open, Resolution, Splice, candidates, spliced
+from editor.blocks.splices import Open, Resolution, Splice, candidates, ops_of, spliced
 from editor.patches.codex import merge_as_codex
 from editor.patches.done import mark_repeated
 from editor.patches.finding import find_slots, slots_at_their_lines
@@ -43,7 +43,7 @@ def merge_hunks(original: str, edit: ParsedEdit, language: str | None = None, *,
     target = Target(original, language)
     slots = slots_at_their_lines(target, hunks) or choose(find_slots(target, hunks), target)
     slots = mark_repeated(target, slots, edit.final_newline)
-    resolutions = _resolutions(target, slots, Refusals(target, len(edit.changes)))
+    resolutions = _resolutions(target, slots, Refusals(target, slots, len(edit.changes)))
     opened = next((one for one in resolutions if isinstance(one, Open)), None)
     if opened is not None:
         return replace(opened.unresolved, candidates=_candidates(target, resolutions))
@@ -61,7 +61,7 @@ def _resolutions(target: Target, slots: Sequence[Slot], refusals: Refusals) -> l
     resolutions: list[Resolution] = []
     for at, slot in enumerate(slots):
         if slot.chosen is None:
-            resolutions.append(refusals.undecided(slots, at))
+            resolutions.append(refusals.undecided(at))
         elif slot.done and not (ordered and (all_done or slot.proven)):
             resolutions.append(refusals.not_found(slot))
         elif slot.is_twin:
@@ -96,7 +96,7 @@ def _merged(
     if text == target.original:
         return AlreadyApplied("Every hunk's new lines already stand in the file.")
     rungs = {splice.rung for splice in splices if not splice.done} or {"exact"}
-    return Merged(text, max(rungs, key=_RUNGS.index))
+    return Merged(text, max(rungs, key=_RUNGS.index), ops=ops_of(splices, len(target.lines)))
 
 
 def _candidates(target: Target, resolutions: Sequence[Resolution]) -> tuple[Candidate, ...]:

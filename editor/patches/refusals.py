@@ -9,7 +9,7 @@ from dataclasses import replace
 from editor.blocks.splices import Open, Option, Splice
 from editor.matching.ladder import Places
 from editor.matching.nearest import nearest_miss
-from editor.patches.hunk_places import expected_line
+from editor.patches.hunk_places import expected_lines
 from editor.patches.slots import Slot
 from editor.patches.target import Target
 from editor.patches.writing import splice_at
@@ -19,26 +19,30 @@ from editor.wording import span_of
 _MAX_OPTIONS = 8
 _MAX_SHOWN = 20
 _MAX_SHOWN_STALE = 5
+_MAX_SCOPE_CHARS = 200
 _MORE_CONTEXT = "Add kept lines above or below until only one place fits, or name the enclosing scope behind '@@'."
 
 
 class Refusals:
-    """Refuses hunks of one edit, which has `total` of them."""
+    """Refuses hunks of one edit, which has `total` of them; `slots` are those that do something."""
 
-    def __init__(self, target: Target, total: int) -> None:
+    def __init__(self, target: Target, slots: Sequence[Slot], total: int) -> None:
         self._target = target
+        self._slots = slots
+        self._expected = expected_lines(slots)
         self._total = total
+        self._is_shown = False
 
-    def undecided(self, slots: Sequence[Slot], at: int) -> Open:
+    def undecided(self, at: int) -> Open:
         """Refuse a hunk for which no rule has chosen a place."""
-        slot = slots[at]
+        slot = self._slots[at]
         has_words = any(line.strip() for line in slot.change.before)
         if not slot.change.before:
-            return self._unplaced_insertion(slots, at)
+            return self._unplaced_insertion(at)
         if not slot.starts:
             found = self._target.find(slot.change.before) if has_words else None
             return self.not_found(slot) if found is None else self._not_at_end(slot, found)
-        ranked = _ranked(slots, at)
+        ranked = _ranked(slot, self._expected[at])
         options = _present(self._option(slot, start, rank, len(slot.starts)) for rank, start in enumerate(ranked))
         if len(slot.starts) > 1:
             return self._ambiguous(slot, options)
@@ -74,6 +78,7 @@ class Refusals:
     def out_of_scope(self, slot: Slot, start: int) -> Open:
         """Refuse a hunk whose only place lies outside of the scope that it names."""
         scope = " > ".join(slot.change.hint.scopes)
+        scope = scope if len(scope) <= _MAX_SCOPE_CHARS else f"{scope[:_MAX_SCOPE_CHARS]}..."
         known = self._target.scopes.known(slot.change.hint.scopes)
         where = f"its lines stand at {start + 1}-{start + slot.size}, outside of it"
         what = where if known else "the file has no such line"
@@ -94,6 +99,9 @@ class Refusals:
             f"has kept and removed lines that do not stand in the file one below the other.{told}",
             "Copy the kept and removed lines from the file as it is now; the other hunks need not change.",
         )
+        if self._is_shown:
+            return Open(unresolved)
+        self._is_shown = True  # only the first of the refused hunks is answered
         return Open(replace(unresolved, nearest=nearest_miss(self._target.index, slot.change.before)))
 
     def _ambiguous(self, slot: Slot, options: tuple[Option, ...]) -> Open:
@@ -103,10 +111,10 @@ class Refusals:
         reason = f"fits in {count} places: lines {shown}{more}."
         return Open(self._refusal(slot, "ambiguous", reason, _MORE_CONTEXT, count), options)
 
-    def _unplaced_insertion(self, slots: Sequence[Slot], at: int) -> Open:
+    def _unplaced_insertion(self, at: int) -> Open:
         """Refuse an insertion without context; it is likely meant for its line, or else for the end of the file."""
-        slot, size = slots[at], len(self._target.lines)
-        expected = expected_line(slots, at)
+        slot, size = self._slots[at], len(self._target.lines)
+        expected = self._expected[at]
         line = slot.line if expected is None else expected
         place = size if line is None else min(line, size)
         splice = Splice(place, place, slot.change.after, "exact")
@@ -150,11 +158,10 @@ class Refusals:
         return number if slot.line is None else f"{number} (line {slot.line + 1})"
 
 
-def _ranked(slots: Sequence[Slot], at: int) -> list[int]:
+def _ranked(slot: Slot, expected: int | None) -> list[int]:
     """Return some places of a slot, those nearest to its line first, else from the top."""
-    starts = slots[at].starts
-    expected = expected_line(slots, at)
-    line = slots[at].line if expected is None else expected
+    starts = slot.starts
+    line = slot.line if expected is None else expected
     if line is None:
         return list(starts[:_MAX_OPTIONS])
     row = bisect_left(starts, line)

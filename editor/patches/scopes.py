@@ -7,6 +7,8 @@ literal that spans lines; a line that opens nothing (a heading of Markdown) reac
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from itertools import islice, takewhile
 
 from editor.matching.indentation import indent
 from editor.matching.index import LineIndex, stripped
@@ -26,6 +28,8 @@ class Scopes:
         self._lines_of: dict[str, tuple[int, ...]] = {}
         self._end_of: dict[int, int] = {}
         self._literals: frozenset[int] | None = None
+        self._by_text: list[int] = []
+        self._ranges_of: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
 
     def known(self, scopes: tuple[str, ...]) -> bool:
         """Tell whether every scope is a line of the file."""
@@ -33,15 +37,25 @@ class Scopes:
 
     def hold(self, scopes: tuple[str, ...], start: int, end: int) -> bool:
         """Tell whether lines [start, end) lie inside all scopes, outermost first, or hold the scope lines."""
-        outer = [(-1, len(self._index.lines))]
-        for scope in scopes:
-            outer = [
-                (at, min(self._extent(at), limit))
-                for above, limit in outer
-                for at in self._stands(scope)
-                if above < at < limit
-            ]
-        return any(at < end and (start < limit or start <= at) for at, limit in outer)
+        opened, limits = self._ranges(scopes)
+        above = bisect_left(opened, end)
+        return above > 0 and start < limits[above - 1]
+
+    def _ranges(self, scopes: tuple[str, ...]) -> tuple[list[int], list[int]]:
+        """Return where the innermost scope opens inside of the others, and how far all up to each one reach."""
+        if scopes not in self._ranges_of:
+            opened, limits = [-1], [len(self._index.lines)]
+            for scope in scopes:
+                inner: tuple[list[int], list[int]] = ([], [])
+                for at in self._stands(scope):
+                    around = bisect_left(opened, at)
+                    if around and at < limits[around - 1]:
+                        inner[0].append(at)
+                        limit = min(self._extent(at), limits[around - 1])
+                        inner[1].append(max(limit, inner[1][-1]) if inner[1] else limit)
+                opened, limits = inner
+            self._ranges_of[scopes] = opened, limits
+        return self._ranges_of[scopes]
 
     def _stands(self, scope: str) -> tuple[int, ...]:
         """Return the lines that are the scope but for blanks around; else those that begin with it (`class A(B):`).
@@ -53,11 +67,20 @@ class Scopes:
             keyed, sought = self._index.by(stripped), stripped(scope)
             known = tuple(keyed.places.get(sought, ()))
             if not known and sought:
-                known = tuple(at for at, key in enumerate(keyed.keys) if _begins_with(key, sought))
+                known = self._that_begin_with(sought)
             if not known and (elided := _PARAMETERS.fullmatch(sought)) is not None:
                 known = tuple(at for at, key in enumerate(keyed.keys) if key.startswith(elided["head"]))
             self._lines_of[scope] = known
         return known
+
+    def _that_begin_with(self, sought: str) -> tuple[int, ...]:
+        keys = self._index.by(stripped).keys
+        if not self._by_text:
+            self._by_text = sorted(range(len(keys)), key=keys.__getitem__)
+        longer = re.compile(re.escape(sought) + (r"(?!\w)" if re.match(r"\w", sought[-1]) else ""))
+        first = bisect_left(self._by_text, sought, key=keys.__getitem__)
+        alike = takewhile(lambda at: keys[at].startswith(sought), islice(self._by_text, first, None))
+        return tuple(sorted(at for at in alike if longer.match(keys[at])))
 
     def _extent(self, at: int) -> int:
         """Return the line behind the last one that belongs to what line `at` opens."""

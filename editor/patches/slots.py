@@ -66,6 +66,11 @@ class Slot:
         """Return the range of lines at a place that are not context."""
         return start + self.lead, start + self.size - self.trail
 
+    def stands_at(self, start: int) -> bool:
+        """Tell whether the lines stand at a line."""
+        row = bisect_left(self.starts, start)
+        return row < len(self.starts) and self.starts[row] == start
+
     def at(self, start: int, rule: Rule) -> Slot:
         """Return the slot with a place decided."""
         return replace(self, chosen=start, rule=rule)
@@ -73,13 +78,15 @@ class Slot:
     def between(self, low: int, high: int) -> Slot:
         """Return the slot with its places in [low, high] only, and none decided."""
         kept = slice(bisect_left(self.starts, low), bisect_right(self.starts, high))
+        if kept == slice(0, len(self.starts)):
+            return replace(self, chosen=None, rule=None)
         return replace(self, starts=self.starts[kept], mappings=self.mappings[kept], chosen=None, rule=None)
 
     def narrowed(self, starts: Collection[int]) -> Slot:
         """Return the slot with no other places than these, and none decided."""
-        kept = [(start, one) for start, one in zip(self.starts, self.mappings, strict=True) if start in starts]
-        starts, mappings = tuple(start for start, _ in kept), tuple(one for _, one in kept)
-        return replace(self, starts=starts, mappings=mappings, chosen=None, rule=None)
+        kept = [bisect_left(self.starts, start) for start in sorted(starts)]
+        mappings = tuple(self.mappings[row] for row in kept)
+        return replace(self, starts=tuple(sorted(starts)), mappings=mappings, chosen=None, rule=None)
 
 
 def slot_of(number: int, change: Replacement, places: Places, *, done: bool = False) -> Slot:

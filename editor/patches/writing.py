@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -23,7 +24,7 @@ def splice_at(target: Target, slot: Slot, start: int) -> tuple[Splice | None, st
     first, last = slot.core(start)
     if slot.rung == "exact":
         return Splice(first, last, slot.added, slot.rung), ""
-    mapping = slot.mappings[slot.starts.index(start)]
+    mapping = slot.mappings[bisect_left(slot.starts, start)]
     held, yaml = slot.line == start, target.index.language == "yaml"
     written = in_file_spelling(slot.change, found, mapping, slot.rung, held=held, yaml=yaml)
     if written is None:

@@ -68,6 +68,80 @@ def test_one_replacement_in_all_its_spellings(call: Any) -> None:
         assert parsed.changes == Substitutions((Substitution("a", "b"),))
 
 
+def test_a_call_may_leave_the_new_text_out_to_delete_the_old_one() -> None:
+    edit = '{"command": "str_replace", "path": "a.py", "old_str": "a\\n"}'
+    assert detect(edit) == "replace"
+    assert parse(edit).changes == Substitutions((Substitution("a\n", ""),))
+    with pytest.raises(EditSyntaxError, match="needs 'new_string'"):
+        parse('{"old_str": "a"}', "replace")
+
+
+@pytest.mark.parametrize(
+    ("edit", "prose"),
+    [
+        ('{"old_string": "a", "new_string": "b"}\n{"old_string": "c", "new_string": "d"}\n', ""),
+        ('Two changes:\n{"old_string": "a", "new_string": "b"}\n{"old_string": "c", "new_string": "d"}\nDone.', None),
+        (
+            '```json\n{"old_string": "a", "new_string": "b"}\n```\nand\n'
+            '```json\n{"old_string": "c", "new_string": "d"}\n```',
+            "and",
+        ),
+        (
+            '[{"old_string": "a", "new_string": "b"},\n {"old_string": "c", "new_string": "d"}]\n\nThat is all.',
+            "That is all.",
+        ),
+    ],
+)
+def test_calls_with_talk_around_and_one_below_the_other(edit: str, prose: str | None) -> None:
+    assert detect(edit) == "replace"
+    parsed = parse(edit)
+    assert parsed.changes == Substitutions((Substitution("a", "b"), Substitution("c", "d")))
+    assert parsed.prose == ("Two changes:\nDone." if prose is None else prose)
+
+
+def test_a_pair_that_is_sent_twice_is_read_once() -> None:
+    pair = '{"old_string": "a", "new_string": "b"}'
+    parsed = parse(f"[{pair}, {pair}]")
+    assert parsed.changes == Substitutions((Substitution("a", "b"),))
+    assert parsed.detected == "2 old/new pairs in JSON, 1 of them sent again"
+
+
+def test_the_number_of_places_is_held_to() -> None:
+    assert replaced("a b a\n", "a", "c", expected_replacements=2) == Merged("c b c\n", "exact")
+    outcome = unresolved(replaced("a b a a\n", "a", "c", expected_replacements=2))
+    assert (outcome.code, outcome.num_candidates) == ("ambiguous", 3)
+    assert outcome.reason == "The old text stands in 3 places, and the edit expects 2."
+
+
+@pytest.mark.parametrize(
+    ("path", "edit"),
+    [
+        ("x.py", '{"old_string": "a", "new_string": "b", "version": 1}'),
+        ("x.py", '{"old_string": "a", "new_string": "b"'),
+        ("x.json", '{"old_string": "a", "new_string": "b"'),
+        ("x.py", '{"name": "edit", "arguments": {"old_string": "a"}}'),
+        ("x.py", '{"a": 1}'),
+        ("x.py", '```json\n[{"a": 1}]\n```'),
+    ],
+)
+def test_json_is_no_text_of_a_program(path: str, edit: str) -> None:
+    with pytest.raises(EditSyntaxError) as fault:
+        parse(edit, path=path)
+    assert fault.value.code == "malformed"
+
+
+@pytest.mark.parametrize(
+    ("path", "edit"), [("x.json", '{"a": 1}'), ("x.yaml", '{"a": 1}'), ("x.json", '{"path": "p", "old": 1}')]
+)
+def test_json_is_the_text_of_data(path: str, edit: str) -> None:
+    assert parse(edit, path=path).added_lines == (edit,)
+
+
+def test_plain_keys_of_a_call_for_a_program() -> None:
+    assert detect('{"path": "x.py", "old": "a", "new": "b"}', "x.py") == "replace"
+    assert detect('{"path": "x.json", "old": "a", "new": "b"}', "x.json") == "lazy"
+
+
 def test_plain_keys_only_count_where_the_format_is_named() -> None:
     edit = '{"old": "a", "new": "b"}'
     assert detect(edit) == "lazy"
@@ -86,7 +160,10 @@ def test_plain_keys_only_count_where_the_format_is_named() -> None:
         ('{"old_string": "a", "old_str": "c", "new_string": "b"}', "given twice"),
         ('{"old_string": "a", "old_string": "c", "new_string": "b"}', "twice"),
         ('{"old_string": "a", "new_string": "b", "replace_all": "yes"}', "true or false"),
-        ('{"old_string": "a", "new_string": "b", "expected_replacements": 3}', "replace_all"),
+        ('{"old_string": "a", "new_string": "b", "expected_replacements": 0}', "number from 1"),
+        ('{"old_string": "a", "new_string": "b"', "line 1 column 38"),
+        ('{"old_string": "a", "new_string": "b"} // done', "stands behind"),
+        ('{"old_string": "a", "new_string": "b"}\n@@ -1 +1 @@\n-a\n+b\n', "would be lost"),
         ('{"old_string": "a", "new_string": "b", "start_line": 3}', "'lines'"),
         (
             '[{"path": "x", "old_string": "a", "new_string": "b"}, {"old_string": "a", "new_string": "b"}]',
@@ -289,6 +366,40 @@ def test_a_whole_file_takes_the_place_of_the_old_one(edit: str) -> None:
     assert merge("x", parsed) == Merged("a\nb", "exact")
     assert merge("", parsed) == Merged("a\nb\n", "exact")
     assert isinstance(merge("a\nb\n", parsed), AlreadyApplied)
+
+
+@pytest.mark.parametrize(
+    ("call", "action"),
+    [
+        ({"command": "create", "path": "x.py", "file_text": "a\nb\n"}, "create"),
+        ({"file_path": "x.py", "content": "a\nb\n"}, "update"),
+        ({"path": "x.py", "content": "a\nb"}, "update"),
+        ([{"filePath": "x.py", "content": "a\nb\n"}], "update"),
+    ],
+)
+@pytest.mark.parametrize("format_name", ["auto", "whole"])
+def test_a_call_that_writes_a_file(call: Any, action: str, format_name: Any) -> None:
+    for edit in (json.dumps(call), f"I'll write it:\n\n```json\n{json.dumps(call, indent=2)}\n```\n"):
+        parsed = parse(edit, format_name, "x.py")
+        assert (parsed.format, parsed.path, parsed.action) == ("whole", "x.py", action)
+        assert parsed.changes == Sketch((("a", "b"),), False, False, complete=True)
+        assert merge("", parsed) == Merged("a\nb\n", "exact")
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        ('{"path": "x", "file_text": ""}', "empty"),
+        ('{"path": "x", "file_text": "a", "old_str": "b"}', "nothing but a path and the text"),
+        ('[{"path": "x", "file_text": "a"}, {"path": "x", "file_text": "b"}]', "written 2 times"),
+        ('{"path": "x", "file_text": "a"', "not JSON"),
+        ("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n", "part of an edit"),
+        ("*** Begin Patch\n*** Update File: x.py\n@@\n-a\n+b\n*** End Patch\n", "part of an edit"),
+    ],
+)
+def test_what_is_no_whole_file_is_refused(edit: str, says: str) -> None:
+    with pytest.raises(EditSyntaxError, match=says):
+        parse(edit, "whole", "x.py")
 
 
 def test_a_whole_file_is_never_guessed() -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from editor.codec import BOM, decode, encode, restore, to_bytes
+from editor.alignment import ops_of_changes
+from editor.codec import BOM, ByteChanges, byte_changes, decode, encode, restore, to_bytes
 from editor.errors import BinaryFileError, CodecError, NotEncodableError, UndecodableError
 
 LINE = st.text(st.sampled_from("ab \t\x0b\x0c\x85\u2028éé\u0301"), max_size=5)
@@ -56,7 +57,7 @@ def test_bytes_outside_of_a_change_stay(lines: list[str], data: st.DataObject) -
 def test_a_model_that_composes_characters_leaves_untouched_lines_as_they_were() -> None:
     source = decode("cafe\u0301 = 1\r\nb = 2\n".encode())
     assert restore("café = 1\nb = 3\n", source) == "cafe\u0301 = 1\r\nb = 3\n"
-    assert restore("café = 1\nb = 2\n", source, undo_nfc=False) == "café = 1\r\nb = 2\n"
+    assert restore("café = 1\nb = 2\n", source, by_model=False) == "café = 1\r\nb = 2\n"
 
 
 def test_new_lines_take_the_ending_of_what_they_replace_or_follow() -> None:
@@ -211,3 +212,72 @@ def test_a_long_line_keeps_what_stands_around_it() -> None:
     assert encode(source.text, source) == data
     assert encode(source.text.replace("b  ", "B  "), source) == data.replace(b"b  ", b"B  ")
     assert encode(source.text.replace("a \t", "A \t"), source) == data.replace(b"a \t", b"A \t")
+
+
+@pytest.mark.parametrize(
+    ("before", "merged", "after"),
+    [
+        (b"a\nb", "a\nb\n", b"a\nb\n"),
+        (b"a\nb\n", "a\nb", b"a\nb"),
+        (b"a\r\nb", "a\nb\n", b"a\r\nb\r\n"),
+        (b"a\r\nb\r\n", "a\nb", b"a\r\nb"),
+    ],
+)
+def test_a_rule_may_add_or_take_away_the_final_newline(before: bytes, merged: str, after: bytes) -> None:
+    assert encode(merged, decode(before), by_model=False) == after
+
+
+def test_of_two_equal_lines_the_one_that_stays_keeps_its_own_ending() -> None:
+    source = decode(b"f {\r\n}\r\n}\nend\n")
+    for gone, after in ((1, b"f {\r\n}\nend\n"), (2, b"f {\r\n}\r\nend\n")):
+        ops = ops_of_changes([(gone, gone + 1, 0)], 4)
+        assert encode("f {\n}\nend\n", source, by_model=False, ops=ops) == after
+        assert not byte_changes(source, after).endings
+    assert byte_changes(source, b"f {\r\n}\r\nend\n", ops_of_changes([(1, 2, 0)], 4)).endings == (1,)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "a", "}"]), ENDINGS), min_size=1, max_size=8), st.data())
+def test_any_deletion_leaves_the_other_bytes_as_they_are(lines: list[tuple[str, str]], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(lines) - 1))
+    end = data.draw(st.integers(start + 1, len(lines)))
+    joined = ["".join(line) for line in lines]
+    kept = [*joined[:start], *joined[end:]]
+    source = decode("".join(joined).encode())
+    ops = ops_of_changes([(start, end, 0)], len(lines))
+    merged = "".join(line + "\n" for line, _ in [*lines[:start], *lines[end:]])
+    written = encode(merged, source, by_model=False, ops=ops)
+    assert written == "".join(kept).encode()
+    assert byte_changes(source, written) == byte_changes(source, written, ops) == ByteChanges((), False, False)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changes"),
+    [
+        (b"a\nb\n", b"a\nb\nc\n", ByteChanges((), False, False)),
+        (b"a\r\nb\r\n", b"a\nb\r\n", ByteChanges((0,), False, False)),
+        (b"a\r\nb\r\n", b"x\na\r\nb\n", ByteChanges((2,), False, False)),
+        (b"}\r\n}\n", b"}\n", ByteChanges((), False, False)),
+        (b"a\nb", b"a\nb\n", ByteChanges((), False, True)),
+        (b"a\r\nb", b"a\r\nb\r\nc", ByteChanges((), False, False)),
+        (b"\xef\xbb\xbfa\n", b"a\n", ByteChanges((), True, False)),
+        (b"a\n", b"\xef\xbb\xbfa\r\n", ByteChanges((0,), True, False)),
+        (b"", b"a\n", ByteChanges((), False, False)),
+        (b"", b"", ByteChanges((), False, False)),
+        ("\ufeffa\nb\n".encode("utf-16-le"), "\ufeffa\r\nb\n".encode("utf-16-le"), ByteChanges((0,), False, False)),
+    ],
+)
+def test_what_new_bytes_change_beside_the_text(before: bytes, after: bytes, changes: ByteChanges) -> None:
+    assert byte_changes(decode(before), after) == changes
+
+
+@pytest.mark.parametrize(
+    ("before", "merged", "says"),
+    [
+        (b"a\nb\n", "a\nB\0\n", "Line 2 of the merged text holds a NUL character"),
+        ("\ufeffa\n".encode("utf-16-le"), "a\0\n", "Line 1 of the merged text holds a NUL character"),
+        (b"caf\xe9\n", "café\n\x01\x02\n", r"Line 2 .* control characters \(the first is U\+0001\)"),
+    ],
+)
+def test_a_result_that_would_be_binary_is_refused(before: bytes, merged: str, says: str) -> None:
+    with pytest.raises(NotEncodableError, match=says):
+        encode(merged, decode(before), by_model=False)

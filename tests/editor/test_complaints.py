@@ -68,7 +68,7 @@ def best(original: str, edit: str, format_name: FormatName) -> str:
 
 def merged_bytes(data: bytes, edit: str, format_name: FormatName) -> bytes:
     source = codec.decode(data)
-    return codec.encode(merged(source.text, edit, format_name).text, source, undo_nfc=False)
+    return codec.encode(merged(source.text, edit, format_name).text, source, by_model=False)
 
 
 def refused(original: str, edit: str, format_name: FormatName) -> Unresolved:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from editor.errors import EditSyntaxError
 from editor.formats import parse
-from editor.formats.placeholders import holds_placeholder, is_placeholder
+from editor.formats.placeholders import holds_placeholder, is_placeholder, may_be_placeholder
 from editor.types import Replacement, Sketch
 
 
@@ -116,6 +116,25 @@ PLACEHOLDERS = """
 // other methods remain unchanged
 // existing code
 /* ... existing styles ... */
+// The rest of the file remains unchanged.
+# (same as before)
+// same as before
+// unchanged
+// no changes
+// ... no changes ...
+# no changes here
+// code omitted for brevity
+// [...]
+// (...)
+// ... snip ...
+// keep existing code
+// implementation unchanged
+// ... implementation ...
+// ... body ...
+// ... (lines 10-50) ...
+<!-- rest of the page remains unchanged -->
+... existing code ...
+[... rest of the code ...]
 """
 TEXT_LINES = """
 foo(...args)
@@ -133,6 +152,20 @@ return ...
 // other settings
 # Previous implementation was slower ...
 print("...")
+ * unchanged.
+--hidden
+# existing logic
+[...rest]
+[... args]
+"""
+MAYBE = """
+# existing logic
+<!-- existing content -->
+// leave the rest unchanged
+// no change
+# same
+[rest of function]
+(unchanged)
 """
 
 
@@ -145,6 +178,16 @@ def test_placeholder(line: str) -> None:
 def test_a_comment_that_trails_off_is_text(line: str) -> None:
     assert not is_placeholder(line)
     assert not holds_placeholder(line)
+
+
+@pytest.mark.parametrize("line", (PLACEHOLDERS + MAYBE).strip("\n").replace("\n\n", "\n").split("\n"))
+def test_what_may_be_a_placeholder(line: str) -> None:
+    assert may_be_placeholder(line)
+
+
+@pytest.mark.parametrize("line", ["x = 1", "// adds two numbers", "[...rest]", "'existing': 1,", "#include <a.h>"])
+def test_what_is_no_placeholder_at_all(line: str) -> None:
+    assert not may_be_placeholder(line)
 
 
 def test_a_placeholder_behind_code_is_seen() -> None:

@@ -129,7 +129,7 @@ def test_html_escapes_stay() -> None:
 # What may be cut, and what is no block at all.
 
 
-@pytest.mark.parametrize("end", ["", "```", "```\nThis is all.\n", ">>>>>>>"])
+@pytest.mark.parametrize("end", ["", "```", "```\nThis is all.\n", ">>>>>>"])
 def test_a_block_without_its_end_is_refused(end: str) -> None:
     with pytest.raises(EditSyntaxError, match="may be missing"):
         parse("```\n<<<<<<< SEARCH\na\n=======\nb\n" + end)
@@ -138,6 +138,102 @@ def test_a_block_without_its_end_is_refused(end: str) -> None:
 def test_fences_of_the_code_are_kept() -> None:
     edit = "README.md\n````\n" + block("```sh\nx\n```", "```sh\ny\n```") + "````\n"
     assert only(edit) == Replacement(("```sh", "x", "```"), ("```sh", "y", "```"))
+
+
+@pytest.mark.parametrize("end", ["", "```\nThis is all.\n", "\n" + block("c", "d")])
+def test_the_word_may_be_missing_in_the_end_line(end: str) -> None:
+    parsed = parse("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>>\n" + end)
+    assert isinstance(parsed.changes, tuple)
+    assert parsed.changes[0] == Replacement(("a",), ("b",))
+
+
+def test_a_block_with_two_possible_ends_is_refused() -> None:
+    with pytest.raises(EditSyntaxError, match="could end at lines 5, 7"):
+        parse("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>>\nc\n>>>>>>> REPLACE\n")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "<<<<<<< search\na\n=======\nb\n>>>>>>> replace\n",
+        "<<<<<<< ORIGINAL\na\n=======\nb\n>>>>>>> UPDATED\n",
+        "<<<<<<< SEARCH src/x.py\na\n=======\nb\n>>>>>>> REPLACE\n",
+        "<<<<<<< SEARCH src/x.py\na\n=======\nb\n>>>>>>> REPLACE src/x.py\n",
+        "<edits>\n<old_text>\na\n</old_text>\n<new_text>\nb\n</new_text>\n</edits>\n",
+    ],
+)
+def test_other_spellings_of_the_markers(edit: str) -> None:
+    assert detect(edit) == "search_replace"
+    assert only(edit) == Replacement(("a",), ("b",))
+    assert parse(edit).path == ("src/x.py" if "src" in edit else "")
+
+
+def test_the_line_of_a_tag_is_a_hint() -> None:
+    assert only("<old_text line=10>\na\n</old_text>\n<new_text>\nb\n</new_text>\n").hint == Hint(line=9)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "<old_text>\na\n</old_text>\n<new_text>\nb\n",
+        "<old_text>\na\n<new_text>\nb\n</new_text>\n",
+        "<old_text>\na\n</old_text>\nx\n<new_text>\nb\n</new_text>\n",
+    ],
+)
+def test_tags_that_do_not_match_are_refused(edit: str) -> None:
+    with pytest.raises(EditSyntaxError, match="block at line 1"):
+        parse(edit)
+
+
+def test_a_block_that_is_sent_twice_is_read_once() -> None:
+    parsed = parse(block("a", "b") + block("c", "d") + block("a", "b"))
+    assert parsed.changes == (Replacement(("a",), ("b",)), Replacement(("c",), ("d",)))
+    assert parsed.detected == "3 SEARCH/REPLACE blocks, 1 of them sent again"
+
+
+@pytest.mark.parametrize("head", ["# Count the items\n\n", "---\n\n"])
+def test_a_title_above_the_blocks_of_a_program(head: str) -> None:
+    assert detect(head + block("a", "b"), "x.py") == "search_replace"
+    assert detect(head + block("a", "b"), "x.md") == "lazy"
+
+
+@pytest.mark.parametrize(
+    "label", ["### App.add", "### Node.js", "self.items", "#### `App.add`", "**app.add**:", "os.path"]
+)
+def test_a_label_above_a_block_names_no_file(label: str) -> None:
+    edit = "app.py\n" + block("a", "b") + f"\n{label}\n" + block("c", "d")
+    (parsed,) = parse_files(edit, path="app.py")
+    assert (parsed.path, parsed.searched_lines) == ("app.py", ("a", "c"))
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "2. Then:\n\n   <<<<<<< SEARCH\n   b\n   =======\n   c\n   >>>>>>> REPLACE\n",
+        "> <<<<<<< SEARCH\n> b\n> =======\n> c\n> >>>>>>> REPLACE\n",
+        "SEARCH\nb\n=======\nc\nREPLACE\n",
+        "<<<<<<< HEAD\nb\n=======\nc\n>>>>>>> main\n",
+        "```diff\n@@ -2 +2 @@\n-b\n+c\n```\n",
+        "```diff\n-b\n+c\n```\n",
+        "--- a/x\n+++ b/x\n",
+        "*** Update File: x.py\n@@\n-b\n+c\n",
+        '{"old_string": "b", "new_string": "c"}\n',
+        '```json\n{\n  "old_string": "b",\n  "new_string": "c"\n}\n```\n',
+        "2c2\n< b\n---\n> c\n",
+        "<search>b</search>\n<replace>c</replace>\n",
+    ],
+)
+def test_a_second_change_in_another_spelling_is_not_talk(second: str) -> None:
+    for edit in (block("a", "b") + second, second + block("a", "b")):
+        with pytest.raises(EditSyntaxError) as fault:
+            parse(edit, "search_replace")
+        assert fault.value.code == "malformed"
+        assert "would be lost" in fault.value.message
+
+
+def test_the_talk_around_blocks_is_kept() -> None:
+    edit = "First:\n\nx.py\n```python\n" + block("a", "b") + "```\n\nChanges:\n- b is new\n+ no more\n"
+    assert parse(edit).prose == "First:\n\nx.py\n\nChanges:\n- b is new\n+ no more"
 
 
 SHOWN = "```\nsrc/x.py\n" + block("a", "b") + "```\n"

@@ -149,6 +149,58 @@ def test_prose_below_the_last_hunk(header: str) -> None:
     assert change(f"{HEADER}{header}\n{BODY}\nThis renames b.\n").before == CHANGE[0]
 
 
+@pytest.mark.parametrize("header", ["@@ -1 +1,4 @@", "@@ ... @@", "@@"])
+def test_added_lines_without_their_sign_below_a_hunk_are_named(header: str) -> None:
+    assert "Line 6 of the diff ('and more') stands right below a hunk" in refused(
+        f"{HEADER}{header}\n one\n+more\nand more\nstill more\n"
+    )
+
+
+def test_lines_that_the_counts_ask_for_are_no_prose() -> None:
+    assert "Line 7" in refused(HEADER + "@@ -1 +1,4 @@\n one\n+more\n\nreturn x\n")
+    assert one(HEADER + "@@ -1 +1,9 @@\n one\n+more\n\nThis adds more.\n").prose == "This adds more."
+
+
+@pytest.mark.parametrize(
+    "below",
+    ["```\nDone.\n", "EOF\n", "diff -u y y\n", "Only in a: b\n", "-- \n2.38.1\n", "</diff>\n", "\tcontext();\n"],
+)
+def test_what_may_stand_right_below_a_hunk(below: str) -> None:
+    assert change(f"{HEADER}@@ -1,3 +1,4 @@\n a\n+b\n c\n{below}").after == ("a", "b", "c")
+
+
+def test_a_removed_line_that_looks_like_a_header_is_refused_without_counts() -> None:
+    body = "@@ @@\n a\n--- old\n+++ new\n@@ @@\n d\n-e\n+f\n"
+    assert "may name another file, or be a line that goes" in refused("--- a/q.lua\n+++ b/q.lua\n" + body)
+    first, second = one("--- a/q.lua\n+++ b/q.lua\n" + body.replace("@@ @@", "@@ -1,2 +1,2 @@")).changes
+    assert (first.before, first.after) == (("a", "-- old"), ("a", "++ new"))
+    assert second.before == ("d", "e")
+
+
+def test_a_hunk_in_a_fence_for_diffs_needs_no_header() -> None:
+    edit = "Change a:\n```diff\n-a = 1\n+a = 2\n```\nand c:\n\n```diff\n b = 1\n-c = 1\n+c = 2\n```\n"
+    assert looks_like(edit)
+    assert one(edit).changes == (
+        Replacement(("a = 1",), ("a = 2",)),
+        Replacement(("b = 1", "c = 1"), ("b = 1", "c = 2")),
+    )
+    assert one(edit).prose == "Change a:\nand c:"
+    assert not looks_like("```diff\nflask\n+pytest\n```\n")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "2. Then:\n   ```diff\n   @@ -3 +3 @@\n   -c\n   +d\n   ```\n",
+        "and\n\n<<<<<<< SEARCH\nc\n=======\nd\n>>>>>>> REPLACE\n",
+        '{"old_string": "c", "new_string": "d"}\n',
+        "*** Update File: x.py\n",
+    ],
+)
+def test_a_second_change_in_another_form_is_not_talk(more: str) -> None:
+    assert "would be lost" in refused(f"```diff\n{HEADER}@@ -4,3 +4,3 @@\n{BODY}```\n{more}")
+
+
 def test_a_mail_signature_is_no_removed_line() -> None:
     assert change(HEADER + "@@ -4,3 +4,3 @@\n" + BODY + "-- \n2.38.1\n\n").before == CHANGE[0]
     assert change(HEADER + "@@ ... @@\n" + BODY + "-- \n2.38.1\n").before == CHANGE[0]

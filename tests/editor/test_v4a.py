@@ -132,6 +132,28 @@ def test_errors_name_the_line(patch: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "behind",
+    [
+        "*** Update File: src/x.py\n@@\n-e\n+f\n*** End Patch\n",
+        "@@\n-e\n+f\n",
+        "-e\n+f\n*** End Patch\n",
+        "   *** Update File: src/x.py\n",
+        "<<<<<<< SEARCH\ne\n=======\nf\n>>>>>>> REPLACE\n",
+    ],
+)
+def test_a_change_behind_the_end_is_not_talk(behind: str) -> None:
+    with pytest.raises(EditSyntaxError) as fault:
+        parse_files(enveloped(*UPDATE) + behind)
+    assert fault.value.code == "malformed"
+
+
+def test_the_talk_around_a_patch_is_kept() -> None:
+    edit = one("Here:\n\n```\n" + enveloped(*UPDATE) + "```\nIt changes b.\n- and no more\n")
+    assert edit.prose == "Here:\n\nIt changes b.\n- and no more"
+    assert one(enveloped(*UPDATE) + "*** End Patch\n").prose == ""
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         (enveloped(*UPDATE), True),

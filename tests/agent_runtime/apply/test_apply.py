@@ -132,3 +132,37 @@ def test_the_file_is_kept_byte_for_byte_outside_the_edit() -> None:
     edit = "<<<<<<< SEARCH\nb = 1\n=======\nb = 2\n>>>>>>> REPLACE\n"
     result = Applier(no_model).apply(ApplyRequest(odd.encode(), edit))
     assert result.file.merged == odd.replace("b = 1", "b = 2")
+
+
+OPEN_END = "\\ No newline at end of file\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "edit", "after"),
+    [
+        (b"a\nb", f"--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n a\n-b\n{OPEN_END}+b\n", b"a\nb\n"),
+        (b"a\nb\n", f"--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n a\n-b\n+b\n{OPEN_END}", b"a\nb"),
+        (b"a\r\nb", f"--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n-a\n+A\n-b\n{OPEN_END}+b\n", b"A\r\nb\r\n"),
+        (b"a\nb", '{"old_string": "a\\nb", "new_string": "A\\nb\\n"}', b"A\nb\n"),
+        (b"f {\r\n}\r\n}\nend\n", '{"start_line": 2, "end_line": 2, "old": "}", "new": ""}', b"f {\r\n}\nend\n"),
+        (b"f {\r\n}\r\n}\nend\n", '{"old_string": "f {\\n}\\n", "new_string": "f {\\n"}', b"f {\r\n}\nend\n"),
+        (b"}\nx\n}\r\n}\nx\n", '{"old_string": "}\\nx", "new_string": "x", "replace_all": true}', b"x\n}\r\nx\n"),
+        (
+            b"\xef\xbb\xbfa\nb\n",
+            "--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-\ufeffa\n+\ufefftop\n+a\n b\n",
+            b"\xef\xbb\xbftop\na\nb\n",
+        ),
+        (b"\xef\xbb\xbfa\nb\n", '{"old_string": "\ufeffa", "new_string": "\ufeffA"}', b"\xef\xbb\xbfA\nb\n"),
+    ],
+)
+def test_ends_endings_and_marks_are_as_the_edit_leaves_them(before: bytes, edit: str, after: bytes) -> None:
+    result = Applier(no_model).apply(ApplyRequest(before, edit, path="x"))
+    assert (result.status, result.file.data) == ("merged", after)
+
+
+@pytest.mark.parametrize("edit", ["-\ufeffa\n+a\n", "-\ufeffa\n+\ufeffb\n\\ c\n-b\n+\0\n"])
+def test_a_change_of_the_mark_alone_and_a_nul_are_refused(edit: str) -> None:
+    with pytest.raises((EditRefused, BadFile)):
+        Applier(no_model).apply(
+            ApplyRequest(b"\xef\xbb\xbfa\nb\n", f"--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n{edit}", path="x")
+        )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.naming import as_blocks
+from agent_runtime.apply.naming import as_blocks, edit_for
 from agent_runtime.errors import EditRefused
 from agent_runtime.types import ApplyRequest
-from editor.formats import parse_files
+from editor.formats import parse, parse_files
+from editor.types import Check
 from tests.agent_runtime.apply.test_patching import no_model
 from tests.agent_runtime.scripted import ScriptedMerger
 
@@ -48,6 +49,55 @@ def test_where_no_part_fits_the_files_are_named(path: str) -> None:
         merged(path)
     assert fault.value.reasons[0].code == "several_files"
     assert "src/a.py, tests/b.py" in str(fault.value)
+
+
+def test_what_is_left_out_for_other_files_is_told() -> None:
+    (edit, other) = parse_files(DIFF)
+    assert edit_for("src/a.py", (edit, other)).left_out == ("tests/b.py",)
+    file = Applier(no_model).apply(ApplyRequest(b"a = 1\n", DIFF, "src/a.py", mode="deterministic")).file
+    assert file.checks[-1] == Check("other_files", True, "left out what the edit has for: tests/b.py")
+
+
+BLOCKS = """a.py
+<<<<<<< SEARCH
+a = 1
+=======
+a = 2
+>>>>>>> REPLACE
+
+### utils.py
+<<<<<<< SEARCH
+b = 1
+=======
+b = 2
+>>>>>>> REPLACE
+"""
+
+
+def test_blocks_below_another_name_are_not_left_out() -> None:
+    with pytest.raises(EditRefused, match=r"a\.py, utils\.py") as fault:
+        merged("a.py", BLOCKS)
+    assert fault.value.reasons[0].code == "several_files"
+
+
+def test_a_file_that_is_named_twice_is_one_file() -> None:
+    hunks = ("-a = 1\n+a = 2\n", "-c = 1\n+c = 2\n")
+    twice = (
+        "".join(
+            f"--- a/x.py\n+++ b/x.py\n@@ -{line} +{line} @@\n{hunk}" for line, hunk in zip((1, 3), hunks, strict=True)
+        ),
+        "".join(["*** Begin Patch\n", *(f"*** Update File: x.py\n@@\n{hunk}" for hunk in hunks), "*** End Patch\n"]),
+    )
+    for edit in twice:
+        request = ApplyRequest(b"a = 1\nb = 1\nc = 1\n", edit, "src/x.py", mode="deterministic")
+        assert Applier(no_model).apply(request).file.merged == "a = 2\nb = 1\nc = 2\n"
+        assert parse(edit).path == "x.py"
+
+
+def test_parts_of_one_file_that_build_on_each_other_are_not_joined() -> None:
+    first = "--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
+    with pytest.raises(EditRefused, match="2 of them fit"):
+        merged("x.py", first + first.replace("2", "3").replace("-a = 1", "-a = 2"))
 
 
 def test_where_two_parts_fit_none_is_taken() -> None:

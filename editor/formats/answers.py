@@ -1,0 +1,376 @@
+"""Chat answers: which lines are the text of a file, and which are talk and code fences around it.
+
+Two readings compete wherever a fence stands beside other lines: the fence is the answer's, and the lines beside it are
+talk; or both are the file's own. The name of the file decides most of it. A program has no sentences and no fences but
+in comments and strings. In Markdown only a fence for Markdown is the answer's, and only beside talk that says so. Where
+the two cannot be told apart the edit is refused, as is one whose fence is not closed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from editor.errors import EditSyntaxError
+from editor.formats.fences import Fence, fences_of, is_fence, opens_literal, without_fence
+from editor.formats.naming import file_name
+from editor.formats.placeholders import is_placeholder
+from editor.formats.targets import Kind, do_paths_fit, is_label, kind_of
+from editor.languages import language_of
+
+_MARKDOWN_INFOS = frozenset({"markdown", "md", "mdx"})
+_PLAIN_INFOS = frozenset({"", "text", "txt", "plaintext", "plain"})
+_SHELL_INFOS = frozenset({"sh", "bash", "shell", "console", "zsh", "terminal", "powershell", "cmd", "bat", "output"})
+# fmt: off
+_LANGUAGES = {
+    "py": "python", "js": "javascript", "jsx": "javascript", "ts": "typescript", "golang": "go", "rs": "rust",
+    "c++": "cpp", "cs": "csharp", "c#": "csharp", "rb": "ruby", "yml": "yaml",
+}
+# fmt: on
+# Languages of which one is taken for the other.
+_FAMILY = {
+    **{name: name for name in ("python", "go", "rust", "java", "csharp", "ruby", "yaml", "toml", "sql")},
+    **dict.fromkeys(("javascript", "typescript", "tsx", "json"), "javascript"),
+    **dict.fromkeys(("c", "cpp"), "c"),
+    **dict.fromkeys(("html", "php", "css"), "html"),
+}
+# How someone begins who talks about an edit; a text that explains anything else seldom does.
+_TALK = re.compile(
+    r"[\s*_>]*(?:sure|certainly|of course|absolutely|okay|ok|got it|done|"
+    r"here(?:['’]s| is| are| it is| you (?:go|are)| they are)|"
+    r"i(?:['’](?:ve|ll|d|m)| have| will| would| am| also| just| think| need| see| \w+ed| left| made| kept| put)|"
+    r"let me|below (?:is|are)|(?:added|updated|changed|created|removed|fixed|opened|renamed|moved)\b|"
+    r"(?:the )?changes?(?: made)?:|the (?:updated|new|changed|modified|complete|full|whole|edited|fixed|corrected|"
+    r"revised|rest of the)\b|this (?:adds|changes?|edit|updates?|removes|version|file now)|"
+    r"(?:update|edit|change|modify|replace) (?:the|your|this|in)\b|in [`*\"]|rest of the)",
+    re.IGNORECASE,
+)
+# What in a text in Markdown is said of the edit, and not of anything else.
+_EDIT_TALK = re.compile(
+    r"[\s*_>]*(?:i(?:['’](?:ve|ll|d)| have| \w+ed| made)\b|.*\b(?:updated|edited|changed|modified|revised|full|"
+    r"complete|new|whole|entire|your|the)\b.*\b(?:readme|file|document|docs?|documentation|version|content|text|page|"
+    r"markdown|md)\b)",
+    re.IGNORECASE,
+)
+_OWN_EDIT = re.compile(
+    r"i(?:['’]ve| have)? (?:also )?(?:added|updated|changed|removed|fixed|created|rewr[io]t\w*|renamed|moved)\b.*[.!]",
+    re.IGNORECASE,
+)
+_HEADING = re.compile(r"(?:the )?(?:changes?|explanation|summary|notes?)(?: made)?:", re.IGNORECASE)
+# So many lines at each end of an edit may be talk.
+_MAX_END = 5
+_ENDING = re.compile(r"[A-Z][\w'’]*(?:[ ,]+[\w'’`()/-]+){3,}[.!]")
+_SENTENCE = re.compile(r"[A-Z][^;{}=<>\[\]]*[:.!]")
+_MIN_WORDS = 3
+_STRUCTURE = re.compile(r"\s*(?:#{1,6} |[-*+] |\d+\. |\||>)")
+_CODE = re.compile(
+    r".*[;{}]\s*|\s*[\w.\[\]]+ *(?:[-+*/|&%]|:)?= *\S.*|\s*(?:import [\w.]+|from [\w.]+ import .*)|"
+    r"\s*(?:def|class|func|fn|function|const|let|var|public|private|static) \w+.*[(:={].*|"
+    r"\s*(?:\*/|#include\b.*|@\w+(?:\(.*)?|\"{3}|'{3})"
+)
+_INLINE_CODE = re.compile(r"`[^`]*`")
+# An edit that begins so is a call of a tool, thoughts, or a command for a shell.
+_CALL = re.compile(
+    r"\s*</?(?:think|thinking|write_to_file|replace_in_file|apply_diff|edit_file|create_file|str_replace\w*|"
+    r"function_calls?|invoke|tool_calls?|tool_use|parameter|antml:\w+|edits?|old_text|new_text)\b[^>]*>.*|"
+    r"(?:write_file|create_file|edit_file|str_replace\w*|apply_patch|write_to_file)\(.*|\[tool_\w+.*|"
+    r"\$ \w.*|cat >+ ?\S+ <<.*",
+    re.IGNORECASE,
+)
+# Tags that are put around a file, and are no elements of HTML.
+_WRAPPER = re.compile(
+    r"<(?P<name>file|files|answer|\w*[_-]?(?:file|code|content|snippet)|output|response|result|document|source)\b[^>]*>",
+    re.IGNORECASE,
+)
+_MARKUP = re.compile(
+    r".*\.(?:html?|xhtml|xml|svg|vue|svelte|astro|xaml|plist|\w+proj|wxs|resx|jsx|tsx|php|erb|ejs)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is the edit in a chat answer: its `parts`, and the `prose` around them.
+
+    A part is the inside of one fence; all lines are one part where no fence was taken off. `infos` are the info strings
+    of the fences, one for each part ('' where there is none).
+    """
+
+    parts: tuple[tuple[str, ...], ...]
+    infos: tuple[str, ...]
+    prose: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The lines of an answer, its fences, and the solid lines outside of them."""
+
+    lines: Sequence[str]
+    path: str
+    kind: Kind
+    fences: tuple[Fence, ...]
+    outside: tuple[int, ...]
+
+    def talk(self) -> list[str]:
+        return [self.lines[at] for at in self.outside]
+
+    def inside(self, fence: Fence) -> tuple[str, ...]:
+        return fence.inside(self.lines)
+
+    def as_it_is(self) -> Answer:
+        return Answer((tuple(self.lines),), ("",))
+
+    def taken(self, fences: Sequence[Fence]) -> Answer:
+        kept = {at for fence in fences for at in range(fence.start, fence.end + 1)}
+        prose = "\n".join(line for at, line in enumerate(self.lines) if at not in kept).strip("\n")
+        return Answer(tuple(map(self.inside, fences)), tuple(fence.info for fence in fences), prose)
+
+
+def read_answer(lines: Sequence[str], path: str = "", *, whole: bool = False) -> Answer:
+    """Return the edit of one file and what stands around it; raises `EditSyntaxError` where they cannot be told apart.
+
+    `path` is the file that is edited, "" if it is not known; `whole` tells that the edit is the file from end to end.
+    """
+    page = _page(lines, path)
+    _refuse_calls(page)
+    if not page.fences:
+        return _without_fence(page)
+    if page.kind in ("code", "json", "patch") and opens_literal(page.lines, page.fences[0].start):
+        return page.as_it_is()
+    if any(not fence.is_closed for fence in page.fences):
+        return _unclosed(page, whole=whole)
+    if page.kind in ("markdown", "text", "unknown"):
+        return _of_text(page, whole=whole)
+    return _of_code(page, whole=whole)
+
+
+def prose_of(lines: Sequence[str], outside: Iterable[int]) -> str:
+    """Return what stands outside of the blocks of an edit, without the fences around them."""
+    return "\n".join(lines[at] for at in outside if not is_fence(lines[at])).strip("\n")
+
+
+def is_code(line: str) -> bool:
+    """Tell whether a line beside a fence is rather code than talk."""
+    return not is_placeholder(line) and _CODE.fullmatch(_INLINE_CODE.sub("x", line)) is not None
+
+
+def _refuse_calls(page: _Page) -> None:
+    """Refuse what is not written for this file at all: the call of a tool, a command, tags around the text."""
+    first = next((line for line in page.lines if line.strip()), "")
+    last = next((line for line in reversed(page.lines) if line.strip()), "")
+    is_shell = language_of(page.path) == "bash" or page.kind == "patch"
+    wrapper = None if _MARKUP.fullmatch(page.path) else _WRAPPER.fullmatch(first.strip())
+    is_wrapped = wrapper is not None and last.strip().lower() == f"</{wrapper['name'].lower()}>" and not page.fences
+    if is_wrapped or (_CALL.fullmatch(first) and not is_shell):
+        raise _unclear(f"The edit begins with '{first.strip()[:40]}', which is no line of a file.")
+
+
+def _page(lines: Sequence[str], path: str) -> _Page:
+    fences = fences_of(lines)
+    kind = kind_of(path)
+    if kind == "unknown" and len(fences) == 1 and fences[0].info not in _PLAIN_INFOS | _MARKDOWN_INFOS | _SHELL_INFOS:
+        kind = "code"
+    if kind in ("code", "json") and not fences:
+        fences = _in_list(lines)
+    within = {at for fence in fences for at in range(fence.start, fence.end + 1)}
+    outside = tuple(at for at, line in enumerate(lines) if line.strip() and at not in within)
+    return _Page(lines, path, kind, fences, outside)
+
+
+def _in_list(lines: Sequence[str]) -> tuple[Fence, ...]:
+    """Return the indented fences of an answer that is a list of steps."""
+    first = next((line for line in lines if line.strip()), "")
+    return fences_of(lines, indented=True) if re.match(r"(?:\d+[.)]|[-*+]) ", first) else ()
+
+
+def _without_fence(page: _Page) -> Answer:
+    """Refuse sentences above and below a text; the file's name above a program is left out."""
+    if not page.outside:
+        return page.as_it_is()
+    is_program = page.kind in ("code", "json")
+    first = page.lines[page.outside[0]]
+    if is_program and len(page.outside) > 1 and _is_title(first, page.path):
+        return Answer((tuple(page.lines[page.outside[1] :]),), ("",), first.strip())
+    for at in _ends(page):
+        line = page.lines[at]
+        if (_talks_beside_code if is_program else _talks_beside_text)(page, at):
+            raise _unclear(f"The line '{line.strip()[:60]}' is talk, and no line of the file.")
+    return page.as_it_is()
+
+
+def _ends(page: _Page) -> list[int]:
+    """Return the solid lines of the first and the last paragraph."""
+    above = next((at for at in range(page.outside[0], len(page.lines)) if not page.lines[at].strip()), len(page.lines))
+    below = next((at for at in reversed(range(page.outside[-1])) if not page.lines[at].strip()), -1)
+    return [
+        at
+        for at in page.outside
+        if at < min(above, page.outside[0] + _MAX_END) or at > max(below, page.outside[-1] - _MAX_END)
+    ]
+
+
+def _talks_beside_code(page: _Page, at: int) -> bool:
+    line = _INLINE_CODE.sub("x", page.lines[at].strip())
+    above = page.lines[at - 1].strip() if at else ""
+    is_last = at == page.outside[-1] and len(page.outside) > 1 and not above
+    said = (is_last and _ENDING.fullmatch(line)) or (_TALK.match(page.lines[at]) and _SENTENCE.fullmatch(line))
+    enough = len(line.split()) >= _MIN_WORDS or _HEADING.fullmatch(line)
+    return bool(said and enough) and not opens_literal(page.lines, at)
+
+
+def _talks_beside_text(page: _Page, at: int) -> bool:
+    """Only what someone says of their own edit, or of the file above it, is no line of a text."""
+    line = page.lines[at]
+    introduces = at == page.outside[0] and line.rstrip().endswith(":") and _TALK.match(line) and _EDIT_TALK.match(line)
+    return bool(introduces or (page.kind != "unknown" and len(page.outside) > 1 and _OWN_EDIT.fullmatch(line)))
+
+
+def _is_title(line: str, path: str) -> bool:
+    """Tell whether a line above a program is the name of its file, and no comment and no name in a list of files."""
+    is_list = path.lower().endswith(("ignore", "owners", ".in"))
+    return _names_the_file(line, path) and not is_list and not line.lstrip().startswith(("#", "//"))
+
+
+def _unclosed(page: _Page, *, whole: bool) -> Answer:
+    """An opened fence that is not closed was cut off, unless it belongs to a comment of the file."""
+    opened = next(fence for fence in page.fences if not fence.is_closed)
+    if any(is_placeholder(page.lines[at]) for at in page.outside) and not whole:
+        return page.as_it_is()
+    begins = not any(line.strip() for line in page.lines[: opened.start])
+    ends = not any(line.strip() for line in page.lines[opened.start + 1 :])
+    if page.kind in ("code", "json") or begins or (ends and whole):
+        raise EditSyntaxError(
+            "malformed",
+            f"The code fence of line {opened.start + 1} of the edit is not closed: its end may be missing.",
+            "Send the edit again with the fence closed, or without a fence.",
+        )
+    return page.as_it_is()
+
+
+def _of_code(page: _Page, *, whole: bool) -> Answer:
+    """Take the insides of the fences: no line of a program is one, where no comment or string goes around it."""
+    code = next((at for at in page.outside if is_code(page.lines[at])), None)
+    if code is not None:
+        if not whole and any(map(is_placeholder, page.lines)):
+            return page.as_it_is()
+        raise _unclear(
+            f"Line {code + 1} of the edit ('{page.lines[code].strip()[:60]}') stands outside of the code fence."
+        )
+    fences = _of_the_file(page)
+    if whole and len(fences) > 1:
+        raise _unclear(f"The edit has {len(fences)} code fences, and not one with the whole file.")
+    markers = [at for at in page.outside if is_placeholder(page.lines[at])]
+    taken = page.taken(fences) if not markers or whole else _with_markers(page, fences, markers)
+    return replace(taken, parts=tuple(tuple(without_fence(part)) for part in taken.parts))
+
+
+def _with_markers(page: _Page, fences: Sequence[Fence], markers: Sequence[int]) -> Answer:
+    """Return the insides of the fences with the placeholders that stand between and around them."""
+    taken = page.taken(fences)
+    parts: list[tuple[str, ...]] = []
+    at = 0
+    for fence, inside in zip(fences, taken.parts, strict=True):
+        parts.append((*(page.lines[marker] for marker in markers if at <= marker < fence.start), *inside))
+        at = fence.end
+    parts[-1] += tuple(page.lines[marker] for marker in markers if marker >= at)
+    return Answer(tuple(parts), taken.infos, taken.prose)
+
+
+def _of_the_file(page: _Page) -> list[Fence]:
+    """Return the fences with lines of the file: not those in another language, nor those of other files."""
+    named = {fence: _name_of(page, fence) for fence in page.fences}
+    ours = [fence for fence in page.fences if named[fence] and do_paths_fit(page.path, named[fence])]
+    theirs = [name for fence, name in named.items() if name and fence not in ours and not is_label(name)]
+    if page.path and theirs and len(page.fences) > 1:
+        raise EditSyntaxError(
+            "several_files",
+            f"The edit has code fences for other files: {', '.join(dict.fromkeys(theirs))}.",
+            "Send the edit of each file by itself.",
+        )
+    language = language_of(page.path)
+    only_shell = all(fence.info in _SHELL_INFOS for fence in page.fences)
+    found = [fence for fence in page.fences if not _is_of_another(fence.info, language, only_shell=only_shell)]
+    if not found:
+        raise _unclear(f"The code fence holds '{page.fences[0].info}', and no lines of '{page.path}'.")
+    return found
+
+
+def _is_of_another(info: str, language: str | None, *, only_shell: bool) -> bool:
+    """Tell whether a fence is in another language than the file; commands are, where other fences are no commands."""
+    if info in _SHELL_INFOS:
+        return language != "bash" and (language is not None or not only_shell)
+    said = _LANGUAGES.get(info, info)
+    known = language is not None and said in _FAMILY
+    return known and _FAMILY[said] != _FAMILY.get(language or "", language)
+
+
+def _name_of(page: _Page, fence: Fence) -> str:
+    """Return the file that a fence is for: named in its info string, or in the line above it."""
+    above = [line for line in page.lines[max(0, fence.start - 2) : fence.start] if line.strip()]
+    return file_name(page.lines[fence.start]) or (file_name(above[-1]) if above else "")
+
+
+def _of_text(page: _Page, *, whole: bool) -> Answer:
+    """Decide whose the fences of a text are, which may have fences of its own."""
+    fence = page.fences[0]
+    is_markdown = page.kind == "markdown"
+    if not page.outside and len(page.fences) == 1:
+        own = is_markdown and fence.info not in _MARKDOWN_INFOS | _PLAIN_INFOS
+        return page.as_it_is() if own else page.taken([fence])
+    talk = page.talk()
+    names = [line for line in talk if _names_the_file(line, page.path)]
+    talks = bool(names) or any((_EDIT_TALK if is_markdown and whole else _TALK).match(line) for line in talk)
+    structured = any(_STRUCTURE.match(line) and line not in names and not _TALK.match(line) for line in talk)
+    fits = (
+        fence.info in _MARKDOWN_INFOS or (not is_markdown and fence.info not in _SHELL_INFOS) or _is_like_markdown(page)
+    )
+    elides = any(map(is_placeholder, page.inside(fence))) and not any(map(is_placeholder, talk))
+    if len(page.fences) == 1:
+        if talks and (fits or (elides and not whole)) and not any(_is_heading(line, names) for line in talk):
+            return page.taken([fence])
+        if not talks and not structured and not whole and (fence.info in _MARKDOWN_INFOS or elides):
+            return page.taken([fence])
+    talks = talks or any(map(_TALK.match, talk))
+    if (talks and not structured) or (talks and fits and whole) or (whole and _may_be_wrapped(page)):
+        raise _undecided()
+    if whole and not structured and (fence.info in _MARKDOWN_INFOS or not is_markdown):
+        raise _undecided()
+    return page.as_it_is()
+
+
+def _may_be_wrapped(page: _Page) -> bool:
+    """Tell whether a fence may go around everything although it seems to close before: fences stand at both ends."""
+    solid = [line for line in page.lines if line.strip()]
+    first, last = page.fences[0], page.fences[-1]
+    is_first = page.lines[first.start] == solid[0] and first.info in _MARKDOWN_INFOS | _PLAIN_INFOS
+    return is_first and last is not first and page.lines[last.end] == solid[-1]
+
+
+def _is_heading(line: str, names: Sequence[str]) -> bool:
+    return line.startswith("#") and line not in names
+
+
+def _is_like_markdown(page: _Page) -> bool:
+    """Tell whether the one fence, which does not say what it holds, holds Markdown."""
+    fence = page.fences[0]
+    inside = [line for line in page.inside(fence) if line.strip()]
+    return fence.info in _PLAIN_INFOS and bool(inside) and re.match(r"#{1,6} \S|---$", inside[0]) is not None
+
+
+def _names_the_file(line: str, path: str) -> bool:
+    """Tell whether a line is the path of the file, and nothing else."""
+    name = file_name(line)
+    return bool(path and name) and do_paths_fit(path, name)
+
+
+def _undecided() -> EditSyntaxError:
+    return _unclear("Text stands beside a code fence, and nothing says whether it is talk or belongs to the file.")
+
+
+def _unclear(message: str) -> EditSyntaxError:
+    return EditSyntaxError(
+        "malformed",
+        message,
+        "Send only the lines of the file, without talk; put a text that has code fences of its own into a fence of "
+        "four backticks.",
+    )

@@ -1,0 +1,75 @@
+"""Parts of edits that stand where none are read: outside of the blocks, hunks or calls, or in another format.
+
+What stands outside is talk, and left out; a change among it would be lost, so it is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from editor.errors import EditSyntaxError
+
+_LEADING = r"[\s>]*"
+_MARKER = re.compile(
+    rf"{_LEADING}(?:"
+    r"<{5,9} ?(?:SEARCH|ORIGINAL|HEAD|UPDATED)\b.*|-{5,9} ?SEARCH\b.*|[>+]{5,9} ?(?:REPLACE|UPDATED)\b.*|<{7} \S.*|"
+    r"@@(?: .*)?|\*\*\* (?:Begin Patch|(?:Add|Update|Delete) File:.*|Move to:.*)|diff --git .*|"
+    r"</?(?:old_text|new_text|old_str|new_str|old_string|new_string|search|replace|file_text)\b[^>]*>.*|"
+    r"[{,]?\s*\"(?:old_string|new_string|old_str|new_str|oldText|newText|old_text|new_text|file_text)\"\s*:.*"
+    r")",
+    re.IGNORECASE,
+)
+_BARE_WORD = re.compile(r"\s*(?:SEARCH|REPLACE):?\s*")
+_DIFF_FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\s*(?:diff|patch)\s*", re.IGNORECASE)
+_FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\s*")
+_NORMAL_DIFF = re.compile(r"\d+(?:,\d+)?[acd]\d+(?:,\d+)?")
+
+
+def find_stray(lines: Sequence[str], outside: Iterable[int]) -> int | None:
+    """Return the first of the lines outside of an edit that belongs to an edit, None if there is none."""
+    talk = set(outside)
+    return next((at for at in sorted(talk) if _is_stray(lines, at, talk)), None)
+
+
+def refuse_strays(lines: Sequence[str], outside: Iterable[int], what: str) -> None:
+    """Raise `EditSyntaxError` if a line outside of `what` (such as "the blocks") belongs to an edit."""
+    at = find_stray(lines, outside)
+    if at is not None:
+        raise EditSyntaxError(
+            "malformed",
+            f"Line {at + 1} of the edit ('{lines[at].strip()[:60]}') looks like a part of an edit, but stands outside "
+            f"of {what}: it would be lost.",
+            "Send all changes in one format, each marker at the beginning of its line.",
+        )
+
+
+def is_normal_diff(lines: Sequence[str], at: int) -> bool:
+    """Tell whether a change of `diff` without `-u` begins here: '3c3' above '< old' or '> new'."""
+    if at + 1 >= len(lines) or not _NORMAL_DIFF.fullmatch(lines[at].strip()):
+        return False
+    return lines[at + 1].lstrip().startswith(("< ", "> ", "<\t", ">\t"))
+
+
+def is_context_diff(lines: Sequence[str], at: int) -> bool:
+    """Tell whether the hunks of a context diff (`diff -c`) begin here."""
+    return lines[at].startswith("***************") and at + 1 < len(lines) and lines[at + 1].startswith("*** ")
+
+
+def _is_stray(lines: Sequence[str], at: int, talk: set[int]) -> bool:
+    line = lines[at]
+    if _MARKER.fullmatch(line) or _BARE_WORD.fullmatch(line) or is_normal_diff(lines, at):
+        return True
+    if line.startswith("--- ") and at + 1 in talk and lines[at + 1].startswith("+++ "):
+        return True
+    return _DIFF_FENCE.fullmatch(line) is not None and _has_signs(lines, at + 1, talk)
+
+
+def _has_signs(lines: Sequence[str], start: int, talk: set[int]) -> bool:
+    """Tell whether a fence that opens above a line holds lines with signs, none of which has been read."""
+    at = start
+    while at in talk and not _FENCE.fullmatch(lines[at]):
+        if lines[at].lstrip()[:1] in {"+", "-"}:
+            return True
+        at += 1
+    return False

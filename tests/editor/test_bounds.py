@@ -1,0 +1,190 @@
+"""Bounds: no input takes time by the square of its length, none crashes, and what is too much is refused by name.
+
+How long the inputs of `benchmarks/slow_inputs.py` take, a benchmark tells; here they are small, and only have to end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.slow_inputs import SlowInput, slow_inputs
+from editor import codec
+from editor.alignment import MAX_MATRIX_BITS, line_opcodes
+from editor.errors import EditorError, EditSyntaxError
+from editor.formats import parse
+from editor.languages import language_of
+from editor.losses import _Texts
+from editor.matching.index import KeyedLines, LineIndex, starts_in
+from editor.merge import merge
+from editor.patches.scopes import Scopes
+from editor.snippets import without_strings
+from editor.syntax import survey
+from editor.types import FormatName, Merged, MergeOutcome, Unresolved
+from editor.verify import verify
+
+INPUTS = list(slow_inputs(0.02))
+FEW = st.lists(st.sampled_from("ab"), max_size=12)
+
+
+def outcome(original: str, edit: str, name: FormatName, path: str = "x.py") -> MergeOutcome:
+    return merge(original, parse(edit, name), language_of(path))
+
+
+@pytest.mark.parametrize("slow", INPUTS, ids=[each.name for each in INPUTS])
+def test_every_slow_input_is_merged_or_refused(slow: SlowInput) -> None:
+    try:
+        source = codec.decode(slow.original)
+        edit = parse(slow.edit, slow.format)
+        made = merge(source.text, edit, language_of(slow.path))
+        if isinstance(made, Merged):
+            assert verify(source.text, made.text, edit, language_of(slow.path))
+            codec.encode(made.text, source, by_model=False, ops=made.ops)
+    except EditorError:
+        return
+    assert not isinstance(made, Unresolved) or (made.reason and len(made.reason) < 2_000)
+
+
+def test_the_slow_inputs_are_the_same_every_time_and_have_a_name_each() -> None:
+    assert len({each.name for each in INPUTS}) == len(INPUTS)
+    assert list(slow_inputs(0.02)) == INPUTS
+
+
+@given(FEW, st.lists(st.sampled_from("ab"), min_size=1, max_size=5))
+def test_places_in_periodic_texts_are_those_that_comparing_finds(keys: list[str], wanted: list[str]) -> None:
+    places = [at for at in range(len(keys) - len(wanted) + 1) if keys[at : at + len(wanted)] == wanted]
+    assert list(starts_in(keys, wanted)) == places
+    keyed = KeyedLines(keys)
+    assert [list(keyed.starts(wanted)), list(keyed.starts(wanted))] == [places, places]
+
+
+@given(st.text("\"'`\\/a{", max_size=12))
+def test_strings_are_taken_out_as_a_pattern_would(line: str) -> None:
+    strings = r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`"""
+    assert without_strings(line) == re.sub(strings, "", line)
+    assert without_strings(line, comments=True) == re.sub("//.*|" + strings, "", line)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=3), min_size=25, max_size=40), st.text("abc", max_size=8))
+def test_one_of_many_texts_stands_in_a_line(texts: list[str], line: str) -> None:
+    texts = [text + "c" for text in texts] + [f"x{at}" for at in range(25)]
+    assert _Texts(texts).stand_in(line) == any(text in line for text in texts)
+
+
+@given(st.lists(st.sampled_from(["a:", " a:", " b:", "  c", "d"]), min_size=1, max_size=9), st.data())
+def test_scopes_hold_what_lies_inside_of_them(lines: list[str], data: st.DataObject) -> None:
+    scopes = tuple(data.draw(st.lists(st.sampled_from(["a:", "b:"]), max_size=2)))
+    start = data.draw(st.integers(0, len(lines) - 1))
+    end = data.draw(st.integers(start + 1, len(lines)))
+    known = Scopes(LineIndex(lines))
+    assert known.hold(scopes, start, end) == _held(known, lines, scopes, start, end)
+
+
+def _held(known: Scopes, lines: Sequence[str], scopes: Sequence[str], start: int, end: int) -> bool:
+    outer = [(-1, len(lines))]
+    for scope in scopes:
+        stands = [at for at, line in enumerate(lines) if line.strip() == scope]
+        outer = [(at, min(known._extent(at), limit)) for above, limit in outer for at in stands if above < at < limit]
+    return any(at < end and start < limit for at, limit in outer)
+
+
+DIGITS = "1" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        ("udiff", f"@@ -{DIGITS} +1 @@\n-a\n+b\n"),
+        ("udiff", f"@@ -1,{DIGITS} +1,{DIGITS} @@\n-a\n+b\n"),
+        ("v4a", f"*** Begin Patch\n*** Update File: x\n@@ -{DIGITS} +1\n-a\n+b\n*** End Patch\n"),
+        ("search_replace", f"<<<<<<< SEARCH\n:start_line:{DIGITS}\n-------\na\n=======\nb\n>>>>>>> REPLACE\n"),
+        ("search_replace", f"<<<<<<< SEARCH\n{DIGITS} | a\n=======\n{DIGITS} | b\n>>>>>>> REPLACE\n"),
+        ("lines", f"edit {DIGITS}:{DIGITS}\nb\nend_of_edit\n"),
+        ("lines", f'{{"start_line": {DIGITS}, "end_line": {DIGITS}, "old": "a", "new": "b"}}'),
+        ("lines", f'{{"insert_line": {"9" * 4_300}, "new": "b"}}'),
+        ("replace", "[" * 100_000),
+        ("replace", "[" * 950 + '{"old_string": "a", "new_string": "b"}' + "]" * 950),
+        ("auto", '{"edits": [' * 50_000),
+    ],
+)
+def test_numbers_without_end_and_deep_nesting_are_no_crash(name: FormatName, edit: str) -> None:
+    with suppress(EditSyntaxError):
+        assert outcome("a\n" * 3, edit, name)
+
+
+def nested(levels: int) -> str:
+    return "".join("  " * at + f"if x{at}:\n" for at in range(levels)) + "  " * levels + "pass\n"
+
+
+@pytest.mark.parametrize(
+    ("original", "edit"),
+    [
+        (nested(500) * 2, "# ... existing code ...\nx = 1\n# ... existing code ...\n"),
+        ("a = 1\nb = 2\n", f"# ... existing code ...\n{nested(400)}# ... existing code ...\n"),
+        (json.dumps({"a": 1}), "// ...\n" + "".join(" " * at + '{"a":\n' for at in range(900)) + "// ...\n"),
+        ("\n".join(f"value_{at % 900} = {at}" for at in range(9_000)),) * 2,
+    ],
+)
+def test_deep_and_long_snippets_are_no_crash(original: str, edit: str) -> None:
+    assert outcome(original, edit, "lazy")
+
+
+def test_a_block_with_thousands_of_telling_lines_is_no_crash() -> None:
+    lines = [f"value_{at} = compute({at % 7}, other)" for at in range(3_000)]
+    part = "\n".join([*lines[5:2_900], "} )"])
+    assert outcome("\n".join([*lines, *lines]) + "\n", f"# ...\n{part}\n# ...\n", "lazy")
+
+
+MANY = 3_000
+
+
+@pytest.mark.parametrize(
+    ("original", "edit", "name", "bound"),
+    [
+        ("x" * 1_000_000, json.dumps([{"old_string": "x", "new_string": "y"}] * 900), "replace", "900 replacements"),
+        (
+            "ab" * 100_000,
+            json.dumps({"old_string": "ab", "new_string": "ab" * 100, "replace_all": True}),
+            "replace",
+            "holds 100 times",
+        ),
+        ("a\nb\n" * MANY, "--- a/x\n+++ b/x\n" + "@@ @@\n a\n-b\n" * MANY, "udiff", "places"),
+        (
+            "step = 0\n" + "x\n" * 20_000,
+            "".join(f"<<<<<<< SEARCH\nstep = {at}\n=======\nstep = {at + 1}\n>>>>>>> REPLACE\n" for at in range(MANY)),
+            "search_replace",
+            "3000 blocks",
+        ),
+    ],
+)
+def test_what_is_past_a_bound_is_refused_with_its_name(original: str, edit: str, name: FormatName, bound: str) -> None:
+    made = outcome(original, edit, name)
+    assert isinstance(made, Unresolved)
+    assert (made.code, bool(made.suggestion)) == ("too_much_work", True)
+    assert bound in made.reason
+
+
+def test_texts_too_large_to_align_are_cut_no_deeper_than_is_useful() -> None:
+    steps = [[line for at in range(3_000, 0, -1) for line in (f"u{at}", f"u{at + 1}", x)] for x in "xy"]
+    a, b = ["a"] * 25_000 + steps[0], ["b"] * 25_000 + steps[1]
+    assert len(a) * len(b) > MAX_MATRIX_BITS
+    ops = line_opcodes(a, b)
+    assert all(a[op.a_start : op.a_end] == b[op.b_start : op.b_end] for op in ops if op.equal)
+    assert (ops[-1].a_end, ops[-1].b_end) == (len(a), len(b))
+
+
+def test_lines_at_the_same_place_are_paired_where_nothing_else_tells() -> None:
+    a = [f"{at % 7}" for at in range(30_000)]
+    b = [line + "!" * (at % 1_000 == 0) for at, line in enumerate(a)]
+    assert sum(op.equal for op in line_opcodes(a, b)) == 30
+
+
+def test_rows_of_quotes_are_not_parsed() -> None:
+    assert survey('"' * 20_000, "javascript") is None
+    assert survey('x = "' + "a" * 20_000 + '"', "javascript") is not None
