@@ -26,7 +26,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -34,6 +33,7 @@ from typing import Any, TypeVar
 from agent_runtime.process import settle
 from benchmarks.cases import DEFAULT_CASES, Case
 from benchmarks.machine import describe
+from benchmarks.slow_inputs import slow_inputs
 from benchmarks.trust import adversary, ambiguous, other_states
 from benchmarks.trust.corruptions import CORRUPTIONS
 from benchmarks.trust.doors import DOORS
@@ -176,11 +176,6 @@ def _adversary(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict
 
 
 def _slowest(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
-    if find_spec("benchmarks.slow_inputs") is None:
-        print("slowest: benchmarks/slow_inputs.py is not there")
-        return {"slowest_s": None}, []
-    from benchmarks.slow_inputs import slow_inputs
-
     scale = 1.0 if options.limit is None else 0.1
     found = list(_followed("slowest", adversary.seconds_of(slow_inputs(scale)), None))
     found.sort(key=lambda one: -one.seconds)
