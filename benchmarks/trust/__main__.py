@@ -26,13 +26,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
+from random import Random
 from typing import Any, TypeVar
 
 from agent_runtime.process import settle
 from benchmarks.cases import DEFAULT_CASES, Case
 from benchmarks.machine import describe
+from benchmarks.slow_inputs import slow_inputs
 from benchmarks.trust import adversary, ambiguous, other_states
 from benchmarks.trust.corruptions import CORRUPTIONS
 from benchmarks.trust.doors import DOORS
@@ -69,7 +70,8 @@ def main() -> None:
 
 
 def _planted(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
-    found = measure_all(cases, options.classes, options.seed, options.workers)
+    tasks = [(case, _drawn(options, number), options.seed) for number, case in enumerate(cases)]
+    found = measure_all(tasks, options.workers)
     rows = [row for some in _followed("planted", found, len(cases)) for row in some]
     made = blocks(rows)
     print(planted_table(made))
@@ -78,6 +80,14 @@ def _planted(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[s
     return {key: made[0][key] for key in _SUMMED}, made + [
         {"kind": "case", **asdict(row)} for row in rows if _is_telling(row)
     ]
+
+
+def _drawn(options: argparse.Namespace, number: int) -> tuple[str, ...]:
+    """Return the classes of corruptions that are planted into one right result: each as often as the others."""
+    names = list(options.classes)
+    Random(f"classes\0{options.seed}\0{number // len(names)}").shuffle(names)
+    first = number % len(names)
+    return tuple((names[first:] + names[:first])[: options.plants])
 
 
 def _ambiguous(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
@@ -166,11 +176,6 @@ def _adversary(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict
 
 
 def _slowest(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
-    if find_spec("benchmarks.slow_inputs") is None:
-        print("slowest: benchmarks/slow_inputs.py is not there")
-        return {"slowest_s": None}, []
-    from benchmarks.slow_inputs import slow_inputs
-
     scale = 1.0 if options.limit is None else 0.1
     found = list(_followed("slowest", adversary.seconds_of(slow_inputs(scale)), None))
     found.sort(key=lambda one: -one.seconds)
@@ -197,6 +202,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="for samples and corruptions")
     parser.add_argument("--only", type=_parts, default=tuple(PARTS), help=f"parts: {','.join(PARTS)}")
     parser.add_argument("--classes", type=_classes, default=tuple(CORRUPTIONS), help="of corruptions, commas between")
+    parser.add_argument("--plants", type=int, default=10, help="corruptions of each right result (default 10)")
     parser.add_argument("--show", choices=SHOWN, action="append", default=[], help="print fifty of these")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument("--json", type=Path, help="write summary and rows there")

@@ -12,15 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_runtime.apply.applier import Applier
 from agent_runtime.errors import HunkError
 from agent_runtime.types import ApplyRequest
+from benchmarks.slow_inputs import SlowInput
 from benchmarks.trust.other_states import no_model
-
-if TYPE_CHECKING:
-    from benchmarks.slow_inputs import SlowInput
 
 GENERATED = "generated.jsonl"
 FILES = ("cases.jsonl", GENERATED)

@@ -32,11 +32,11 @@ from agent_runtime.apply.applier import Applier
 from agent_runtime.apply.merger import Merger
 from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.types import ApplyRequest, ApplyResult
-from benchmarks.cases import Case, Record, records
+from benchmarks.cases import Case, Record
 from benchmarks.rendering import changes
 from benchmarks.trust.corruptions import RightText, altered
 from benchmarks.trust.planted import solid_lines
-from benchmarks.trust.right_results import WAYS, case_of
+from benchmarks.trust.right_results import WAYS, case_of, commit_records, folder_of
 from editor import codec
 from editor.formats import parse_files
 from editor.languages import language_of
@@ -113,7 +113,7 @@ def stale_cases(cases: Sequence[Case], folder: Path, num_chained: int, seed: int
 def chained(folder: Path, num_cases: int, seed: int) -> Iterator[Stale]:
     """Yield edits of real commits for the file before the commit before theirs, or behind the commit behind theirs."""
     rng = Random(f"chained\0{seed}")
-    found = [record for _, some in records(folder) for record in some if {"commit", "expected"} <= record.keys()]
+    found = commit_records(folder_of(folder, "commits"))
     after = {(record["repo"], record["path"], record["expected"]): record for record in found}
     pairs = [
         (first, second)

@@ -118,13 +118,17 @@ class WholeAnswer:
         """Free nothing."""
 
 
-def measure_all(cases: Sequence[Case], names: Sequence[str], seed: int, workers: int) -> Iterator[list[Row]]:
-    """Yield the rows of each case in turn, measured by so many processes."""
+Task = tuple[Case, Sequence[str], int]
+"""A right result, the classes of the corruptions that are planted into it, the seed."""
+
+
+def measure_all(tasks: Sequence[Task], workers: int) -> Iterator[list[Row]]:
+    """Yield the rows of each task in turn, measured by so many processes."""
     if workers < 2:
-        yield from (measure(case, names, seed) for case in cases)
+        yield from map(_measured, tasks)
         return
     with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(_measured, ((case, names, seed) for case in cases), chunksize=4)
+        yield from pool.map(_measured, tasks, chunksize=4)
 
 
 def measure(case: Case, names: Iterable[str], seed: int) -> list[Row]:
@@ -192,7 +196,7 @@ def solid_lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.split("\n") if line.strip()]
 
 
-def _measured(task: tuple[Case, Sequence[str], int]) -> list[Row]:
+def _measured(task: Task) -> list[Row]:
     return measure(*task)
 
 

@@ -13,6 +13,7 @@ A commit is written as an edit by a program, so that there are as many as a meas
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import cycle
 from pathlib import Path
 from random import Random
@@ -52,7 +53,7 @@ def right_results(path: Path, limit: int | None, seed: int) -> list[Case]:
 def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = WAYS) -> list[Case]:
     """Return real commits, drawn by the seed, as edits in each of the `ways` in turn."""
     rng = Random(f"commits\0{seed}")
-    found = [record for _, some in records(path) for record in some if {"commit", "expected"} <= record.keys()]
+    found = list(commit_records(folder_of(path, "commits")))
     rng.shuffle(found)
     way_of = cycle(ways)
     way = next(way_of)
@@ -65,6 +66,12 @@ def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = WAYS) -
             made.append(case)
             way = next(way_of)
     return made
+
+
+@lru_cache(maxsize=1)
+def commit_records(path: Path) -> tuple[Record, ...]:
+    """Return what is recorded of real commits at or below `path`: a file before and after each."""
+    return tuple(record for _, some in records(path) for record in some if {"commit", "expected"} <= record.keys())
 
 
 def case_of(record: Record, way: str, seed: int) -> Case | None:
@@ -121,14 +128,14 @@ def _recorded(shape: str, folder: str, path: Path) -> Iterator[Case]:
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Case]]] = {
-    "snippets": lambda path: _snippets(_folder(path, "snippets")),
-    "explicit": lambda path: _explicit(_folder(path, "explicit")),
+    "snippets": lambda path: _snippets(folder_of(path, "snippets")),
+    "explicit": lambda path: _explicit(folder_of(path, "explicit")),
     "aider": lambda path: _recorded("aider", "aider_chat_history", path),
     "session": lambda path: _recorded("session", "agent_sessions", path),
 }
 
 
-def _folder(path: Path, name: str) -> Path:
+def folder_of(path: Path, name: str) -> Path:
     """Return the folder of one source where there is one: the other files need not be read for it."""
     return path / name if (path / name).is_dir() else path
 

@@ -298,7 +298,7 @@ def test_a_sample_of_recorded_edits_meets_the_goals_that_are_zero(recorded: Path
     summary = found["summary"]
     goals = ("guessed", "model_calls", "stale_wrong", "resent_changed", "adversary_wrong")
     assert {key: summary[key] for key in goals} == dict.fromkeys(goals, 0), done.stdout
-    assert summary["planted"] > 200
+    assert summary["planted"] > 150
     assert summary["correct"] == len(right_results(recorded, SAMPLE, 0))
     assert summary["detected"] >= 0.9 * summary["planted"]
     assert not any(row.get("certain") for row in found["rows"] if row["kind"] == "case")
