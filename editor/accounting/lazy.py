@@ -491,11 +491,10 @@ class _Search:
 
     def _judge_side(self, added: Sequence[Line], old: int, left: Last, right: Last) -> str:
         """Judge new lines between a shown line and a marker: what they redefine must not stay behind the marker."""
-        if self._doubled(added):
-            return "rival"
+        if left == "keep" and right == "before_keep":
+            return ""
         side = range(old, len(self.old)) if left == "keep" else range(old - 1, -1, -1)
-        is_shown_both = left == "keep" and right == "before_keep"
-        return "rival" if not is_shown_both and self._has_reassigned(side, added) else ""
+        return "rival" if self._doubled(added) or self._has_reassigned(side, added) else ""
 
     def _judge_between_markers(
         self, added: Sequence[Line], old: int, new: tuple[int, int], left: Last, right: Last
@@ -562,7 +561,7 @@ class _Search:
         }
 
     def _doubled(self, added: Sequence[Line]) -> bool:
-        return any(line.number in self._doubled_names for line in added)
+        return any(line.number in self._doubled_names and not line.key.startswith("- ") for line in added)
 
     def _judge_removal(
         self, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int], left: Last, right: Last
