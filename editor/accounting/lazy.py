@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-import numpy as np
-
+from editor.accounting.cells import Cells
 from editor.accounting.removal_text import RemovalText
 from editor.accounting.snippet import Item, ancestor_keys, level_of, read_items, width_of
 from editor.accounting.statements import COMMENT, IMPORT, can_replace, grouped, is_rewrite, key_of, name_of, statements
-from editor.alignment import LineOp, line_opcodes
+from editor.alignment import line_opcodes
 from editor.syntax import Survey, Symbol, survey
 from editor.types import Sketch, UnaccountedLine
 
@@ -40,13 +39,8 @@ MAX_WORK = 400_000
 MAX_FAULTY_STATES = 20_000
 """Of the search for the faults of a result that is no legal reading."""
 
-MAX_WINDOW_CELLS = 16_000_000
-_SLACK = 4
-_MARGIN = 6
-_MAX_SLIDE = 200
 _MAX_UNNAMED = 10
 _NEAR = 40
-_LIKE_IN_GAP = 80.0
 _FAULT = 1_000
 _NO_LIMIT = 1 << 60
 # Languages in which two definitions of one name may stand side by side.
@@ -139,7 +133,7 @@ class _Search:
         self.items, texts = read_items(sketch, self.places, language)
         self.removal = RemovalText([*said, *texts])
         self.ops = line_opcodes(self.old_keys, self.new_keys)
-        self.cells = _Cells(self.old_keys, self.new_keys, self.ops)
+        self.cells = Cells(self.old_keys, self.new_keys, self.ops)
         self.inside = list(ancestor_keys([(line.key, line.width) for line in self.new], language))
         self.counts_old, self.counts_new = Counter(self.old_keys), Counter(self.new_keys)
         self.shown = {item.key for item in self.items if item.kind == "line"}
@@ -942,108 +936,3 @@ def _sets(key: str) -> bool:
         return False
     rest = key[key.find(name) + len(name) :].lstrip("\"'`?! ")
     return rest[:1] in ":=" and rest[:2] not in ("==", "=>", "::") and len(rest) > 1
-
-
-class _Cells:
-    """Which lines of the file and of the result a path may be at together: near a shortest difference of the two.
-
-    Outside of windows about the changes only equal lines are paired. Inside, every cell counts through which an
-    alignment goes that keeps at most a few lines less than the best (longest common subsequences from both sides).
-    """
-
-    def __init__(self, old: Sequence[str], new: Sequence[str], ops: Sequence[LineOp]) -> None:
-        self._diagonal = np.full(len(new) + 1, -1, np.int64)
-        for op in ops:
-            if op.equal:
-                size = op.a_end - op.a_start
-                self._diagonal[op.b_start : op.b_end + 1] = np.arange(op.a_start, op.a_start + size + 1)
-        windows = _windows(old, new, ops)
-        self.is_too_large = any((a2 - a1 + 1) * (b2 - b1 + 1) > MAX_WINDOW_CELLS for a1, a2, b1, b2 in windows)
-        self._window_of = np.full(len(new) + 1, -1, np.int64)
-        self._windows = windows
-        self._tables: list[np.ndarray[tuple[int, int], np.dtype[np.bool_]]] = []
-        if self.is_too_large:
-            return
-        for number, (a1, a2, b1, b2) in enumerate(windows):
-            self._window_of[b1 : b2 + 1] = number
-            self._tables.append(_near_best(old[a1:a2], new[b1:b2]))
-        self._starts = [window[2] for window in windows]
-        self._diagonals: list[int] = self._diagonal.tolist()
-        self._numbers = self._window_of.tolist()
-
-    def has(self, old: int, new: int) -> bool:
-        """Tell whether a path may be at these numbers of lines."""
-        number = self._numbers[new]
-        if number < 0:
-            return bool(self._diagonals[new] == old)
-        a1, a2, b1, _ = self._windows[number]
-        return a1 <= old <= a2 and bool(self._tables[number][old - a1, new - b1])
-
-    def in_window(self, new: int) -> bool:
-        """Tell whether changes are near a line of the result."""
-        return bool(self._numbers[new] >= 0)
-
-    def next_window(self, new: int) -> int:
-        """Return the first line of the result from `new` on that is in a window, or the number of all."""
-        row = bisect_left(self._starts, new)
-        return self._starts[row] if row < len(self._starts) else len(self._numbers) - 1
-
-    def twin_of(self, new: int) -> int:
-        """Return the line of the file that a line of the result outside of windows is, -1 for none."""
-        return self._diagonals[new]
-
-    def end_of(self, new: int) -> int:
-        """Return the last line of the file that may be paired with a line of the result."""
-        number = self._numbers[new]
-        return self._windows[number][1] if number >= 0 else int(self._diagonals[new])
-
-
-def _windows(old: Sequence[str], new: Sequence[str], ops: Sequence[LineOp]) -> list[tuple[int, int, int, int]]:
-    found: list[tuple[int, int, int, int]] = []
-    for op in ops:
-        if op.equal:
-            continue
-        up, down = _slides(old, op.a_start, op.a_end), _slides(new, op.b_start, op.b_end)
-        above, below = max(up[0], down[0]) + _MARGIN, max(up[1], down[1]) + _MARGIN
-        above = min(above, op.a_start, op.b_start)
-        below = min(below, len(old) - op.a_end, len(new) - op.b_end)
-        one = (op.a_start - above, op.a_end + below, op.b_start - above, op.b_end + below)
-        while found and (found[-1][1] >= one[0] or found[-1][3] >= one[2]):
-            last = found.pop()
-            one = (min(last[0], one[0]), max(last[1], one[1]), min(last[2], one[2]), max(last[3], one[3]))
-        found.append(one)
-    return found
-
-
-def _slides(lines: Sequence[str], start: int, end: int) -> tuple[int, int]:
-    """Return how many lines a run could be moved up and down with equal text."""
-    if start == end:
-        return 0, 0
-    up = down = 0
-    while up < _MAX_SLIDE and start - up > 0 and lines[start - up - 1] == lines[end - up - 1]:
-        up += 1
-    while down < _MAX_SLIDE and end + down < len(lines) and lines[start + down] == lines[end + down]:
-        down += 1
-    return up, down
-
-
-def _near_best(old: Sequence[str], new: Sequence[str]) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    ids: dict[str, int] = {}
-    left = np.array([ids.setdefault(key, len(ids)) for key in old], np.int64)
-    right = np.array([ids.setdefault(key, len(ids)) for key in new], np.int64)
-    behind = _common(left, right)
-    before = _common(left[::-1], right[::-1])[::-1, ::-1]
-    near: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = (before + behind) >= behind[0, 0] - _SLACK
-    return near
-
-
-def _common(
-    left: np.ndarray[tuple[int], np.dtype[np.int64]], right: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
-    """Return the lengths of the longest common subsequences of all ends of two sequences."""
-    table = np.zeros((len(left) + 1, len(right) + 1), np.int32)
-    for at in range(len(left) - 1, -1, -1):
-        below = table[at + 1]
-        row = np.maximum(below[:-1], below[1:] + (right == left[at]))
-        table[at, :-1] = np.maximum.accumulate(row[::-1])[::-1]
-    return table
