@@ -56,11 +56,6 @@ class Losses:
         return isinstance(self.edit.changes, Sketch) and self.edit.changes.complete
 
     @property
-    def is_to_the_letter(self) -> bool:
-        """Tell whether an edit that quotes what it changes accounts for all of the result."""
-        return self.is_accounted and not isinstance(self.edit.changes, Sketch)
-
-    @property
     def is_small(self) -> bool:
         """Tell whether the file is so small that a share of it says nothing."""
         return self.num_lines <= MIN_LINES_FOR_SHARE
@@ -128,7 +123,7 @@ def symbols_kept(losses: Losses) -> Check:
     before, after = losses.before, losses.after
     if before is None or after is None:
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: no grammar for this text")
-    if losses.is_to_the_letter:
+    if losses.is_accounted and not isinstance(losses.edit.changes, Sketch):
         return Check("symbols_kept", True, "the edit was made to the letter")
     if not before.has_symbols or not after.has_symbols:
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: too many definitions to compare")

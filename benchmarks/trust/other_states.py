@@ -248,7 +248,7 @@ def _stale(kind: str, right: RightText, file: Sequence[str], expected: Sequence[
 
 
 def _replaced(case: Case, text: str) -> list[str]:
-    edits = parse_files(case.edit)
+    edits = parse_files(case.edit, "auto", case.path)
     changes_made = edits[0].changes
     assert isinstance(changes_made, Substitutions)
     for item in changes_made.items:

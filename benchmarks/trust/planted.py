@@ -134,7 +134,7 @@ def measure_all(tasks: Sequence[Task], workers: int) -> Iterator[list[Row]]:
 def measure(case: Case, names: Iterable[str], seed: int) -> list[Row]:
     """Send the right result of a case, and one with each of the named corruptions in it; [] where it is no edit."""
     try:
-        edit = edit_for(case.path, parse_files(case.edit))
+        edit = edit_for(case.path, parse_files(case.edit, "auto", case.path))
     except EditorError as error:
         return [_row(case, RIGHT, "rejected", "rejected", (f"not parsed: {error}",))]
     right = RightText(case)

@@ -11,12 +11,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 from rapidfuzz import fuzz
 
-from editor.accounting.snippet import width_of
+from editor.accounting.snippet import is_moved_alike, width_of
 from editor.alignment import line_opcodes
 from editor.formats.placeholders import is_placeholder
 from editor.matching.index import LineIndex, folded
@@ -27,6 +27,9 @@ from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitu
 
 MAX_TRIES = 5_000
 """Places and ways that are tried for one edit; past it no way counts as found."""
+
+MAX_LINES = 400_000
+"""Lines of changes that are compared at the places that are tried."""
 
 _MAX_LONGER = 2
 _MAX_OPTIONS = 50
@@ -102,18 +105,9 @@ class _Place:
             known = [_spaces_behind(one) for one in (own, sent) if one is not None]
             if folded(line) != folded(wanted) or _spaces_behind(line) not in ("", *known):
                 return None
-            if line.strip() and not self._may_be_at(width_of(wanted), width_of(line)):
+            if line.strip() and not is_moved_alike(self.depths, width_of(wanted), width_of(line)):
                 return None
         return end
-
-    def _may_be_at(self, sent: int, width: int) -> bool:
-        """Tell whether a line that was sent at one depth may stand at another: moved, or in the file's own unit."""
-        if any(width - sent == stands - quoted for quoted, stands in self.depths):
-            return True
-        pairs = sorted({*self.depths, (0, 0)})
-        ratios = {(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(pairs) if b[0] != a[0]}
-        quoted, stands = pairs[0]
-        return len(ratios) == 1 and width == stands + (sent - quoted) * ratios.pop()
 
 
 def _spaces_behind(line: str) -> str:
@@ -128,10 +122,14 @@ class _Found:
     starts: tuple[int, ...]
     places: tuple[_Place, ...] = ()
 
-    def starts_between(self, first: int, last: int) -> Sequence[int]:
-        """Return the starts in [first, last], the last of them first, and only so many."""
+    def starts_between(self, first: int, last: int) -> Iterator[int]:
+        """Yield the starts in [first, last]: the line that the change gives first, then the last of them, so many."""
         low, high = bisect_left(self.starts, first), bisect_right(self.starts, last)
-        return self.starts[max(low, high - _MAX_OPTIONS) : high][::-1]
+        line = self.change.hint.line
+        at = bisect_left(self.starts, line) if line is not None else high
+        if low <= at < high and self.starts[at] == line:
+            yield self.starts[at]
+        yield from self.starts[max(low, high - _MAX_OPTIONS) : high][::-1]
 
     def place_at(self, start: int, old: Sequence[str]) -> _Place:
         """Return what the change leaves where its old lines stand: lines that it keeps are the file's own."""
@@ -173,6 +171,7 @@ class _Replaced:
         self.changes = [one for one in changes if one.before != one.after or one.hint.num_unseen]
         self.index = LineIndex(self.old)
         self.left = MAX_TRIES
+        self.lines_left = MAX_LINES
         self._standing: dict[int, bool] = {}
 
     def leads(self) -> bool:
@@ -197,7 +196,7 @@ class _Replaced:
         """
         stack = [(0, 0, (1 << len(self.changes)) - 1)]
         seen: set[tuple[int, int, int]] = set()
-        while stack and self.left > 0:
+        while stack and self.left > 0 and self.lines_left > 0:
             state = stack.pop()
             if state in seen:
                 continue
@@ -209,11 +208,12 @@ class _Replaced:
                 return True
             options: list[tuple[int, int, int]] = []
             for number, place in self._next_places(old, new, same, waiting):
+                self.lines_left -= len(place.lines)
                 end = place.end_in(self.new, new + place.start - old)
                 if end is not None:
                     options.append((place.end, end, waiting & ~(1 << number)))
-                    if len(options) == _MAX_OPTIONS:
-                        break
+                if len(options) == _MAX_OPTIONS or self.lines_left < 0:
+                    break
             stack += reversed(options)
         return False
 
@@ -227,7 +227,8 @@ class _Replaced:
                 continue
             found = self._found[number]
             for start in found.starts_between(old, last):
-                yield number, found.place_at(start, self.old)
+                if not self.edit.ordered or not self._lacks_sign(found.change, start):
+                    yield number, found.place_at(start, self.old)
             if not found.starts and not found.places:
                 for place in self._guesses(self.changes[number], old, new, same):
                     yield number, place
@@ -314,8 +315,6 @@ class _Replaced:
                 continue
             keys = [folded(line) for line in variant.before]
             starts = tuple(self.index.by(folded).starts(keys)) if len(keys) <= len(self.old) else ()
-            if self.edit.ordered:
-                starts = tuple(start for start in starts if not self._lacks_sign(variant, start))
             if starts:
                 return _Found(variant, starts)
             if any(map(_is_elision, variant.before)):
@@ -338,7 +337,7 @@ class _Replaced:
         new_lines = tuple((None, line) for line in change.after)
         if not any(line.strip() for line in old):
             yield _Place(0, len(old), new_lines)
-        elif hint.line is not None and hint.line + hint.num_unseen <= len(old):
+        if hint.line is not None and hint.line + hint.num_unseen <= len(old):
             yield _Place(hint.line, hint.line + (hint.num_unseen or len(change.before)), new_lines)
         if hint.at_end or hint.scopes or (self.by_model and hint.line is None):
             yield _Place(len(old), len(old), new_lines)

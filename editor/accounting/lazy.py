@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 
 from editor.accounting.cells import Cells
 from editor.accounting.removal_text import RemovalText
-from editor.accounting.snippet import Item, ancestor_keys, level_of, read_items, width_of
+from editor.accounting.snippet import Item, ancestor_keys, is_moved_alike, level_of, read_items, width_of
 from editor.accounting.statements import COMMENT, IMPORT, can_replace, grouped, is_rewrite, key_of, name_of, statements
 from editor.alignment import line_opcodes
 from editor.syntax import Survey, Symbol, survey
@@ -33,8 +33,8 @@ from editor.types import Sketch, UnaccountedLine
 MAX_STATES = 60_000
 """Of the search; past it the readings of a snippet are too many to be tried, and none counts as found."""
 
-MAX_WORK = 400_000
-"""Lines of blocks that are judged in one search, as often as they are."""
+MAX_WORK = 200_000
+"""Lines of blocks, and pairs of their statements, that are judged in one search."""
 
 MAX_FAULTY_STATES = 20_000
 """Of the search for the faults of a result that is no legal reading."""
@@ -434,6 +434,8 @@ class _Search:
         if known not in self._judged:
             removed = range(*old)
             self.work += len(removed) + new[1] - new[0]
+            if self.work > MAX_WORK:
+                return _FAULT, "misplaced"
             fault = "" if self._is_owned_block(items, new) else "misplaced"
             if not fault and self._is_doubled(old, new, left, right):
                 fault = "rival"
@@ -581,6 +583,9 @@ class _Search:
         gone = Counter(self.old_keys[at] for at in range(*old))
         new_lines = [line.text for line in added if not gone[line.key]]
         new_groups = grouped(new_lines, statements(new_lines))
+        self.work += len(old_groups) * len(new_groups)
+        if self.work > MAX_WORK:
+            return "removed"
         beside_shown = left == "keep" or right == "before_keep"
         if definitions or not can_replace(old_groups, new_groups, pairs_comments=beside_shown):
             return "removed"
@@ -678,12 +683,15 @@ class _Search:
         return end + (end < len(self.old) and self.old[end].width == width and self.old[end].key[0] in ")]}")
 
     def _lost_definitions(self, old: tuple[int, int], added: Sequence[Line]) -> bool:
-        """Tell whether a whole definition is gone that no new line defines again, and nobody names."""
+        """Tell whether the head of a definition is gone that no new line defines again, and nobody names.
+
+        Of two definitions that end alike, the end of the one may as well be taken for the end of the other.
+        """
         names = {name_of(line.text) for line in added}
         lost = [
             name
-            for first, end, name in self._definitions
-            if old[0] <= first and end <= old[1] and not self.removal.names_definition(name)
+            for first, _, name in self._definitions
+            if old[0] <= first < old[1] and not self.removal.names_definition(name)
         ]
         if not lost:
             return False
@@ -754,12 +762,12 @@ class _Search:
         shown_new = {row for step in path if step.kind in ("keep", "block", "added") for row in range(*step.new)}
         shown_new.add(len(self.new))
         gone = {at for step in path if step.kind in ("block", "lost") for at in range(*step.old)}
-        shifts = self._shifts(path)
+        depths = self._depths(path)
         shifted = self._shifted_gaps(path)
         for at, step in enumerate(path):
             if step.kind == "keep":
                 old, new = self.old[step.old[0]], self.new[step.new[0]]
-                if old.text != new.text and not self._is_at(step.items[0], new, shifts):
+                if old.text != new.text and not self._is_at(step.items[0], new, depths):
                     yield UnaccountedLine(new.number + 1, "altered", new.text)
             elif step.kind == "gap":
                 moved = at in shifted
@@ -772,7 +780,7 @@ class _Search:
             elif step.kind == "block" and not step.fault:
                 numbers = self._block_items(step)
                 for number, new_at in zip(numbers, range(*step.new), strict=False):
-                    if not self._is_at(number, self.new[new_at], shifts):
+                    if not self._is_at(number, self.new[new_at], depths):
                         yield UnaccountedLine(self.new[new_at].number + 1, "altered", self.new[new_at].text)
 
     def _end_faults(self, path: Sequence[Step]) -> Iterator[UnaccountedLine]:
@@ -795,22 +803,22 @@ class _Search:
                 row += 1
         return found
 
-    def _shifts(self, path: Sequence[Step]) -> dict[int, set[int]]:
-        """Return by block of shown lines how far its kept lines are from where the snippet has them, in columns."""
-        found: dict[int, set[int]] = defaultdict(set)
+    def _depths(self, path: Sequence[Step]) -> dict[int, set[tuple[int, int]]]:
+        """Return by block of shown lines the depths of its kept lines, in the snippet and in the file, in columns."""
+        found: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for step in path:
             if step.kind == "keep":
                 number = step.items[0]
                 old, new = self.old[step.old[0]], self.new[step.new[0]]
                 if old.text == new.text:
-                    found[self._runs[number]].add(width_of(new.text) - width_of(self.items[number].line))
+                    found[self._runs[number]].add((width_of(self.items[number].line), width_of(new.text)))
         for step in path:
             if step.kind != "block":
                 continue
             for number, row in zip(self._block_items(step), range(*step.new), strict=False):
                 run = self._runs[number]
                 if not found[run]:
-                    found[run].add(width_of(self.new[row].text) - width_of(self.items[number].line))
+                    found[run].add((width_of(self.items[number].line), width_of(self.new[row].text)))
         return found
 
     @cached_property
@@ -823,14 +831,14 @@ class _Search:
             found.append(run)
         return found
 
-    def _is_at(self, number: int, new: Line, shifts: dict[int, set[int]]) -> bool:
+    def _is_at(self, number: int, new: Line, depths: dict[int, set[tuple[int, int]]]) -> bool:
         """Tell whether a line stands where the snippet shows it, up to one shift of its block."""
         item = self.items[number]
         if item.line == new.text or item.line.rstrip() == new.text:
             return True
         if new.text[len(new.text.rstrip()) :] not in ("", item.line[len(item.line.rstrip()) :]):
             return False
-        return width_of(new.text) - width_of(item.line) in shifts[self._runs[number]]
+        return is_moved_alike(depths[self._runs[number]], width_of(item.line), width_of(new.text))
 
     def _shifted_gaps(self, path: Sequence[Step]) -> set[int]:
         """Return the steps of gaps that a written marker moves: all of its lines by as much, into or out of a block."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median_low
 from typing import Literal
 
@@ -56,6 +57,20 @@ class Item:
 def width_of(line: str) -> int:
     """Return the columns of a line's indentation, a tab as four."""
     return len(line[: len(line) - len(line.lstrip())].expandtabs(_TAB))
+
+
+def is_moved_alike(depths: Set[tuple[int, int]], sent: int, stands: int) -> bool:
+    """Tell whether a line that was sent at one depth may stand at another, in columns.
+
+    `depths` are those of other lines of its block, sent and in the file: the line moves as far as one of them, or all
+    are in another unit of indentation and so is it.
+    """
+    if any(stands - sent == other - quoted for quoted, other in depths):
+        return True
+    pairs = sorted({*depths, (0, 0)})
+    ratios = {(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(pairs) if b[0] != a[0]}
+    quoted, other = pairs[0]
+    return len(ratios) == 1 and stands == other + (sent - quoted) * ratios.pop()
 
 
 def level_of(line: str, language: str | None) -> int:

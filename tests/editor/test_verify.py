@@ -154,7 +154,9 @@ def test_what_the_edit_takes_away_may_go() -> None:
     without = ORIGINAL.replace("  reset() {\n    this.result = 0;\n  }\n", "")
     assert failed(without, block) == []
     lazy = "// ...\n  mul(a) {\n    this.result *= a;\n    return this;\n  }\n}\n"
-    assert failed(ORIGINAL.replace("\n  reset() {\n    this.result = 0;\n  }\n", ""), lazy) == []
+    without = ORIGINAL.replace("\n  reset() {\n    this.result = 0;\n  }\n", "")
+    assert failed(without, lazy) == ["accounted"], "a whole definition goes only by name"
+    assert passed(verify(ORIGINAL, without, parse(lazy), "javascript", said=("Remove reset.",)))
 
 
 def test_a_renamed_class_keeps_its_methods() -> None:
