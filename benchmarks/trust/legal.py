@@ -6,15 +6,15 @@ A planted text is legal where one of these holds; the word in brackets is the re
    candidate of a snippet, or as one of the places of an ambiguous edit.
 2. (`blank lines`) A snippet's result that differs from the expected one in blank lines only.
 3. (`free place`) A snippet's result with the same new lines as the expected one and no more lines gone, where all
-   blocks of the snippet stand in one piece and in their order: its markers leave the place open. Not where a line that
-   the expected result replaces stands beside a new line that is like it.
+   blocks of the snippet stand in one piece and in their order: its markers leave the place open.
 4. (`shown to go`) One line more of the file is gone, and the snippet shows its two neighbours side by side.
 5. (`read as replaced`) One line more of the file is gone; it stood next to a run of new lines, on a side on which the
    snippet shows no line beside that run, and is like a new line of it that replaces nothing else.
 6. (`shown elsewhere`) One line more of the file is gone; it stood there once, it stands once in the text, and the
    snippet shows it: the snippet may move it.
 
-Explicit formats leave nothing open: for them only 1 holds. A text with more syntax errors than the expected one is no
+Explicit formats leave nothing open: for them only 1 holds. A snippet's result in which a line that is to be replaced
+stands beside a new line that is like it is no legal reading. A text with more syntax errors than the expected one is no
 legal reading, nor is a line without a letter or a digit replaced by another.
 """
 
@@ -60,11 +60,14 @@ class Legal:
         return why if why and not self._is_broken(text) else ""
 
     def _why(self, text: str) -> str:
-        if self._key(text) in self._readings:
-            return "reading of the rules"
+        is_reading = self._key(text) in self._readings
         if not self._is_lazy:
-            return ""
+            return "reading of the rules" if is_reading else ""
         lines = _solid(text)
+        if self._keeps_what_is_replaced(lines):
+            return ""
+        if is_reading:
+            return "reading of the rules"
         if lines == self._expected:
             return "blank lines"
         if self._is_free_place(lines):
@@ -91,13 +94,16 @@ class Legal:
     def _neighbours(self) -> set[tuple[str, str]]:
         return {(one.strip(), two.strip()) for block in self._blocks for one, two in pairwise(block)}
 
+    def _keeps_what_is_replaced(self, lines: Sequence[str]) -> bool:
+        """Tell whether a line that the expected text replaces still stands, beside a new line that is like it."""
+        new, gone = _difference(self._old, lines)
+        kept = _difference(self._old, self._expected)[1] - gone
+        return any(fuzz.ratio(old, line) >= _MIN_LIKENESS for old in kept for line in new)
+
     def _is_free_place(self, lines: Sequence[str]) -> bool:
         new, gone = _difference(self._old, lines)
         right_new, right_gone = _difference(self._old, self._expected)
         if new != right_new or gone - right_gone:
-            return False
-        kept = right_gone - gone
-        if any(fuzz.ratio(old, line) >= _MIN_LIKENESS for old in kept for line in new):
             return False
         chunks = self._chunks()
         stripped = [line.strip() for line in lines]
