@@ -70,7 +70,7 @@ class Legal:
         if self._is_free_place(lines):
             return "free place"
         at = _only_line_gone(self._expected, lines)
-        if at is None:
+        if at is None or any(span.b_start <= at < span.b_end for span in changes(self._old, self._expected)):
             return ""
         if 0 < at < len(lines) and (lines[at - 1], lines[at]) in self._neighbours():
             return "shown to go"
