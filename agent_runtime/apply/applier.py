@@ -278,8 +278,10 @@ def _changed(request: ApplyRequest, source: codec.SourceText, edit: ParsedEdit, 
     by_model = outcome.certainty == "model"
     before = original_version(request.original, source)
     after = merged_version(outcome.text, source, by_model=by_model, ops=outcome.ops)
+    # Of a model's text the written form counts: some slips of models are undone there.
+    written = decode(after.data, request.path).text if by_model and after.data is not None else outcome.text
     checks = verify(
-        *(source.text, outcome.text, edit, language),
+        *(source.text, written, edit, language),
         truncated=outcome.truncated,
         said=(request.instruction,),
         by_model=by_model,

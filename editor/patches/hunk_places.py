@@ -89,8 +89,12 @@ def _offset(anchor: Slot, *, behind: bool) -> int:
 
 def _by_hint(slots: Sequence[Slot]) -> list[Slot]:
     decided = list(slots)
+    above = _offsets(slots, behind=True)
     for at, (slot, expected) in enumerate(zip(slots, expected_lines(slots), strict=True)):
-        if slot.chosen is None and expected is not None and slot.stands_at(expected):
+        # Where the hunk fits its own line too, and nothing above has moved, a copy of its lines may have come below.
+        stays = expected != slot.line and slot.line is not None and slot.stands_at(slot.line)
+        is_disputed = stays and not above[at]
+        if slot.chosen is None and expected is not None and slot.stands_at(expected) and not is_disputed:
             decided[at] = slot.at(expected, "hint")
     return decided
 

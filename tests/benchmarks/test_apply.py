@@ -55,16 +55,19 @@ PYTHON = case("x = 1\n", "x = 2\n", "x = 1\nf(a, b)\n", "x = 2\nf(a, b)\n", "x.p
 
 
 @pytest.mark.parametrize(
-    ("answer", "outcome", "syntax_equal"),
+    ("answer", "expected", "outcome", "syntax_equal"),
     [
-        ("x = 2\nf(a, b)", "exact", True),
-        ("x = 2\nf(a,  b)", "wrong", True),
-        ("x = 2\nf(b, a)", "wrong", False),
-        ("x = 1\nf(a, b)", "refused", False),
+        ("x = 2\nf(a, b)", "x = 2\nf(a, b)\n", "exact", True),
+        ("x = 2\nf(a, b)", "x = 2\nf(a,  b)\n", "wrong", True),
+        ("x = 2\nf(a, b)", "x = 2\nf(b, a)\n", "wrong", False),
+        ("x = 2\nf(b, a)", "x = 2\nf(b, a)\n", "refused", False),
+        ("x = 1\nf(a, b)", "x = 2\nf(a, b)\n", "refused", False),
     ],
 )
-def test_an_answer_of_a_model_is_never_wrong_and_certain(answer: str, outcome: str, syntax_equal: bool) -> None:
-    row = by_model(PYTHON, answer)
+def test_an_answer_of_a_model_is_never_wrong_and_certain(
+    answer: str, expected: str, outcome: str, syntax_equal: bool
+) -> None:
+    row = by_model(case("x = 1\n", "x = 2\n", "x = 1\nf(a, b)\n", expected, "x.py"), answer)
     assert (row.outcome, row.syntax_equal, row.wrong_certain) == (outcome, syntax_equal, False)
     assert (row.asked_model, row.certainty, row.usage["forwards"]) == (True, "model", 2)
     assert bool(row.diff) == (outcome != "exact")
@@ -116,7 +119,8 @@ def test_a_patch_that_is_rightly_refused_counts_so() -> None:
 
 def test_counts_add_up_and_variety_is_apart() -> None:
     rows = [by_rule(case("b\n", "c\n", "a\nb\n", expected)) for expected in ("a\nc\n", "a\nd\n")]
-    rows += [by_rule(case("b\n", "c\n", "a\nb\n", "no\n", variety=True)), by_model(PYTHON, "x = 2\nf(a,  b)")]
+    spaced = case("x = 1\n", "x = 2\n", "x = 1\nf(a, b)\n", "x = 2\nf(a,  b)\n", "x.py")
+    rows += [by_rule(case("b\n", "c\n", "a\nb\n", "no\n", variety=True)), by_model(spaced, "x = 2\nf(a, b)")]
     summary = summarise(rows)
     for block in (summary, *summary["by_format"].values(), *summary["by_certainty"].values()):
         assert sum(block[outcome] for outcome in OUTCOMES) == block["cases"]

@@ -70,6 +70,12 @@ def test_the_line_given_moves_with_the_unique_neighbour() -> None:
     )
 
 
+def test_a_copy_that_came_below_a_hunk_does_not_take_it_over() -> None:
+    text = numbered("a x b a x c")
+    outcome = apply(text, hunk("x", "X", 1), hunk("c", "C", 3))
+    assert unresolved(outcome).code == "ambiguous"
+
+
 def test_neighbours_that_disagree_leave_it_open() -> None:
     text = numbered("one x n x two x")
     outcome = apply(text, hunk("one", "ONE", 0), hunk("x", "X", 1), hunk("two", "TWO", 2))

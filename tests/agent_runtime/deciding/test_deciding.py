@@ -69,7 +69,7 @@ def applied(merger: ModelMerger, edit: str, watcher: Watcher | None = None) -> A
 
 def task_of(*candidates: Candidate) -> ModelTask:
     """An edit that adds a function, and what it is said to mean."""
-    edit = "def colour():\n    return 'red'\n"
+    edit = "def area(r):\n    # ...\n\n\ndef colour():\n    return 'red'\n\n\n# ...\n"
     request = ApplyRequest(original=FILE.encode(), edit=edit, path="circle.py", decide="score")
     by_rule = Unresolved("open_intent", "unclear", len(candidates), candidates=candidates)
     return ModelTask(FILE, request, parse(edit, "lazy"), by_rule)
@@ -126,9 +126,7 @@ def test_the_reading_that_the_model_would_write_is_taken_byte_for_byte(merger: M
 
 
 def test_the_model_overrules_the_rules_where_they_are_not_sure(merger: ModelMerger) -> None:
-    strange = FILE.replace(
-        "def length", "zebra = ~0xbeef, 'qwx', -9\n\n\ndef colour():\n    return 'red'\n\n\ndef length"
-    )
+    strange = FILE.replace("def length", "def colour():\n    return 'red'\n\n\ndef length")
     choice = merger.choose(task_of(Candidate(strange, 0.6, "strange"), Candidate(COLOURED, 0.4, "right")), Watcher())
     assert isinstance(choice, ModelChoice)
     assert choice.number == 1
