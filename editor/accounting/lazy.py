@@ -17,7 +17,7 @@ import heapq
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -862,28 +862,15 @@ class _Search:
         return found
 
     def _repaired(self, path: Sequence[Step], faults: Sequence[UnaccountedLine]) -> str | None:
-        """Return the result with the file's own lines where no step accounts for a change.
-
-        None where a line of the snippet has no place, and where what is wrong stands beside an accounted change: it may
-        then be that change which went wrong.
-        """
+        """Return the result with the file's own lines where no step accounts for a change, None if that is unsafe."""
         altered = {fault.line - 1 for fault in faults if fault.kind in ("altered", "blank_lines")}
+        if not self._can_repair(path, altered):
+            return None
         rows: list[str] = []
-        for at, step in enumerate(path):
-            is_lost = step.kind == "lost" or (step.kind == "block" and bool(step.fault) and step.new[0] == step.new[1])
-            if step.kind == "missing" or (step.kind == "block" and step.fault and not is_lost):
-                return None
-            if (is_lost or step.kind == "added") and self._is_beside_change(path, at):
-                return None
-            if step.kind == "keep":
-                if step.fault or self.new[step.new[0]].number in altered:
-                    return None
-                rows += self._rows(self.new[step.new[0] : step.new[1]])
-            elif is_lost:
+        for step in path:
+            if _is_loss(step):
                 rows += self._rows(self.old[step.old[0] : step.old[1]])
-            elif step.kind == "block":
-                if any(self.new[row].number in altered for row in range(*step.new)):
-                    return None
+            elif step.kind in ("keep", "block"):
                 rows += self._rows(self.new[step.new[0] : step.new[1]])
             elif step.kind == "gap":
                 for old_at, new_at in zip(range(*step.old), range(*step.new), strict=True):
@@ -894,15 +881,45 @@ class _Search:
             ends = self.result
         return "\n".join(rows).rstrip() + (_end_of(ends) if ends.strip() else "")
 
+    def _can_repair(self, path: Sequence[Step], altered: Set[int]) -> bool:
+        """Tell whether all that is wrong lies apart from the edit: it may else be the edit that went wrong.
+
+        So each line of the snippet has a place and is as sent, no line that is wrong is the snippet's or has only
+        changed its place, and none stands beside an accounted change.
+        """
+        gone = {self.old_keys[at] for step in path if step.kind == "block" for at in range(*step.old)}
+        for at, step in enumerate(path):
+            is_lost = _is_loss(step)
+            if step.kind == "missing" or (step.kind in ("block", "keep") and step.fault and not is_lost):
+                return False
+            if step.kind in ("block", "keep") and any(self.new[row].number in altered for row in range(*step.new)):
+                return False
+            if step.kind == "added" and self.new_keys[step.new[0]] in gone | self.shown:
+                return False
+            if is_lost and any(_is_bare(self.old_keys[row]) for row in range(*step.old)):
+                return False
+            if step.kind == "gap" and any(
+                self.new[row].number in altered and _is_bare(self.new_keys[row]) for row in range(*step.new)
+            ):
+                return False
+            if (is_lost or step.kind == "added") and self._is_beside_change(path, at, is_lost=is_lost):
+                return False
+        return True
+
     @staticmethod
-    def _is_beside_change(path: Sequence[Step], at: int) -> bool:
-        """Tell whether an accounted change stands next to a step, markers and faults between them aside."""
+    def _is_beside_change(path: Sequence[Step], at: int, *, is_lost: bool) -> bool:
+        """Tell whether an accounted change stands next to a step, markers and faults between them aside.
+
+        Beside lost lines a shown line counts as much: some of them may have gone rightly.
+        """
         for direction in (-1, 1):
             other = at + direction
             while 0 <= other < len(path) and path[other].kind not in ("gap", "keep"):
                 if path[other].kind == "block" and not path[other].fault:
                     return True
                 other += direction
+            if is_lost and 0 <= other < len(path) and path[other].kind == "keep":
+                return True
         return False
 
     @staticmethod
@@ -910,6 +927,11 @@ class _Search:
         for line in lines:
             yield from line.above
             yield line.text
+
+
+def _is_loss(step: Step) -> bool:
+    """Tell whether a step takes lines of the file away, puts none in their place, and is not accounted for."""
+    return step.kind == "lost" or (step.kind == "block" and bool(step.fault) and step.new[0] == step.new[1])
 
 
 def _end_of(text: str) -> str:

@@ -202,9 +202,10 @@ def test_a_merge_that_a_check_rejects_is_an_error_and_no_file(stream: bool) -> N
 
 def test_the_model_merges_what_no_rule_does() -> None:
     merger = ScriptedMerger(text=FILE + "\n\n" + NEEDS_MODEL)
+    edit = "# ... existing code ...\n\n\n" + NEEDS_MODEL
     with serving(merger) as url:
-        sent = body(FILE, NEEDS_MODEL, hunk={"mode": "model", "path": "shapes.py"}, max_tokens=500, seed=3)
-        sent["messages"][0]["content"] = message(FILE, NEEDS_MODEL, "add the perimeter")
+        sent = body(FILE, edit, hunk={"mode": "model", "path": "shapes.py"}, max_tokens=500, seed=3)
+        sent["messages"][0]["content"] = message(FILE, edit, "add the perimeter")
         sent["prediction"] = {"type": "content", "content": FILE}
         answer = httpx.post(f"{url}/v1/chat/completions", json=sent, timeout=30).json()
     assert answer["choices"][0]["message"]["content"] == merger.text
