@@ -61,7 +61,7 @@ def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[st
         def reading_of(text: str) -> Reading:
             return account(original, text, edit, language, said, explains=False)
 
-        outcome = _accounted(original, outcome, reading_of)
+        outcome = _keep_legal(original, outcome, reading_of)
         twin = _twin_of_block(lines, edit.changes) if isinstance(outcome, Merged) else ""
         if isinstance(outcome, Merged) and twin:
             one = Candidate(outcome.text, 0.5, "the block taken at one of its places")
@@ -83,7 +83,7 @@ def _twin_of_block(lines: list[str], sketch: Sketch) -> str:
     return ""
 
 
-def _accounted(original: str, outcome: MergeOutcome, reading_of: Callable[[str], Reading]) -> MergeOutcome:
+def _keep_legal(original: str, outcome: MergeOutcome, reading_of: Callable[[str], Reading]) -> MergeOutcome:
     """Keep of an outcome what is a legal reading of the snippet."""
     if isinstance(outcome, Unresolved):
         kept = [one for one in outcome.candidates if not reading_of(one.text).faults]

@@ -318,7 +318,7 @@ class _Replaced:
             if starts:
                 return _Found(variant, starts)
             if any(map(_is_elision, variant.before)):
-                places = tuple(self._elided(variant))
+                places = tuple(self._elided_places(variant))
                 if places:
                     return _Found(variant, (), places)
         return _Found(change, ())
@@ -344,7 +344,7 @@ class _Replaced:
         if hint.scopes:
             yield from (_Place(at, at, new_lines) for at in range(1, len(old)))
 
-    def _elided(self, change: Replacement) -> Iterator[_Place]:
+    def _elided_places(self, change: Replacement) -> Iterator[_Place]:
         """Yield the places of a change that leaves lines out with `...`, on both sides in the same order."""
         old_pieces, new_pieces = _pieces(change.before), _pieces(change.after)
         if len(old_pieces) != len(new_pieces):

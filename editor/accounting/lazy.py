@@ -261,7 +261,7 @@ class _Search:
     def _moves(self, state: State) -> Iterator[tuple[int, State, Step]]:
         at, old, new, last = state
         if last.startswith("before"):
-            yield self._forced(state)
+            yield self._forced_step(state)
             return
         item = self.items[at] if at < len(self.items) else None
         if item is None:
@@ -280,7 +280,7 @@ class _Search:
         if old < num_old and self.cells.has(old + 1, new):
             yield _FAULT + 300, (at, old + 1, new, last), Step("lost", (at, at), (old, old + 1), (new, new), "removed")
 
-    def _forced(self, state: State) -> tuple[int, State, Step]:
+    def _forced_step(self, state: State) -> tuple[int, State, Step]:
         """Return the one step that may follow a block, which was judged by it."""
         at, old, new, last = state
         if last == "before_keep":
@@ -490,7 +490,7 @@ class _Search:
         if left == "keep" and right == "before_keep":
             return ""
         side = range(old, len(self.old)) if left == "keep" else range(old - 1, -1, -1)
-        return "rival" if self._doubled(added) or self._has_reassigned(side, added) else ""
+        return "rival" if self._redefines(added) or self._has_reassigned(side, added) else ""
 
     def _judge_between_markers(
         self, added: Sequence[Line], old: int, new: tuple[int, int], left: Last, right: Last
@@ -508,7 +508,7 @@ class _Search:
         if below is not None and below.width > depth:
             return "misplaced"
         sides = range(old, len(self.old)), range(old - 1, -1, -1)
-        if self._doubled(added) or any(self._has_reassigned(side, added) for side in sides):
+        if self._redefines(added) or any(self._has_reassigned(side, added) for side in sides):
             return "rival"
         return ""
 
@@ -556,7 +556,7 @@ class _Search:
             symbol.name_line: symbol.name for symbol in after.symbols if 0 < stood[symbol.name] < stands[symbol.name]
         }
 
-    def _doubled(self, added: Sequence[Line]) -> bool:
+    def _redefines(self, added: Sequence[Line]) -> bool:
         return any(line.number in self._doubled_names and not line.key.startswith("- ") for line in added)
 
     def _judge_removal(
@@ -564,7 +564,7 @@ class _Search:
     ) -> str:
         """Judge lines of the file that are gone: each has to be shown to go, be replaced, or be named."""
         added = self.new[new[0] : new[1]]
-        explained = self._explained(old) | self._joined_imports(old, added)
+        explained = self._find_explained(old) | self._joined_imports(old, added)
         removed = [at for at in range(*old) if at not in explained]
         if not removed:
             return ""
@@ -625,7 +625,7 @@ class _Search:
     def _old_statements(self) -> list[int]:
         return statements([line.text for line in self.old])
 
-    def _explained(self, old: tuple[int, int]) -> set[int]:
+    def _find_explained(self, old: tuple[int, int]) -> set[int]:
         """Return the removed lines that are shown to go apart from their neighbours; a statement goes as a whole."""
         numbers = self._old_statements
         found = {at for at in range(*old) if self._is_explained(at, old)}
