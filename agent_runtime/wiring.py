@@ -11,12 +11,15 @@ import torch
 from opentelemetry.trace import TracerProvider
 
 from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.aside import Aside
+from agent_runtime.apply.time_limit import RULE_SECONDS
 from agent_runtime.errors import BadRequest
 from agent_runtime.http.service import Service
 from agent_runtime.limiting import TenantLimits, Tenants
 from agent_runtime.model_merge.model_merger import ModelMerger
 from agent_runtime.model_merge.slot import ModelSlot
 from agent_runtime.model_merge.warming import warm
+from agent_runtime.models.cache_key import cache_key
 from agent_runtime.models.load import LoadedModel, load_model
 from agent_runtime.models.progress import Progress, Silent
 from agent_runtime.models.resolve import ModelFiles, resolve
@@ -123,6 +126,7 @@ def _limits(options: LoadOptions, cache_dir: Path) -> EngineConfig:
             idle_rebuild=span_gib > 0,
             audit=AuditConfig(share=AUDITED if span_gib > 0 else 0.0),
             span_dir=cache_dir / "spans" if disk else None,
+            span_key=cache_key(cache_dir) if disk else b"",
             span_disk_bytes=max(1, _bytes(options.span_disk_gib)),
             kernels_dir=cache_dir / "kernels",
         )
@@ -152,7 +156,19 @@ def service(
     *,
     limits: TenantLimits | None = None,
     traces: TracerProvider | None = None,
+    deadline_s: float | None = None,
 ) -> Service:
-    """The parts of the HTTP service: a tenant takes no more of it than `limits`, and spans go to `traces`."""
-    tenants = Tenants(limits or TenantLimits())
-    return Service(Applier(slot.get), slot, workspaces, metering=Metering(slot.stats), tenants=tenants, traces=traces)
+    """The parts of the HTTP service: a tenant takes no more of it than `limits`, and spans go to `traces`.
+
+    `deadline_s` is the longest that an edit may take the model; rules may take no longer either.
+    """
+    rule_seconds = min(RULE_SECONDS, deadline_s or RULE_SECONDS)
+    return Service(
+        Applier(slot.get, Aside(rule_seconds)),
+        slot,
+        workspaces,
+        metering=Metering(slot.stats),
+        tenants=Tenants(limits or TenantLimits()),
+        traces=traces,
+        rule_seconds=rule_seconds,
+    )

@@ -45,7 +45,8 @@ class Case:
 
     `inexact` says that final newlines and spaces at line ends are not to be trusted; `variety` that the case is input
     variety and no goal. `also` holds the same edit in another format, measured apart. `test` is a Python program that
-    passes on the right result, put where it reads `{{Code}}`. `style` is that of a made snippet.
+    passes on the right result, put where it reads `{{Code}}`. `style` is how the snippet is written; `repo` is where
+    the file is from ("" where that is not known), and with `path` tells the part (`benchmarks.snippets.parts`).
     """
 
     id: str
@@ -62,6 +63,7 @@ class Case:
     instruction: str = ""
     test: str = ""
     style: str = ""
+    repo: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +204,13 @@ def _lazy(record: Record, name: str) -> Case:
     path = record.get("path") or (name if "." in Path(name).name else _likely_path(record["original"]))
     original, update, expected = record["original"], record["update"], record["expected"]
     inexact = _has_stray_blanks(expected, original, update)
-    instruction = record.get("instruction") or ""
-    return Case(name, "lazy", "lazy", path, original, update, expected, inexact=inexact, instruction=instruction)
+    return Case(
+        *(name, "lazy", "lazy", path, original, update, expected),
+        inexact=inexact,
+        instruction=record.get("instruction") or "",
+        style=record.get("style") or "",
+        repo=record.get("repo") or "",
+    )
 
 
 def _lazy_service(record: Record, name: str) -> Case:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from benchmarks.cases import DEFAULT_CASES, SHAPES, AnyCase, Loaded, PatchCase, load
+from benchmarks.cases import DEFAULT_CASES, SHAPES, AnyCase, Case, Loaded, PatchCase, load
+from benchmarks.snippets.parts import PARTS, part_of
 from editor.types import FormatName
 
 
@@ -24,6 +25,19 @@ def add_case_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, help="a sample of this many cases")
     parser.add_argument("--seed", type=int, default=0, help="for the sample")
     parser.add_argument("--json", type=Path, help="write summary and rows there")
+
+
+def add_part_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that says which part of the real edits is run."""
+    parser.add_argument("--part", choices=(*PARTS, "all"), default="all", help="only edits of this part (default all)")
+
+
+def in_part(cases: Sequence[AnyCase], part: str) -> list[AnyCase]:
+    """Return the cases of a part; only those whose repository is known are in one, and all are in "all"."""
+    if part == "all":
+        return list(cases)
+    known = (case for case in cases if isinstance(case, Case) and case.repo)
+    return [case for case in known if part_of(case.repo, case.path) == part]
 
 
 def load_cases(options: argparse.Namespace) -> Loaded:

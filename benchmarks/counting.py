@@ -56,6 +56,7 @@ COLUMNS = {
 }
 """The keys of the counts that every table has, and their headings."""
 
+_Z = 1.959964
 R = TypeVar("R", bound=Judged)
 J = TypeVar("J", bound=Judged, contravariant=True)
 Counts = dict[str, Any]
@@ -103,6 +104,17 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
     if not ordered:
         return None
     return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 3)
+
+
+def interval(found: int, total: int) -> tuple[float, float] | None:
+    """Return Wilson's 95 % interval of a share, None of nothing (E. B. Wilson, 1927)."""
+    if total == 0:
+        return None
+    share, z2 = found / total, _Z * _Z
+    middle = share + z2 / (2 * total)
+    reach = _Z * math.sqrt(share * (1 - share) / total + z2 / (4 * total * total))
+    low, high = ((middle + sign * reach) / (1 + z2 / total) for sign in (-1, 1))
+    return round(max(0.0, low), 4), round(min(1.0, high), 4)
 
 
 def table(blocks: Iterable[tuple[str, Counts]], columns: Mapping[str, str]) -> str:

@@ -30,6 +30,15 @@ def same(text: str, expected: str, *, inexact: bool) -> bool:
     return text == expected or (inexact and _plain(text) == _plain(expected))
 
 
+def same_but_blank_lines(text: str, expected: str) -> bool:
+    """Tell whether two texts have the same lines, blank ones and spaces at line ends aside."""
+    return _shown(text) == _shown(expected)
+
+
+def _shown(text: str) -> list[str]:
+    return [line.rstrip() for line in text.split("\n") if line.strip()]
+
+
 def _plain(text: str) -> list[str]:
     lines = [line.rstrip() for line in text.split("\n")]
     while lines and not lines[-1]:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from rapidfuzz.distance import Indel
 
+from editor.effort import look
+
 # rapidfuzz keeps a bit matrix of len(a) * len(b); 4e8 bits are 50 MB.
 MAX_MATRIX_BITS = 400_000_000
 # Cuts within cuts: each one looks at all lines of its range again.
@@ -89,6 +91,7 @@ class _Range(NamedTuple):
 
 def _ops(a: list[int], b: list[int], part: _Range, depth: int) -> Iterator[tuple[int, int, int]]:
     """Yield runs of equal lines (start in a, start in b, length), the common ends trimmed first."""
+    look()
     a1, a2, b1, b2 = part
     prefix = 0
     while a1 + prefix < a2 and b1 + prefix < b2 and a[a1 + prefix] == b[b1 + prefix]:

@@ -69,7 +69,10 @@ def decode(data: bytes) -> SourceText:
     encoding, text = _decoded(data)
     bom = text.startswith(BOM)
     lines, endings = _split(text[bom:])
-    joined = "".join(line + "\n" if ending else line for line, ending in zip(lines, endings, strict=True))
+    if "\r" in text:
+        joined = "".join(line + "\n" if ending else line for line, ending in zip(lines, endings, strict=True))
+    else:
+        joined = text[bom:]
     return SourceText(joined, bom, endings, encoding)
 
 
@@ -114,6 +117,10 @@ def byte_changes(source: SourceText, data: bytes, ops: Sequence[LineOp] = ()) ->
     text = data.decode(source.encoding)
     bom = text.startswith(BOM)
     lines, endings = _split(text[bom:])
+    newlines = [not each or bool(each[-1]) for each in (source.line_endings, endings)]
+    others = bom != source.bom, newlines[0] != newlines[1]
+    if len({*source.line_endings, *endings} - {""}) < 2:
+        return ByteChanges((), *others)
     old = source.text.split("\n")[: len(source.line_endings)]
     twins = (
         (op.a_start + at - op.b_start, at)
@@ -122,8 +129,7 @@ def byte_changes(source: SourceText, data: bytes, ops: Sequence[LineOp] = ()) ->
         for at in range(op.b_start, op.b_end)
     )
     changed = tuple(at for twin, at in twins if _has_other_ending(source.line_endings[twin], endings[at]))
-    newlines = [not each or bool(each[-1]) for each in (source.line_endings, endings)]
-    return ByteChanges(changed, bom != source.bom, newlines[0] != newlines[1])
+    return ByteChanges(changed, *others)
 
 
 def _has_other_ending(was: str, ending: str) -> bool:
@@ -291,9 +297,12 @@ def _keys(lines: list[str], by_model: bool) -> list[str]:
 
 def _split(text: str) -> tuple[list[str], tuple[str, ...]]:
     """Return the lines and their endings; a text that ends with an ending has no empty line behind it."""
-    splitter = _SPLIT if "\n" in text or "\r" not in text else _SPLIT_MAC
-    pieces = splitter.split(text)
-    lines, endings = pieces[0::2], [*pieces[1::2], ""]
+    if "\r" not in text:
+        lines = text.split("\n")
+        endings = ["\n"] * (len(lines) - 1) + [""]
+    else:
+        pieces = (_SPLIT if "\n" in text else _SPLIT_MAC).split(text)
+        lines, endings = pieces[0::2], [*pieces[1::2], ""]
     if not lines[-1]:
         lines.pop()
         endings.pop()

@@ -69,7 +69,7 @@ def _range(start: int, end: int) -> str:
 
 
 def _header_name(side: str, path: str) -> str:
-    name = f"{side}/{path}"
+    name = f"{side}/{path.lstrip('/')}"  # git names what lies at an absolute path so, too
     if any(char in '"\\' or char < " " or char == "\x7f" for char in name):
         return '"' + "".join(_quoted(char) for char in name) + '"'
     # A tab ends the name, otherwise `patch` cuts it at the first space.

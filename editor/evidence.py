@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
 from editor.alignment import LineOp, line_opcodes
-from editor.matching.index import starts_in
+from editor.errors import TooMuchWorkError
+from editor.matching.index import KeyedLines
 from editor.matching.ladder import indent
 from editor.types import ParsedEdit, Sketch
 
@@ -88,21 +90,22 @@ def _unshown_of_sketch(
 def _shown_seams(new: list[str], sketch: Sketch) -> frozenset[int]:
     """Return the seams that the sketch shows: `at` is the seam above line `at` of the result.
 
-    Blank lines are passed over, as models add and drop them.
+    Blank lines are passed over, as models add and drop them. What is past the bound of places shows no seam.
     """
     solid = [at for at, line in enumerate(new) if line]
-    found = [new[at] for at in solid]
+    found = KeyedLines([new[at] for at in solid])
     seams: set[int] = set()
-    for block in sketch.blocks:
-        literal = [line.strip() for line in block if line.strip()]
-        for place in _neighbours(literal, found):
-            seams.update(range(solid[place] + 1, solid[place + 1] + 1))
+    blocks = (tuple(line.strip() for line in block if line.strip()) for block in sketch.blocks)
+    with suppress(TooMuchWorkError):
+        for literal in dict.fromkeys(block for block in blocks if len(block) > 1):
+            for place in _neighbours(literal, found):
+                seams.update(range(solid[place] + 1, solid[place + 1] + 1))
     return frozenset(seams)
 
 
-def _neighbours(literal: list[str], found: list[str]) -> Iterator[int]:
+def _neighbours(literal: Sequence[str], found: KeyedLines) -> Iterator[int]:
     """Yield where two lines of a block stand one below the other, the block being in one piece or not."""
-    whole = list(starts_in(found, literal))
+    whole = found.starts(literal)
     if whole:
         # Alignment alone would scatter closing brackets over the file.
         reached = 0
@@ -110,7 +113,7 @@ def _neighbours(literal: list[str], found: list[str]) -> Iterator[int]:
             yield from range(max(start, reached), start + len(literal) - 1)
             reached = start + len(literal) - 1
         return
-    for op in line_opcodes(literal, found):
+    for op in line_opcodes(literal, found.keys):
         if op.equal:
             yield from range(op.b_start, op.b_end - 1)
 

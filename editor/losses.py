@@ -123,8 +123,9 @@ def symbols_kept(losses: Losses) -> Check:
     before, after = losses.before, losses.after
     if before is None or after is None:
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: no grammar for this text")
-    if losses.is_accounted and not isinstance(losses.edit.changes, Sketch):
-        return Check("symbols_kept", True, "the edit was made to the letter")
+    if losses.is_accounted and not losses.is_whole_file:
+        # A reading of a snippet, too, takes a definition away only by name or by what it shows in its place.
+        return Check("symbols_kept", True, "the edit accounts for what is gone")
     if not before.has_symbols or not after.has_symbols:
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: too many definitions to compare")
     lost = list(_lost(before, after))
@@ -249,6 +250,13 @@ def truncated_tail(losses: Losses, truncated: bool) -> Check:
         return Check("truncated_tail", False, "generation stopped before the end of the file")
     if not any(map(str.strip, losses.merged)) and any(part.unshown for part in losses.gone):
         return Check("truncated_tail", False, "the file is empty now")
+    if (
+        losses.is_accounted
+        and isinstance(losses.edit.changes, Sketch)
+        and any(map(_SAID.search, losses.edit.added_lines))
+    ):
+        # Of two blocks that end alike the last may go unseen: accounting is believed where the snippet says so.
+        return Check("truncated_tail", True, "the edit accounts for what is gone, and says that lines go")
     if losses.is_small and losses.as_sent:
         return Check("truncated_tail", True, f"{NOT_APPLICABLE}: a small file, sent whole")
     lost = max((_num_lost(part) for part in losses.gone), default=0)

@@ -11,6 +11,7 @@ from importlib import import_module
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
 from editor.definitions import Captures, Symbol, definitions
+from editor.effort import is_to_end, look
 from editor.grammars import GRAMMARS
 
 __all__ = ["MAX_BYTES", "Survey", "Symbol", "forget_surveys", "nodes", "num_errors", "survey", "symbols"]
@@ -28,12 +29,19 @@ _READS_PER_BYTE = 50
 _READ_ALLOWANCE = 8_000_000
 _CALLS_PER_BYTE = 0.1
 _CALL_ALLOWANCE = 500
+# A look costs a microsecond, a call of the parser's a tenth of that.
+_CALLS_PER_LOOK = 32
 _MAX_YAML_BLOCKS = 200
 _KEPT_CHARS = 1_000_000
 _QUOTES = re.compile(rb"\"{8,}|'{8,}|`{8,}")
 _ROWS = (b'"' * 8, b"'" * 8, b"`" * 8)
 _MAX_QUOTES = 10_000
 _YAML_INDICATOR = re.compile(rb"[-?:](?=\s|$)")
+_LINKAGE = re.compile(
+    rb"^([ \t]*#[ \t]*if(?:def[ \t]+|[ \t]+defined[ \t]*\(?[ \t]*)__cplusplus[ \t]*\)?[ \t]*\r?\n)"
+    rb"([ \t]*(?:(extern[ \t]+\"C\"[ \t]*\{)|\})[ \t]*)(?=\r?\n[ \t]*#[ \t]*endif\b)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,8 @@ def _survey(text: str, language: str, max_symbols: int | None) -> Survey | None:
         return None
     if (language == "yaml" and _is_too_deep_for_yaml(data)) or _is_made_of_quotes(data):
         return None
+    if language in ("c", "cpp"):
+        data = _without_linkage(data)
     root = _parse(data, _language(language))
     if root is None:
         return None
@@ -97,7 +107,7 @@ def _parse(data: bytes, language: Language) -> Node | None:
     """
     view, chunk = memoryview(data), _a_buffer()
     left = _READS_PER_BYTE * len(data) + _READ_ALLOWANCE
-    calls_left = _CALLS_PER_BYTE * len(data) + _CALL_ALLOWANCE
+    calls_left = int(_CALLS_PER_BYTE * len(data)) + _CALL_ALLOWANCE
 
     def read(offset: int, _: object) -> bytearray:
         nonlocal left
@@ -108,12 +118,13 @@ def _parse(data: bytes, language: Language) -> Node | None:
     def is_too_long(_offset: int, _has_error: bool) -> bool:
         nonlocal calls_left
         calls_left -= 1
-        return calls_left < 0
+        return calls_left < 0 or (calls_left % _CALLS_PER_LOOK == 0 and is_to_end())
 
     # Parsers hold state and are cheap to make: a new one each time is safe between threads.
     try:
         root = Parser(language).parse(read, progress_callback=is_too_long).root_node
     except ValueError:
+        look()
         if calls_left >= 0:
             raise
         return None
@@ -127,6 +138,20 @@ def _a_buffer() -> bytearray:
         return _BUFFERS.pop()
     except IndexError:
         return bytearray()
+
+
+def _without_linkage(data: bytes) -> bytes:
+    """Return a header with blanks for `extern "C" {` and its `}`, each between `#ifdef __cplusplus` and `#endif`.
+
+    A preprocessor sees both or none of them; the grammars want a bracket's twin within its `#ifdef`.
+    """
+    found = list(_LINKAGE.finditer(data)) if b"__cplusplus" in data else []
+    depth = 0
+    for guard in found:
+        depth += 1 if guard[3] else -1
+        if depth not in (0, 1):
+            return data
+    return data if depth else _LINKAGE.sub(lambda guard: guard[1] + b" " * len(guard[2]), data)
 
 
 def _is_too_deep_for_yaml(data: bytes) -> bool:

@@ -136,10 +136,17 @@ class ParsedEdit:
         return tuple(line for change in self.changes for line in change.before)
 
 
+ReadingCertainty = Literal["certain", "likely"]
+"""How sure a merge without a model is. `certain`: a rule proves it, or its confidence is above the strict bar.
+`likely`: no rule proves it, and its confidence is above the lower bar."""
+
+
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The edit applied by rule: one place at every change, so the result is certain.
+    """The edit applied without a model: by a rule that has one place at every change, or as its most probable reading.
 
+    `confidence` is the calibrated probability, in [0, 1], that the reading is right; None where a rule decided and
+    nothing was read. `candidates` are the readings that came into question, best first, this one first; () for a rule.
     `ops` turn the original's lines into the result's, a change of the edit in each that is not equal; () if not known.
     """
 
@@ -147,6 +154,9 @@ class Merged:
     rung: Rung
     num_candidates: int = 1
     ops: tuple[LineOp, ...] = field(default=(), compare=False)
+    certainty: ReadingCertainty = "certain"
+    confidence: float | None = None
+    candidates: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +171,14 @@ class Candidate:
     """One reading of an edit that no rule proves: the whole merged text, and how likely it is.
 
     `score` is in (0, 1], comparable among the candidates of one edit only. `why` says what was assumed, in a few words
-    ("SEARCH taken at lines 12-15").
+    ("SEARCH taken at lines 12-15"). `confidence` is the calibrated probability, in [0, 1], that the reading is right;
+    those of one edit sum to 1 or less, the rest being that none of them is. None where nothing was calibrated.
     """
 
     text: str
     score: float
     why: str
+    confidence: float | None = None
 
 
 ReasonCode = Literal[
@@ -181,9 +193,11 @@ ReasonCode = Literal[
     "too_much_work",
     "file_missing",
     "file_exists",
+    "uncertain",
 ]
 """`stale`: the quoted lines are not those that stand at the line given. `too_much_work`: the edit is past a bound that
-keeps it from taking seconds. The last two are about whole files."""
+keeps it from taking seconds. `file_missing` and `file_exists` are about whole files. `uncertain`: there is a merge, and
+its certainty is below the one that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

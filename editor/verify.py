@@ -73,7 +73,10 @@ def verify(
     worse = before is not None and after is not None and len(after.error_lines) > len(before.error_lines)
     reading = account(original, merged, edit, language, said, by_model=by_model)
     is_explicit = not isinstance(edit.changes, Sketch) or edit.changes.complete
-    to_the_letter = is_explicit and not by_model and not reading.faults
+    to_the_letter = is_explicit and not reading.faults
+    if to_the_letter and by_model and worse:
+        # A model may put a text at a place that is like it; what it wrote may still be the edit to the letter.
+        to_the_letter = not account(original, merged, edit, language, said).faults
     gone = accounted(removals(old, new, edit), old, edit)
     losses = Losses(old, new, edit, gone, before, after, as_sent, worse, not reading.faults)
     return (

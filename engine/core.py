@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from engine.cuda.device import made_current
@@ -60,7 +59,7 @@ class EngineCore:
         weights = model.weights
         self._pool, self.reuse, self._passes = pool_and_passes(model, config)
         self._idle = IdleWork(
-            partial(self._add, proposer=None, in_idle_time=True),
+            self._add_idle,
             self.cancel,
             model.fingerprint.hex(),
             rebuild=config.idle_rebuild,
@@ -102,6 +101,10 @@ class EngineCore:
         """
         self._adapters.load(name, folder)
 
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter; the requests that run with it keep it. Raises RequestError where there is none."""
+        self._adapters.unload(name)
+
     def add(self, request: GenerationRequest, proposer: Proposer | None = None) -> int:
         """Take a request and return its id; raises RequestError, DoesNotFit or QueueFull."""
         self._check(request)
@@ -110,24 +113,36 @@ class EngineCore:
 
     def _add(self, request: GenerationRequest, proposer: Proposer | None, *, in_idle_time: bool) -> int:
         adapter = None if request.adapter is None else self._adapters.get(request.adapter)
-        generation = Generation(request, self._token_bytes, Drafting(proposer, self.times, self._clock), adapter)
-        arrival = self._clock()
+        drafting = Drafting(proposer, self.times, self._clock, vocab_size=self.model.config.vocab_size)
+        generation = Generation(request, self._token_bytes, drafting, adapter)
+        arrival, root = self._clock(), self._root_of(request)
         sequence = ScheduledSequence(
             id=self._num_added,
             token_ids=list(request.prompt_ids),
             max_len=len(request.prompt_ids) + request.max_new_tokens,
-            root=root_key(self.model.fingerprint, request.salt, None if adapter is None else adapter.fingerprint.hex()),
+            root=root,
             priority=request.priority,
             arrival=arrival,
             deadline=None if request.deadline_s is None else arrival + request.deadline_s,
             retain_s=request.retain_s,
-            reuse=self._idle.allowed(request.reuse),
+            reuse=self._idle.allowed(request.reuse, root),
             in_idle_time=in_idle_time,
         )
         self.scheduler.add(sequence)
         self._num_added += 1
         self._live[sequence.id] = (sequence, generation)
         return sequence.id
+
+    def _add_idle(self, request: GenerationRequest, root: bytes) -> int:
+        """Take a request in idle time; raises RequestError where other weights have its adapter's name by now."""
+        if self._root_of(request) != root:
+            raise RequestError(f"the adapter {request.adapter!r} was loaded anew")
+        return self._add(request, None, in_idle_time=True)
+
+    def _root_of(self, request: GenerationRequest) -> bytes:
+        """The key under which the request's KV is shared; raises RequestError where its adapter is not loaded."""
+        adapter = None if request.adapter is None else self._adapters.get(request.adapter)
+        return root_key(self.model.fingerprint, request.salt, None if adapter is None else adapter.fingerprint.hex())
 
     def close(self) -> None:
         """Write down what is to outlive the engine."""
@@ -266,7 +281,7 @@ class EngineCore:
         if isinstance(chosen, Verification) and chosen.fault is not None and rows.num_guessed:
             return self._without_draft(request_id)
         if fault is not None:
-            return self._fail(request_id, fault)
+            return self._fail(request_id, fault, discard=True)
         assert isinstance(chosen, Verification)
         try:
             chosen.show()
@@ -298,10 +313,11 @@ class EngineCore:
         self.scheduler.advance(request_id, 0, [])
         return Output(request_id, step=GenerationStep((), b""))
 
-    def _fail(self, request_id: int, error: EngineError) -> Output:
+    def _fail(self, request_id: int, error: EngineError, *, discard: bool = False) -> Output:
+        """discard: a pass failed, and what earlier ones computed of the prompt may be at fault as well."""
         if self.reuse is not None:
             self.reuse.drop(self._live[request_id][0])
-        self._remove(request_id)
+        self._remove(request_id, discard=discard)
         return Output(request_id, error=error)
 
     def _take_over(self, sequence: ScheduledSequence, num_cached: int) -> ReusePlan | None:
@@ -311,11 +327,11 @@ class EngineCore:
         if self.reuse is not None:
             self.reuse.keep(rows, num_final)
 
-    def _remove(self, request_id: int) -> None:
+    def _remove(self, request_id: int, *, discard: bool = False) -> None:
         sequence, generation = self._live.pop(request_id)
         if self.reuse is not None:
             self.reuse.end(sequence)
-        self.scheduler.remove(request_id)
+        self.scheduler.remove(request_id, discard=discard)
         for source, usage in generation.usage.by_source.items():
             self.drafted.setdefault(source, SourceUsage()).add(usage)
 

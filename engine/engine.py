@@ -90,6 +90,10 @@ class Engine:
         """Let requests name a LoRA adapter, a PEFT folder, that stays beside the model; raises WeightsError."""
         self._worker.call(lambda core: core.load_adapter(name, folder)).result()
 
+    def unload_adapter(self, name: str) -> None:
+        """Let no request name an adapter any more, and free it once those that do are over; raises RequestError."""
+        self._worker.call(lambda core: core.unload_adapter(name)).result()
+
     def stats(self) -> EngineStats:
         """Requests and memory between two steps, every cancellation before this included; raises EngineClosed."""
         return self._worker.call(_stats).result()

@@ -25,7 +25,8 @@ class EngineConfig:
     same bits whatever runs beside it and however it is drafted, and takes longer (`InvariantDecoder`). span_bytes:
     memory for the KV that requests with `reuse` other than exact may take over, beside the pool, taken at once; 0: none
     is kept, and all requests are exact, as they are where the model has a sliding window. span_dir: a folder that keeps
-    it, too, across starts, up to `span_disk_bytes`. idle_rebuild: while nobody waits, have prompts that took KV over
+    it, too, across starts, up to `span_disk_bytes`. span_key: authenticates its files (HMAC), so that only who has the
+    key can plant KV there. idle_rebuild: while nobody waits, have prompts that took KV over
     run exactly, so that the next turn finds exact KV. audit: which of their answers are compared with exact ones then,
     and what follows. most_graphs: shapes of passes that are captured as CUDA graphs on a card, 0 for none. kernels_dir:
     the folder in which `python -m kernels.tune` has put the constants of kernels; None: their defaults.
@@ -41,6 +42,7 @@ class EngineConfig:
     batch_invariant: bool = False
     span_bytes: int = 0
     span_dir: Path | None = None
+    span_key: bytes = field(default=b"", repr=False)
     span_disk_bytes: int = 4 << 30
     idle_rebuild: bool = False
     audit: AuditConfig = field(default_factory=AuditConfig)

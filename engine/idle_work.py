@@ -31,14 +31,17 @@ class IdleWork:
 
     def __init__(
         self,
-        start: Callable[[GenerationRequest], int],
+        start: Callable[[GenerationRequest, bytes], int],
         cancel: Callable[[int], None],
         fingerprint: str,
         *,
         rebuild: bool,
         audit: AuditConfig,
     ) -> None:
-        """`start` has the core run a request whose outputs come to `take`; `fingerprint` is the model's."""
+        """`start` has the core run a request whose outputs come to `take`, unless its KV has another root by now.
+
+        `fingerprint` is the model's.
+        """
         self._start = start
         self._cancel = cancel
         self._fingerprint = fingerprint
@@ -54,9 +57,9 @@ class IdleWork:
         """Whether anything is left to do."""
         return self._task is not None or len(self._queue) > 0
 
-    def allowed(self, reuse: Reuse) -> Reuse:
+    def allowed(self, reuse: Reuse, root: bytes) -> Reuse:
         """What a request allows, with the budget of its class where it names none."""
-        raised_by = self._policy.raised_by(self._class_of(reuse))
+        raised_by = self._policy.raised_by(self._class_of(reuse, root))
         return replace(reuse, budget=raised_by) if raised_by and reuse.budget is None else reuse
 
     def ended(self, request: GenerationRequest, root: bytes, result: GenerationResult) -> None:
@@ -72,7 +75,7 @@ class IdleWork:
         """Nobody waits: run a request of the newest task, if there is one."""
         while self._task is None and (task := self._queue.pop()) is not None:
             try:
-                self._request_id = self._start(_request_of(task))
+                self._request_id = self._start(_request_of(task), task.root)
             except EngineError:
                 self._counts.dropped += 1
             else:
@@ -121,10 +124,10 @@ class IdleWork:
         self._counts.rebuilt_tokens += result.usage.recomputed
         if task.approximate:
             self._counts.audited += 1
-            self._policy.book(self._class_of(task.request.reuse), compare(result.logprobs, task.approximate))
+            self._policy.book(self._class_of(task.request.reuse, task.root), compare(result.logprobs, task.approximate))
 
-    def _class_of(self, reuse: Reuse) -> AuditClass:
-        return AuditClass(self._fingerprint, reuse.mode, reuse.edit_class)
+    def _class_of(self, reuse: Reuse, root: bytes) -> AuditClass:
+        return AuditClass(self._fingerprint, reuse.mode, reuse.edit_class, root.hex())
 
 
 def _request_of(task: IdleTask) -> GenerationRequest:

@@ -31,7 +31,7 @@ def kv_reuse(config: EngineConfig, model: Decoder, pool: KVPool) -> KVReuse | No
         return None
     tier = None
     if config.span_dir is not None:
-        tier = DiskTier(config.span_dir, config.span_disk_bytes, model.fingerprint)
+        tier = DiskTier(config.span_dir, config.span_disk_bytes, model.fingerprint, config.span_key)
     dtype, device = model.weights.dtype, model.weights.device
     return KVReuse(SpanStore(model.config, dtype, device, capacity_bytes=config.span_bytes, disk=tier), model, pool)
 

@@ -97,7 +97,7 @@ class Draft:
 
 
 class Proposer(Protocol):
-    """Guesses what the model will write next; a wrong guess costs time and never changes the output."""
+    """Guesses what the model will write next; a wrong guess costs time, and changes the output in near ties at most."""
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
         """Up to `max_tokens` ids that may follow `output_ids`, all that the model has written so far."""

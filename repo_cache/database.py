@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from repo_cache.private_folder import make_private, make_private_file
+
 logger = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x48756E6B
@@ -162,7 +164,10 @@ _OUT_OF_REACH = {
 
 def _opened(path: Path) -> sqlite3.Connection:
     """A connection to the file, made where there is none; raises sqlite3.Error or OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
+    for suffix in ("", "-wal", "-shm"):
+        if not suffix or Path(f"{path}{suffix}").exists():  # SQLite makes these with the mode of the first
+            make_private_file(Path(f"{path}{suffix}"))
     connection = sqlite3.connect(path, timeout=LOCKED_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         (application,) = connection.execute("PRAGMA application_id").fetchone()

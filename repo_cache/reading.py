@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 import time
 from dataclasses import dataclass
@@ -22,6 +23,12 @@ NUM_BINARY_BYTES = 8192
 NUM_READINGS = 3
 SETTLE_NS = 2_500_000_000
 """Longer than the coarsest step of file times in use: 2 s on FAT, 1 s on older network file systems."""
+
+IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Unicode's Default_Ignorable_Code_Point."""
 
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 FOLDER_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
@@ -130,9 +137,20 @@ def link_target(root: Path, path: str) -> str | None:
     """
     top = Path(os.path.realpath(root))
     target = Path(os.path.realpath(top / path, strict=True))  # Path.resolve raises RuntimeError for a circle
-    if not target.is_relative_to(top) or ".git" in target.relative_to(top).parts:
+    if not target.is_relative_to(top) or any(is_git(name) for name in target.relative_to(top).parts):
         return None
     return target.relative_to(top).as_posix()
+
+
+def is_git(name: str) -> bool:
+    """Whether some file system takes a name for `.git`: with capitals, characters that are ignored, ends that are cut.
+
+    HFS+ and ext4 with case folding leave out what Unicode calls ignorable (git's CVE-2014-9390); FAT and NTFS cut dots
+    and spaces at the end, and have short names and streams.
+    """
+    if not name.isascii():
+        name = IGNORABLE.sub("", name)
+    return name.lower().partition(":")[0].rstrip(" .") in (".git", "git~1")
 
 
 def is_direct(root: Path, path: str, target: str) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from agent_runtime.apply.aside import Aside, LargeFilesError
 from agent_runtime.apply.at_once import at_once
 from agent_runtime.apply.merger import Merger, ModelChoice, ModelMerge, ModelTask
 from agent_runtime.apply.naming import as_blocks, edit_for
@@ -19,13 +21,23 @@ from agent_runtime.apply.outcome import (
     status_of,
 )
 from agent_runtime.apply.patching import apply_patch
-from agent_runtime.apply.refusals import may_ask_model, reason_of, refusal, unreadable, with_path
+from agent_runtime.apply.refusals import reason_of, refusal, refused, unreadable, unsure, with_path
 from agent_runtime.apply.reusing import mode_of
 from agent_runtime.apply.tracing import traced
 from agent_runtime.errors import EditRefused, ModelUnavailable
 from agent_runtime.generation.watcher import Watcher
 from agent_runtime.telemetry.timings import Timings
-from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, PatchRequest, Reader, Reason, Usage, total_usage
+from agent_runtime.types import (
+    ApplyRequest,
+    ApplyResult,
+    FileResult,
+    PatchRequest,
+    Reader,
+    Reason,
+    Usage,
+    is_as_sure,
+    total_usage,
+)
 from editor import codec
 from editor.accounting import repair
 from editor.errors import EditSyntaxError
@@ -44,10 +56,12 @@ _NOBODY = Watcher()
 
 
 class Applier:
-    """The apply pipeline. Writes nothing; who may decide what no rule decides is told by `may_ask_model`."""
+    """The apply pipeline. Writes nothing; who may decide what no rule decides is told by `refused`."""
 
-    def __init__(self, model: ModelSource) -> None:
+    def __init__(self, model: ModelSource, aside: Aside | None = None) -> None:
+        """What rules do with large texts is done `aside`, where that is given."""
         self._model = model
+        self._aside = aside
 
     def apply(self, request: ApplyRequest, watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge the request's edit into its file; of an edit of several files, the part that fits its path.
@@ -55,6 +69,10 @@ class Applier:
         Raises BadFile, EditRefused, BadRequest, TooLarge, ModelUnavailable and what else `Merger.merge` raises; a merge
         that a check rejects is an answer with status `rejected`, not an error.
         """
+        if self._aside is not None and self._aside.takes([request]):
+            by_rule = self._aside.ask(("apply", (request,)), watcher)
+            if by_rule is not None:
+                return by_rule
         return traced(request.trace, watcher, lambda watcher: self._apply(request, watcher))
 
     def _apply(self, request: ApplyRequest, watcher: Watcher) -> ApplyResult:
@@ -63,6 +81,10 @@ class Applier:
 
     def apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge several edits, each into its file: all or none. Raises what `apply` raises, EditRefused for all."""
+        if self._aside is not None and self._aside.takes(requests):
+            by_rule = self._aside.ask(("apply_each", (requests,)), watcher)
+            if by_rule is not None:
+                return by_rule
         wanted = any(request.trace for request in requests)
         return traced(wanted, watcher, lambda watcher: self._apply_each(requests, watcher))
 
@@ -98,6 +120,15 @@ class Applier:
 
     def apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge an edit of the files that it names, which `read` gives: all or none. Raises what `apply` raises."""
+        if self._aside is not None:
+            first = self._aside.reader(request, read)
+            read = first.again
+            if first.has_room:
+                with suppress(LargeFilesError):
+                    return traced(request.trace, watcher, lambda watcher: self._apply_patch(request, first, watcher))
+            by_rule = self._aside.ask(("apply_patch", (request,)), watcher, read)
+            if by_rule is not None:
+                return by_rule
         return traced(request.trace, watcher, lambda watcher: self._apply_patch(request, read, watcher))
 
     def _apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher) -> ApplyResult:
@@ -136,12 +167,23 @@ class Applier:
             raise
         timings.add(made.timings)
         num_candidates = 1 if isinstance(by_rule, AlreadyApplied) else by_rule.num_candidates
-        if isinstance(made, ModelChoice):
+        if isinstance(made, ModelChoice) and made.number is not None:
             assert isinstance(by_rule, Unresolved)
-            text = by_rule.candidates[made.number].text
             return Outcome(
-                text, "model", "model", num_candidates, "scored", made.usage, scope=made.scope, readings=made.readings
+                by_rule.candidates[made.number].text,
+                "model",
+                "model",
+                num_candidates,
+                "scored",
+                made.usage,
+                scope=made.scope,
+                readings=made.readings,
+                confidence=max((reading.score for reading in made.readings), default=None),
             )
+        least = request.least_certainty
+        if isinstance(made, ModelChoice) or not is_as_sure("model", least):
+            why = f"The model is sure of no reading, and min_certainty '{least}' refuses what it would write."
+            raise refusal([unsure(by_rule, why, task.text, request.path)])
         return Outcome(
             made.text,
             "model",
@@ -183,15 +225,22 @@ def _settled(
     text: str, edit: ParsedEdit, request: ApplyRequest, by_rule: MergeOutcome
 ) -> Outcome | AlreadyApplied | ModelTask:
     """What the rules decided, or the task of a model where the request lets one decide; else raises EditRefused."""
+    reason = refused(by_rule, edit, request, text, request.path)
+    if reason is not None:
+        raise refusal([reason])
     if request.mode != "model":
         if isinstance(by_rule, AlreadyApplied):
             return by_rule
         if isinstance(by_rule, Merged):
             return Outcome(
-                by_rule.text, "deterministic", by_rule.rung, by_rule.num_candidates, "certain", ops=by_rule.ops
+                by_rule.text,
+                "deterministic",
+                by_rule.rung,
+                by_rule.num_candidates,
+                by_rule.certainty,
+                ops=by_rule.ops,
+                confidence=by_rule.confidence,
             )
-    if isinstance(by_rule, Unresolved) and not may_ask_model(by_rule, edit, request.mode):
-        raise refusal([reason_of(by_rule, text, request.path)])
     return ModelTask(text, request, edit, by_rule)
 
 
@@ -217,7 +266,8 @@ def _remarks(edit: ParsedEdit) -> tuple[Check, ...]:
 def _decided(model: Merger, task: ModelTask, watcher: Watcher) -> ModelMerge | ModelChoice:
     """What the model makes of an edit: it writes, or where that was asked for, chooses among the rules' readings."""
     by_rule, request = task.by_rule, task.request
-    scores = request.decide == "score" or (request.decide == "auto" and request.mode == "auto")
+    may_write = is_as_sure("model", request.least_certainty)
+    scores = request.decide == "score" or (request.decide == "auto" and (request.mode == "auto" or not may_write))
     if scores and isinstance(by_rule, Unresolved) and by_rule.candidates:
         return model.choose(task, watcher)
     return model.merge(task, watcher)

@@ -37,11 +37,12 @@ class ModelMerge:
 class ModelChoice:
     """Which of a task's candidates a model holds for the likeliest.
 
-    `number` is its index in `by_rule.candidates`; `readings` are those of them that were scored, in their order: all
-    that the checks let pass. `timings` and `scope` as in `ModelMerge`.
+    `number` is its index in `by_rule.candidates`, None where the model is in doubt and may not write. `readings` are
+    those of them that were scored, in their order: all that the checks let pass. `timings` and `scope` as in
+    `ModelMerge`.
     """
 
-    number: int
+    number: int | None
     readings: tuple[ScoredReading, ...]
     usage: Usage
     timings: dict[str, float]
@@ -79,9 +80,9 @@ class Merger(Protocol):
         ...
 
     def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
-        """Have the model choose among the task's candidates, one at least, and write the merge itself if in doubt.
+        """Have the model choose among the task's candidates, one at least; in doubt, write the merge itself.
 
-        Raises what `merge` raises.
+        It does not write where `min_certainty` refuses what a model wrote. Raises what `merge` raises.
         """
         ...
 

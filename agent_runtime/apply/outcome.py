@@ -32,6 +32,7 @@ class Outcome:
     readings: tuple[ScoredReading, ...] = ()
     repaired: tuple[UnaccountedLine, ...] = ()
     ops: tuple[LineOp, ...] = ()
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +119,5 @@ def file_result(
         scope=outcome.scope,
         readings=tuple(sorted(outcome.readings, key=lambda reading: -reading.score)),
         repaired=outcome.repaired,
+        confidence=outcome.confidence,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from agent_runtime.apply.merger import ModelTask
 from agent_runtime.apply.naming import as_blocks
@@ -22,7 +23,7 @@ from agent_runtime.apply.outcome import (
     original_version,
     status_of,
 )
-from agent_runtime.apply.refusals import may_ask_model, reason_of, refusal, unreadable
+from agent_runtime.apply.refusals import refusal, refused, unreadable
 from agent_runtime.errors import BadRequest, TooLarge
 from agent_runtime.telemetry.timings import Timings
 from agent_runtime.types import (
@@ -34,6 +35,7 @@ from agent_runtime.types import (
     Reader,
     Reason,
     Status,
+    least_sure,
     total_usage,
 )
 from editor import codec
@@ -173,15 +175,17 @@ class _File:
 
 
 def _to_be_asked(steps: Sequence[_Step], texts: Mapping[str, str], request: PatchRequest) -> set[int]:
-    """Return the steps that a model has to decide; raises EditRefused for those that nothing decides."""
+    """Return the steps that a model has to decide; raises EditRefused for those that nothing may decide."""
     named = Counter(path for step in steps for path in (step.edit.path, step.edit.move_to) if path)
     asked: set[int] = set()
     reasons: list[Reason] = []
     for at, step in enumerate(steps):
         outcome = step.by_rule.outcome
         is_plain = _is_plain_update(step, named)
-        if isinstance(outcome, Unresolved) and not (is_plain and may_ask_model(outcome, step.edit, request.mode)):
-            reasons.append(reason_of(outcome, texts.get(step.by_rule.path, ""), step.by_rule.path))
+        path = step.by_rule.path
+        reason = refused(outcome, step.edit, request, texts.get(path, ""), path, is_update=is_plain)
+        if reason is not None:
+            reasons.append(reason)
         elif is_plain and (request.mode == "model" or isinstance(outcome, Unresolved)):
             asked.add(at)
     if reasons:
@@ -239,4 +243,12 @@ def _done(step: _Step) -> bool:
 def _by_rule(steps: Sequence[_Step]) -> Outcome:
     made = [step.by_rule.outcome for step in steps if isinstance(step.by_rule.outcome, Merged)]
     rung = made[-1].rung if made else "exact"
-    return Outcome("", "deterministic", rung, max((one.num_candidates for one in made), default=1), "certain")
+    known = [one.confidence for one in made if one.confidence is not None]
+    return Outcome(
+        "",
+        "deterministic",
+        rung,
+        max((one.num_candidates for one in made), default=1),
+        least_sure(one.certainty for one in made),
+        confidence=prod(known) if known else None,
+    )

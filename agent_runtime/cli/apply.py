@@ -37,6 +37,7 @@ from agent_runtime.types import (
     DECIDE,
     ApplyRequest,
     ApplyResult,
+    Certainty,
     Decide,
     Draft,
     FileResult,
@@ -93,6 +94,9 @@ def apply_command(
     policy: Annotated[
         Policy, typer.Option("--policy", help="Which checks reject: all, or those that nobody can have meant.")
     ] = "strict",
+    min_certainty: Annotated[
+        Certainty, typer.Option("--min-certainty", help="Refuse what is less sure; the surest first.")
+    ] = "model",
     instruction: Annotated[str, typer.Option("--instruction", help="What the edit is for, in words.")] = "",
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, max=10.0, help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="Makes sampling repeatable.")] = 0,
@@ -123,6 +127,7 @@ def apply_command(
         instruction=_printable(instruction),
         mode=mode,
         policy=policy,
+        min_certainty=min_certainty,
         temperature=temperature,
         seed=seed,
         max_tokens=max_tokens,
@@ -292,6 +297,10 @@ def _read_edit(path: Path) -> str:
     if path == STANDARD:
         data = sys.stdin.buffer.read(MAX_EDIT_BYTES + 1)
         check_size(len(data), "the edit on standard input", MAX_EDIT_BYTES)
+    elif path.is_fifo():  # what a shell gives for --edit <(git diff)
+        with path.open("rb") as pipe:
+            data = pipe.read(MAX_EDIT_BYTES + 1)
+        check_size(len(data), str(path), MAX_EDIT_BYTES)
     else:
         data = read_file(path)
         check_size(len(data), str(path), MAX_EDIT_BYTES)

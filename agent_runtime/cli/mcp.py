@@ -20,6 +20,7 @@ from agent_runtime.errors import BadRequest
 from agent_runtime.models.progress import LineProgress
 from agent_runtime.settings.choosing import Chosen
 from agent_runtime.settings.loading import model_settings, service_options
+from agent_runtime.types import UNSEEN, Certainty
 
 if TYPE_CHECKING:
     from agent_runtime.apply.merger import Merger
@@ -38,6 +39,10 @@ def mcp_command(
     workspace: Annotated[
         str | None, typer.Option("--workspace", metavar="NAME", help="Of the service of --url, without --root.")
     ] = None,
+    min_certainty: Annotated[
+        Certainty,
+        typer.Option("--min-certainty", help="Refuse edits that are less sure, the surest first; model asks a model."),
+    ] = UNSEEN,
     *,
     chosen: Chosen,
 ) -> None:
@@ -56,7 +61,7 @@ def mcp_command(
     tokens = None if settings.tokens is None else LiveTokens(TokenFile(settings.tokens))
     if http and tokens is None:
         check_loopback(host)
-    place = _place(chosen, workspace, LineProgress(console))
+    place = _place(chosen, workspace, min_certainty, LineProgress(console))
     server = build_server(place)
     code = 0
     try:
@@ -75,7 +80,7 @@ def mcp_command(
     leave(code)
 
 
-def _place(chosen: Chosen, workspace: str | None, progress: LineProgress) -> Place:
+def _place(chosen: Chosen, workspace: str | None, min_certainty: Certainty, progress: LineProgress) -> Place:
     settings = chosen.values
     mode_of(settings.reuse, "exact")
     if settings.root is None and not settings.url:
@@ -86,7 +91,8 @@ def _place(chosen: Chosen, workspace: str | None, progress: LineProgress) -> Pla
     from agent_runtime.types import Options
 
     # A service is left its own way where nobody asked on the command line.
-    options = Options(reuse=settings.reuse if "reuse" in chosen.flags() or not settings.url else None)
+    reuse = settings.reuse if "reuse" in chosen.flags() or not settings.url else None
+    options = Options(reuse=reuse, min_certainty=min_certainty)
     models = model_settings(os.environ, chosen)
     journals = models.cache_dir / "journals"
     if settings.url:

@@ -13,8 +13,10 @@ from rich.table import Table
 from agent_runtime.cli.faults import faults_as_json
 from agent_runtime.models import catalogue
 from agent_runtime.models.catalogue import CatalogueEntry
+from agent_runtime.models.converted import remove_damaged_copy
 from agent_runtime.models.progress import Progress, for_console
 from agent_runtime.models.pull import pull
+from agent_runtime.models.resolve import resolve
 from agent_runtime.models.settings import ModelSettings, parse_sources
 from agent_runtime.models.sources import named_sources
 from agent_runtime.models.store import Store, ready, verify
@@ -86,9 +88,14 @@ def path_command(name: NAME, as_json: JSON = False) -> None:
 @models.command("verify")
 @faults_as_json
 def verify_command(name: NAME, as_json: JSON = False) -> None:
-    """Hash a pulled model's file and compare with the catalogue."""
+    """Hash a pulled model's file and compare with the catalogue; a converted copy that is not as made is removed."""
     entry, store = catalogue.find(name), _store()
-    verify(entry, store, _progress())
+    progress = _progress()
+    verify(entry, store, progress)
+    if remove_damaged_copy(resolve(name, store), _settings().cache_dir):
+        progress.say(
+            f"the converted copy of {name} was not as it was made, and is removed: the next start makes it anew"
+        )
     _answer(entry, store, as_json)
 
 

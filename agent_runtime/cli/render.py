@@ -9,6 +9,7 @@ from rich.text import Text
 
 from agent_runtime.errors import EditRefused, ModelUnavailable
 from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage
+from agent_runtime.types.certainty import percent
 from editor.wording import listed, span_of
 
 DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
@@ -94,7 +95,9 @@ def _readings_heading(reason: Reason) -> str:
 
 
 def _print_reading(number: int, reading: Reading, console: Console) -> None:
-    _print_prose(f"{number}. {reading.why} (score {int(reading.score * 100) / 100:.2f})", console, indent=2)
+    score = f"score {int(reading.score * 100) / 100:.2f}"
+    sure = score if reading.confidence is None else f"{percent(reading.confidence)} sure"
+    _print_prose(f"{number}. {reading.why} ({sure})", console, indent=2)
     lines = reading.diff.split("\n")
     _print_block("\n".join(lines[:MAX_READING_LINES]), console, indent=5)
     if len(lines) > MAX_READING_LINES:
@@ -149,9 +152,7 @@ def _headline(file: FileResult, place: str) -> Text:
         return Text(f"nothing to do: {file.checks[0].detail}", style="bold")
     if file.status == "rejected":
         return Text("rejected by a check; nothing was written", style="bold red")
-    by = f"by rule ({file.rung})" if file.method == "deterministic" else "by the model"
-    certainty = {"certain": "certain", "scored": "chosen and checked", "model": "checked"}[file.certainty]
-    return Text(f"merged {by}, {certainty}; {place}", style="bold")
+    return Text(f"merged {file.how}; {place}", style="bold")
 
 
 def _given(scope: GivenScope) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import uvicorn
 from rich.console import Console
@@ -12,7 +11,6 @@ from agent_runtime.access.loopback import check_loopback
 from agent_runtime.access.token_file import LiveTokens, TokenFile
 from agent_runtime.apply.reusing import mode_of
 from agent_runtime.cli.listening import listen, url_of
-from agent_runtime.cli.models import INTERRUPTED
 from agent_runtime.cli.setting_options import takes
 from agent_runtime.errors import HunkError
 from agent_runtime.models.progress import LineProgress, for_console
@@ -45,7 +43,8 @@ def serve_command(chosen: Chosen) -> None:
     workspaces = open_workspaces(settings.root, settings.allow_root, models, progress, watch=settings.watch)
     slot = model_slot(settings.model, models, service_options(settings), progress, merge_options(settings), workspaces)
     traces = tracer_provider(os.environ, asked=settings.traces)
-    parts = service(slot, workspaces, limits=tenant_limits(settings, has_tokens=tokens is not None), traces=traces)
+    limits = tenant_limits(settings, has_tokens=tokens is not None)
+    parts = service(slot, workspaces, limits=limits, traces=traces, deadline_s=settings.deadline)
     faults: list[HunkError] = []
     with listen(settings.host, settings.port) as listener:
         say = LineProgress(console).say
@@ -70,11 +69,11 @@ def serve_command(chosen: Chosen) -> None:
             timeout_graceful_shutdown=ANSWER_SECONDS,
             **connection_settings(settings.max_connections),
         )
-        server = DrainingServer(config, parts.drain, settings.drain, slot.close)
+        server = DrainingServer(config, parts.drain, settings.drain, slot.close, log.finish)
         server.run(sockets=[listener])
     if traces is not None:
         traces.shutdown()
     log.finish()
     if faults:
         raise faults[0]
-    leave(INTERRUPTED if server.signal == signal.SIGINT else 0)
+    leave(server.exit_code)

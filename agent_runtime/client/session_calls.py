@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from agent_runtime.client import values
 from agent_runtime.client.call import Call, path_of
 from agent_runtime.shapes import result_from_json
-from agent_runtime.types import ApplyResult, Decide, Draft, Mode, ReuseName, ScopeName, Usage, total_usage
+from agent_runtime.types import ApplyResult, Certainty, Decide, Draft, Mode, ReuseName, ScopeName, Usage, total_usage
 from editor.types import FormatName, Policy
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class EditOptions(TypedDict, total=False):
     instruction: str
     mode: Mode
     policy: Policy
+    min_certainty: Certainty | None
     temperature: float
     seed: int
     max_tokens: int | None

@@ -22,13 +22,18 @@ from typing import TypeVar
 
 from agent_runtime.errors import BadFile, BadRequest, FileMissing, OutsideRoot, TooLarge
 from agent_runtime.files.limits import bytes_of, check_regular
-from repo_cache.reading import FOLDER_FLAGS, PASSAGE_FLAGS, READ_FLAGS, open_below
+from repo_cache.reading import FOLDER_FLAGS, PASSAGE_FLAGS, READ_FLAGS, is_git, open_below
 
 NUM_LOOKS = 16
 """Times that a path is resolved; whose links change that often leads nowhere."""
 
 BECAME_A_LINK = frozenset({errno.ELOOP, errno.ENOTDIR})
 """How opening a resolved path fails where a name in it is a link by now (or leads in a circle, or is no folder)."""
+
+MAX_PATH_BYTES = 4096
+MAX_NAME_BYTES = 255
+MAX_LEVELS = 128
+"""Names of a path below the root."""
 
 NOTHING = ""
 """The mark of a path at which nothing stands."""
@@ -71,6 +76,7 @@ class Confined:
         """
         if "\0" in path or not path:
             raise BadRequest("path is empty or holds a NUL", field="path")
+        _check_length(path)
         if Path(path).is_absolute():
             raise OutsideRoot(f"path {path} is absolute; give it relative to the root")
         asked = self.root / path
@@ -79,7 +85,9 @@ class Confined:
             found = Path(os.path.normpath(found / asked.name))
         if not is_below(found, self.root):
             raise OutsideRoot(f"path {path} leads out of the root, or into .git, from which git runs programs")
-        return "/".join(found.relative_to(self.root).parts)
+        real = "/".join(found.relative_to(self.root).parts)
+        _check_length(real)
+        return real
 
     def mark(self, real: str) -> str:
         """What stands at a real path now (`mark_of`), `NOTHING` where its folder is not there; raises OSError."""
@@ -99,11 +107,27 @@ class Confined:
         finally:
             os.close(descriptor)
 
+    def folders_on(self, real: str) -> Iterator[tuple[str, int]]:
+        """The folders of a real path that are there and their descriptors, from the root down; raises OSError."""
+        at, folder = os.open(self.root, PASSAGE_FLAGS & ~os.O_NOFOLLOW), ""
+        try:
+            yield folder, at
+            for name in real.split("/")[:-1]:
+                try:
+                    below = os.open(name, PASSAGE_FLAGS, dir_fd=at)
+                except FileNotFoundError:
+                    return
+                os.close(at)
+                at, folder = below, f"{folder}/{name}".lstrip("/")
+                yield folder, at
+        finally:
+            os.close(at)
+
     def missing_folders(self, real: str) -> list[str]:
         """Which folders of a real path are not there, the outermost first; raises OSError."""
         names = real.split("/")[:-1]
-        folders = ["/".join(names[: number + 1]) for number in range(len(names))]
-        return [folder for folder in folders if self.mark(folder) == NOTHING]
+        num_there = sum(1 for _ in self.folders_on(real)) - 1
+        return ["/".join(names[: end + 1]) for end in range(num_there, len(names))]
 
     def make_folder(self, real: str) -> None:
         """Make one folder, if it is not there; raises OSError."""
@@ -118,9 +142,9 @@ class Confined:
         with self.folder_of(real) as (folder, name):
             os.rmdir(name, dir_fd=folder)
 
-    def sync_folder_of(self, real: str) -> None:
-        """Have the names in a real path's folder last through a power cut; raises OSError."""
-        descriptor = open_below(self.root, real.rpartition("/")[0], FOLDER_FLAGS)
+    def sync_folder(self, real: str) -> None:
+        """Have the names in a folder last through a power cut; raises OSError."""
+        descriptor = open_below(self.root, real, FOLDER_FLAGS)
         try:
             os.fsync(descriptor)
         finally:
@@ -148,7 +172,20 @@ def _resolved(path: Path) -> Path:
 
 def is_below(path: Path, root: Path) -> bool:
     """Whether a resolved path is the root or in it, and not in a `.git` of it."""
-    return path.is_relative_to(root) and not any(name.lower() == ".git" for name in path.relative_to(root).parts)
+    return path.is_relative_to(root) and not any(is_git(name) for name in path.relative_to(root).parts)
+
+
+def _check_length(path: str) -> None:
+    """Raise BadFile for a path that is so long, or so deep, that other programs could not remove what is there."""
+    names = path.split("/")
+    num_bytes = len(path.encode(errors="surrogatepass"))
+    if num_bytes > MAX_PATH_BYTES or len(names) > MAX_LEVELS:
+        raise BadFile(
+            f"the path {path[:64]}... has {num_bytes} bytes and {len(names)} names; the limits are {MAX_PATH_BYTES} "
+            f"and {MAX_LEVELS}"
+        )
+    if any(len(name.encode(errors="surrogatepass")) > MAX_NAME_BYTES for name in names):
+        raise BadFile(f"the path {path[:64]}... holds a name of more than {MAX_NAME_BYTES} bytes")
 
 
 def mark_of(folder: int, name: str) -> str:

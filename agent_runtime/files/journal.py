@@ -1,10 +1,11 @@
 """Remembers what a write of files is about to do, so that the next start can finish or undo one that was broken off.
 
-<folder>/<hash of the root>/         is locked by whoever writes below that root
+<folder>/<hash of the root>/         is locked by whoever writes below that root with this journal
                             <id>.json  of a write that goes on, or was broken off
 
-The folder lies apart from the files: what is found in a repository was put there by anybody, and is no order to rename
-files. A record names only paths below its root, and what is done about it is done by descriptors (`confined.py`).
+The folder lies apart from the files, and only its owner writes there: what it says is done. A copy of the record lies
+beside the files (`record_copies.py`), for those who have another journal; it is believed less. A record names only
+paths below its root, and what is done about it is done by descriptors (`confined.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -20,10 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.files.locking import locked
+from repo_cache.private_folder import make_private
 
 LOG = logging.getLogger("hunk.journal")
 
-VERSION = 1
+VERSION = 2
+RECORD_ID = re.compile(r"[0-9a-f]{16}")
+MAX_RECORD_BYTES = 64 << 20
+"""A record longer than this is none of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +59,35 @@ class Record:
     folders: tuple[str, ...]
     committing: bool = False
 
+    def home_of(self, entry: Entry) -> str:
+        """The entry's folder, or where the write makes that one, the next above that was there before."""
+        folder = entry.real.rpartition("/")[0]
+        while folder in self.folders:
+            folder = folder.rpartition("/")[0]
+        return folder
+
+    @property
+    def homes(self) -> frozenset[str]:
+        """The folders that the writer has locked; in each lies a copy of the record while names change."""
+        return frozenset(map(self.home_of, self.entries))
+
+
+class UnknownVersion(ValueError):
+    """Another version of the program wrote the record, and may still want it."""
+
 
 class Journal:
     """The records of writes below one root."""
 
     def __init__(self, folder: Path, root: Path) -> None:
+        self.root = root
         self._folder = folder / sha256(os.fsencode(root)).hexdigest()[:32]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep all others from writing below the root; whatever record is there then is of one that was broken off.
-
-        Raises OSError.
-        """
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Keep all others with this journal from writing below the root; raises OSError."""
+        make_private(self._folder.parent)
+        make_private(self._folder)
         with locked(self._folder):
             yield
 
@@ -75,22 +96,31 @@ class Journal:
         return any(self._folder.glob("*.json"))
 
     def left(self) -> list[Record]:
-        """All records; those that cannot be read are said, and forgotten."""
+        """All records, while the journal is locked; those that cannot be read are said, and forgotten.
+
+        One of another version is said and stays. What a note that was broken off has left is removed.
+        """
         records = []
+        for path in self._folder.glob("*.new"):
+            path.unlink(missing_ok=True)
         for path in self._folder.glob("*.json"):
             try:
-                records.append(_record(path.stem, json.loads(path.read_bytes())))
-            except (OSError, ValueError, TypeError, KeyError):
+                records.append(parse_record(path.stem, _noted(path)))
+            except UnknownVersion:
+                LOG.error("the journal %s is of another version of Hunk, and is left to that", path)
+            except (OSError, ValueError, RecursionError):
                 LOG.error("the journal %s cannot be read: files of a write that was broken off may be half done", path)
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
         return records
 
     def note(self, record: Record, *, sync: bool) -> None:
         """Put a record in place of the one with its id, at once; with `sync` it lasts through a power cut, too."""
         path = self._folder / f"{record.id}.json"
         temporary = path.with_suffix(".new")
-        with temporary.open("w", encoding="ascii") as file:
-            json.dump({"version": VERSION, **asdict(record)}, file)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            json.dump({"version": VERSION, "root": os.fspath(self.root), **asdict(record)}, file)
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
@@ -103,12 +133,60 @@ class Journal:
                 os.close(descriptor)
 
     def forget(self, record: Record) -> None:
-        """The write is over."""
+        """The write is over; raises OSError."""
         (self._folder / f"{record.id}.json").unlink(missing_ok=True)
 
 
-def _record(record_id: str, noted: dict[str, Any]) -> Record:
-    if noted["version"] != VERSION or noted["id"] != record_id:
-        raise ValueError
-    entries = tuple(Entry(**entry) for entry in noted["entries"])
-    return Record(record_id, entries, tuple(noted["folders"]), noted["committing"])
+def journals_about(folder: Path, root: Path) -> list[Journal]:
+    """The journals with records whose root is this one, lies in it or around it; never raises OSError."""
+    roots = {root}
+    for path in folder.glob("*/*.json"):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            noted = _noted(path)
+            other = Path(noted["root"]) if isinstance(noted.get("root"), str) else root
+            if other.is_relative_to(root) or root.is_relative_to(other):
+                roots.add(other)
+    journals = [Journal(folder, each) for each in sorted(roots)]
+    return [journal for journal in journals if journal.has_left()]
+
+
+def parse_record(record_id: str, noted: dict[str, Any]) -> Record:
+    """The record as it was noted; raises UnknownVersion, or ValueError where it names anything but files of a write."""
+    if noted.get("version") != VERSION:
+        raise UnknownVersion if isinstance(noted.get("version"), int) else ValueError("no record")
+    entries, folders, committing = (noted.get(key) for key in ("entries", "folders", "committing"))
+    if noted.get("id") != record_id or not RECORD_ID.fullmatch(record_id) or not isinstance(committing, bool):
+        raise ValueError("not a record of this write")
+    if not isinstance(entries, list) or not isinstance(folders, list) or not all(map(_is_path, folders)):
+        raise ValueError("a record of something else than files")
+    return Record(record_id, tuple(_parse_entry(record_id, each) for each in entries), tuple(folders), committing)
+
+
+def _parse_entry(record_id: str, noted: object) -> Entry:
+    if not isinstance(noted, dict) or noted.keys() != set(Entry.__slots__):
+        raise ValueError("not an entry")
+    if not all(isinstance(value, str) for value in noted.values()) or not _is_path(noted["real"]):
+        raise ValueError("an entry that names no file")
+    for key, end in (("staged", r"\.hunk"), ("kept", r"\.old\.hunk")):
+        if noted[key] and not re.fullmatch(rf"\.{record_id}-\d+{end}", noted[key], re.ASCII):
+            raise ValueError("an entry that names a file of somebody else")
+    return Entry(**noted)
+
+
+def _is_path(value: object) -> bool:
+    """Whether it is a relative path that leads nowhere else before it leads down."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    names = value.split("/")
+    while names and names[0] == "..":
+        del names[0]
+    return bool(names) and not any(name in ("", ".", "..") for name in names)
+
+
+def _noted(path: Path) -> dict[str, Any]:
+    """What a file says; raises OSError or ValueError."""
+    with path.open("rb") as file:
+        noted = json.loads(file.read(MAX_RECORD_BYTES))
+    if not isinstance(noted, dict):
+        raise ValueError("not a record")
+    return noted

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from agent_runtime.errors import HunkError
+from agent_runtime.errors import BadFile, HunkError
 from agent_runtime.files.confined import NOTHING, Confined
 from agent_runtime.files.journal import LOG, Entry, Journal, Record
+from agent_runtime.files.locking import NUM_TRIES, locked_below
+from agent_runtime.files.record_copies import RecordCopy, find_copies, folders_with_copies, has_copy, remove_copies
 from agent_runtime.files.renaming import do, put_back
 
 
@@ -49,25 +52,119 @@ class _Seen:
         return not self.done or (not self.is_others and (self.kept == NOTHING) == (self.entry.before == NOTHING))
 
 
+class BrokenOffAbove(Exception):
+    """A write that reaches above the root was broken off, and is not to be seen to from here.
+
+    `above` is how many folders it reaches above the root.
+    """
+
+    def __init__(self, copy: RecordCopy) -> None:
+        super().__init__(
+            f"a write of several files was broken off in {copy.folder or 'the root'} and reaches above it; start Hunk "
+            "with the root of that write, or a folder above it, and it is finished or undone"
+        )
+        self.above = copy.above
+
+
 def recover(root: Confined, journal: Journal) -> None:
-    """See to all writes that were broken off; the journal's lock is held."""
+    """See to all writes in the journal that were broken off; the journal's lock is held."""
     for record in journal.left():
         try:
-            said = settle(root, record)
+            with locked_below(root.root, record.homes):
+                if record.committing and not has_copy(root, record):  # somebody with another journal has seen to it
+                    said = ""
+                else:
+                    said = settle(root, record)
+                    remove_copies(root, record)
+            journal.forget(record)
         except (OSError, HunkError) as error:
             LOG.error("a write that was broken off is left for the next start: %s", error)
             continue
-        LOG.warning("%s", said)
-        journal.forget(record)
+        if said:
+            LOG.warning("%s", said)
 
 
-def settle(root: Confined, record: Record) -> str:
-    """Finish one write or undo it, and say which; raises OSError, or Stale where a file is changed just now."""
+@contextlib.contextmanager
+def hold_folders(root: Confined, targets: Callable[[], Mapping[str, str]]) -> Iterator[Collection[str]]:
+    """Hold the folders of some targets, in which no write is half done; gives all folders that are locked.
+
+    `targets` gives the folder that is to be locked for each real path; it is asked again when they are. Raises what it
+    raises, BadFile where folders keep changing, BrokenOffAbove where a target is of a write that is not to be seen to
+    from this root.
+    """
+    more: frozenset[str] = frozenset()
+    for _ in range(NUM_TRIES):
+        wanted = targets()
+        with locked_below(root.root, folders := {*wanted.values(), *more}):
+            if targets() != wanted:
+                continue
+            try:
+                missing = _settle_copies(root, folders, wanted)
+            except OSError as error:
+                raise BadFile(f"cannot look for writes that were broken off: {error.strerror or error}") from error
+            if not missing:
+                yield folders
+                return
+            more |= missing
+    raise BadFile("the folders of the edit change all the time; nothing was changed")
+
+
+def recover_below(root: Confined, *, above: int = 0) -> None:
+    """See to all writes below the root that were broken off, whoever keeps their journals.
+
+    With `above`, only to those with a record in the root itself that reach so many folders above it.
+    """
+    folders: Iterable[str] = folders_with_copies(root)
+    if above:
+        top = Confined(root.root.parents[above - 1])
+        root, folders = top, [root.root.relative_to(top.root).as_posix()]
+    for folder in folders:
+        try:
+            with hold_folders(root, partial(dict, {folder: folder})):
+                pass
+        except (OSError, HunkError, BrokenOffAbove) as error:
+            LOG.error("a write that was broken off is left: %s", error)
+
+
+def _settle_copies(root: Confined, folders: Collection[str], targets: Collection[str]) -> frozenset[str]:
+    """See to each write that has a copy in these folders, all of which are locked; returns what has to be locked, too.
+
+    Raises BrokenOffAbove, or OSError.
+    """
+    for copy in find_copies(root, folders):
+        if copy.above:
+            here = {f"{copy.folder}/{entry.real}".lstrip("/") for entry in copy.record.entries if "/" not in entry.real}
+            if not here.isdisjoint(targets) or copy.folder in targets:
+                raise BrokenOffAbove(copy)
+            continue
+        record = copy.record
+        if missing := record.homes.difference(folders):
+            return missing
+        try:
+            agreeing = {each.folder for each in find_copies(root, record.homes) if each.record == record}
+            said = settle(root, record, may_rename=agreeing == record.homes)
+        except (OSError, HunkError) as error:
+            LOG.error("a write that was broken off is left for the next write: %s", error)
+            continue
+        if said:
+            remove_copies(root, record)
+            LOG.warning("%s", said)
+    return frozenset()
+
+
+def settle(root: Confined, record: Record, *, may_rename: bool = True) -> str:
+    """Finish one write or undo it, and say which; raises OSError, or Stale where a file is changed just now.
+
+    Without `may_rename` only what is over is cleaned up: nothing was done yet, or all. Else "" is returned.
+    """
     seen = [_look(root, entry) for entry in record.entries]
     files = f"a write of {len(seen)} file{'s' if len(seen) > 1 else ''} that was broken off"
     if not record.committing or not any(each.done for each in seen):
         _remove_traces(root, record, record.entries)
         return f"what was left of {files} is removed"
+    if not may_rename and not all(each.done for each in seen):
+        LOG.error("%s is left as it is: its record is not beside all of its files", files)
+        return ""
     if all(each.can_be_finished for each in seen):
         for each in seen:
             if not each.done:
@@ -110,9 +207,9 @@ def clean_up(root: Confined, entries: Sequence[Entry]) -> None:
             for name in filter(None, (entry.staged, entry.kept)):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
-    for real in {entry.real.rpartition("/")[0]: entry.real for entry in entries}.values():
+    for changed in {entry.real.rpartition("/")[0] for entry in entries}:
         with contextlib.suppress(OSError):  # all is done; some file systems cannot sync a folder
-            root.sync_folder_of(real)
+            root.sync_folder(changed)
 
 
 def _remove_traces(root: Confined, record: Record, entries: Sequence[Entry]) -> None:

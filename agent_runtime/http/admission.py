@@ -8,6 +8,7 @@ from agent_runtime.access.principal import LOCAL, Principal
 from agent_runtime.errors import HunkError, TooManyRequests
 from agent_runtime.http.access import KEY
 from agent_runtime.http.draining import Drain
+from agent_runtime.http.holder import holder_of
 from agent_runtime.http.problems import problem_response
 from agent_runtime.limiting import Tenants, Turns
 from agent_runtime.telemetry.current_request import CURRENT
@@ -35,17 +36,18 @@ class Admission:
             await self._app(scope, receive, send)
             return
         principal: Principal = scope.get(KEY, LOCAL)
+        holder = holder_of(scope)
         begun = False
         try:
             with (
                 self._drain.in_work(),
                 self._tenants.admitted(principal.tenant),
-                self._turns.turn(principal.tenant) as number,
+                self._turns.turn(holder) as number,
             ):
                 begun = True
                 record = CURRENT.get()
                 if record is not None:
-                    record.round = number
+                    record.round, record.holder = number, holder
                 await self._app(scope, receive, send)
         except HunkError as fault:
             if begun:

@@ -1,28 +1,35 @@
-"""Reads a request's body within bounds of size, time, nesting and memory before anything is done about it."""
+"""Reads a request's body within bounds of size, time, structure and memory before anything is done about it."""
 
 from __future__ import annotations
 
 import asyncio
 
+from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_runtime.errors import BadRequest, HunkError, RequestTooSlow, TooLarge, TooManyRequests
-from agent_runtime.http.nesting import nests_deeper
+from agent_runtime.errors import HunkError, RequestTooSlow, TooLarge, TooManyRequests
+from agent_runtime.http.holder import holder_of
 from agent_runtime.http.problems import problem_response
+from agent_runtime.http.structure import BLOCK_BYTES, check_structure
+from agent_runtime.limiting import Shares
 
 BODY_SECONDS = 60.0
 """How long a body may take; the largest that there may be comes in that time at 10 Mbit/s."""
 
-MAX_DEPTH = 64
-"""Of arrays and objects in each other. Python's parser would take some hundreds, what is made of them fewer."""
+WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+"""The methods that may have one. What is open to all is only to be read, so of nobody a body is ever waited for."""
 
 MAX_HELD_BYTES = 512 << 20
-"""Of the bodies of all requests that are being read or answered."""
+"""Of the bodies of all requests that are being read or answered; each sender has a share (`Shares`)."""
 
 
 class BodyLimit:
-    """Middleware: answers 413, 408, 400 or 429 where a body is over `max_bytes`, too slow, too deep or one too many."""
+    """Middleware: answers 413, 408, 400 or 429 where a body is over `max_bytes`, too slow, made badly or one too many.
+
+    Has to stand inside of what tells whose request it is: a body is read of nobody who may not send one, and what is
+    held of it counts for its sender, so that no sender has the memory of all.
+    """
 
     def __init__(
         self, app: ASGIApp, max_bytes: int, seconds: float = BODY_SECONDS, max_held_bytes: int = MAX_HELD_BYTES
@@ -30,20 +37,27 @@ class BodyLimit:
         self._app = app
         self._max_bytes = max_bytes
         self._seconds = seconds
-        self._max_held_bytes = max_held_bytes
-        self._held_bytes = 0
+        self._held = Shares(max_held_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its body in one piece."""
         if scope["type"] != "http" or not _has_body(scope):
             await self._app(scope, receive, send)
             return
+        if scope["method"] not in WITH_BODY:  # its body means nothing, and is not read
+            await self._app(scope, _replayed(b"", receive), _closing(send))
+            return
         chunks: list[bytes] = []
+        holder = holder_of(scope)
         try:
             try:
-                if not await self._read(scope, receive, chunks):
+                if not await self._read(scope, receive, holder, chunks):
                     return
-                body = _checked(chunks)
+                chunks[:] = [body := b"".join(chunks)]  # not held twice
+                if len(body) > BLOCK_BYTES:
+                    await run_sync(check_structure, body)
+                else:
+                    check_structure(body)
             except HunkError as fault:
                 response = problem_response(fault)
                 response.headers["Connection"] = "close"  # what is left of the body is not waited for
@@ -51,9 +65,9 @@ class BodyLimit:
                 return
             await self._app(scope, _replayed(body, receive), send)
         finally:
-            self._held_bytes -= sum(map(len, chunks))
+            self._held.give_back(holder, sum(map(len, chunks)))
 
-    async def _read(self, scope: Scope, receive: Receive, chunks: list[bytes]) -> bool:
+    async def _read(self, scope: Scope, receive: Receive, holder: str, chunks: list[bytes]) -> bool:
         """Whether all of the body has come; not where its sender has left. Raises what is answered instead."""
         announced = Headers(scope=scope).get("content-length", "")
         num_bytes = 0
@@ -64,10 +78,12 @@ class BodyLimit:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         return False
-                    chunks.append(message.get("body", b""))
-                    num_bytes += len(chunks[-1])
-                    self._held_bytes += len(chunks[-1])
+                    chunk = message.get("body", b"")
+                    num_bytes += len(chunk)
                     self._check(num_bytes)
+                    if not self._held.take(holder, len(chunk)):
+                        raise TooManyRequests("too many large requests of yours are being answered at once")
+                    chunks.append(chunk)
                     if not message.get("more_body", False):
                         return True
         except TimeoutError:
@@ -76,23 +92,23 @@ class BodyLimit:
     def _check(self, num_bytes: int) -> None:
         if num_bytes > self._max_bytes:
             raise TooLarge(f"the request's body is over the limit of {self._max_bytes / 1e6:.0f} MB")
-        if self._held_bytes > self._max_held_bytes:
-            raise TooManyRequests("too many large requests are being answered at once")
+
+
+def _closing(send: Send) -> Send:
+    """What sends an answer with which the connection ends, as what is left of the body is not waited for."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", ()), (b"connection", b"close")]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return closing
 
 
 def _has_body(scope: Scope) -> bool:
     headers = Headers(scope=scope)
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-
-
-def _checked(chunks: list[bytes]) -> bytes:
-    """The body; raises BadRequest where it is nested too deep, or in no encoding in which that can be told."""
-    body = b"".join(chunks)
-    if b"\0" in body:
-        raise BadRequest("the body holds a NUL byte; send JSON as UTF-8")
-    if nests_deeper(body, MAX_DEPTH):
-        raise BadRequest(f"the body is nested deeper than {MAX_DEPTH} arrays and objects")
-    return body
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -2,18 +2,21 @@
 
 uvicorn ends connections that are idle after an answer, and waits for ever for the head of a request, for the rest of a
 body that nobody reads, and for a client that does not take its answer. Every few seconds each connection is looked at;
-one that has not moved for `PATIENCE_SECONDS` is cut. The time that a body may take is `body_limit.py`'s.
+one that has not moved for `PATIENCE_SECONDS` is cut. The time that a body may take is `body_limit.py`'s. Where all
+connections are taken, whoever has the most of them makes room for the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from agent_runtime.errors import BadRequest, HunkError, TooManyConnections
+from agent_runtime.http.holder import network_of
 from agent_runtime.shapes import problem_of
 
 PATIENCE_SECONDS = 30.0
@@ -25,12 +28,22 @@ MAX_CONNECTIONS = 1000
 
 MAX_HEAD_BYTES = 32 << 10
 
+SAFE_HEADERS = (
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+)
+"""Of every answer: a page elsewhere can neither load it, nor take it for what it is not, nor show it."""
+
 
 class PatientConnection(H11Protocol):
     """What uvicorn talks HTTP by, with an end to its patience."""
 
     patience_s = PATIENCE_SECONDS
     max_connections = MAX_CONNECTIONS
+
+    network = ""
+    """Where it comes from."""
 
     _look_task: asyncio.TimerHandle | None = None
     _cycle_seen: object = None
@@ -41,7 +54,8 @@ class PatientConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, or answer 503 where there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > self.max_connections:
+        self.network = network_of(self.client[0] if self.client else "")
+        if len(self.connections) > self.max_connections and not self._finds_room():
             self._end_with(TooManyConnections(f"the service has {self.max_connections} connections already"))
         self._look_later()
 
@@ -59,6 +73,27 @@ class PatientConnection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP is answered as all faults are."""
         self._end_with(BadRequest(msg))
+
+    def _finds_room(self) -> bool:
+        """Whether there is a place after all: that of one that waits for its client, of the network that has the most.
+
+        None is cut off for a network that would then have as many.
+        """
+        connections = [each for each in self.connections if isinstance(each, PatientConnection)]
+        others = [each for each in connections if each is not self and not each.transport.is_closing()]
+        if len(others) < self.max_connections:
+            return True
+        num_of = Counter(each.network for each in others)
+        idle = [each for each in others if num_of[each.network] > num_of[self.network] + 1 and each.is_waiting]
+        if not idle:
+            return False
+        max(idle, key=lambda each: (num_of[each.network], each._num_waiting)).transport.abort()
+        return True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for its client to send a request, or the rest of one."""
+        return not self._is_answering() or (self.cycle.more_body and not self.cycle.response_started)
 
     def _look_later(self) -> None:
         self._look_task = self.loop.call_later(self.patience_s / NUM_LOOKS, self._look)
@@ -90,18 +125,25 @@ class PatientConnection(H11Protocol):
 def _raw(fault: HunkError) -> bytes:
     body = json.dumps(problem_of(fault)).encode()
     retry = f"Retry-After: {fault.retry_after_s:.0f}\r\n" if fault.retry_after_s else ""
+    safe = "".join(f"{name}: {value}\r\n" for name, value in SAFE_HEADERS)
     head = (
         f"HTTP/1.1 {fault.http_status} {'Bad Request' if fault.http_status == 400 else 'Service Unavailable'}\r\n"
-        f"Content-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n{retry}Connection: close\r\n\r\n"
+        f"Content-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n{retry}{safe}"
+        "Connection: close\r\n\r\n"
     )
     return head.encode() + body
 
 
 def connection_settings(max_connections: int = MAX_CONNECTIONS) -> dict[str, Any]:
-    """What uvicorn is told about connections (`uvicorn.Config`)."""
+    """What uvicorn is told about connections (`uvicorn.Config`).
+
+    A sender is known by its address, or its token: what it says of itself in X-Forwarded-For is not looked at.
+    """
     return {
         "http": type("Connection", (PatientConnection,), {"max_connections": max_connections}),
         "ws": "none",
         "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
         "server_header": False,
+        "headers": list(SAFE_HEADERS),
+        "proxy_headers": False,
     }

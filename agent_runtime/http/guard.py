@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,20 +13,28 @@ from agent_runtime.http.problems import problem_response
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
+DEFAULT_PORTS = {"http": "80", "https": "443"}
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
+
+OWN_SITES = frozenset({"none", "same-origin"})
+"""Of `Sec-Fetch-Site`: the user's own doing, and the page. Another port of this machine is `same-site`."""
+
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32 << 10
 
 
 class OwnHostsOnly:
-    """Middleware: the Host header has to name this service, and so has Origin, where a browser sends one.
+    """Middleware: the Host header has to name this service, and what a browser says of the sender has to be this page.
 
-    A service on loopback is otherwise open to every page that the user visits (DNS rebinding). Also refuses what two
-    servers behind one another may read as two different requests.
+    A service on loopback is otherwise open to every page that the user visits: to what it sends (Origin), to what it
+    loads (Sec-Fetch-Site: pictures and frames have no Origin), and by a name that was made to point here (DNS
+    rebinding). Also refuses what two servers behind one another may read as two different requests.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
         self._app = app
-        self._hosts = LOOPBACK | {host.lower() for host in hosts}
+        self._given = {host.lower().strip("[]") for host in hosts} - LOOPBACK
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 400, 403 or 431."""
@@ -47,23 +55,38 @@ class OwnHostsOnly:
             return BadRequest("give Content-Length or Transfer-Encoding, not both")
         if len(headers.getlist("host")) > 1 or len(headers.getlist("origin")) > 1:
             return BadRequest("give Host and Origin once")
-        foreign = self._foreign(headers)
+        foreign = self._foreign(scope, headers)
         if not foreign:
             return None
-        return ForeignHost(f"{foreign} is not a name of this service; `hunk serve --allow-host NAME` admits it")
+        return ForeignHost(f"{foreign} is not a name of this service; `--allow-host NAME` admits it")
 
-    def _foreign(self, headers: Headers) -> str:
+    def _foreign(self, scope: Scope, headers: Headers) -> str:
         """Which header names another host, with its value; '' if none does."""
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if _hostname(f"//{host}") not in self._hosts:
+        host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site", "none")
+        asked = _address(host, "")
+        if asked is None or asked[0] not in LOOPBACK | self._given:
             return f"Host {host!r}"
-        if origin is not None and _hostname(origin) not in self._hosts:
+        if origin is not None and not self._is_own(origin, host):
             return f"Origin {origin!r}"
+        if site.lower() not in OWN_SITES and not _opens_the_page(scope, headers):
+            return f"Sec-Fetch-Site {site!r}"
         return ""
 
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Whether a page of this origin came from here: by the name and port that are asked, or by a name of ours."""
+        scheme, _, sender = origin.lower().partition("://")
+        port = DEFAULT_PORTS.get(scheme)
+        sent = None if port is None else _address(sender, port)
+        return sent is not None and (sent == _address(host, port or "") or sent[0] in self._given)
 
-def _hostname(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
+
+def _address(host: str, default_port: str) -> tuple[str, str] | None:
+    """The name in a Host header, without brackets, and the port; None where it is no sane one."""
+    found = _HOST.fullmatch(host.lower())
+    return None if found is None else (found[1].strip("[]"), found[2] or default_port)
+
+
+def _opens_the_page(scope: Scope, headers: Headers) -> bool:
+    """Whether a link to the page was followed, which may stand anywhere."""
+    is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return is_link and scope["method"] == "GET" and scope["path"] == "/"

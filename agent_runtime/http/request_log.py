@@ -19,6 +19,14 @@ LOG = logging.getLogger("hunk.request")
 NO_ROUTE = "(none)"
 """The route of a path that there is not: its text would be a label without bound, and may hold anything."""
 
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
+
+OTHER = "other"
+"""The label of all other methods, which are the sender's to invent."""
+
+MAX_METHOD = 16
+"""Characters of a method in the log."""
+
 CHECKS = frozenset({"/healthz", "/readyz", "/metrics", "/stats"})
 
 LEFT = 499
@@ -57,7 +65,8 @@ class RequestLog:
         finally:
             CURRENT.reset(token)
             seconds = time.perf_counter() - started
-            self._counters.http_ended(scope["method"], _route_of(scope), status, seconds)
+            method = scope["method"] if scope["method"] in METHODS else OTHER
+            self._counters.http_ended(method, _route_of(scope), status, seconds)
             _write(scope, record, status, seconds)
 
 
@@ -69,7 +78,7 @@ def _write(scope: Scope, record: RequestRecord, status: int, seconds: float) -> 
     fields: dict[str, Any] = {
         "request_id": request_id(scope),
         "tenant": principal.tenant,
-        "method": scope["method"],
+        "method": scope["method"][:MAX_METHOD],
         "route": _route_of(scope),
         "status": status,
         "ms": round(seconds * 1e3, 2),
@@ -89,7 +98,7 @@ def _write(scope: Scope, record: RequestRecord, status: int, seconds: float) -> 
 def _level(path: str, status: int) -> int:
     if status == 500:
         return logging.ERROR
-    if path in CHECKS:  # every few seconds, and 503 while the model loads
+    if path in CHECKS and status in (200, 503):  # every few seconds, and 503 while the model loads
         return logging.DEBUG
     return logging.WARNING if status > 500 else logging.INFO
 

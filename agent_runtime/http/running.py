@@ -1,4 +1,4 @@
-"""Runs work in a thread while other requests are answered, and ends it when its client leaves."""
+"""Runs work in a thread while other requests are answered, and ends it when its client leaves or it takes too long."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TypeVar
 from anyio.to_thread import run_sync
 from fastapi import Request
 
+from agent_runtime.apply.time_limit import rule_time
 from agent_runtime.generation.relay import Relay
 from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.leaving import Departure
 from agent_runtime.http.service import Service
-from agent_runtime.telemetry.current_request import current_round
+from agent_runtime.telemetry.current_request import current_holder
 
 Result = TypeVar("Result")
 
@@ -34,14 +35,19 @@ async def run(service: Service, request: Request, work: Callable[[Watcher], Resu
 
 async def run_watched(service: Service, work: Callable[[Watcher], Result], watcher: Watcher) -> Result:
     """Do the work in a thread, which has a place on the processor until it waits for the model."""
-    async with service.places.place(current_round()) as give_back:
-        return await run_sync(work, _Placed(watcher, give_back), limiter=service.threads)
+    async with service.places.place(current_holder()) as give_back:
+        return await run_sync(_limited, service, work, _Placed(watcher, give_back), limiter=service.threads)
 
 
 async def run_by_rule(service: Service, work: Callable[[], Result]) -> Result:
     """Do work that asks no model in a thread, which has a place on the processor to its end."""
-    async with service.places.place(current_round()):
-        return await run_sync(work, limiter=service.threads)
+    async with service.places.place(current_holder()):
+        return await run_sync(_limited, service, lambda _: work(), Watcher(), limiter=service.threads)
+
+
+def _limited(service: Service, work: Callable[[Watcher], Result], watcher: Watcher) -> Result:
+    with rule_time(watcher, service.rule_seconds):
+        return work(watcher)
 
 
 class _Placed(Relay):

@@ -9,7 +9,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from agent_runtime.apply.patching import MAX_FILES
 from agent_runtime.errors import BadRequest, Unsupported
-from agent_runtime.types import DECIDE, SENT_OPTIONS, Decide, Draft, Mode, ReuseName, ScopeName
+from agent_runtime.types import (
+    DECIDE,
+    SENT_OPTIONS,
+    Certainty,
+    Decide,
+    Draft,
+    Mode,
+    ReuseName,
+    ScopeName,
+    min_certainty_of,
+)
 from editor.types import FormatName, Policy
 
 
@@ -25,6 +35,8 @@ def _encodable(text: str) -> str:
 Text = Annotated[str, AfterValidator(_encodable)]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
+
+SEED = "Of sampling. The default is a seed as any other: the same request gets the same answer."
 
 Encoding = Literal["utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "cp1252", "latin-1"]
 """What files are read in (`editor.codec`)."""
@@ -106,9 +118,13 @@ class ApplyBody(BaseModel):
     instruction: Text = ""
     mode: Mode = "auto"
     policy: Policy = "strict"
+    min_certainty: Certainty | None = Field(
+        None,
+        description="What is less sure is refused. Null: `model`; with `write` `likely`, unless the mode is `model`.",
+    )
     model: Text | None = Field(None, description="Has to be the model that the service runs.")
     temperature: float = Field(0.0, ge=0.0, le=10.0)
-    seed: int = Field(0, ge=-(1 << 63), lt=1 << 63)
+    seed: int = Field(0, ge=-(1 << 63), lt=1 << 63, description=SEED)
     max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
     draft: Draft = "copy"
     expected_sha256: Sha256 | None = Field(None, description="The file's hash as the sender believes it to be.")
@@ -123,7 +139,8 @@ class ApplyBody(BaseModel):
 
     def options(self, salt: str = "") -> dict[str, Any]:
         """What applies to every file; the salt is of whom it comes from, and not in the body."""
-        return {name: getattr(self, name) for name in SENT_OPTIONS} | {"salt": salt}
+        least = min_certainty_of(self.min_certainty, self.mode, write=self.write)
+        return {name: getattr(self, name) for name in SENT_OPTIONS} | {"min_certainty": least, "salt": salt}
 
 
 def fault_of_validation(errors: Sequence[Any], what: str = "the body") -> BadRequest:

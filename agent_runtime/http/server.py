@@ -25,16 +25,29 @@ INTERRUPT_SECONDS = 5.0
 ANSWER_SECONDS = 10
 """How long answers may take once the model's work is ended; one pass of the model has to end first."""
 
+OVERDUE_SECONDS = 5.0
+"""Past all that, the process is ended by a thread of its own: nothing that it still waits for has an end in sight."""
+
 
 class DrainingServer(uvicorn.Server):
     """Ends in three steps: refuse new requests, wait for those in work, end the model's work on what is left.
 
     The socket stays open for the first two, so that a balancer sees 503 at /readyz and clients are told to go
-    elsewhere, not cut off. A second signal ends the process at once.
+    elsewhere, not cut off. A second signal ends the process at once, and so does a thread that keeps the time, where
+    the model cannot be closed: asyncio would wait for that for ever.
     """
 
-    def __init__(self, config: uvicorn.Config, drain: Drain, drain_s: float, end_work: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        drain: Drain,
+        drain_s: float,
+        end_work: Callable[[], None],
+        last_words: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`end_work` ends what the model does, `last_words` writes what the log still holds."""
         super().__init__(config)
+        self._last_words = last_words
         self._drain = drain
         self._drain_s = drain_s
         self._end_work = end_work
@@ -77,6 +90,20 @@ class DrainingServer(uvicorn.Server):
         self.signal = number
         drain_s = min(INTERRUPT_SECONDS, self._drain_s) if number == signal.SIGINT else self._drain_s
         self._begin_to_end(drain_s)
+        answer_s = self.config.timeout_graceful_shutdown or 0
+        keeper = threading.Timer(drain_s + answer_s + OVERDUE_SECONDS, self._end_overdue)
+        keeper.daemon = True
+        keeper.start()
+
+    def _end_overdue(self) -> None:
+        LOG.warning("ended while work was going on", extra={"fields": {"requests_in_work": self._drain.num_in_work}})
+        self._last_words()
+        leave(self.exit_code)
+
+    @property
+    def exit_code(self) -> int:
+        """Of the process once it has ended: as after Ctrl-C, or in good order."""
+        return 128 + signal.SIGINT if self.signal == signal.SIGINT else 0
 
 
 def leave(code: int) -> NoReturn:

@@ -8,6 +8,7 @@ from anyio import CapacityLimiter
 from opentelemetry.trace import TracerProvider
 
 from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.time_limit import RULE_SECONDS
 from agent_runtime.http.draining import Drain
 from agent_runtime.http.idempotency import KeptAnswers
 from agent_runtime.limiting import Places, Tenants, Turns
@@ -26,7 +27,7 @@ class Service:
     """What one service is made of.
 
     `threads` are those in which requests are worked on; `tenants`, `turns` and `places` say who may have how much of
-    it, `drain` whether it is ending. Spans of requests go to `traces`.
+    it, `rule_seconds` how long rules may work on an edit, `drain` whether it is ending. Spans go to `traces`.
     """
 
     applier: Applier
@@ -41,6 +42,7 @@ class Service:
     places: Places = field(default_factory=Places)
     drain: Drain = field(default_factory=Drain)
     traces: TracerProvider | None = None
+    rule_seconds: float = RULE_SECONDS
 
     @property
     def observer(self) -> Observer:

@@ -6,9 +6,19 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_runtime.http.schema import Prediction, Sha256, Text
+from agent_runtime.http.schema import SEED, Prediction, Sha256, Text
 from agent_runtime.sessions.files import MAX_FILES
-from agent_runtime.types import DECIDE, SENT_OPTIONS, Decide, Draft, Mode, ReuseName, ScopeName
+from agent_runtime.types import (
+    DECIDE,
+    SENT_OPTIONS,
+    Certainty,
+    Decide,
+    Draft,
+    Mode,
+    ReuseName,
+    ScopeName,
+    min_certainty_of,
+)
 from editor.types import FormatName, Policy
 
 
@@ -50,7 +60,7 @@ class AskBody(BaseModel):
     max_tokens: int | None = Field(None, ge=1, lt=1 << 31, description="Of the answer. Null: 1024.")
     temperature: float = Field(0.0, ge=0.0, le=10.0)
     top_p: float = Field(1.0, gt=0.0, le=1.0)
-    seed: int = Field(0, ge=-(1 << 63), lt=1 << 63)
+    seed: int = Field(0, ge=-(1 << 63), lt=1 << 63, description=SEED)
     stop: list[Text] = Field(default_factory=list, max_length=16, description="Texts that end the answer.")
     clock: Text = Field("", max_length=4096, description="What changes with every turn, such as the time.")
     prediction: Prediction | None = Field(None, description="What the answer is expected to be; it saves time only.")
@@ -72,8 +82,12 @@ class SessionApplyBody(BaseModel):
     instruction: Text = ""
     mode: Mode = "auto"
     policy: Policy = "strict"
+    min_certainty: Certainty | None = Field(
+        None,
+        description="What is less sure is refused. Null: `model`; with `write` `likely`, unless the mode is `model`.",
+    )
     temperature: float = Field(0.0, ge=0.0, le=10.0)
-    seed: int = Field(0, ge=-(1 << 63), lt=1 << 63)
+    seed: int = Field(0, ge=-(1 << 63), lt=1 << 63, description=SEED)
     max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
     draft: Draft = "copy"
     scope: ScopeName = "auto"
@@ -83,4 +97,5 @@ class SessionApplyBody(BaseModel):
 
     def options(self) -> dict[str, Any]:
         """How the edit is merged."""
-        return {name: getattr(self, name) for name in SENT_OPTIONS}
+        least = min_certainty_of(self.min_certainty, self.mode, write=self.write)
+        return {name: getattr(self, name) for name in SENT_OPTIONS} | {"min_certainty": least}

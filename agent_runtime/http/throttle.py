@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+
+from agent_runtime.http.holder import network_of
 
 BURST = 20
 REFILL_SECONDS = 3.0
@@ -27,7 +28,7 @@ class Throttle:
 
     def failed(self, address: str) -> float:
         """Note a failure; the seconds until the next one is answered, 0 where this one still is."""
-        key = _key(address)
+        key = network_of(address)
         now = self._clock()
         free_at = max(self._free_at.pop(key, now), now)  # when all failures so far are paid for
         wait = free_at + REFILL_SECONDS - now - BURST * REFILL_SECONDS
@@ -38,13 +39,3 @@ class Throttle:
 
     def __len__(self) -> int:
         return len(self._free_at)
-
-
-def _key(address: str) -> str:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address[:64]
-    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
-        return str(ipaddress.ip_network((int(parsed), 64), strict=False))
-    return str(parsed)

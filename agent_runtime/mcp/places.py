@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent_runtime.generation.watcher import Watcher
-from agent_runtime.types import ApplyResult, Mode, Options
+from agent_runtime.types import UNSEEN, ApplyResult, Certainty, Mode, Options, surest
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Edit:
     instruction: str = ""
     expected_sha256: str | None = None
     write: bool = True
+    min_certainty: Certainty | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +49,15 @@ class PlaceStatus:
 
 
 def options_of(edit: Edit, given: Options) -> dict[str, Any]:
-    """The options of one edit; the mode is never `model`, whatever the server was started with: agents get no guess."""
+    """The options of one edit; the mode is never `model`, whatever the server was started with: agents get no guess.
+
+    Nobody sees a merge before it is written, so it has to be `UNSEEN` at least, or what the server was started with.
+    An edit may ask for more, never for less.
+    """
     mode: Mode = "auto" if given.mode == "model" else given.mode
-    return given.options() | {"instruction": edit.instruction, "mode": mode}
+    floor = given.min_certainty or UNSEEN
+    least = surest((floor, edit.min_certainty or floor))
+    return given.options() | {"instruction": edit.instruction, "mode": mode, "min_certainty": least}
 
 
 class Place(Protocol):

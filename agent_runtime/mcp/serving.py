@@ -6,6 +6,8 @@ import socket
 from collections.abc import Iterable
 
 import uvicorn
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,8 +17,11 @@ from agent_runtime.access.token_file import LiveTokens
 from agent_runtime.errors import Forbidden
 from agent_runtime.http.access import KEY
 from agent_runtime.http.authentication import BearerTokens
+from agent_runtime.http.body_limit import BodyLimit
 from agent_runtime.http.connection import connection_settings
+from agent_runtime.http.guard import OwnHostsOnly
 from agent_runtime.http.problems import problem_response
+from agent_runtime.mcp.session_limit import IDLE_SECONDS, MAX_IN_ALL, SessionLimit
 
 PATH = "/mcp"
 
@@ -59,13 +64,16 @@ def http_app(
         streamable_http_path=PATH,
         host=host,
         max_request_body_size=MAX_BODY_BYTES,
+        session_idle_timeout=IDLE_SECONDS,
+        max_sessions=MAX_IN_ALL,
         transport_security=TransportSecuritySettings(allowed_hosts=names, allowed_origins=origins),
     )
-    return app if tokens is None else BearerTokens(_Allowed(app), tokens)
+    app = BodyLimit(SessionLimit(app), MAX_BODY_BYTES)
+    return OwnHostsOnly(app if tokens is None else BearerTokens(_Allowed(app), tokens), hosts)
 
 
 class _Allowed:
-    """Middleware: the token has to allow what the tools do."""
+    """Middleware: the token has to allow what the tools do, and a session is its tenant's who began it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -79,4 +87,5 @@ class _Allowed:
             except Forbidden as fault:
                 await problem_response(fault)(scope, receive, send)
                 return
+            scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.tenant, scopes=[]))
         await self._app(scope, receive, send)

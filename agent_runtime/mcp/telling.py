@@ -13,6 +13,7 @@ from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable, Stale
 from agent_runtime.mcp.places import FileText, PlaceStatus
 from agent_runtime.shapes import problem_of
 from agent_runtime.types import ApplyResult, Certainty, FileResult, Method, Reason, Status
+from agent_runtime.types.certainty import percent
 from editor.types import LineKind
 
 MAX_REASONS = 5
@@ -47,7 +48,11 @@ class EditAnswer(BaseModel):
     diff: str
     method: Method = Field(description="`deterministic`: by rule; `model`: a model wrote it.")
     rung: str
-    certainty: Certainty
+    certainty: Certainty = Field(
+        description="Surest first: `certain`, `likely` (a reading that is very probably right), `scored` (a model "
+        "chose a reading), `model`."
+    )
+    confidence: float | None = Field(description="Of a reading or a choice: how probably it is right, 0 to 1.")
     candidates: int = Field(description="How many places or readings came into question.")
     checks: list[CheckAnswer]
     repaired: list[LineAnswer] = Field(description="Lines of a model's text for which the file's own lines stand.")
@@ -94,6 +99,7 @@ def of_edit(result: ApplyResult, *, written: bool) -> CallToolResult:
         method=file.method,
         rung=file.rung,
         certainty=file.certainty,
+        confidence=file.confidence,
         candidates=file.candidates,
         checks=[CheckAnswer.model_validate(asdict(check)) for check in file.checks],
         repaired=[LineAnswer.model_validate(asdict(line)) for line in file.repaired],
@@ -170,9 +176,7 @@ def _headline(file: FileResult, *, written: bool) -> str:
         return f"{file.path}: nothing to do: {file.checks[0].detail}"
     if file.status == "rejected":
         return f"{file.path}: rejected by a check; nothing was written"
-    by = f"by rule ({file.rung})" if file.method == "deterministic" else "by the model"
-    certainty = {"certain": "certain", "scored": "chosen among readings", "model": "checked"}[file.certainty]
-    return f"{file.path}: merged {by}, {certainty}; {'written' if written else 'not written (dry_run)'}"
+    return f"{file.path}: merged {file.how}; {'written' if written else 'not written (dry_run)'}"
 
 
 def _failed_checks(file: FileResult) -> list[str]:
@@ -184,7 +188,8 @@ def _reason(reason: Reason, *, told: str) -> list[str]:
     if reason.nearest:
         texts += ["", reason.nearest]
     for number, reading in enumerate(reason.candidates, 1):
-        texts += ["", f"reading {number}: {reading.why}", reading.diff]
+        sure = "" if reading.confidence is None else f" ({percent(reading.confidence)} sure)"
+        texts += ["", f"reading {number}: {reading.why}{sure}", reading.diff]
     if reason.suggestion:
         texts += ["", reason.suggestion]
     return texts

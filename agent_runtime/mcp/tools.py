@@ -14,25 +14,33 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import Field, StringConstraints
 
+from agent_runtime.apply.time_limit import rule_time
 from agent_runtime.errors import HunkError
 from agent_runtime.http.leaving import Departure
 from agent_runtime.mcp import telling
 from agent_runtime.mcp.places import Edit, Place
 from agent_runtime.mcp.telling import EditAnswer, ReadAnswer, StatusAnswer
+from agent_runtime.types import ApplyResult, Certainty
 
 INSTRUCTIONS = (
     "Edits files of one folder. Send edit_file only what changes: it finds the place, merges, checks the result and "
     "writes it, or refuses with the nearest place and what to send instead; then mend the edit and call it again. It "
-    "never guesses: where the old text of an edit is not found, or fits two places, the edit is refused. Only a "
-    "snippet that shows the changed parts and quotes no old text may go to a model, where no rule decides; the "
-    "answer's method says so. Give the sha256 that read_file or edit_file told as expected_sha256, so that a file that "
-    "somebody changed meanwhile is not overwritten. Paths are relative to the folder that workspace_status names."
+    "never guesses: where the old text of an edit is not found, or fits two places, the edit is refused. A snippet "
+    "that shows the changed parts and quotes no old text is merged where it is sure enough what it means, and else "
+    "refused with the readings in question; the answer's certainty says how sure a merge is. Give the sha256 that "
+    "read_file or edit_file told as expected_sha256, so that a file that somebody changed meanwhile is not "
+    "overwritten. Paths are relative to the folder that workspace_status names."
 )
 
 EDIT = (
     "What changes, in one of these forms: SEARCH/REPLACE blocks (<<<<<<< SEARCH, the old lines, =======, the new "
     "lines, >>>>>>> REPLACE), which are certain and quick; a unified diff; a V4A patch; the changed parts "
     "of the file with a comment such as `// ... existing code ...` for what stays; or the whole file."
+)
+
+MIN_CERTAINTY = (
+    "Refuse what is less sure, and tell the readings in question; surest first: certain, likely, scored, model. Less "
+    "than the server itself asks for (likely, as a rule: no model decides) changes nothing."
 )
 
 REPORT_EVERY_SECONDS = 1.0
@@ -73,10 +81,18 @@ def build_server(place: Place) -> MCPServer:
             Sha256 | None, Field(description="Of the file as it was read; another one is refused as stale.")
         ] = None,
         dry_run: Annotated[bool, Field(description="Show the diff and write nothing.")] = False,
+        min_certainty: Annotated[Certainty | None, Field(description=MIN_CERTAINTY)] = None,
     ) -> Annotated[CallToolResult, EditAnswer]:
-        asked = Edit(path=path, edit=edit, instruction=instruction, expected_sha256=expected_sha256, write=not dry_run)
+        asked = Edit(
+            path=path,
+            edit=edit,
+            instruction=instruction,
+            expected_sha256=expected_sha256,
+            write=not dry_run,
+            min_certainty=min_certainty,
+        )
         call = _Call()
-        outcome = await call.followed(context, partial(_caught, place.edit, asked, call))
+        outcome = await call.followed(context, partial(_caught, _edited, place, asked, call))
         if isinstance(outcome, HunkError):
             return telling.of_fault(outcome)
         return telling.of_edit(outcome, written=asked.write)
@@ -134,6 +150,11 @@ class _Call(Departure):
             await anyio.sleep(REPORT_EVERY_SECONDS)
             written = f"{self._num_tokens} tokens written" if self._num_tokens else "the model is asked"
             await context.report_progress(round(time.monotonic() - started, 1), None, written)
+
+
+def _edited(place: Place, edit: Edit, call: _Call) -> ApplyResult:
+    with rule_time(call):
+        return place.edit(edit, call)
 
 
 def _caught(work: Callable[..., Result], *arguments: object) -> Result | HunkError:

@@ -20,7 +20,7 @@ from agent_runtime.model_merge.file_encoder import FileEncoder
 from agent_runtime.model_merge.scoping import Question, given, questions, scope_of, whole_file
 from agent_runtime.models.load import LoadedModel
 from agent_runtime.prompt import ApplyPrompt, build_prompt
-from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, total_usage
+from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, Usage, is_as_sure, total_usage
 from agent_runtime.workspaces.watched import KnownFiles
 from editor.scope import Scope, cut, region_kept, splice
 from editor.types import Candidate, Check, Unresolved
@@ -142,8 +142,8 @@ class ModelMerger:
     def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
         """Have the model say which of the task's candidates it would write; raises what `merge` raises.
 
-        Where it would write none of them, or two are nearly as likely, it writes the merge instead; usage and timings
-        count both.
+        Where it would write none of them, or two are nearly as likely, it writes the merge instead, if the request
+        takes what a model wrote; usage and timings count both.
         """
         assert isinstance(task.by_rule, Unresolved)
         candidates = task.by_rule.candidates
@@ -152,14 +152,17 @@ class ModelMerger:
         watcher.entered("scope")
         scope = scope_of(task)
         clock.add(scope=time.perf_counter() - started)
-        numbers = sound(task, scope)
-        if not numbers:
+        numbers, may_write = sound(task, scope), is_as_sure("model", task.request.least_certainty)
+        if not numbers and may_write:
             return self.merge(task, watcher)
+        if not numbers:
+            return ModelChoice(None, (), Usage(), clock.by_phase, given(scope))
         readings = self._weighed(task, scope, [candidates[at] for at in numbers], watcher, run, clock)
         usage = total_usage([usage_of(result.usage) for result in run.results])
         best = best_of(readings)
-        if best is not None:
-            return ModelChoice(numbers[best], readings, usage, clock.by_phase, given(scope))
+        if best is not None or not may_write:
+            number = None if best is None else numbers[best]
+            return ModelChoice(number, readings, usage, clock.by_phase, given(scope))
         made = self.merge(task, watcher)
         for name, milliseconds in made.timings.items():
             clock.by_phase[name] = clock.by_phase.get(name, 0.0) + milliseconds

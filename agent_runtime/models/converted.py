@@ -1,25 +1,33 @@
 """Keeps a bf16 copy of a GGUF model on disk, as an ordinary model folder, so that the next start is quick.
 
-<cache>/converted/<key>/    config.json, model.safetensors, tokenizer.json, tokenizer_config.json
+<cache>/converted/<key>/    config.json, model.safetensors, tokenizer.json, tokenizer_config.json, seal.json
 
-The copy is made beside its place and renamed, so a folder that is there is complete.
+The copy is made beside its place and renamed, so a folder that is there is complete. Its seal names the SHA-256 of the
+file that it was made of and of each file in it, authenticated with the cache folder's key. A start reads the seal and
+looks at the files' sizes, times and inodes; it hashes a file only where these are not as sealed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from hashlib import blake2b
+from hashlib import blake2b, file_digest, sha256
+from hmac import compare_digest
 from pathlib import Path
 
+from agent_runtime.models.cache_key import cache_key
 from agent_runtime.models.resolve import ModelFiles
+from repo_cache.private_folder import make_private
 
 LAYOUT = 1
 """Goes up when a copy made by an earlier version must not be taken."""
+
+SEAL = "seal.json"
 
 BUILDING = ".building-"
 ABANDONED_SECONDS = 3600
@@ -37,10 +45,66 @@ def copy_path(files: ModelFiles, cache_dir: Path) -> Path:
     return cache_dir / "converted" / key
 
 
+def file_sha256(path: Path) -> str:
+    """Of all its bytes; raises OSError."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def seal(folder: Path, source: Path, source_sha256: str, key: bytes) -> None:
+    """Say what a copy was made of and what it holds; raises OSError."""
+    files = {path.name: [file_sha256(path), *_stamp(path)] for path in sorted(folder.iterdir())}
+    content = json.dumps({"source": [source_sha256, *_stamp(source)], "files": files})
+    (folder / SEAL).write_text(json.dumps({"content": content, "mac": _mac(content, key)}), encoding="ascii")
+
+
+def is_sealed(folder: Path, files: ModelFiles, key: bytes, *, hash_all: bool = False) -> bool:
+    """Whether a copy is what was made of this model's file; with `hash_all`, whatever sizes and times say."""
+    try:
+        sealed = json.loads((folder / SEAL).read_bytes())
+        if not compare_digest(sealed["mac"], _mac(sealed["content"], key)):
+            return False
+        content = json.loads(sealed["content"])
+        source_sha256, *stamp = content["source"]
+        if files.sha256 and files.sha256 != source_sha256:
+            return False
+        if not files.sha256 and stamp != _stamp(files.path) and file_sha256(files.path) != source_sha256:
+            return False
+        if {path.name for path in folder.iterdir()} != {SEAL, *content["files"]}:
+            return False
+        for name, (sha256, *stamp) in content["files"].items():
+            path = folder / name
+            if (hash_all or stamp != _stamp(path)) and file_sha256(path) != sha256:
+                return False
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False
+    return True
+
+
+def remove_damaged_copy(files: ModelFiles, cache_dir: Path) -> bool:
+    """Hash all of a GGUF file's copy, and remove it where it is not as it was made; returns whether it was."""
+    if files.kind != "gguf" or not (place := copy_path(files, cache_dir)).is_dir():
+        return False
+    if is_sealed(place, files, cache_key(cache_dir), hash_all=True):
+        return False
+    shutil.rmtree(place, ignore_errors=True)
+    return True
+
+
+def _stamp(path: Path) -> list[int]:
+    """What changes with any write to a file: nobody but root can set its ctime."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
+def _mac(content: str, key: bytes) -> str:
+    return hmac.new(key, content.encode(), sha256).hexdigest()
+
+
 def keep_copy(place: Path, num_bytes: int, write: Callable[[Path], None]) -> None:
     """Have `write` fill a folder and put it at `place`; where the disk does not allow it, go without."""
     with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_private(place.parent)
         if shutil.disk_usage(place.parent).free < num_bytes + SPARE_BYTES:
             return
         _remove_abandoned(place.parent)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import shutil
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +14,15 @@ import torch
 
 from agent_runtime.errors import BadRequest, CorruptModel, ModelUnavailable
 from agent_runtime.models import text_side
-from agent_runtime.models.converted import copy_path, keep_copy, write_tokenizer_config
+from agent_runtime.models.cache_key import cache_key
+from agent_runtime.models.converted import (
+    copy_path,
+    file_sha256,
+    is_sealed,
+    keep_copy,
+    seal,
+    write_tokenizer_config,
+)
 from agent_runtime.models.resolve import ModelFiles
 from agent_runtime.models.text_side import TextSide
 from agent_runtime.prompt import form_called
@@ -25,7 +35,12 @@ from engine.weights import LoraAdapter, Parameters, load, save_folder
 from engine.weights.gguf import GGUFModel
 from repo_cache.errors import TokenizerError
 
+LOG = logging.getLogger("hunk.models")
+
 CPU = torch.device("cpu")
+
+PROBE = "def add(one: int, other: int) -> int:\n    return one + other\n"
+"""Text over which a model in float16 has to stay within its range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +82,26 @@ def load_model(
         else:
             parameters, text = _load_gguf(files.path, dtype, lora, device)
         decoder = Decoder(parameters, quantize)
+        if dtype == torch.float16:
+            check_range(decoder, text.tokenizer.encode(PROBE))
     except (WeightsError, TokenizerError) as error:
         raise CorruptModel(f"model {files.name} cannot be loaded: {error}") from error
     engine = _engine(files.name, decoder, text, limits or EngineConfig())
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     text = replace(text, form=form)
     return LoadedModel(files.name, engine, text, time.perf_counter() - started, peak_bytes)
+
+
+@torch.inference_mode()
+def check_range(decoder: Decoder, token_ids: Sequence[int]) -> None:
+    """Raise WeightsError where the model's values leave the range of its dtype over these tokens.
+
+    float16 ends at 65,504. A model whose values do not stay below that would load, and every request would fail.
+    """
+    ids = torch.tensor(token_ids, device=decoder.weights.device)
+    hidden = decoder.forward(ids, decoder.new_caches(1, len(ids)))
+    if not decoder.logits(hidden).isfinite().all():
+        raise WeightsError("its values do not fit into float16, which ends at 65,504; take bfloat16 or float32")
 
 
 def _engine(name: str, decoder: Decoder, text: TextSide, limits: EngineConfig) -> Engine:
@@ -87,13 +116,30 @@ def _engine(name: str, decoder: Decoder, text: TextSide, limits: EngineConfig) -
 
 
 def _load_through_copy(files: ModelFiles, cache_dir: Path, device: torch.device) -> tuple[Parameters, TextSide]:
-    place = copy_path(files, cache_dir)
+    """Raises CorruptModel where the file is not the catalogue's: a copy of it would outlive its mending."""
+    place, key = copy_path(files, cache_dir), cache_key(cache_dir)
     if place.is_dir():
         try:
-            return _load_folder(place, torch.bfloat16, None, device)
+            if is_sealed(place, files, key):
+                return _load_folder(place, torch.bfloat16, None, device)
+            LOG.warning("the converted copy of %s is not as it was made, and is made anew", files.name)
         except (WeightsError, TokenizerError, CorruptModel):
-            shutil.rmtree(place, ignore_errors=True)  # a damaged copy costs a conversion, not the start
-    return _load_gguf(files.path, torch.bfloat16, None, device, keep_at=place)
+            pass
+        shutil.rmtree(place, ignore_errors=True)  # a damaged copy costs a conversion, not the start
+    try:
+        source_sha256 = file_sha256(files.path)
+    except OSError as error:
+        raise CorruptModel(f"model {files.name} cannot be read: {error.strerror or error}") from error
+    if files.sha256 and files.sha256 != source_sha256:
+        raise CorruptModel(
+            f"{files.path} is damaged: its SHA-256 is {source_sha256}, not {files.sha256}; "
+            f"`hunk models pull {files.name}` replaces it"
+        )
+
+    def seal_copy(folder: Path) -> None:
+        seal(folder, files.path, source_sha256, key)
+
+    return _load_gguf(files.path, torch.bfloat16, None, device, keep_at=place, seal_copy=seal_copy)
 
 
 def _load_folder(
@@ -105,7 +151,13 @@ def _load_folder(
 
 
 def _load_gguf(
-    path: Path, dtype: torch.dtype, lora: LoraAdapter | None, device: torch.device, *, keep_at: Path | None = None
+    path: Path,
+    dtype: torch.dtype,
+    lora: LoraAdapter | None,
+    device: torch.device,
+    *,
+    keep_at: Path | None = None,
+    seal_copy: Callable[[Path], None] = lambda _: None,
 ) -> tuple[Parameters, TextSide]:
     model = GGUFModel(path)
     tokenizer, metadata = text_side.from_gguf(model)
@@ -120,6 +172,7 @@ def _load_gguf(
             eos_token=metadata.eos_token,
             bos_token=metadata.bos_token,
         )
+        seal_copy(folder)
 
     if keep_at is not None:
         keep_copy(keep_at, parameters.num_bytes, write)

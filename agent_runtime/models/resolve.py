@@ -79,5 +79,5 @@ def _missing_weights(folder: Path) -> list[str]:
     try:
         shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
         return [name for name in shards if not (folder / name).is_file()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptModel(f"{index} is not an index of safetensors files ({error!r})") from error

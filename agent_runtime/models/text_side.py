@@ -85,7 +85,7 @@ def _tokenizer_config(path: Path) -> dict[str, Any]:
         return {}
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CorruptModel(f"cannot read {path}: {error}") from error
     if not isinstance(config, dict):
         raise CorruptModel(f"{path} is not a JSON object")

@@ -15,7 +15,7 @@ import { milliseconds } from "./words.js";
 const byId = (id) => document.getElementById(id);
 /** Reasons of a refusal that a model may decide about, if it is asked to. */
 const MENDABLE = new Set(["not_found", "ambiguous", "open_intent", "stale"]);
-const OPTIONS = ["mode", "format", "scope", "decide", "draft", "policy"];
+const OPTIONS = ["mode", "format", "scope", "decide", "draft", "policy", "min_certainty"];
 
 const service = new ServiceNow(byId("service"), byId("model"));
 const source = new Source(complain);
@@ -54,7 +54,7 @@ function reloadButton() {
 /** The model is asked about this edit only: the mode of the next one stays what it is. */
 function modelButton() {
   const button = el("button", { type: "button", id: "ask-model" }, "Ask the model, which may be wrong");
-  button.addEventListener("click", () => apply({ mode: "model" }));
+  button.addEventListener("click", () => apply({ mode: "model", min_certainty: "model" }));
   return button;
 }
 

@@ -11,8 +11,14 @@ const STATUSES = {
 
 const CERTAINTIES = {
   certain: "certain: a rule, and one place only",
+  likely: "likely: no rule proves it, but the reading is very probably right",
   scored: "scored: the model chose one of the readings",
   model: "model: the model wrote it",
+};
+
+const METHODS = {
+  certain: "a rule, without the model",
+  likely: "the likeliest reading, without the model",
 };
 
 export function statusText(answer) {
@@ -32,11 +38,12 @@ function fileVerdict(file) {
   const [mood] = STATUSES[file.status] ?? ["idle"];
   const facts = [
     ["Status", el("span", { class: `badge ${mood}` }, file.status)],
-    ["Method", file.method === "deterministic" ? "a rule, without the model" : "the model"],
+    ["Method", METHODS[file.certainty] ?? "the model"],
     ["Rung", file.rung],
     ["Certainty", CERTAINTIES[file.certainty] ?? file.certainty],
     ["Candidates", count(file.candidates)],
   ];
+  if (typeof file.confidence === "number") facts.push(["Confidence", wholePercent(file.confidence)]);
   if (file.scope) facts.push(["The model read", scopeText(file.scope)]);
   return el(
     "div",
@@ -46,6 +53,11 @@ function fileVerdict(file) {
     readings(file.readings ?? []),
     checks(file.checks ?? []),
   );
+}
+
+/** Cut, never rounded up: nothing short of 1 is 100 %. */
+function wholePercent(share) {
+  return `${Math.floor(share * 100)} %`;
 }
 
 function scopeText(scope) {

@@ -10,12 +10,13 @@ from agent_runtime.telemetry.observer import Finished, Observer
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One HTTP request. `round` is whose turn it is at the model (`limiting.Turns`).
+    """One HTTP request. `round` is whose turn it is at the model (`limiting.Turns`), `holder` whose shares it takes of.
 
     `outcome` and the tokens stay empty where it asked for no edit and no model.
     """
 
     round: int = 0
+    holder: str = ""
     outcome: str = ""
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -31,6 +32,12 @@ def current_round() -> int:
     """The round of the request that is worked on, 0 outside of a service."""
     record = CURRENT.get()
     return 0 if record is None else record.round
+
+
+def current_holder() -> str:
+    """Whose shares of the service the request takes of that is worked on, '' outside of a service."""
+    record = CURRENT.get()
+    return "" if record is None else record.holder
 
 
 class RecordObserver(Observer):

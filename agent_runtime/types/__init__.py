@@ -1,5 +1,6 @@
 """The values of one apply: what is asked, what is answered. The JSON of `shapes.py` is made from these."""
 
+from agent_runtime.types.certainty import CERTAINTIES, UNSEEN, Certainty, is_as_sure, least_sure, surest
 from agent_runtime.types.reasons import Reading, Reason
 from agent_runtime.types.requests import (
     DECIDE,
@@ -13,11 +14,11 @@ from agent_runtime.types.requests import (
     Reader,
     ReuseName,
     ScopeName,
+    min_certainty_of,
 )
 from agent_runtime.types.results import (
     Action,
     ApplyResult,
-    Certainty,
     FileResult,
     GivenScope,
     Method,
@@ -28,8 +29,10 @@ from agent_runtime.types.trace import AnswerTrace, ForwardTrace, Origin, OutputR
 from agent_runtime.types.usage import SourceUsage, Usage, total_usage
 
 __all__ = [
+    "CERTAINTIES",
     "DECIDE",
     "SENT_OPTIONS",
+    "UNSEEN",
     "Action",
     "AnswerTrace",
     "ApplyRequest",
@@ -57,5 +60,9 @@ __all__ = [
     "SourceUsage",
     "Status",
     "Usage",
+    "is_as_sure",
+    "least_sure",
+    "min_certainty_of",
+    "surest",
     "total_usage",
 ]

@@ -9,11 +9,15 @@ from editor.types import ReasonCode
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of an edit that no rule proves: its score in (0, 1], what was assumed, and its short diff."""
+    """One reading of an edit that no rule proves: its score in (0, 1], what was assumed, and its short diff.
+
+    `confidence` is the probability, in [0, 1], that it is right; None where there is none.
+    """
 
     score: float
     why: str
     diff: str
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

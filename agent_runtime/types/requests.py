@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from agent_runtime.types.certainty import UNSEEN, Certainty
 from editor.types import FormatName, Policy
 
 Mode = Literal["auto", "deterministic", "model"]
@@ -63,8 +64,15 @@ class Options:
     salt: str = ""
     """What is computed for one salt is taken for no other: one a tenant. Whoever serves an edit chooses it, nobody
     who sends one does."""
+    min_certainty: Certainty | None = None
+    """What is less sure is refused. None: `model`, so nothing is, but see `min_certainty_of` where a service writes."""
     root: str = ""
     """The folder, resolved, in which `path` names the file; "" where none is known. Chosen like the salt."""
+
+    @property
+    def least_certainty(self) -> Certainty:
+        """What an answer has to be at least."""
+        return self.min_certainty or "model"
 
     def options(self) -> dict[str, Any]:
         """All options by name."""
@@ -73,6 +81,14 @@ class Options:
     def sent_options(self) -> dict[str, Any]:
         """Those that a service takes from a request."""
         return {name: value for name, value in self.options().items() if name in SENT_OPTIONS}
+
+
+def min_certainty_of(asked: Certainty | None, mode: Mode, *, write: bool) -> Certainty | None:
+    """Return the `min_certainty` of a request to a service: what was asked for, else `UNSEEN` for what it writes.
+
+    The mode `model` asks for a model by its name, so that nothing is refused for it.
+    """
+    return UNSEEN if asked is None and write and mode != "model" else asked
 
 
 SENT_OPTIONS = tuple(option.name for option in fields(Options) if option.name not in ("salt", "root"))

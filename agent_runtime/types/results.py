@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agent_runtime.types.certainty import Certainty, describe
 from agent_runtime.types.trace import AnswerTrace
 from agent_runtime.types.usage import Usage
 from editor.types import Check, UnaccountedLine
 
 Method = Literal["deterministic", "model"]
-Certainty = Literal["certain", "scored", "model"]
 Status = Literal["merged", "rejected", "noop"]
 Action = Literal["update", "create", "delete", "move"]
 """What becomes of a file; a `move` may change its text too."""
@@ -52,7 +52,9 @@ class FileResult:
     `merged` is its whole text after the edit, a leading BOM included, "" where it was deleted; in `encoding` (a codec
     of Python) it gives the file's bytes. A hash is "" where there is no file: before `create`, after `delete`.
     `scope` is None where no model was asked. `readings` are those that a model scored, best first. `repaired` are lines
-    of a model's text that the edit does not account for, and in whose place the file's own stand.
+    of a model's text that the edit does not account for, and in whose place the file's own stand. `confidence` in
+    [0, 1] is the probability that the reading is right (`certain`, `likely`), or the share of all weight that the
+    model's choice had (`scored`); None where a rule decided without a reading, and where the model wrote.
     """
 
     path: str
@@ -72,6 +74,12 @@ class FileResult:
     scope: GivenScope | None = None
     readings: tuple[ScoredReading, ...] = ()
     repaired: tuple[UnaccountedLine, ...] = ()
+    confidence: float | None = None
+
+    @property
+    def how(self) -> str:
+        """Who made the merge and how sure that is, in words."""
+        return describe(self.certainty, self.rung, self.confidence)
 
     @property
     def data(self) -> bytes:

@@ -61,7 +61,7 @@ class Workspaces:
         self._on_remove: list[Callable[[Registered], None]] = []
         self._by_key: dict[tuple[str | None, str], Registered] = {}
         if root is not None:
-            self._add(Registered(DEFAULT, Workspace(root, journals)))
+            self._add(Registered(DEFAULT, Workspace(root, journals, search=True)))
 
     def get(self, name: str | None = None, principal: Principal = LOCAL) -> Workspace:
         """One by name, the default where none is given; raises WorkspaceMissing, or OutsideRoot without a default."""
@@ -186,7 +186,7 @@ class Workspaces:
             raise OutsideRoot(
                 f"{root} is not below a folder that this service may use; whoever starts it adds one with --allow-root"
             )
-        return Workspace(resolved, self._journals)
+        return Workspace(resolved, self._journals, search=True)
 
     def _of_others(self, principal: Principal) -> list[Registered]:
         return [entry for entry in self._by_key.values() if entry.tenant not in (None, principal.tenant)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent_runtime.errors import FileMissing
+from agent_runtime.errors import FileMissing, HunkError
 from agent_runtime.files.confined import Confined
-from agent_runtime.files.journal import LOG, Journal
-from agent_runtime.files.recovery import recover
+from agent_runtime.files.journal import LOG, Journal, journals_about
+from agent_runtime.files.recovery import recover, recover_below
 from agent_runtime.files.writer import Change, write_all
 from agent_runtime.types import FileResult
 
@@ -19,15 +19,19 @@ class Workspace:
     Git's own folder (`.git`) counts as outside: what is written there, git runs.
     """
 
-    def __init__(self, root: Path, journals: Path | None = None) -> None:
-        """`journals` is a folder that keeps the journals of all roots; without it a killed write stays half done.
+    def __init__(self, root: Path, journals: Path | None = None, *, search: bool = False) -> None:
+        """`journals` is a folder that keeps the journals of all roots.
 
-        What a write that was killed has left is seen to now. Raises BadRequest where the root is no folder.
+        What a write that was killed has left is seen to now: what these journals know of, and with `search` also what
+        is found beside the files. Raises BadRequest where the root is no folder.
         """
         self._files = Confined(root)
         self.root = self._files.root
         self._journal = None if journals is None else Journal(journals, self.root)
-        self._recover()
+        if journals is not None:
+            self._recover(journals)
+        if search:
+            recover_below(self._files)
 
     def read(self, path: str) -> bytes:
         """A file's bytes; raises OutsideRoot, FileMissing, TooLarge or BadFile."""
@@ -59,11 +63,11 @@ class Workspace:
                 wanted[path] = Change(path, file.data, before.get(path, ""), mode_of)
         write_all(self._files, list(wanted.values()), self._journal)
 
-    def _recover(self) -> None:
-        if self._journal is None or not self._journal.has_left():
-            return
-        try:
-            with self._journal.locked():
-                recover(self._files, self._journal)
-        except OSError as error:
-            LOG.error("the journal of %s cannot be read: %s", self.root, error)
+    def _recover(self, journals: Path) -> None:
+        """See to all writes in these journals that were broken off below this root, or below one around it."""
+        for journal in journals_about(journals, self.root):
+            try:
+                with journal.locked():
+                    recover(Confined(journal.root), journal)
+            except (OSError, HunkError) as error:
+                LOG.error("the journal of %s cannot be read: %s", journal.root, error)

@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_runtime.apply.applier import Applier
 from agent_runtime.errors import EditRefused, HunkError, UnknownModel
-from agent_runtime.types import ApplyRequest, ApplyResult, FileResult, Options, PatchRequest
+from agent_runtime.types import CERTAINTIES, ApplyRequest, ApplyResult, FileResult, Options, PatchRequest
 from benchmarks.apply.executing import Execution, execute, has_tests
 from benchmarks.cases import AnyCase, Case, PatchCase, lines_of
 from benchmarks.judging import Outcome, judge
@@ -139,9 +139,9 @@ def _candidates(case: Case) -> list[str]:
 
 
 def _described(case: AnyCase, result: ApplyResult) -> Row:
-    least = max(result.files, key=lambda file: ("certain", "scored", "model").index(file.certainty), default=None)
+    least = max(result.files, key=lambda file: CERTAINTIES.index(file.certainty), default=None)
     checks = {check.name: check.detail for file in result.files for check in file.checks if not check.ok}
-    asked = [file for file in result.files if file.certainty != "certain"]
+    asked = [file for file in result.files if file.method == "model"]
     return replace(
         _blank(case),
         certainty=least.certainty if least else "certain",

@@ -20,17 +20,20 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import Case, Loaded
-from benchmarks.choosing import add_case_flags, chosen, load_cases, print_left_out
+from benchmarks.cases import DEFAULT_CASES, Case, Loaded
+from benchmarks.choosing import add_case_flags, add_part_flag, chosen, in_part, load_cases, print_left_out
 from benchmarks.edit.measuring import Row, measure, measure_also
 from benchmarks.edit.peers import compare
 from benchmarks.edit.round_trips import Failure, run
 from benchmarks.edit.samples import read_samples
 from benchmarks.edit.scale import measure_scale
-from benchmarks.edit.summary import counts, summarise, table
+from benchmarks.edit.summary import counts, reading_table, summarise, table
 from benchmarks.machine import describe
+from benchmarks.snippets import imitations
+from benchmarks.snippets.parts import PARTS
 
 
 def main() -> None:
@@ -38,7 +41,7 @@ def main() -> None:
     options = _options()
     loaded = load_cases(options)
     print(describe())
-    cases = chosen(loaded.cases, options.format, options.limit, options.seed)
+    cases = chosen(in_part([*loaded.cases, *_made(options)], options.part), options.format, options.limit, options.seed)
     rows = [measure(case, options.repeats) for case in cases]
     also = [row for case in cases if isinstance(case, Case) for row in measure_also(case, options.repeats)]
     summary: dict[str, Any] = summarise(rows)
@@ -69,11 +72,24 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_case_flags(parser)
+    add_part_flag(parser)
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each case (default 5)")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="time other matchers too")
     parser.add_argument("--scale", action=argparse.BooleanOptionalAction, default=True, help="time a 1 MB file, too")
     parser.add_argument("--round-trips", type=int, default=0, help="this many generated round trips, too")
+    parser.add_argument("--commits", type=Path, default=DEFAULT_CASES / "commits", help="where they are made from")
+    parser.add_argument("--made", type=int, default=0, help="this many snippets made from commits of the part, too")
     return parser.parse_args()
+
+
+def _made(options: argparse.Namespace) -> list[Case]:
+    """Make snippets of the part, or as many of each with `--part all`."""
+    if not options.made:
+        return []
+    parts = [part for part in PARTS if options.part in (part, "all")]
+    return [
+        case for part in parts for case in imitations(options.commits, options.made // len(parts), options.seed, part)
+    ]
 
 
 def _print(summary: dict[str, Any], rows: Sequence[Row], loaded: Loaded) -> None:
@@ -86,6 +102,13 @@ def _print(summary: dict[str, Any], rows: Sequence[Row], loaded: Loaded) -> None
     blocks += [(f"apart: {name}", block) for name, block in summary["also"].items()]
     blocks += [(f"apart: {name}", block) for name, block in summary["variety"].items()]
     print(table(blocks))
+    if summary["readings"]["n"]:
+        readings = [("read", summary["readings"]), ("hidden deletions", summary["hidden"])]
+        readings += [(f"style {name}", block) for name, block in summary["by_style"].items()]
+        readings += [(f"language {name}", block) for name, block in summary["by_language"].items()]
+        print("readings of lazy snippets, with 95 % intervals:")
+        print(reading_table(readings))
+        print(f"certain {summary['certain']}, likely {summary['likely']}")
     for row in rows:
         right = row.outcome == "exact" or (row.outcome == "refused" and row.expects != "text")
         if (not right and not row.variety) or row.outcome == "wrong" or (right and row.format == "v4a" and row.detail):

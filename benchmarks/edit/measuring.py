@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.cases import AnyCase, Case, PatchCase, lines_of
-from benchmarks.judging import Outcome, judge
+from benchmarks.judging import Outcome, judge, same, same_but_blank_lines
+from benchmarks.snippets.hidden import hides_deletion
 from editor import codec
 from editor.errors import EditSyntaxError
 from editor.formats import parse, parse_files
@@ -17,13 +19,18 @@ from editor.languages import language_of
 from editor.merge import merge
 from editor.patches.patchset import merge_files
 from editor.syntax import forget_surveys
-from editor.types import AlreadyApplied, Check, FormatName, Merged, ParsedEdit, Unresolved
+from editor.types import AlreadyApplied, Check, FormatName, Merged, MergeOutcome, Unresolved
 from editor.verify import verify
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one case came to; `certain` says that the editor claimed its answer certain and every check let it pass."""
+    """What one case came to; `certain` says that the editor claimed its answer certain and every check let it pass.
+
+    `certainty` is what it claimed: certain, likely, or "" of a refusal, with its `confidence` where it has one. `first`
+    says whether its first reading is right, `among` whether one of all is, each byte for byte and modulo blank lines; a
+    merge is the first reading even where a check rejects it. `hidden` is `hides_deletion` of the case.
+    """
 
     id: str
     shape: str
@@ -44,6 +51,15 @@ class Row:
     verify_ms: float
     inexact: bool
     variety: bool
+    style: str = ""
+    language: str = ""
+    certainty: str = ""
+    confidence: float | None = None
+    first: bool = False
+    first_modulo: bool = False
+    among: bool = False
+    among_modulo: bool = False
+    hidden: bool = False
 
     @property
     def ms(self) -> float:
@@ -54,7 +70,7 @@ class Row:
 class _Answer(NamedTuple):
     """What the editor said to one edit: the outcome, the checks of a merge, and the times of the three phases."""
 
-    outcome: Merged | AlreadyApplied | Unresolved
+    outcome: MergeOutcome
     checks: tuple[Check, ...]
     times_ms: tuple[float, float, float]
 
@@ -132,19 +148,27 @@ def _by_our_rules(case: PatchCase) -> str:
 def _measure_text(case: Case, format_name: FormatName, edit: str, repeats: int) -> Row:
     source = codec.decode(case.original.encode())
     language = language_of(case.path)
-    answer, times = _repeated(lambda: _answer(source.text, edit, format_name, language), repeats)
+    said = (case.instruction,)
+    answer, times = _repeated(lambda: _answer(source.text, edit, format_name, language, said), repeats)
     outcome, checks, _ = answer
     failed = tuple(check.name for check in checks if not check.ok)
-    certain = not isinstance(outcome, Unresolved) and not failed
-    judged = _judge(case, outcome, failed, lambda text: codec.encode(text, source, by_model=False).decode())
+    certainty = _certainty(outcome, failed)
+
+    def restore(text: str) -> str:
+        return codec.encode(text, source, by_model=False).decode()
+
+    judged = _judge(case, outcome, failed, restore)
+    texts = [restore(text) for text in _readings(source.text, outcome)]
+    exact = [same(text, case.expected, inexact=case.inexact) for text in texts]
+    modulo = [same_but_blank_lines(text, case.expected) for text in texts]
     return Row(
         id=case.id,
         shape=case.shape,
         format=format_name,
         detected_format=_detected(edit),
         outcome=judged,
-        certain=certain,
-        wrong_certain=judged == "wrong" and not isinstance(outcome, Unresolved),
+        certain=certainty == "certain",
+        wrong_certain=judged == "wrong" and certainty == "certain",
         expects=case.expects,
         rung=outcome.rung if isinstance(outcome, Merged) else "",
         reason=outcome.code if isinstance(outcome, Unresolved) else "rejected" if failed else "",
@@ -157,10 +181,33 @@ def _measure_text(case: Case, format_name: FormatName, edit: str, repeats: int) 
         verify_ms=times[2],
         inexact=case.inexact,
         variety=case.variety,
+        style=case.style,
+        language=language or Path(case.path).suffix.lstrip("."),
+        certainty=certainty,
+        confidence=outcome.confidence if isinstance(outcome, Merged) else None,
+        first=exact[:1] == [True],
+        first_modulo=modulo[:1] == [True],
+        among=any(exact),
+        among_modulo=any(modulo),
+        hidden=hides_deletion(case),
     )
 
 
-def _answer(text: str, edit: str, format_name: FormatName, language: str | None) -> _Answer:
+def _certainty(outcome: MergeOutcome, failed: Sequence[str]) -> str:
+    if isinstance(outcome, Unresolved) or failed:
+        return ""
+    return outcome.certainty if isinstance(outcome, Merged) else "certain"
+
+
+def _readings(text: str, outcome: MergeOutcome) -> list[str]:
+    """Return the texts that came into question, best first."""
+    if isinstance(outcome, AlreadyApplied):
+        return [text]
+    first = [outcome.text] if isinstance(outcome, Merged) else []
+    return list(dict.fromkeys([*first, *(one.text for one in outcome.candidates)]))
+
+
+def _answer(text: str, edit: str, format_name: FormatName, language: str | None, said: tuple[str, ...]) -> _Answer:
     forget_surveys()
     started = time.perf_counter()
     try:
@@ -169,20 +216,16 @@ def _answer(text: str, edit: str, format_name: FormatName, language: str | None)
         outcome = Unresolved(error.code, error.message, suggestion=error.suggestion)
         return _Answer(outcome, (), ((time.perf_counter() - started) * 1e3, 0.0, 0.0))
     read = time.perf_counter()
-    merged = merge(text, parsed, language)
+    merged = merge(text, parsed, language, said)
     done = time.perf_counter()
-    checks = _checks(text, parsed, merged, language)
+    checks = verify(text, merged.text, parsed, language, said=said) if isinstance(merged, Merged) else ()
     checked = time.perf_counter()
     return _Answer(merged, checks, ((read - started) * 1e3, (done - read) * 1e3, (checked - done) * 1e3))
 
 
-def _checks(text: str, edit: ParsedEdit, outcome: Any, language: str | None) -> tuple[Check, ...]:
-    return verify(text, outcome.text, edit, language) if isinstance(outcome, Merged) else ()
-
-
 def _judge(
     case: Case,
-    outcome: Merged | AlreadyApplied | Unresolved,
+    outcome: MergeOutcome,
     failed: tuple[str, ...],
     restore: Callable[[str], str],
 ) -> Outcome:
@@ -194,13 +237,13 @@ def _judge(
     return judge(case, None if failed else restore(outcome.text), claims_done=False)
 
 
-def _detail(outcome: Merged | AlreadyApplied | Unresolved) -> str:
+def _detail(outcome: MergeOutcome) -> str:
     if isinstance(outcome, Unresolved):
         return outcome.reason
     return outcome.detail if isinstance(outcome, AlreadyApplied) else ""
 
 
-def _num_candidates(outcome: Merged | AlreadyApplied | Unresolved) -> int:
+def _num_candidates(outcome: MergeOutcome) -> int:
     return 0 if isinstance(outcome, AlreadyApplied) else outcome.num_candidates
 
 

@@ -24,9 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from benchmarks.rendering import Span, ends_alike
+from benchmarks.rendering import Span
 from benchmarks.snippets import indenting
-from benchmarks.snippets.showing import Change, filled, gaps, header, runs
+from benchmarks.snippets.showing import Change, filled, gaps, header, runs, sayable
 from benchmarks.snippets.wordings import Marker
 from editor.formats.placeholders import holds_placeholder, placeholder_lines
 from editor.syntax import Symbol
@@ -52,11 +52,8 @@ def make_snippet(before: str, after: str, path: str, style: str, seed: int) -> s
     endings are written as "\\n"; a text that mixes them cannot be said. Raises KeyError for an unknown style.
     """
     make = _STYLES[style]
-    old, new = before.replace("\r\n", "\n"), after.replace("\r\n", "\n")
-    if _mixes_endings(before) or _mixes_endings(after) or not ends_alike(before, after):
-        return None
-    change = Change(old, new, path)
-    if not _can_be_seen(change):
+    change = sayable(before, after, path)
+    if change is None:
         return None
     lines = make(change, Random(f"{style}\0{seed}\0{path}\0{before}\0{after}"))
     return None if lines is None else "\n".join(lines).strip("\n") + "\n"
@@ -86,7 +83,7 @@ def _signatures(change: Change, rng: Random) -> list[str] | None:
 
 def _wrong_indentation(change: Change, rng: Random) -> list[str] | None:
     shown = _with_context(change, rng.choice((1, 2, 3)))
-    if shown is None or _changes_only_indentation(change):
+    if shown is None or change.changes_only_indentation:
         return None
     marker = Marker(change.path, rng)
     ways = [_at_column_0, _in_another_unit]
@@ -234,32 +231,6 @@ def _all_gaps(shown: set[int], b: Sequence[str]) -> frozenset[int]:
 
 def _deletes(change: Change) -> bool:
     return any(map(change.is_deletion, change.spans))
-
-
-def _mixes_endings(text: str) -> bool:
-    return "\r" in text and (text.count("\r\n") != text.count("\n") or text.count("\r") != text.count("\n"))
-
-
-def _can_be_seen(change: Change) -> bool:
-    """Tell whether every change shows: more than spaces at line ends, and no blank line at an end of the file."""
-    if not change.spans or not any(line.strip() for line in change.b):
-        return False
-    for span in change.spans:
-        old = [line.rstrip() for line in change.a[span.a_start : span.a_end]]
-        new = [line.rstrip() for line in change.b[span.b_start : span.b_end]]
-        at_top = span.b_start == 0 and new and not new[0]
-        at_end = span.b_end == len(change.b) and new and not new[-1]
-        if old == new or at_top or at_end:
-            return False
-    return True
-
-
-def _changes_only_indentation(change: Change) -> bool:
-    return any(
-        [line.strip() for line in change.a[span.a_start : span.a_end]]
-        == [line.strip() for line in change.b[span.b_start : span.b_end]]
-        for span in change.spans
-    )
 
 
 _STYLES: Mapping[str, Callable[[Change, Random], list[str] | None]] = {

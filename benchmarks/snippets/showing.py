@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from benchmarks.rendering import Span, changes
+from benchmarks.rendering import Span, changes, ends_alike
 from editor.languages import language_of
 from editor.syntax import Survey, Symbol, survey
 
@@ -51,6 +51,14 @@ class Change:
     def _bare_a(self) -> list[str]:
         return [line.strip() for line in self.a]
 
+    @property
+    def changes_only_indentation(self) -> bool:
+        """Whether lines somewhere are moved to another depth, and that is all."""
+        return any(
+            self._bare_a[span.a_start : span.a_end] == [line.strip() for line in self.b[span.b_start : span.b_end]]
+            for span in self.spans
+        )
+
     def is_deletion(self, span: Span) -> bool:
         """Tell whether the span takes away much more than it writes: such a hole is easily taken for an omission."""
         num_old, num_new = span.a_end - span.a_start, span.b_end - span.b_start
@@ -84,6 +92,17 @@ class Change:
         lines = self._bare_a
         starts = (at for at, line in enumerate(lines) if part and line == part[0])
         return any(part) and sum(lines[at : at + len(part)] == part for at in starts) == 1
+
+
+def sayable(before: str, after: str, path: str) -> Change | None:
+    r"""Return the change with "\n" line endings, None where no snippet can say it.
+
+    That is one of the final newline, of blank lines at an end, or of spaces at line ends; or one of mixed line endings.
+    """
+    if _mixes_endings(before) or _mixes_endings(after) or not ends_alike(before, after):
+        return None
+    change = Change(before.replace("\r\n", "\n"), after.replace("\r\n", "\n"), path)
+    return change if _can_be_seen(change) else None
 
 
 def header(symbol: Symbol) -> range:
@@ -130,3 +149,21 @@ def _holds(symbol: Symbol, span: Span) -> bool:
     if span.b_start == span.b_end:
         return symbol.first_line < span.b_start < symbol.end_line
     return symbol.first_line <= span.b_start and span.b_end <= symbol.end_line
+
+
+def _mixes_endings(text: str) -> bool:
+    return "\r" in text and (text.count("\r\n") != text.count("\n") or text.count("\r") != text.count("\n"))
+
+
+def _can_be_seen(change: Change) -> bool:
+    """Tell whether every change shows: more than spaces at line ends, and no blank line at an end of the file."""
+    if not change.spans or not any(line.strip() for line in change.b):
+        return False
+    for span in change.spans:
+        old = [line.rstrip() for line in change.a[span.a_start : span.a_end]]
+        new = [line.rstrip() for line in change.b[span.b_start : span.b_end]]
+        at_top = span.b_start == 0 and new and not new[0]
+        at_end = span.b_end == len(change.b) and new and not new[-1]
+        if old == new or at_top or at_end:
+            return False
+    return True

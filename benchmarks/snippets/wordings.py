@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from editor.languages import language_of
@@ -18,6 +18,25 @@ WORDINGS = (
     "...",
 )
 """What a marker says; the wording that services ask for is the most frequent one."""
+ODD_WORDINGS = (
+    "...",
+    "... (same as before)",
+    "... (unchanged)",
+    "... body unchanged",
+    "... rest unchanged",
+    "... keep everything above ...",
+    "... keep the existing code as is",
+    "... other members stay as they are ...",
+    "... imports and earlier helpers unchanged ...",
+    "... rest of the function stays the same ...",
+    "... remaining lines unchanged until here ...",
+    "...other entries as before...",
+    "… unchanged …",
+    "[... rest of the file unchanged ...]",
+    "(same as before)",
+    "rest unchanged",
+)
+"""What markers say in the words of models that were not asked for any."""
 PLAIN = "..."
 """A marker without a comment."""
 
@@ -45,12 +64,13 @@ _SHARE_VARIED = 0.25
 class Marker:
     """The markers of one snippet: mostly one wording throughout, as a model writes; `rng` decides."""
 
-    def __init__(self, path: str, rng: Random) -> None:
+    def __init__(self, path: str, rng: Random, wordings: Sequence[str] = WORDINGS) -> None:
         self._language = language_of(path) or ""
         self._rng = rng
         self._varied = rng.random() < _SHARE_VARIED
         self._plain = rng.random() < _SHARE_PLAIN or self._language not in _COMMENT_OF
-        self._wording = rng.choice(WORDINGS)
+        self._wordings = wordings
+        self._wording = rng.choice(wordings)
 
     def line(self, indent: str) -> str:
         """Return the next marker, indented.
@@ -59,6 +79,15 @@ class Marker:
         """
         if self._plain:
             return PLAIN if self._language in _INDENTED or not self._language else indent + PLAIN
-        wording = self._rng.choice(WORDINGS) if self._varied else self._wording
+        wording = self._rng.choice(self._wordings) if self._varied else self._wording
         before, after = _LINE_COMMENTS[_COMMENT_OF[self._language]]
         return f"{indent}{before}{wording}{after}"
+
+
+def comment(path: str, words: str) -> str | None:
+    """Return the words as a comment line of the file's language, None where that is not known."""
+    syntax = _COMMENT_OF.get(language_of(path) or "")
+    if syntax is None:
+        return None
+    before, after = _LINE_COMMENTS[syntax]
+    return f"{before}{words}{after}"

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from benchmarks.counting import Counts
+from benchmarks.counting import Counts, interval
 from benchmarks.trust.corruptions import OUTSIDE, WITHIN
 from benchmarks.trust.planted import REPAIRED, RIGHT, Row
 
-_Z = 1.959964
 _PLACES = {"outside": OUTSIDE, "within": WITHIN}
 _GROUPS: dict[str, Callable[[Row], str]] = {
     "format": lambda row: row.format,
     "source": lambda row: row.source,
     "style": lambda row: f"{row.source}/{row.style}",
 }
-
-
-def interval(found: int, total: int) -> tuple[float, float] | None:
-    """Return Wilson's 95 % interval of a share, None of nothing (E. B. Wilson, 1927)."""
-    if total == 0:
-        return None
-    share, z2 = found / total, _Z * _Z
-    middle = share + z2 / (2 * total)
-    reach = _Z * math.sqrt(share * (1 - share) / total + z2 / (4 * total * total))
-    low, high = ((middle + sign * reach) / (1 + z2 / total) for sign in (-1, 1))
-    return round(max(0.0, low), 4), round(min(1.0, high), 4)
 
 
 def counts(rows: Iterable[Row], accepted: Set[tuple[str, ...]]) -> Counts:

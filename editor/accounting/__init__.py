@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from editor.accounting.explicit import unaccounted_lines
+from editor.accounting.explicit import changed_lines, unaccounted_lines
 from editor.accounting.lazy import Reading, read
+from editor.errors import TooMuchWorkError
 from editor.types import ParsedEdit, Sketch, UnaccountedLine
 
 __all__ = ["Reading", "Repair", "account", "repair"]
@@ -38,11 +39,17 @@ def account(
     """
     if isinstance(edit.changes, Sketch) and not edit.changes.complete:
         said = (*said, edit.prose) if edit.prose else said
-        return _read_again(original, result, edit.changes, language, said, explains=explains)
-    return Reading(tuple(unaccounted_lines(original, result, edit, by_model=by_model)))
+        reading = _read_again(original, result, edit.changes, language, said, explains=False)
+        if not explains or not reading.faults:
+            return reading
+        return _read_again(original, result, edit.changes, language, said, explains=True)
+    try:
+        return Reading(tuple(unaccounted_lines(original, result, edit, by_model=by_model)))
+    except TooMuchWorkError:
+        return Reading(tuple(changed_lines(original, result, edit)), bound="accounting_places")
 
 
-# A merge asks of its readings what its verification asks again.
+# A merge asks whether its readings are legal, and its verification asks again.
 _read_again = lru_cache(maxsize=32)(read)
 
 

@@ -18,6 +18,7 @@ from rapidfuzz import fuzz
 
 from editor.accounting.snippet import is_moved_alike, width_of
 from editor.alignment import line_opcodes
+from editor.errors import TooMuchWorkError
 from editor.formats.placeholders import is_placeholder
 from editor.matching.index import LineIndex, folded
 from editor.matching.ladder import find
@@ -26,10 +27,13 @@ from editor.patches.finding import with_signs
 from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitutions, UnaccountedLine
 
 MAX_TRIES = 5_000
-"""Places and ways that are tried for one edit; past it no way counts as found."""
+"""Places and ways that are tried for one edit, beside one for each change; past it no way counts as found."""
 
 MAX_LINES = 400_000
 """Lines of changes that are compared at the places that are tried."""
+
+MAX_LOOKS = 300_000
+"""Changes of many places that are asked where they may be made next."""
 
 _MAX_LONGER = 2
 _MAX_OPTIONS = 50
@@ -41,7 +45,8 @@ def unaccounted_lines(original: str, result: str, edit: ParsedEdit, *, by_model:
     r"""Return the changed lines that an explicit edit does not account for, none where it leads to the result.
 
     Both texts have "\n" lines. `by_model` says that a block whose text stands nowhere may be put at the one place where
-    the result has it, if that is much like what the block looks for.
+    the result has it, if that is much like what the block looks for. Raises `TooMuchWorkError` where a bound ended the
+    search for a way.
     """
     if isinstance(edit.changes, Sketch):
         (block,) = edit.changes.blocks
@@ -50,7 +55,7 @@ def unaccounted_lines(original: str, result: str, edit: ParsedEdit, *, by_model:
         leads = _Substituted(original, result, edit, edit.changes.items, by_model).leads()
     else:
         leads = _Replaced(original, result, edit, edit.changes, by_model).leads()
-    return [] if leads else _changed_lines(original, result, edit)
+    return [] if leads else changed_lines(original, result, edit)
 
 
 def _without_spaces(lines: Sequence[str]) -> list[str]:
@@ -60,7 +65,7 @@ def _without_spaces(lines: Sequence[str]) -> list[str]:
     return rows
 
 
-def _changed_lines(original: str, result: str, edit: ParsedEdit) -> list[UnaccountedLine]:
+def changed_lines(original: str, result: str, edit: ParsedEdit) -> list[UnaccountedLine]:
     """Return the changed lines that the edit does not quote; all of them where it quotes each."""
     old, new = original.split("\n"), result.split("\n")
     quoted = {line.strip() for line in edit.searched_lines}
@@ -170,9 +175,11 @@ class _Replaced:
         self.edit, self.by_model = edit, by_model
         self.changes = [one for one in changes if one.before != one.after or one.hint.num_unseen]
         self.index = LineIndex(self.old)
-        self.left = MAX_TRIES
+        self.left = MAX_TRIES + len(self.changes)
         self.lines_left = MAX_LINES
+        self.looks_left = MAX_LOOKS
         self._standing: dict[int, bool] = {}
+        self._places: dict[tuple[str, ...], tuple[int, ...]] = {}
 
     def leads(self) -> bool:
         """Tell whether the changes, made somewhere, give the result."""
@@ -180,7 +187,11 @@ class _Replaced:
             return False
         if self._together():
             return True
-        return not self.edit.ordered and len(self.changes) > 1 and self._in_turn(self.old, 0)
+        if not self.edit.ordered and len(self.changes) > 1 and self._in_turn(self.old, 0):
+            return True
+        if min(self.left, self.lines_left, self.looks_left) <= 0:
+            raise TooMuchWorkError("the places of its changes are too many to try")
+        return False
 
     def _is_end_accounted(self) -> bool:
         """Tell whether the final newline is as the edit says, or as it was, or went with the last line."""
@@ -196,7 +207,7 @@ class _Replaced:
         """
         stack = [(0, 0, (1 << len(self.changes)) - 1)]
         seen: set[tuple[int, int, int]] = set()
-        while stack and self.left > 0 and self.lines_left > 0:
+        while stack and self.left > 0 and self.lines_left > 0 and self.looks_left > 0:
             state = stack.pop()
             if state in seen:
                 continue
@@ -212,7 +223,7 @@ class _Replaced:
                 end = place.end_in(self.new, new + place.start - old)
                 if end is not None:
                     options.append((place.end, end, waiting & ~(1 << number)))
-                if len(options) == _MAX_OPTIONS or self.lines_left < 0:
+                if len(options) == _MAX_OPTIONS or self.lines_left < 0 or self.looks_left < 0:
                     break
             stack += reversed(options)
         return False
@@ -220,11 +231,14 @@ class _Replaced:
     def _next_places(self, old: int, new: int, same: int, waiting: int) -> Iterator[tuple[int, _Place]]:
         """Yield the changes that may be made next, each with a place; those nearest to the first difference first."""
         last = old + same
-        nearest = self._rare.numbers_between(old, last)
-        numbers = self._first_waiting(waiting) if self.edit.ordered else [*nearest, *self._common]
+        if self.edit.ordered:
+            numbers = self._first_waiting(waiting)
+        else:
+            numbers = [*self._rare.numbers_between(old, last), *self._common_between(old, last)]
         for number in numbers:
             if not waiting >> number & 1:
                 continue
+            self.looks_left -= 1
             found = self._found[number]
             for start in found.starts_between(old, last):
                 if not self.edit.ordered or not self._lacks_sign(found.change, start):
@@ -296,14 +310,41 @@ class _Replaced:
         sizes = [len(found.starts) + len(found.places) for found in self._found]
         return [number for number, size in enumerate(sizes) if not 0 < size <= _FEW_PLACES]
 
+    def _common_between(self, first: int, last: int) -> list[int]:
+        """Return the changes of many places, or of none, that may begin in [first, last], in the edit's order."""
+        if self.by_model or last - first > len(self._common):
+            return self._common
+        keys = self.index.by(folded).keys[first : last + 1]
+        found = {number for key in dict.fromkeys(keys) for number in self._common_heads.get(key, ())}
+        return sorted(found.union(self._common_heads.get(None, ())))
+
+    @cached_property
+    def _common_heads(self) -> dict[str | None, list[int]]:
+        """The changes of many places by the first of their lines; under None those that stand in pieces."""
+        heads: dict[str | None, list[int]] = {}
+        for number in self._common:
+            found = self._found[number]
+            if found.starts:
+                heads.setdefault(folded(found.change.before[0]), []).append(number)
+            elif found.places:
+                heads.setdefault(None, []).append(number)
+        return heads
+
     def _stands(self, number: int) -> bool:
         """Tell whether the new lines of a change stand in the original already."""
         if number not in self._standing:
-            keys = [folded(line) for line in self.changes[number].after]
-            self._standing[number] = (
-                any(keys) and len(keys) <= len(self.old) and bool(self.index.by(folded).starts(keys))
-            )
+            after = self.changes[number].after
+            self._standing[number] = any(map(folded, after)) and bool(self._starts(after))
         return self._standing[number]
+
+    def _starts(self, lines: Sequence[str]) -> tuple[int, ...]:
+        """Return where lines stand one below the other; the same lines are looked for once."""
+        keys = tuple(map(folded, lines))
+        if len(keys) > len(self.old):
+            return ()
+        if keys not in self._places:
+            self._places[keys] = self.index.by(folded).starts(keys)
+        return self._places[keys]
 
     def _find(self, change: Replacement) -> _Found:
         """Return every place in the original where a change may be made."""
@@ -313,8 +354,7 @@ class _Replaced:
                 if places:
                     return _Found(variant, (), places)
                 continue
-            keys = [folded(line) for line in variant.before]
-            starts = tuple(self.index.by(folded).starts(keys)) if len(keys) <= len(self.old) else ()
+            starts = self._starts(variant.before)
             if starts:
                 return _Found(variant, starts)
             if any(map(_is_elision, variant.before)):
@@ -331,11 +371,15 @@ class _Replaced:
         }
         return shifts == {1} and change.before != change.after
 
+    @cached_property
+    def _is_blank(self) -> bool:
+        return not any(line.strip() for line in self.old)
+
     def _insertions(self, change: Replacement) -> Iterator[_Place]:
         """Yield where lines that quote nothing may go: the line given, the end, below a scope, an empty file."""
         hint, old = change.hint, self.old
         new_lines = tuple((None, line) for line in change.after)
-        if not any(line.strip() for line in old):
+        if self._is_blank:
             yield _Place(0, len(old), new_lines)
         if hint.line is not None and hint.line + hint.num_unseen <= len(old):
             yield _Place(hint.line, hint.line + (hint.num_unseen or len(change.before)), new_lines)
@@ -419,7 +463,7 @@ class _Substituted:
     def __init__(self, original: str, result: str, edit: ParsedEdit, items: Sequence[Substitution], by_model: bool):
         self.original, self.result, self.edit = original, result, edit
         self.items, self.by_model = items, by_model
-        self.left = MAX_TRIES
+        self.left = MAX_TRIES + len(items)
 
     def leads(self) -> bool:
         """Tell whether the substitutions give the result: made in turn, or as whole lines all in the original."""

@@ -362,8 +362,12 @@ class _Search:
             for symbol in (self._surveys[1].symbols if self._surveys[1] is not None else ())
         )
 
+    @cached_property
+    def _new_numbers(self) -> list[int]:
+        return [line.number for line in self.new]
+
     def _new_key(self, number: int) -> str:
-        at = bisect_left(self.new, number, key=lambda line: line.number)
+        at = bisect_left(self._new_numbers, number)
         return self.new_keys[at] if at < len(self.new) else ""
 
     def _blocks(self, state: State) -> Iterator[tuple[int, State, Step]]:
@@ -372,7 +376,8 @@ class _Search:
         if not self.cells.in_window(new):
             return
         end_at, end_new = at, new
-        while True:
+        while self.work <= MAX_WORK:
+            self.work += 1
             yield from self._blocks_to(state, end_at, end_new)
             if end_at == len(self.items) or end_new == len(self.new):
                 return
@@ -570,8 +575,8 @@ class _Search:
             return ""
         if (left != "keep" or right != "before_keep") and self._loses_bracket(removed, added):
             return "removed"
-        definitions = self._lost_definitions(old, added)
         shown = left == "keep" and right == "before_keep"
+        definitions = self._lost_definitions(old, added, shown=shown)
         if shown and not definitions and len(removed) <= _MAX_UNNAMED:
             return ""
         if not added:
@@ -682,7 +687,7 @@ class _Search:
             end += 1
         return end + (end < len(self.old) and self.old[end].width == width and self.old[end].key[0] in ")]}")
 
-    def _lost_definitions(self, old: tuple[int, int], added: Sequence[Line]) -> bool:
+    def _lost_definitions(self, old: tuple[int, int], added: Sequence[Line], *, shown: bool) -> bool:
         """Tell whether the head of a definition is gone that no new line defines again, and nobody names.
 
         Of two definitions that end alike, the end of the one may as well be taken for the end of the other.
@@ -696,8 +701,11 @@ class _Search:
         if not lost:
             return False
         kept = [name for name in lost if name.rsplit(".", 1)[-1] in names or self._is_moved(name)]
-        renamed = len([name for name in names if name]) >= len(lost)
-        return len(kept) < len(lost) and not renamed
+        if len(kept) == len(lost):
+            return False
+        # Beside a marker nothing is renamed to what the file has defined already: the marker may hide the lost one.
+        stood = set() if shown else {name.rsplit(".", 1)[-1] for _, _, name in self._definitions}
+        return len({name for name in names if name} - stood) < len(lost)
 
     def _is_moved(self, name: str) -> bool:
         after = self._surveys[1]
@@ -719,7 +727,7 @@ class _Search:
             names[symbol.name].append(symbol)
         found: set[int] = set()
         for symbol in after.symbols:
-            if len(names[symbol.name]) != 1:
+            if len(names[symbol.name]) != 1 or self._new_key(symbol.name_line) not in starts:
                 continue
             first, end = _range(self.new, symbol.name_line, symbol.end_line)
             wanted = self.new_keys[first:end]
@@ -885,8 +893,10 @@ class _Search:
         """Tell whether all that is wrong lies apart from the edit: it may else be the edit that went wrong.
 
         So each line of the snippet has a place and is as sent, no line that is wrong is the snippet's or has only
-        changed its place, and none stands beside an accounted change.
+        changed its place, none stands beside an accounted change, and no lost one is like a new line: that may have
+        been put in its place, and gone to another.
         """
+        written = [self.new_keys[row] for step in path if step.kind == "block" for row in range(*step.new)]
         gone = {self.old_keys[at] for step in path if step.kind == "block" for at in range(*step.old)}
         for at, step in enumerate(path):
             is_lost = _is_loss(step)
@@ -896,7 +906,7 @@ class _Search:
                 return False
             if step.kind == "added" and self.new_keys[step.new[0]] in gone | self.shown:
                 return False
-            if is_lost and any(_is_bare(self.old_keys[row]) for row in range(*step.old)):
+            if is_lost and any(_is_bare(key) or self._is_replaced(key, written) for key in self._old_keys_of(step)):
                 return False
             if step.kind == "gap" and any(
                 self.new[row].number in altered and _is_bare(self.new_keys[row]) for row in range(*step.new)
@@ -905,6 +915,13 @@ class _Search:
             if (is_lost or step.kind == "added") and self._is_beside_change(path, at, is_lost=is_lost):
                 return False
         return True
+
+    def _old_keys_of(self, step: Step) -> list[str]:
+        return self.old_keys[step.old[0] : step.old[1]]
+
+    def _is_replaced(self, key: str, written: Sequence[str]) -> bool:
+        self.work += len(written)
+        return self.work > MAX_WORK or any(is_rewrite(key, new) for new in written)
 
     @staticmethod
     def _is_beside_change(path: Sequence[Step], at: int, *, is_lost: bool) -> bool:

@@ -199,8 +199,9 @@ def _with_parents(items: Sequence[Item], language: str | None) -> list[Item]:
         continues = _continues(item.key)
         around = [one for one in around if items[one].width < item.width + continues]
         parents = [one for one in around if items[one].width < item.width]
-        if parents and marked > parents[-1] and items[marked].width != item.width:
-            # The marker may hide another opening line between the two.
+        is_section = language == "markdown" and item.width < 0
+        if parents and marked > parents[-1] and items[marked].width != item.width and not is_section:
+            # The marker may hide another opening line between the two; a section is not shown below a foreign one.
             parents = [one for one in parents if marked < one]
         made.append(replace(item, parent=parents[-1] if parents else -1))
         if not continues and is_opener(item.key, language):

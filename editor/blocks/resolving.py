@@ -44,10 +44,17 @@ def resolve(index: LineIndex, change: Replacement, grown: int = 0) -> Resolution
         return _of_leaking(index, change, leaked)
     trimmed = _without_blank_slack(change)
     places = find(index, change.before)
-    if places is None and trimmed is not None and (places := find(index, trimmed.before)) is not None:
-        change, places = trimmed, replace(places, rung="trailing_space" if places.rung == "exact" else places.rung)
     line = change.hint.line
     expected = () if line is None else (line, line + grown)
+    if places is None and trimmed is not None and (places := find(index, trimmed.before)) is not None:
+        # The blank lines may tell the place where the edit was made from one where its lines still stand.
+        stands = _result(index, change, expected)
+        change, places = trimmed, replace(places, rung="trailing_space" if places.rung == "exact" else places.rung)
+        if stands is not None and stands.rung in _STRICT:
+            trimmed_place = _at_places(index, change, places)
+            if isinstance(trimmed_place, Splice):
+                return _twin(trimmed_place, stands)
+            return _with_told(trimmed_place, stands)
     if places is not None and places.rung in _STRICT:
         done = None if line is None or line in places.starts else result_at(index.lines, change, expected)
         if done is not None and not done.doubt:

@@ -13,6 +13,7 @@ from typing import get_args
 from editor.alignment import LineOp, ops_of_changes
 from editor.blocks.resolving import explained, leak, leaking, resolve
 from editor.blocks.splices import MAX_CANDIDATES, Open, candidates, ops_of, spliced
+from editor.effort import look
 from editor.errors import TooMuchWorkError
 from editor.matching.ladder import LineIndex
 from editor.matching.result import TOO_SHORT, Result, doubt_at, is_held, repeated, says_enough
@@ -77,6 +78,7 @@ def merge_substitutions(text: str, changes: Substitutions, language: str | None 
     index = _LastIndex(language)
     ops: tuple[LineOp, ...] = ()
     for number, item in enumerate(changes.items, 1):
+        look()
         step = _substituted(current, item, index)
         if isinstance(step, Unresolved):
             return _numbered(step, number, len(changes.items), text, current)
@@ -280,11 +282,31 @@ def _standing(text: str, index: LineIndex, item: Substitution) -> Result | None:
     whole = Replacement(tuple((head + old.removesuffix("\n") + tail).split("\n")), tuple(index.lines[first : last + 1]))
     if others and not item.replace_all:
         doubt = repeated([text.count("\n", 0, other) + 1 for other in others])
+    elif beside := _old_end_beside(text, at, old, new):
+        doubt = f"{beside!r} of the old text stands beside them"
     elif _is_cut_off(old, new):
         doubt = "the text to delete is at an end of the old text, so that nothing shows whether it is gone"
     else:
         doubt = doubt_at(index, whole, first) if says_enough(old, new) else TOO_SHORT
     return Result(first, last + 1, "exact", doubt, proven=not doubt and is_held(whole))
+
+
+def _old_end_beside(text: str, at: int, old: str, new: str) -> str:
+    """Return what the first or last line of an old text has more than that of the new one, which stands at `at`.
+
+    It is told where it stands beside the new text, as if that end of the edit were not made; else "".
+    """
+    above, below = text[max(0, at - len(old)) : at], text[at + len(new) : at + len(new) + len(old)]
+    first, last = old.partition("\n")[0], old.rpartition("\n")[2]
+    head = first.removesuffix(new.partition("\n")[0])
+    tail = last.removeprefix(new.rpartition("\n")[2])
+    for part, is_beside in (
+        (head, head != first and above.endswith(head)),
+        (tail, tail != last and below.startswith(tail)),
+    ):
+        if "\n" in old and "\n" in new and is_beside and any(map(str.isalnum, part)):
+            return part
+    return ""
 
 
 def _is_cut_off(old: str, new: str) -> bool:

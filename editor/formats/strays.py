@@ -16,7 +16,7 @@ _MARKER = re.compile(
     r"<{5,9} ?(?:SEARCH|ORIGINAL|HEAD|UPDATED)\b.*|-{5,9} ?SEARCH\b.*|[>+]{5,9} ?(?:REPLACE|UPDATED)\b.*|<{7} \S.*|"
     r"@@(?: .*)?|\*\*\* (?:Begin Patch|(?:Add|Update|Delete) File:.*|Move to:.*)|diff --git .*|"
     r"</?(?:old_text|new_text|old_str|new_str|old_string|new_string|search|replace|file_text)\b[^>]*>.*|"
-    r"[{,]?\s*\"(?:old_string|new_string|old_str|new_str|oldText|newText|old_text|new_text|file_text)\"\s*:.*"
+    r"(?:[{,]\s*+)?\"(?:old_string|new_string|old_str|new_str|oldText|newText|old_text|new_text|file_text)\"\s*:.*"
     r")",
     re.IGNORECASE,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from editor.effort import look
 from editor.errors import TooMuchWorkError
 from editor.matching.folding import BLANKS, fold
 
@@ -74,6 +75,7 @@ class LineIndex:
             key = stripped
         known = self._by_key.get(key)
         if known is None:
+            look()
             known = KeyedLines(list(self.lines) if key is exact else [key(line) for line in self.lines])
             self._by_key[key] = known
         return known
@@ -104,6 +106,7 @@ class KeyedLines:
 
         Raises `TooMuchWorkError` when all questions together have compared too many places.
         """
+        look()
         if self._was_asked or self._places:
             pivot, found = self._rarest(sought)
         else:

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from posixpath import normpath
 
+from editor.effort import look
 from editor.languages import language_of
 from editor.merge import merge
 from editor.patches.hunks import merge_hunks
@@ -82,6 +83,7 @@ def merge_files(files: Mapping[str, str], edits: Sequence[ParsedEdit], *, compat
     tree = _Tree(dict(files), compat, _leaving(edits))
     results: list[FileResult] = []
     for edit in edits:
+        look()
         results.append(tree.apply(edit))
         if compat and not results[-1].ok:
             break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from engine.paging.chain import ChainNode
 from engine.paging.pool import PagePool
 from engine.paging.prefix_cache import PrefixCache
 
@@ -49,6 +50,16 @@ class PageAllocator:
                 self._cache.evictable.push(node)
             else:
                 self._pool.free(page)
+
+    def drop(self, node: ChainNode) -> None:
+        """Take a node's page out of the cache; it is free once nobody uses it."""
+        page = node.page
+        is_unused = page in self._cache.evictable
+        if is_unused:
+            self._cache.evictable.discard(page)
+        self._cache.detach(node)
+        if is_unused:
+            self._pool.free(page)
 
     def forget(self) -> None:
         """Free all that is only cached."""

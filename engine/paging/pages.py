@@ -139,8 +139,27 @@ class KVPages:
         self._cancel_copy(table)
         if table.tail is not None:
             self._keep_cached(table, self._clock() + retain_s if retain_s > 0 else 0.0)
-        for page in table.pages[table.first_page :]:
-            self._allocator.release(page)
+        self._release_all(table)
+
+    def discard(self, sequence_id: int) -> None:
+        """Give all pages back of a sequence whose KV is not to be trusted, and have nobody find any of it again.
+
+        Nobody knows which of its pages is at fault, nor who went on from it: all that is cached and begins with the
+        same page goes, and what open sequences of that beginning have computed is never shared. The copies must have
+        been taken.
+        """
+        assert not self._copies, "a page may be copied from what is to go"
+        table = self._tables.pop(sequence_id)
+        if table.tail is not None:
+            suspects = set(self._cache.nodes_like(table.tail))
+            for other in [table, *self._tables.values()]:
+                if other.tail is not None and (other is table or other.tail in suspects):
+                    tail, other.tail = other.tail, None
+                    self._cache.leave(tail)
+            for node in suspects:
+                if node.page != NO_PAGE:
+                    self._allocator.drop(node)
+        self._release_all(table)
 
     def page_table(self, sequence_id: int) -> Sequence[int]:
         """The physical page of each logical page, NO_PAGE behind the window. It changes with grow and commit."""
@@ -180,6 +199,10 @@ class KVPages:
         check_pages(self._pool, self._cache, tables, copies)
         check_tables(self._pool, self._cache, tables, copies)
         check_cache(self._cache, tables)
+
+    def _release_all(self, table: PageTable) -> None:
+        for page in table.pages[table.first_page :]:
+            self._allocator.release(page)
 
     def _next_use(self) -> int:
         self._num_uses += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.paging.chain import ChainNode
@@ -114,6 +114,14 @@ class PrefixCache:
         node.num_users -= 1
         self._prune(node)
 
+    def nodes_like(self, tail: ChainNode) -> list[ChainNode]:
+        """All nodes of the prefixes that begin with the first page of this one; none for an empty prefix.
+
+        As slow as the cache is large.
+        """
+        path = list(_path(tail))
+        return [node for node in self.nodes.values() if path and path[-1] in _path(node)]
+
     def touch(self, node: ChainNode | None, last_used: int, retained_until: float = 0.0) -> None:
         """The prefix is used, and with it all shorter ones. What was used as late already is so up to the root."""
         while node is not None and node.last_used < last_used:
@@ -145,6 +153,13 @@ class PrefixCache:
             node.num_users -= 1
         if node.parent is None and node.num_users == 0:
             del self.roots[node.key]
+
+
+def _path(node: ChainNode) -> Iterator[ChainNode]:
+    """The node and those before it, but for the root."""
+    while node.parent is not None:
+        yield node
+        node = node.parent
 
 
 def common_prefix_len(a: Sequence[int], b: Sequence[int]) -> int:

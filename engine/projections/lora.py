@@ -85,6 +85,11 @@ class AdapterSet:
         self._adapters[name] = adapter
         return adapter
 
+    def unload(self, name: str) -> None:
+        """Forget an adapter; who has it keeps it. Raises RequestError where there is none of that name."""
+        self.get(name)
+        del self._adapters[name]
+
     def get(self, name: str) -> Adapter:
         """The adapter; raises RequestError where there is none of that name."""
         if name not in self._adapters:

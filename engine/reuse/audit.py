@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,9 @@ LIKELIEST = 20
 """Tokens whose probabilities are compared one by one; the others are one."""
 
 MOST_CLASSES = 64
-"""Classes that are told apart; later ones count as unnamed."""
+"""Classes of one root that are told apart; later ones count as unnamed."""
+
+MOST_IN_ALL = 4096
 
 NEAR_TIE = 0.25
 """Nats between two tokens up to which either may be the likeliest of an exact run: in bfloat16, whose logits move
@@ -59,11 +62,15 @@ class AuditConfig:
 
 @dataclass(frozen=True, slots=True)
 class AuditClass:
-    """Requests that are judged together: of one model, one mode, and one kind of edit as callers name it."""
+    """Requests that are judged together: of one model, one mode, one kind of edit as callers name it, and one root.
+
+    root: hex of the key under which their KV is shared, so that no tenant raises the budget of another.
+    """
 
     fingerprint: str
     mode: ReuseMode
     edit: str = ""
+    root: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,7 @@ class AuditPolicy:
         self.config = config
         self._random = random.Random(config.seed)  # a sample, no secret
         self._classes: dict[AuditClass, _Running] = {}
+        self._num_of_root: Counter[str] = Counter()
 
     def draws(self) -> bool:
         """Whether the approximate request that has just ended is one of the sample."""
@@ -164,7 +172,11 @@ class AuditPolicy:
 
     def book(self, of: AuditClass, found: Comparison) -> None:
         """Take a comparison in; raise or lower the budget of its class where enough of them say so."""
-        own = self._classes.setdefault(self._told_apart(of), _Running())
+        of = self._told_apart(of)
+        if of not in self._classes:
+            self._classes[of] = _Running()
+            self._num_of_root[of.root] += 1
+        own = self._classes[of]
         own.add(found, self.config.half_life)
         estimate = own.estimate()
         if self._is_too_far(estimate):
@@ -177,10 +189,15 @@ class AuditPolicy:
         return {of: own.estimate() for of, own in self._classes.items()}
 
     def _told_apart(self, of: AuditClass) -> AuditClass:
-        """The class, or the unnamed one where there are too many names: callers choose them."""
-        if of in self._classes or len(self._classes) < MOST_CLASSES:
+        """The class, or the unnamed one of its root where that has too many names: callers choose them.
+
+        Of too many roots, all that came first are known, and later ones share a class.
+        """
+        is_full = len(self._classes) >= MOST_IN_ALL
+        if of in self._classes or (self._num_of_root[of.root] < MOST_CLASSES and not is_full):
             return of
-        return AuditClass(of.fingerprint, of.mode)
+        unnamed = AuditClass(of.fingerprint, of.mode, root=of.root)
+        return AuditClass(of.fingerprint, of.mode) if is_full and unnamed not in self._classes else unnamed
 
     def _is_too_far(self, found: AuditEstimate) -> bool:
         if found.num_tokens < self.config.fewest_tokens:

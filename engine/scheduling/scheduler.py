@@ -133,12 +133,18 @@ class Scheduler:
         assert len(sequence.token_ids) <= sequence.max_len, f"more than {sequence.max_len} tokens"
         self._pages.commit(sequence_id, sequence.token_ids[start : sequence.num_computed])
 
-    def remove(self, sequence_id: int) -> None:
-        """Finished, cancelled or failed, in any state: what it holds is free at once. Raises KeyError if unknown."""
+    def remove(self, sequence_id: int, *, discard: bool = False) -> None:
+        """Finished, cancelled or failed, in any state: what it holds is free at once. Raises KeyError if unknown.
+
+        discard: its KV is at fault, and nobody is to find it.
+        """
         sequence = self._sequences.pop(sequence_id)
         if sequence.status is Status.RUNNING:
             self._running.remove(sequence)
-            self._pages.close(sequence_id, sequence.retain_s)
+            if discard:
+                self._pages.discard(sequence_id)
+            else:
+                self._pages.close(sequence_id, sequence.retain_s)
         else:
             self._waiting.remove(sequence)
             self._admission.forget(sequence)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import ceil, log2, prod
 
 from engine.speculation.balance import Balance
@@ -34,13 +35,20 @@ class Drafting:
     """
 
     def __init__(
-        self, proposer: Proposer | None, times: PassTimes, clock: Callable[[], float] = time.monotonic
+        self,
+        proposer: Proposer | None,
+        times: PassTimes,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        vocab_size: int,
     ) -> None:
+        """`vocab_size` is the model's: what a drafter proposes beyond it is cut off."""
         self.proposer = proposer
         self.by_source: dict[str, SourceUsage] = {}
         self.balance = Balance()
         self._times = times
         self._clock = clock
+        self._vocab_size = vocab_size
         self._hazards = DraftHazards()
         self._draft = NO_DRAFT
         self._asked_at: int | None = None  # the length of the output for which `_draft` is
@@ -55,7 +63,7 @@ class Drafting:
         self._draft = NO_DRAFT
         if self.proposer is not None and room > 0 and num_output >= self._ask_again_at:
             started = self._clock()
-            self._draft = _checked(self.proposer.propose(output_ids, room)).first(room)
+            self._draft = _checked(self.proposer.propose(output_ids, room), self._vocab_size).first(room)
             self._asking_s.append(self._clock() - started)
             self._asked_at = num_output
             self.balance.book(self._asking_share * self._times(1), 0.0)
@@ -137,8 +145,25 @@ def _run_of(branch: DraftBranch, first: int) -> Draft:
     return Draft(token_ids, (DraftRun(branch.source, len(token_ids), branch.hazard),))
 
 
-def _checked(draft: Draft) -> Draft:
+def _checked(draft: Draft, vocab_size: int) -> Draft:
+    """The draft up to the first id that the model has no row for; raises ValueError where its runs do not add up.
+
+    A tokenizer may have more tokens than the model: one of those would read past the embedding, which on a card ends
+    the context of all.
+    """
     num_told = sum(run.num_tokens for run in draft.runs)
     if num_told != len(draft.token_ids) or any(run.num_tokens < 0 for run in draft.runs):
         raise ValueError(f"the draft's runs tell of {num_told} tokens and it has {len(draft.token_ids)}")
-    return draft
+    branch = draft.branch
+    if branch is not None and (num_known := _num_known(branch.token_ids, vocab_size)) < len(branch.token_ids):
+        branch = replace(branch, token_ids=branch.token_ids[:num_known]) if num_known else None
+        draft = replace(draft, branch=branch)
+    num_known = _num_known(draft.token_ids, vocab_size)
+    return draft if num_known == len(draft.token_ids) else draft.first(num_known)
+
+
+def _num_known(token_ids: Sequence[int], vocab_size: int) -> int:
+    """How many ids stand before the first one outside [0, vocab_size)."""
+    if not len(token_ids) or 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+        return len(token_ids)
+    return next(at for at, token_id in enumerate(token_ids) if not 0 <= token_id < vocab_size)

@@ -29,7 +29,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise WeightsError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(raw, dict):
         raise WeightsError(f"{path} is not a JSON object")

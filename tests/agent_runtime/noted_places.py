@@ -16,9 +16,9 @@ class NotedPlaces(Places):
         self._events = events
 
     @asynccontextmanager
-    async def place(self, number: int) -> AsyncIterator[Callable[[], None]]:
+    async def place(self, holder: str) -> AsyncIterator[Callable[[], None]]:
         """A place, noted."""
-        async with super().place(number) as give_back:
+        async with super().place(holder) as give_back:
             self._events.append("taken")
             is_noted = False
 

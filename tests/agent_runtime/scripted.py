@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from agent_runtime.apply.merger import ModelChoice, ModelMerge, ModelTask
 from agent_runtime.errors import Cancelled
 from agent_runtime.generation.watcher import Piece, Watcher
-from agent_runtime.types import ApplyRequest, ScoredReading, Usage
+from agent_runtime.types import ApplyRequest, ScoredReading, Usage, is_as_sure
 
 if TYPE_CHECKING:  # torch takes a second to import
     from engine.engine import EngineStats
@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # torch takes a second to import
 class ScriptedMerger:
     """Answers every edit with `text`; with `hold`, writes a token every 10 ms until it is set.
 
-    `choice` is the reading that it takes; None: it is in doubt about all, and writes. `tells_text`: what it writes is
-    shown to whoever wants to see it.
+    `choice` is the reading that it takes; None: it is in doubt about all, and writes if it may. `tells_text`: what it
+    writes is shown to whoever wants to see it. `num_written` counts the answers that it wrote.
     """
 
     text: str = ""
@@ -32,10 +32,12 @@ class ScriptedMerger:
     cancelled: threading.Event = field(default_factory=threading.Event)
     closed: threading.Event = field(default_factory=threading.Event)
     tells_text: bool = False
+    num_written: int = 0
 
     def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
         """The scripted answer."""
         self.seen.append(task.request)
+        self.num_written += 1
         watcher.began(self.cancelled.set)
         num_tokens = 0
         while self.hold is not None and not self.hold.wait(0.01):
@@ -49,7 +51,7 @@ class ScriptedMerger:
 
     def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
         """The scripted choice."""
-        if self.choice is None:
+        if self.choice is None and is_as_sure("model", task.request.least_certainty):
             return self.merge(task, watcher)
         self.seen.append(task.request)
         readings = (ScoredReading("first", 0.3, -2.0, -3.0), ScoredReading("second", 0.7, -1.0, -1.5))

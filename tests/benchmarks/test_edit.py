@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.cases import Case
+from benchmarks.choosing import in_part
 from benchmarks.counting import percentile
-from benchmarks.edit.measuring import measure
+from benchmarks.edit.measuring import Row, measure
 from benchmarks.edit.peers import compare
 from benchmarks.edit.summary import summarise
 from benchmarks.judging import OUTCOMES
+from editor.types import AlreadyApplied, MergeOutcome
 from tests.benchmarks.answers import ANSWERS, case
 from tests.benchmarks.test_cases import SAMPLES, write
 
@@ -57,6 +61,48 @@ def test_the_command_writes_the_keys_and_its_counts_add_up(tmp_path: Path) -> No
     assert sum(block["cases"] for block in summary["by_format"].values()) == summary["cases"]
     assert {"id", "format", "outcome", "rung", "certain", "failed_checks", "ms"} <= found["rows"][0].keys()
     assert sum(counts["cases"] for counts in summary["round_trips"].values()) == 70
+
+
+def _read(expected: str, style: str = "minimal", certainty: str = "certain", **more: Any) -> Row:
+    lazy = Case("x", "lazy", "lazy", "x.py", "a = 1\n\nb = 2\n", "a = 1\nb = 3\n", expected, style=style)
+    row = measure(lazy, repeats=0)
+    return replace(row, certainty=certainty, first_modulo=expected != "", first=expected == "a", **more)
+
+
+def test_readings_are_counted_by_style_and_language_with_what_is_claimed_of_them() -> None:
+    rows = [
+        _read("a"),
+        _read("b", certainty="likely"),
+        _read("", certainty="likely"),
+        _read("", "chat", "", hidden=True),
+    ]
+    summary = summarise(rows)
+    assert summary["by_style"].keys() == {"minimal"}
+    assert summary["by_language"].keys() == {"python"}
+    found = summary["by_style"]["minimal"]
+    assert (found["n"], found["first"]["right"], found["first_modulo"]["right"]) == (3, 1, 2)
+    assert summary["certain"] == {"n": 1, "wrong": 0, "upper95": pytest.approx(0.7935, abs=1e-3)}
+    assert summary["likely"] == {"n": 2, "wrong": 1, "upper95": pytest.approx(0.9055, abs=1e-3)}
+    assert summary["hidden"]["n"] == 1
+
+
+def test_the_instruction_is_what_is_said_beside_an_edit(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[str, ...]] = []
+
+    def overhear(*args: Any) -> MergeOutcome:
+        heard.append(args[3])
+        return AlreadyApplied("")
+
+    monkeypatch.setattr("benchmarks.edit.measuring.merge", overhear)
+    measure(Case("x", "lazy", "lazy", "x.py", "a\n", "b\n", "b\n", instruction="Remove a"), repeats=0)
+    assert heard == [("Remove a",)]
+
+
+def test_a_part_has_only_edits_of_known_repositories() -> None:
+    cases = [replace(case("a\n", "b\n", "a\n", "b\n"), repo=repo) for repo in ("", "cline/cline", "gin-gonic/gin")]
+    assert [one.repo for one in cases if one in in_part(cases, "train")] == ["cline/cline"]
+    assert [one.repo for one in cases if one in in_part(cases, "test")] == ["gin-gonic/gin"]
+    assert len(in_part(cases, "all")) == 3
 
 
 def test_peers_are_compared_on_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> None:

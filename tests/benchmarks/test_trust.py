@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import rendering
 from benchmarks.cases import DEFAULT_CASES, Case
+from benchmarks.counting import interval
 from benchmarks.trust import adversary
 from benchmarks.trust.ambiguous import ambiguous_edits, send_all
 from benchmarks.trust.corruptions import CORRUPTIONS, RightText, plant
@@ -20,7 +21,7 @@ from benchmarks.trust.legal import Legal
 from benchmarks.trust.other_states import MUTATIONS, Stale, merged_both, send_again, send_stale, stale_cases
 from benchmarks.trust.planted import RIGHT, measure, solid_lines
 from benchmarks.trust.right_results import right_results
-from benchmarks.trust.summary import blocks, counts, interval
+from benchmarks.trust.summary import blocks, counts
 from editor.formats import parse
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -283,6 +283,36 @@ def test_repair_leaves_alone_what_is_wrong_at_the_edit_itself() -> None:
     )
 
 
+def test_repair_leaves_alone_a_lost_line_that_a_new_one_elsewhere_may_replace() -> None:
+    file = "import a\nfrom b.old import name\n\nimport c\nimport d\n\nstart()\n"
+    lower = "import a\n\nimport c\nfrom b.new import name\nimport d\n\nstart()\n"
+    reading = account(file, lower, parse("from b.new import name\n", "lazy"), "python")
+    assert [(fault.kind, fault.text) for fault in reading.faults] == [("removed", "from b.old import name")]
+    assert repair(file, lower, parse("from b.new import name\n", "lazy"), "python") is None
+
+
+def test_a_definition_is_not_renamed_to_one_that_the_file_has() -> None:
+    methods = [f"  {name}(a) {{\n    this.result {sign}= a;\n    return this;\n  }}\n" for name, sign in OPERATIONS]
+    file = "class Calculator {\n" + "\n".join(methods) + "}\n"
+    checked = methods[1].replace("{\n", "{\n    check(a);\n", 1)
+    snippet = f"  // ... existing code ...\n{checked}  // ... existing code ...\n"
+    right = file.replace(methods[1], checked)
+    assert faults(snippet, right, file=file, path="x.js") == ()
+    assert faults(snippet, right.replace("\n" + methods[2], ""), file=file, path="x.js")
+
+
+OPERATIONS = (("add", "+"), ("sub", "-"), ("mul", "*"), ("div", "/"))
+
+
+def test_a_section_is_not_shown_below_the_heading_of_another() -> None:
+    file = "# Guide\n\n## Build\n\nRun it.\n\n## Use\n\n### First\n\nStart it.\n\n### Second\n\nStop it.\n"
+    result = file.replace("Start it.\n", "Start it.\nWait.\n")
+    shown = "### First\n\nStart it.\nWait.\n<!-- ... existing code ... -->\n"
+    above = "<!-- ... existing code ... -->\n"
+    assert faults(f"## Use\n{above}\n{shown}", result, file=file, path="x.md") == ()
+    assert faults(f"## Build\n{above}\n{shown}", result, file=file, path="x.md")
+
+
 LINES = [f"line_{number} = {number}" for number in range(12)]
 
 

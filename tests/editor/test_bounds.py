@@ -16,17 +16,23 @@ from hypothesis import strategies as st
 
 from benchmarks.slow_inputs import SlowInput, slow_inputs
 from editor import codec
+from editor.accounting import account, lazy
+from editor.accounting.explicit import MAX_LOOKS, _Replaced
+from editor.accounting.lazy import _Search
 from editor.alignment import MAX_MATRIX_BITS, line_opcodes
 from editor.errors import EditorError, EditSyntaxError
+from editor.evidence import _shown_seams
 from editor.formats import parse
+from editor.formats.strays import find_stray
 from editor.languages import language_of
 from editor.losses import _Texts
+from editor.matching import index
 from editor.matching.index import KeyedLines, LineIndex, starts_in
 from editor.merge import merge
 from editor.patches.scopes import Scopes
 from editor.snippets import without_strings
 from editor.syntax import survey
-from editor.types import FormatName, Merged, MergeOutcome, Unresolved
+from editor.types import FormatName, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Sketch, Unresolved
 from editor.verify import verify
 
 INPUTS = list(slow_inputs(0.02))
@@ -139,6 +145,97 @@ def test_a_block_with_thousands_of_telling_lines_is_no_crash() -> None:
     lines = [f"value_{at} = compute({at % 7}, other)" for at in range(3_000)]
     part = "\n".join([*lines[5:2_900], "} )"])
     assert outcome("\n".join([*lines, *lines]) + "\n", f"# ...\n{part}\n# ...\n", "lazy")
+
+
+@pytest.mark.parametrize("line", ["", "}", "    return None"])
+@pytest.mark.parametrize("context", [1, 20])
+def test_verify_raises_nothing_for_hunks_whose_lines_stand_everywhere(line: str, context: int) -> None:
+    original = (line + "\n") * 15_000
+    kept = f" {line}\n" * context
+    size = context + 1
+    hunks = [f"@@ -{at},{size} +{at},{size} @@\n{kept}-{line}\n+x\n" for at in range(2, 600 * size, size)]
+    edit = parse("--- a/x\n+++ b/x\n" + "".join(hunks), "udiff")
+    made = merge(original, edit)
+    assert isinstance(made, Merged)
+    assert all(check.ok for check in verify(original, made.text, edit, None) if check.name == "accounted")
+
+
+def test_accounting_past_a_bound_names_it_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "MAX_COMPARED", 10)
+    edit = parse("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n", "search_replace")
+    reading = account("a\n" * 20, "b\n" + "a\n" * 19, edit, None)
+    assert (reading.bound, bool(reading.faults)) == ("accounting_places", True)
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=25, max_size=40), st.data())
+def test_changes_of_many_places_are_those_that_asking_each_finds(lines: list[str], data: st.DataObject) -> None:
+    olds = data.draw(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=2), min_size=2, max_size=9))
+    text = "".join(line + "\n" for line in lines)
+    changes = tuple(Replacement(tuple(old), ("x",)) for old in olds)
+    search = _Replaced(text, text, ParsedEdit("search_replace", changes, ""), changes, by_model=False)
+    first = data.draw(st.integers(0, len(lines)))
+    last = data.draw(st.integers(first, len(lines)))
+    asked = [number for number in search._common if list(search._found[number].starts_between(first, last))]
+    near = search._common_between(first, last)
+    assert near == sorted(near)
+    assert [number for number in near if list(search._found[number].starts_between(first, last))] == asked
+
+
+def test_many_blocks_are_asked_only_where_they_may_begin() -> None:
+    cases = [f"case {at % 50}:" for at in range(3_000)]
+    changes = tuple(Replacement((line,), ("other",), hint=Hint(line=at)) for at, line in enumerate(cases[:1_000]))
+    original = "".join(line + "\n" for line in cases)
+    result = "other\n" * 1_000 + "".join(line + "\n" for line in cases[1_000:])
+    search = _Replaced(original, result, ParsedEdit("search_replace", changes, ""), changes, by_model=False)
+    assert search.leads()
+    # Without an index by their first lines each of a thousand steps asks each of the thousand changes.
+    assert MAX_LOOKS - search.looks_left < 50 * len(changes)
+
+
+def test_rows_of_dots_end_by_the_bound_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy, "MAX_WORK", 5_000)
+    text = "x = {\n" + "    ...\n" * 900 + "}\n"
+    sketch = parse(text, "lazy").changes
+    assert isinstance(sketch, Sketch)
+    search = _Search("x = {\n}\n", text, sketch, "javascript", ())
+    assert search.reading(explains=False).bound == "accounting_states"
+    assert search.work < 5_000 + 2 * 900
+
+
+@given(st.lists(st.sampled_from(["a", "b", "}", ""]), max_size=12), st.lists(st.sampled_from(["a", "b", "}", ""])))
+def test_seams_are_those_that_looking_through_finds(new: list[str], block: list[str]) -> None:
+    literal = [line for line in block if line]
+    solid = [at for at, line in enumerate(new) if line]
+    found = [new[at] for at in solid]
+    seams: set[int] = set()
+    reached = 0
+    starts = list(starts_in(found, literal)) if literal else []
+    for start in starts:
+        for place in range(max(start, reached), start + len(literal) - 1):
+            seams.update(range(solid[place] + 1, solid[place + 1] + 1))
+        reached = start + len(literal) - 1
+    if not starts:
+        return
+    assert _shown_seams(new, Sketch((tuple(block),), opens_elided=True, closes_elided=True)) == seams
+
+
+@given(st.text("a\n", max_size=9))
+def test_lines_without_carriage_returns_are_split_as_a_pattern_would(text: str) -> None:
+    pieces = re.split(r"(\r\n|\n)", text)
+    lines, endings = pieces[0::2], [*pieces[1::2], ""]
+    if not lines[-1]:
+        lines.pop()
+        endings.pop()
+    assert codec._split(text) == (lines, tuple(endings))
+    assert codec.decode(text.encode()).text == text
+
+
+def test_a_row_of_blanks_is_looked_through_once_for_markers() -> None:
+    # By the square this row would take an hour.
+    assert find_stray([" " * 1_000_000 + "x"], [0]) is None
+    assert find_stray(['  {   "old_string": "a",'], [0]) == 0
+    assert find_stray(['> "new_string" : "a"'], [0]) == 0
+    assert find_stray(["> >>>>>>> REPLACE"], [0]) == 0
 
 
 MANY = 3_000

@@ -246,6 +246,17 @@ def test_a_replacement_is_not_made_twice(original: str, old: str, new: str) -> N
     assert isinstance(replaced(once.text, old, new), AlreadyApplied)
 
 
+def test_a_new_text_is_no_result_where_an_end_of_the_old_one_stands_beside_it() -> None:
+    kept = ",\n        root: self.root.clone(),\n        globs: self.globs.clone(),\n    })\n}\n\nGlob {\n"
+    old, new = f": set{kept}    from: from,\n", f"{kept}    actual: actual,\n"
+    file = f"Ok(Gitignore {{\n        set{old}    is_whitelist,\n}}\n"
+    once = replaced(file, old, new)
+    assert isinstance(once, Merged)
+    assert isinstance(replaced(once.text, old, new), AlreadyApplied)
+    half = file.replace("    from: from,\n", "    actual: actual,\n")
+    assert isinstance(replaced(half, old, new), Unresolved)
+
+
 def test_replace_all_is_not_made_twice() -> None:
     once = replaced("foo foo\n", "foo", "foobar", replace_all=True)
     assert once == Merged("foobar foobar\n", "exact")

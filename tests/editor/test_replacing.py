@@ -377,3 +377,16 @@ def test_a_deletion_whose_kept_lines_stand_beside_the_lines_to_delete_is_not_don
     outcome = unresolved(apply(original, (before, "    end\n\n    def puma?")))
     assert outcome.code == "not_found"
     assert unresolved(apply("if a\n    end\n  end\n", ("  end\nend", "  end\n  more\nend")))
+
+
+def test_a_deletion_sent_twice_does_not_go_to_a_place_without_its_blank_line() -> None:
+    twice = "one:\n    show()\n    click()\nend\n\ntwo:\n    show()\n    click()\n\n    leave()\nend\n"
+    block = ("    show()\n    click()\n", "    show()\n")
+    made = apply(twice, block)
+    assert made == Merged(twice.replace("    click()\n\n", "\n"), "exact")
+    assert isinstance(made, Merged)
+    assert unresolved(apply(made.text, block)).code == "open_intent"
+
+
+def test_blank_lines_that_both_parts_have_may_be_missing_in_the_file() -> None:
+    assert apply("show()\nclick()\n", ("\nclick()", "\nleave()")) == Merged("show()\nleave()\n", "trailing_space")

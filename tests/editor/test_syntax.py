@@ -243,3 +243,15 @@ def test_no_nodes_without_a_grammar_or_of_too_large_a_text() -> None:
 def test_nothing_of_a_parsed_text_stays_in_memory() -> None:
     text = "def f(x):\n    return x\n" * 200
     assert bytes_kept(syntax, lambda: nodes(text, "python"), times=40) < 2_000
+
+
+@pytest.mark.parametrize("language", ["c", "cpp"])
+def test_a_guard_for_cpp_in_a_header_is_no_syntax_error(language: str) -> None:
+    begins = '#ifdef __cplusplus\nextern "C" {\n#endif\n'
+    ends = "#if defined(__cplusplus)\n}\n#endif\n"
+    declared = "enum { A, B };\nint start(const char *);\n"
+    header = f"#ifndef H\n#define H\n{begins}{declared}{ends}#endif\n"
+    assert num_errors(header, language) == 0
+    assert num_errors(header.replace(ends, ""), language) != 0
+    assert num_errors(header.replace(begins, ""), language) != 0
+    assert num_errors(header.replace("start(", "start(("), language) != 0

@@ -86,6 +86,33 @@ def test_a_dropped_method_is_found(edit: str) -> None:
     assert "symbols_kept" in failed(damaged, edit)
 
 
+def test_what_stands_in_a_definition_goes_with_it() -> None:
+    send = "        def send():\n            post(1)\n            post(2)\n"
+    gone = f"    def publish(self):\n{send}\n        throttle(send)\n\n"
+    kept = "    def close(self):\n        stop(1)\n"
+    original = "class Status:\n    def open(self):\n        start(1)\n\n" + gone + kept
+    edit = parse(f"class Status:\n    # ... existing code ...\n    # removed: publish()\n\n{kept}", "lazy")
+    assert failed(original.replace(gone, ""), edit, original, "python") == []
+
+
+def test_an_end_that_a_snippet_says_to_be_removed_may_go() -> None:
+    tail = "\n#if 0\n" + "".join(f"DISABLED({name})\n" for name in ("scalbn", "lgamma_r", "drem", "gamma")) + "#endif\n"
+    kept = "#ifdef HAVE_A\nENABLED(a)\n#else\nDISABLED(a)\n#endif\n"
+    original = "int start;\n\n" + kept + tail
+    says = "/* removed: the #if 0 block with scalbn, lgamma_r, drem and gamma that ended the file */\n"
+    assert failed(original.removesuffix(tail), parse("/* ... */\n" + kept + says, "lazy"), original, None) == []
+    assert "truncated_tail" in failed(original.removesuffix(tail), parse("/* ... */\n" + kept, "lazy"), original, None)
+
+
+def test_an_edit_made_to_the_letter_by_a_model_is_not_held_to_the_grammar() -> None:
+    original = "def f():\n    return 1\n"
+    edit = parse("<<<<<<< SEARCH\n    return 1\n=======\n    return 1 +\n>>>>>>> REPLACE\n")
+    as_sent = original.replace("1", "1 +")
+    found = {check.name: check.ok for check in verify(original, as_sent, edit, "python", by_model=True)}
+    assert found["parse_errors"]
+    assert all(found.values())
+
+
 def test_a_dropped_overload_is_found() -> None:
     original = "class A {\n  int f(int a) { return 1; }\n  int f(long a) { return 2; }\n  int g() { return 3; }\n}\n"
     edit = "<<<<<<< SEARCH\n  int g() { return 3; }\n=======\n  int g() { return 4; }\n>>>>>>> REPLACE\n"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine import kv_pool
+from engine.errors import RequestError
 from engine.kv_pool import PoolView
 from engine.model import LM_HEAD_ROWS, Decoder
 from engine.types import GenerationRequest, Proposer
@@ -179,6 +180,21 @@ def test_requests_with_adapters_share_a_batch_and_no_kv(tmp_path: Path) -> None:
     replaced = run_one(core, GenerationRequest(prompt=wanted[0].prompt, max_new_tokens=12, adapter="a"))
     assert same(replaced, alone(merged["b"], wanted[0]))
     assert replaced.usage.cached == len(PROMPT), "the same adapter under another name"
+
+
+def test_an_adapter_can_be_unloaded_and_who_runs_with_it_keeps_it(tmp_path: Path) -> None:
+    base = tiny_parameters(tiny_config())
+    folder = write_adapter(tmp_path / "a", base, lora_alpha=30)
+    core = make_core(model=Decoder(base))
+    core.load_adapter("a", folder)
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=12, adapter="a")
+    before = run_one(core, request)
+    request_id = core.add(request)
+    core.unload_adapter("a")
+    assert drain(core).results[request_id].token_ids == before.token_ids
+    for unknown in (lambda: core.add(request), lambda: core.unload_adapter("a")):
+        with pytest.raises(RequestError, match="no adapter 'a'"):
+            unknown()
 
 
 def test_running_requests_lose_their_pages_and_finish_all_the_same() -> None:

@@ -15,7 +15,7 @@ from engine.core import EngineCore
 from engine.engine_config import EngineConfig
 from engine.errors import DeadlineExceeded, DoesNotFit, EngineFault, NumericFault, QueueFull, RequestError
 from engine.model import Decoder
-from engine.types import Draft, GenerationRequest
+from engine.types import Draft, DraftBranch, GenerationRequest
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model
 from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
 
@@ -186,3 +186,91 @@ def test_a_pool_that_holds_nothing_or_more_than_there_is_says_so() -> None:
         EngineCore(model, TOKEN_BYTES, EngineConfig(kv_bytes=10, page_size=4))
     with pytest.raises(Exception, match=r"no memory for .* GB of KV"):
         EngineCore(model, TOKEN_BYTES, EngineConfig(kv_bytes=1 << 55))
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> tuple[EngineCore, list[bool]]:
+    """A core that takes a prompt in several passes, and whose values are no numbers while the list holds a True."""
+    core = make_core(max_batched_tokens=16, prefill_beside_decodes=16)
+    heads, is_faulty = core.model._heads, [False]
+
+    def damaged(*arguments: Any) -> Any:
+        query, key, value, branch = heads(*arguments)
+        if is_faulty[0]:
+            value = value.clone()
+            value[3] = torch.nan
+        return query, key, value, branch
+
+    monkeypatch.setattr(core.model, "_heads", damaged)
+    return core, is_faulty
+
+
+LONG = [at % 30 for at in range(60)]
+
+
+def test_nobody_finds_the_kv_of_a_request_whose_numbers_were_none(faulty: tuple[EngineCore, list[bool]]) -> None:
+    """One pass goes wrong; it shows chunks later, when pages of it have long been in the prefix cache."""
+    core, is_faulty = faulty
+    request = GenerationRequest(prompt=LONG, max_new_tokens=4, retain_s=100.0)
+    request_id = core.add(request)
+    is_faulty[0] = True
+    core.step()
+    is_faulty[0] = False
+    assert core.pages.stats().num_in_use > 0
+    assert isinstance(drain(core).errors[request_id], NumericFault)
+    assert core.pages.stats().num_cached == 0
+    again = run_one(core, request)
+    assert again.usage.cached == 0
+    assert same(again, alone(tiny_model(), request))
+
+
+def test_nobody_finds_what_another_request_went_on_to_compute_behind_it(faulty: tuple[EngineCore, list[bool]]) -> None:
+    """It shares the bad pages, and is cancelled before its own fault shows."""
+    core, is_faulty = faulty
+    bad = core.add(GenerationRequest(prompt=LONG, max_new_tokens=4))
+    is_faulty[0] = True
+    core.step()
+    is_faulty[0] = False
+    longer = GenerationRequest(prompt=[*LONG[:40], *range(30)], max_new_tokens=4)
+    sharing = core.add(longer)
+    collected = Collected()
+    while bad not in collected.errors:
+        collected.take(core.step())
+    core.cancel(sharing)
+    assert same(run_one(core, longer), alone(tiny_model(), longer))
+
+
+def test_what_others_have_cached_under_another_beginning_stays(faulty: tuple[EngineCore, list[bool]]) -> None:
+    core, is_faulty = faulty
+    other = [5 + at % 7 for at in range(60)]
+    run_one(core, GenerationRequest(prompt=other, max_new_tokens=4))
+    is_faulty[0] = True
+    request_id = core.add(GenerationRequest(prompt=LONG, max_new_tokens=4))
+    assert isinstance(drain(core).errors[request_id], NumericFault)
+    is_faulty[0] = False
+    assert run_one(core, GenerationRequest(prompt=other, max_new_tokens=4)).usage.cached == len(other) - 1
+
+
+@pytest.mark.parametrize("beyond", [VOCAB_SIZE, -1, 1 << 40])
+def test_a_draft_ends_before_a_token_that_the_model_does_not_have(beyond: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a tokenizer with more tokens than the model: on a card it would end the context of all."""
+    request = GenerationRequest(prompt=PROMPT, max_new_tokens=12)
+    target = alone(tiny_model(), request).token_ids
+    core = make_core()
+    seen: list[int] = []
+    forward = core.model.forward_batch
+
+    def look(batch: Any, kv: Any) -> Tensor:
+        seen.extend(batch.token_ids.tolist())
+        return forward(batch, kv)
+
+    monkeypatch.setattr(core.model, "forward_batch", look)
+
+    class Beyond:
+        def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
+            right = target[len(output_ids) : len(output_ids) + 3]
+            draft = Draft.of([*right, beyond, *target][:max_tokens])
+            return replace(draft, branch=DraftBranch(0, [beyond, 1], 0.5))
+
+    assert run_one(core, request, Beyond()).token_ids == target
+    assert all(0 <= token_id < VOCAB_SIZE for token_id in seen)

@@ -20,6 +20,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.errors import WeightsError
 from engine.weights import Parameters, load, save_folder
+from engine.weights.fingerprint import fingerprint
 from engine.weights.gguf import LAYER_NAMES, ROPE_DIVISORS, TOP_NAMES, GGUFModel
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, tiny_config, tiny_parameters
 
@@ -360,3 +361,37 @@ def test_weights_that_cannot_be_written_are_an_oserror(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").mkdir()
     with pytest.raises(OSError, match="cannot write"):
         save_folder(Parameters(tiny_config(), torch.float32), tmp_path)
+
+
+def test_every_byte_of_the_weights_is_in_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit of single columns, a sparse one, or a swap of two chunks makes another model."""
+    config = tiny_config()
+    before = fingerprint(tiny_parameters(config))
+    assert fingerprint(tiny_parameters(config)) == before
+    for name, tensor in tiny_parameters(config).slots().items():
+        for place in (0, 1, tensor.numel() // 2, tensor.numel() - 1):
+            changed = tiny_parameters(config)
+            changed.slots()[name].view(-1)[place] += 1
+            assert fingerprint(changed) != before, (name, place)
+    monkeypatch.setattr("engine.weights.fingerprint.CHUNK_BYTES", 256)
+    in_chunks, swapped = tiny_parameters(config), tiny_parameters(config)
+    rows = swapped.embedding.view(torch.uint8).view(-1)
+    rows[:512] = torch.cat([rows[256:512], rows[:256]])
+    assert fingerprint(in_chunks) != fingerprint(swapped)
+
+
+def test_the_fingerprint_tells_configs_dtypes_and_quantisation_apart() -> None:
+    config = tiny_config()
+    names = {
+        fingerprint(tiny_parameters(config)),
+        fingerprint(tiny_parameters(config), "int8"),
+        fingerprint(tiny_parameters(tiny_config(rope_theta=5.0))),
+    }
+    assert len(names) == 3
+
+
+def test_a_config_that_is_nested_too_deep_is_one_clear_error(tmp_path: Path) -> None:
+    save_folder(tiny_parameters(tiny_config()), tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(WeightsError, match="not valid JSON"):
+        load(tmp_path, torch.float32)

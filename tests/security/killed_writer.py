@@ -178,10 +178,14 @@ def at_random(setting: Setting, number: int) -> None:
             workspace.write(edit(each))
         time.sleep(10)
 
-    started = time.perf_counter()
-    setting.workspace().write(edit(0))
-    one_s = time.perf_counter() - started
+    workspace, times_s = setting.workspace(), []
+    for each in range(3):  # the first is slow
+        started = time.perf_counter()
+        workspace.write(edit(each))
+        times_s.append(time.perf_counter() - started)
+    setting.number = 2
     setting.look()
+    one_s = min(times_s)
     for _ in range(number):
         assert killed(write_on, random.uniform(0, 2 * one_s))
         setting.look()

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +108,76 @@ def test_what_leads_out_is_neither_read_nor_written(root: Path, path: str) -> No
         with pytest.raises(OutsideRoot):
             write_all(Confined(root), [Change(path, data, expected)])
     assert tree(root.parent) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".g\u200cit", ".git\u200d", "\ufeff.GIT", ".gi\u2064t", ".git.", ".git ", "GIT~1", ".git::$INDEX_ALLOCATION"],
+)
+def test_what_some_file_system_takes_for_gits_folder_is_outside(root: Path, name: str) -> None:
+    """HFS+ and ext4 with case folding leave out ignorable characters, FAT and NTFS have short names and cut ends."""
+    before = tree(root.parent)
+    with pytest.raises(OutsideRoot):
+        Workspace(root).read(f"{name}/config")
+    with pytest.raises(OutsideRoot):
+        write_all(Confined(root), [Change(f"sub/{name}/config", b"x", "")])
+    assert tree(root.parent) == before
+
+
+@pytest.mark.parametrize("path", ["sub/.github/x", "sub/.gitignore", "sub/git", "sub/.\u00e9git", "sub/.g\u0131t"])
+def test_names_that_only_look_like_gits_are_written(root: Path, path: str) -> None:
+    write_all(Confined(root), [Change(path, b"x", "")])
+    assert Workspace(root).read(path) == b"x"
+
+
+@pytest.mark.parametrize("last", ["HEAD", "objects/x", "refs/x", "Head"])
+def test_no_folder_becomes_a_bare_repository(root: Path, last: str) -> None:
+    """Git runs what the `config` of one says, whatever the folder is called."""
+    wanted = ["config", "HEAD", "objects/x", "refs/x"]
+    others = [path for path in wanted if path.lower() != last.lower()]
+    for path in others:
+        write_all(Confined(root), [Change(f"sub/x/{path}", b"x", "")])
+    before = tree(root.parent)
+    with pytest.raises(OutsideRoot, match="git"):
+        write_all(Confined(root), [Change(f"sub/x/{last}", b"x", "")])
+    with pytest.raises(OutsideRoot, match="git"):
+        write_all(Confined(root), [Change(f"sub/y/{path}", b"x", "") for path in [*others, last]])
+    with pytest.raises(OutsideRoot, match="git"):
+        write_all(Confined(root), [Change("HEAD", b"x", ""), Change("commondir", b"x", "")])
+    assert tree(root.parent) == before
+
+
+def test_a_bare_repository_is_not_written_in(root: Path) -> None:
+    subprocess.run(["git", "init", "-q", "--bare", str(root / "x")], check=True)
+    before = tree(root.parent)
+    config = sha256((root / "x" / "config").read_bytes()).hexdigest()
+    for change in (Change("x/config", b"x", config), Change("x/hooks/pre-commit", b"x", ""), Change("x/new", b"x", "")):
+        with pytest.raises(OutsideRoot, match="git"):
+            write_all(Confined(root), [change])
+    assert tree(root.parent) == before
+
+
+@pytest.mark.parametrize("path", ["x/" * 128 + "y", "x" * 256, "\u00e9" * 128 + "/y", "/".join(["x" * 250] * 17)])
+def test_no_path_is_so_long_that_it_could_not_be_removed(root: Path, path: str) -> None:
+    before = tree(root.parent)
+    with pytest.raises(BadFile, match=r"the limits? (are|is)|more than"):
+        write_all(Confined(root), [Change(path, b"x", "")])
+    assert tree(root.parent) == before
+
+
+def test_a_deep_path_is_looked_at_level_by_level(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, num_opened = os.open, 0
+
+    def count(*arguments: Any, **options: Any) -> int:
+        nonlocal num_opened
+        num_opened += 1
+        return opened(*arguments, **options)
+
+    monkeypatch.setattr(os, "open", count)
+    assert len(Confined(root).missing_folders("x/" * 100 + "y")) == 100
+    (root / ("x/" * 100)).mkdir(parents=True)
+    assert Confined(root).missing_folders("x/" * 100 + "y") == []
+    assert num_opened <= 110
 
 
 @pytest.mark.parametrize("path", NOWHERE)

@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
+from agent_runtime.access.principal import Principal
 from agent_runtime.apply.merger import ModelMerge, ModelTask
+from agent_runtime.errors import BadRequest
 from agent_runtime.generation.watcher import Piece, Watcher
+from agent_runtime.http.access import KEY
 from agent_runtime.http.app import MAX_BODY_BYTES
-from agent_runtime.http.body_limit import MAX_DEPTH, BodyLimit
+from agent_runtime.http.body_limit import BodyLimit
 from agent_runtime.http.connection import MAX_HEAD_BYTES, NUM_LOOKS
 from agent_runtime.http.guard import MAX_HEADERS
-from agent_runtime.http.nesting import nests_deeper
+from agent_runtime.http.structure import BLOCK_BYTES, MAX_DEPTH, MAX_VALUES, _outside_strings, check_structure
+from agent_runtime.limiting import Shares
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.security.guarded import Guarded, guarded
 
@@ -64,10 +68,46 @@ JSON = st.recursive(
 )
 
 
-@given(JSON, st.integers(0, 6), st.booleans())
-def test_the_depth_of_a_text_is_that_of_its_value(value: Any, limit: int, ascii_only: bool) -> None:
+def num_values_of(value: Any) -> int:
+    """The slow obvious way; an empty array or object counts as if it held one."""
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 1 if children is None else 1 + max(1, sum(map(num_values_of, children)))
+
+
+def is_refused(text: bytes, max_depth: int = MAX_DEPTH, max_values: int = MAX_VALUES) -> bool:
+    try:
+        check_structure(text, max_depth, max_values)
+    except BadRequest:
+        return True
+    return False
+
+
+@given(JSON, st.integers(0, 6), st.booleans(), st.integers(1, 40))
+def test_the_depth_of_a_text_is_that_of_its_value(value: Any, limit: int, ascii_only: bool, block_bytes: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
-    assert nests_deeper(text, limit) == (depth_of(value) > limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agent_runtime.http.structure.BLOCK_BYTES", block_bytes)
+        assert is_refused(text, limit) == (depth_of(value) > limit)
+        assert is_refused(text, 99, max_values=max(1, limit)) == (num_values_of(value) > max(1, limit))
+
+
+@given(st.text('[]"\\,', max_size=30), st.integers(1, 40))
+def test_where_a_block_ends_changes_nothing(text: str, block_bytes: int) -> None:
+    """Of no JSON, too: strings that never end, odd and even rows of backslashes."""
+    whole = is_refused(text.encode(), 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agent_runtime.http.structure.BLOCK_BYTES", block_bytes)
+        assert is_refused(text.encode(), 2) == whole
+
+
+@pytest.mark.parametrize("end", [b"", b"\\"])
+def test_the_look_at_a_string_that_never_ends_is_linear(end: bytes) -> None:
+    """Each escaped quote may seem to begin a string: begun anew there, 50 KB took 14 s, and the service stood still."""
+    text = b"[" * MAX_DEPTH + b'"' + b'\\"' * 500_000 + end
+    assert is_refused(b"[" + text)
+    pieces = [len(bare) for bare, _ in _outside_strings(text)]
+    assert sum(pieces) == MAX_DEPTH, "what lies outside of the string"
+    assert len(pieces) == -(-len(text) // BLOCK_BYTES), "each block is looked at once"
 
 
 @pytest.mark.parametrize("path", ["/apply", "/apply/batch", "/v1/chat/completions"])
@@ -77,6 +117,31 @@ def test_a_body_that_is_nested_deep_is_refused(service: Guarded, path: str) -> N
         response = service.ask("POST", path, content=body, headers={"content-type": "application/json"})
         assert response.status_code == 400
         assert "nested deeper" in response.text
+
+
+def test_a_body_whose_string_never_ends_is_refused_like_any_other(service: Guarded) -> None:
+    """1 MB of this had the service stand still for good."""
+    body = b"[" * 65 + b"]" * 65 + b'"' + b'\\"' * 500_000
+    assert service.ask("POST", "/apply", content=body, headers={"content-type": "application/json"}).status_code == 400
+
+
+def test_a_body_of_very_many_values_is_refused(service: Guarded) -> None:
+    """The parser holds the interpreter while it runs: 63 MB of small values would take it seconds."""
+    body = b'{"edit": [' + b"1," * MAX_VALUES + b"1]}"
+    response = service.ask("POST", "/apply", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    assert "values" in response.text
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/", "/static/x", "/stats", "/workspaces"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS", "ODD"])
+@pytest.mark.parametrize("says", ["Content-Length: 1000000", "Transfer-Encoding: chunked"])
+def test_what_is_only_read_takes_no_body(service: Guarded, method: str, path: str, says: str) -> None:
+    """It is answered at once as without one, though the body never comes."""
+    status, answer = said(service, head(says, start=f"{method} {path} HTTP/1.1"))
+    assert status == said(service, head("Connection: close", start=f"{method} {path} HTTP/1.1"))[0]
+    assert b"connection: close" in answer.lower()
+    assert service.ask("GET", "/healthz", headers={"content-length": "0"}).status_code == 200
 
 
 def test_brackets_in_a_text_are_no_nesting(service: Guarded) -> None:
@@ -103,37 +168,80 @@ def test_a_body_over_the_limit_is_refused_announced_or_not(service: Guarded) -> 
     assert response.status_code == 413
 
 
-def test_no_more_is_held_of_all_bodies_than_there_is_room_for() -> None:
-    """Four clients send what two of them may."""
-    statuses: list[int] = []
+def body_of(*parts: bytes, pause_s: float = 0.0, held: asyncio.Event | None = None) -> Callable[[], Awaitable[Message]]:
+    """A sender of a body in parts; with `held`, the last one comes once that is set."""
+    left = list(parts)
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        assert len((await receive())["body"]) == 400
-        await asyncio.sleep(0.05)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+    async def receive() -> Message:
+        await asyncio.sleep(pause_s)
+        if held is not None and len(left) == 1:
+            await held.wait()
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
-    limit = BodyLimit(app, max_bytes=400, max_held_bytes=1000)
+    return receive
 
-    async def one() -> None:
-        parts = [b"x" * 200, b"x" * 200]
 
-        async def receive() -> Message:
-            await asyncio.sleep(0.01)
-            return {"type": "http.request", "body": parts.pop(), "more_body": bool(parts)}
+async def status_of(
+    limit: BodyLimit, receive: Callable[[], Awaitable[Message]], tenant: str | None = None, address: str = "127.0.0.1"
+) -> int:
+    """What a request with such a body is answered, of a tenant or of nobody in particular."""
+    statuses = []
 
-        async def send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                statuses.append(message["status"])
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
 
-        await limit({"type": "http", "headers": [(b"content-length", b"400")]}, receive, send)
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "POST",
+        "headers": [(b"transfer-encoding", b"chunked")],
+        "client": (address, 1),
+    }
+    if tenant is not None:
+        scope[KEY] = Principal(tenant, frozenset())
+    await limit(scope, receive, send)
+    return statuses[0]
 
-    async def all_of_them() -> None:
-        await asyncio.gather(*(one() for _ in range(4)))
 
-    asyncio.run(all_of_them())
-    assert sorted(statuses)[:2] == [200, 200]
-    assert 429 in statuses
-    assert limit._held_bytes == 0
+async def read_it(_: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+@pytest.mark.parametrize("by_tenant", [True, False])
+def test_unfinished_bodies_of_one_leave_memory_for_the_others(by_tenant: bool) -> None:
+    """Ten bodies of one sender, of which each may be all that there is room for; another's single one is taken."""
+
+    async def run() -> tuple[list[int], int, int]:
+        limit, held = BodyLimit(read_it, max_bytes=400, max_held_bytes=1000), asyncio.Event()
+        hoard = {"tenant": "hoard"} if by_tenant else {"address": "127.0.0.2"}
+        calm = {"tenant": "calm"} if by_tenant else {"address": "127.0.0.1"}
+        hoarded = [
+            asyncio.create_task(status_of(limit, body_of(b"x" * 390, b"x", held=held), **hoard)) for _ in range(10)
+        ]
+        while sum(task.done() for task in hoarded) < 9:  # those that are refused
+            await asyncio.sleep(0)
+        calmly = await status_of(limit, body_of(b"x" * 200, b"x"), **calm)
+        held.set()
+        return await asyncio.gather(*hoarded), calmly, limit._held._left
+
+    hoarded, calmly, left = asyncio.run(run())
+    assert sorted(hoarded) == [200] + 9 * [429]
+    assert calmly == 200
+    assert left == 1000
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60)), max_size=60))
+def test_nobody_has_more_than_it_leaves_to_all_others_and_all_comes_back(wanted: list[tuple[str, int]]) -> None:
+    shares, taken = Shares(100), [("", 0)]
+    for holder, amount in wanted:
+        if shares.take(holder, amount):
+            taken.append((holder, amount))
+            of_holder = sum(each for name, each in taken if name == holder)
+            assert of_holder <= 100 - sum(each for _, each in taken)
+    for holder, amount in taken:
+        shares.give_back(holder, amount)
+    assert (shares._left, dict(shares._taken)) == (100, {})
 
 
 def test_a_body_that_comes_too_slowly_is_given_up() -> None:
@@ -149,11 +257,13 @@ def test_a_body_that_comes_too_slowly_is_given_up() -> None:
     async def send(message: Message) -> None:
         answers.append(message)
 
-    limit = BodyLimit(app, max_bytes=1000, seconds=0.2)
-    asyncio.run(limit({"type": "http", "headers": [(b"transfer-encoding", b"chunked")]}, receive, send))
+    limit = BodyLimit(app, max_bytes=1000, seconds=0.2, max_held_bytes=1000)
+    asyncio.run(
+        limit({"type": "http", "method": "POST", "headers": [(b"transfer-encoding", b"chunked")]}, receive, send)
+    )
     assert answers[0]["status"] == 408
     assert (b"connection", b"close") in answers[0]["headers"]
-    assert limit._held_bytes == 0
+    assert limit._held._left == 1000
 
 
 @pytest.mark.parametrize(
@@ -293,6 +403,31 @@ def test_connections_over_the_limit_are_told_so_and_those_that_were_there_go_on(
         finally:
             for other in others:
                 other.close()
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET / HTTP/1.1\r\nX: ", head("Content-Length: 9")], ids=["no", "head", "body"]
+)
+def test_one_address_cannot_take_the_connections_of_all(tmp_path: Path, begun: bytes) -> None:
+    """It has all there are, and keeps them; another address is let in all the same, and keeps what it has."""
+
+    def connected(address: str) -> socket.socket:
+        return socket.create_connection(service.address, timeout=30, source_address=(address, 0))
+
+    with guarded(tmp_path, max_connections=6) as service:
+        greedy = [connected("127.0.0.2") for _ in range(6)]
+        for each in greedy:
+            each.sendall(begun)
+        kept = connected("127.0.0.1")
+        try:
+            for _ in range(3):
+                kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert b"200 OK" in kept.recv(4096)
+                greedy.append(connected("127.0.0.2"))
+                assert greedy[-1].recv(4096).startswith(b"HTTP/1.1 503 ")
+        finally:
+            for each in (*greedy, kept):
+                each.close()
 
 
 def test_a_stream_that_nobody_reads_holds_little_memory_and_ends(tmp_path: Path) -> None:

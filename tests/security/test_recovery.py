@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
+import os
+import shutil
 import subprocess
 import sys
 import threading
+import time
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent_runtime.errors import BadFile, Stale
-from agent_runtime.files import writer
+from agent_runtime.files import locking, record_copies, writer
 from agent_runtime.files.confined import Confined
 from agent_runtime.files.journal import Journal
 from agent_runtime.files.recovery import recover
@@ -93,7 +99,7 @@ def break_off(
     with monkeypatch.context() as patch:
         patch.setattr(writer, "do", killed)
         patch.setattr(writer, "undo", lambda *_: [])
-        patch.setattr(Journal, "forget", lambda *_: None)
+        patch.setattr(writer, "_forget", lambda *_: None)
         with pytest.raises(Killed):
             write_all(Confined(folder), wanted or changes(), journal)
     assert journal.has_left()
@@ -169,8 +175,8 @@ def test_the_next_write_sees_to_it_first(folder: Path, monkeypatch: pytest.Monke
 
 def test_the_next_start_sees_to_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     break_off(folder, monkeypatch, 1)
-    Workspace(folder)  # without journals nobody knows
-    assert (folder / "b").exists()
+    Workspace(folder)  # without journals, and without a search
+    assert (folder / "c").read_text() == "old c"
     Workspace(folder, folder.parent / "journals")
     assert not (folder / "b").exists()
 
@@ -201,12 +207,46 @@ def test_a_damaged_record_is_said_and_stops_nobody(
 ) -> None:
     journal = break_off(folder, monkeypatch, 1)
     (record,) = (folder.parent / "journals").rglob("*.json")
-    for damage in (b"", b"[]", b'{"version": 1}', record.read_bytes().replace(b'"version": 1', b'"version": 9')):
+    whole = record.read_bytes()
+    for damage in (
+        b"",
+        b"[]",
+        b'{"version": null}',
+        b"[" * 200_000,
+        whole.replace(b'"real": "a"', b'"real": 1'),
+        whole.replace(b'"real": "a"', b'"real": "a\\u0000"'),
+        whole.replace(b'"real": "a"', b'"real": "/etc/passwd"'),
+        whole.replace(b'"folders": ["made"]', b'"folders": [[]]'),
+        whole.replace(b'"committing": true', b'"committing": "no"'),
+        whole.replace(b'"staged": ".', b'"staged": "a.'),
+    ):
+        assert damage != whole
         record.write_bytes(damage)
+        caplog.clear()
         with caplog.at_level(logging.ERROR, "hunk.journal"):
-            recover(Confined(folder), journal)
+            Workspace(folder, folder.parent / "journals")
         assert "cannot be read" in caplog.text
         assert not journal.has_left()
+
+
+def test_a_record_of_another_version_is_left_to_that(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    break_off(folder, monkeypatch, 1)
+    (record,) = (folder.parent / "journals").rglob("*.json")
+    record.write_bytes(record.read_bytes().replace(b'"version": 2', b'"version": 9'))
+    with caplog.at_level(logging.ERROR, "hunk.journal"):
+        Workspace(folder, folder.parent / "journals")
+    assert "of another version" in caplog.text
+    assert record.exists()
+
+
+def test_a_note_that_was_broken_off_does_not_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = break_off(folder, monkeypatch, 1)
+    (record,) = (folder.parent / "journals").rglob("*.json")
+    record.with_suffix(".new").write_bytes(b"{")
+    recover(Confined(folder), journal)
+    assert list(record.parent.iterdir()) == []
 
 
 def test_a_journal_that_cannot_be_kept_stops_the_write(folder: Path) -> None:
@@ -220,6 +260,205 @@ def test_one_file_does_without_a_journal(folder: Path) -> None:
     (folder.parent / "journals").write_text("a file")
     write_all(Confined(folder), changes()[:1], Journal(folder.parent / "journals", folder))
     assert (folder / "a").read_text() == "new a"
+
+
+def test_one_file_is_written_where_the_journal_cannot_be_written_any_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    journal = Journal(folder.parent / "journals", folder)
+    monkeypatch.setattr(Journal, "note", fail)
+    monkeypatch.setattr(Journal, "forget", fail)
+    write_all(Confined(folder), changes()[:1], journal)
+    assert (folder / "a").read_text() == "new a"
+    with pytest.raises(BadFile, match="Read-only"):
+        write_all(Confined(folder), changes()[1:], journal)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == OLD | {"a": "new a"}
+
+
+@pytest.fixture
+def sub(folder: Path) -> Path:
+    """A folder in the root, with the same files."""
+    sub = folder / "sub"
+    sub.mkdir()
+    for name in "abc":
+        (sub / name).write_text(f"old {name}")
+    return sub
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("start", ["around", "around, other cache", "other cache"])
+def test_another_start_sees_to_it(folder: Path, sub: Path, monkeypatch: pytest.MonkeyPatch, start: str) -> None:
+    """Of a folder around the one that was written, or with another cache folder."""
+    break_off(sub, monkeypatch, 1)
+    shutil.move(folder / "journals", folder.parent / "journals")
+    journals = folder.parent / ("journals" if start == "around" else "others")
+    Workspace(sub if start == "other cache" else folder, journals, search=start != "around")
+    assert files_of(sub) == NEW
+
+
+def test_a_start_within_a_broken_write_sees_to_all_of_it(
+    folder: Path, sub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_off(folder, monkeypatch, 1, across())
+    Workspace(sub, folder.parent / "journals")
+    assert files_of(folder) == OLD | {"a": "new a", "sub/a": "new a", "sub/b": "old b", "sub/c": "old c"}
+
+
+def across() -> list[Change]:
+    """Of two files, one of them in a folder."""
+    old = sha256(b"old a").hexdigest()
+    return [Change("a", b"new a", old), Change("sub/a", b"new a", old)]
+
+
+@pytest.mark.parametrize("root", ["around", "the same", "journal-less"])
+def test_the_next_write_with_another_journal_sees_to_it_first(
+    folder: Path, sub: Path, monkeypatch: pytest.MonkeyPatch, root: str
+) -> None:
+    break_off(sub, monkeypatch, 1)
+    newer = sha256(b"new a").hexdigest()
+    if root == "journal-less":
+        writer.replace_file(sub / "a", b"newer a", expected_sha256=newer)
+    else:
+        root, path = (folder, "sub/a") if root == "around" else (sub, "a")
+        write_all(Confined(root), [Change(path, b"newer a", newer)], Journal(folder.parent / "others", root))
+    assert files_of(sub) == NEW | {"a": "newer a"}
+
+
+def test_a_write_that_reaches_above_the_root_is_not_seen_to_from_there(
+    folder: Path, sub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But by whoever may name all its files."""
+    break_off(folder, monkeypatch, 1, across())
+    before = files_of(folder)
+    edit = Change("a", b"newer a", sha256(b"old a").hexdigest())
+    others = Workspace(sub, folder.parent / "others", search=True)
+    with pytest.raises(BadFile, match="broken off"):
+        write_all(Confined(sub), [edit], others._journal)
+    assert files_of(folder) == before
+    write_all(Confined(sub), [Change("c", b"newer c", sha256(b"old c").hexdigest())], others._journal)
+    writer.replace_file(sub / "b", b"newer b", expected_sha256=sha256(b"old b").hexdigest())
+    with pytest.raises(Stale):
+        writer.replace_file(sub / "a", edit.data or b"", expected_sha256=edit.expected_sha256)
+    found = files_of(folder)
+    assert (found["a"], found["sub/a"], found["sub/b"], found["sub/c"]) == ("new a", "new a", "newer b", "newer c")
+    assert not [name for name in found if name.endswith(".hunk")]
+
+
+def test_a_copy_of_a_record_that_was_checked_out_orders_nothing(
+    folder: Path, sub: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    break_off(sub, monkeypatch, 1)
+    shutil.copytree(sub, folder / "copied")
+    before = files_of(folder / "copied")
+    with caplog.at_level(logging.ERROR, "hunk.journal"):
+        Workspace(folder / "copied", folder.parent / "others", search=True)
+    assert "no record that Hunk wrote there" in caplog.text
+    assert files_of(folder / "copied") == before
+
+
+def test_a_copy_orders_nothing_in_a_folder_that_has_none(
+    folder: Path, sub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write in one folder only has no file of another renamed."""
+    break_off(folder, monkeypatch, 1, across())
+    (copy,) = folder.glob(".*.record.hunk")
+    copy.unlink()
+    before = files_of(folder)
+    Workspace(folder, folder.parent / "others", search=True)
+    assert files_of(folder) == before
+    Workspace(folder, folder.parent / "journals")  # its own journal is believed
+    assert files_of(folder)["sub/a"] == "new a"
+
+
+WRITERS = ["the root", "another cache", "a nested root", "no journal", "one file"]
+
+
+@pytest.mark.parametrize("second", WRITERS)
+@pytest.mark.parametrize("first", WRITERS)
+def test_between_two_writers_of_a_file_no_edit_is_lost(
+    folder: Path, sub: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str
+) -> None:
+    """The second comes between the first's last look and its rename, whatever root and journal each has."""
+    old = sha256(b"old a").hexdigest()
+
+    def write(writer_is: str, data: bytes) -> None:
+        root, path = (sub, "a") if writer_is == "a nested root" else (folder, "sub/a")
+        cache = folder.parent / ("others" if writer_is == "another cache" else "journals")
+        if writer_is == "one file":
+            writer.replace_file(sub / "a", data, expected_sha256=old)
+        else:
+            journal = None if writer_is == "no journal" else Journal(cache, root)
+            write_all(Confined(root), [Change(path, data, old)], journal)
+
+    faults: list[Exception] = []
+
+    def second_writes() -> None:
+        try:
+            write(second, b"second")
+        except Stale as fault:
+            faults.append(fault)
+
+    thread, rename = threading.Thread(target=second_writes), os.rename
+
+    def renamed(*arguments: Any, **options: Any) -> None:
+        if arguments[1] == "a" and not thread.ident:
+            thread.start()
+            thread.join(0.05)  # it waits, or it is done by then
+        rename(*arguments, **options)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    write(first, b"first")
+    thread.join()
+    assert (sub / "a").read_text() == "first"
+    assert len(faults) == 1
+
+
+@pytest.mark.long
+def test_no_edit_is_lost_to_a_process_of_the_command_line(folder: Path) -> None:
+    """It finds what stood there when it looked, while others write as fast as they can."""
+    file, num_done, ended = folder / "n.txt", 0, threading.Event()
+    file.write_text("n = 0\nm = 0\n")
+    (folder.parent / "edit").write_text('{"old_string": "m = 0", "new_string": "m = 1"}')
+
+    def count() -> None:
+        nonlocal num_done
+        while not ended.is_set():
+            read = file.read_bytes()
+            number, rest = read.split(b"\n", 1)
+            data = b"n = %d\n" % (int(number[4:]) + 1) + rest
+            with contextlib.suppress(Stale):
+                change = Change("n.txt", data, sha256(read).hexdigest())
+                write_all(Confined(folder), [change], Journal(folder.parent / "journals", folder))
+                num_done += 1
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    hunk = [sys.executable, "-c", "from agent_runtime.cli.main import run; run()"]
+    apply = ["apply", str(file), "--edit", str(folder.parent / "edit"), "--write", "--mode", "deterministic"]
+    codes = [subprocess.run([*hunk, *apply], cwd=ROOT, capture_output=True, check=False).returncode for _ in range(5)]
+    ended.set()
+    thread.join()
+    assert set(codes) <= {0, 3}
+    assert file.read_text() == f"n = {num_done}\nm = {int(0 in codes)}\n"
+
+
+def test_without_a_descriptor_left_a_write_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    for module in (locking, record_copies):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "open_below", fail)
+            with pytest.raises(BadFile, match="Too many open files"):
+                write_all(Confined(folder), changes(), Journal(folder.parent / "journals", folder))
+    assert files_of(folder) == OLD
 
 
 def test_writers_of_one_root_take_turns(folder: Path) -> None:

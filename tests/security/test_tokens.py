@@ -133,6 +133,16 @@ def test_a_pipe_in_the_files_place_is_not_waited_for(file: TokenFile) -> None:
         file.read()
 
 
+def test_the_address_that_a_sender_says_it_has_does_not_count(tmp_path: Path) -> None:
+    """From loopback uvicorn believes X-Forwarded-For: another one each time was never slowed down."""
+    with guarded(tmp_path, wanted={"one": ("acme", ("read",))}) as service:
+        statuses = [
+            service.ask("GET", "/stats", headers={"x-forwarded-for": f"10.0.0.{number}"}).status_code
+            for number in range(BURST + 5)
+        ]
+    assert statuses == [401] * BURST + [429] * 5
+
+
 def test_the_throttle_lets_a_burst_pass_and_then_one_at_a_time() -> None:
     now = 0.0
     throttle = Throttle(lambda: now)

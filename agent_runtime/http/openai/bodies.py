@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from agent_runtime.chat import ChatMessage
 from agent_runtime.errors import BadRequest, Unsupported
 from agent_runtime.http.schema import Prediction, Text
-from agent_runtime.types import Decide, Mode, ReuseName, ScopeName
+from agent_runtime.types import Certainty, Decide, Mode, ReuseName, ScopeName
 from editor.types import FormatName, Policy
 
 OWN_MODEL = "hunk"
@@ -101,6 +101,7 @@ class ApplyOptions(BaseModel):
     format: FormatName | Literal["auto"] = "auto"
     mode: Mode = "auto"
     policy: Policy = "strict"
+    min_certainty: Certainty | None = Field(None, description="What is less sure is refused. Null: nothing is.")
     scope: ScopeName = "auto"
     decide: Decide = "auto"
     reuse: ReuseName | None = None

@@ -17,7 +17,18 @@ PREDICTION = "prediction"
 LEAST_LOGPROB = -9999.0
 """What OpenAI says of a token that is hardly possible; JSON has no infinity."""
 
-FILE_MEMBERS = ("path", "method", "rung", "candidates", "certainty", "checks", "sha256_before", "sha256_after", "diff")
+FILE_MEMBERS = (
+    "path",
+    "method",
+    "rung",
+    "candidates",
+    "certainty",
+    "confidence",
+    "checks",
+    "sha256_before",
+    "sha256_after",
+    "diff",
+)
 """What is told of a merged file beside its text."""
 
 

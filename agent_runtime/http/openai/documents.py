@@ -76,7 +76,7 @@ class CompletionAnswer(BaseModel):
     usage: TokenUsage
     hunk: dict[str, Any] = Field(
         description="`usage` and `timings` as `POST /apply` has them; of an edit `status`, `method`, `rung`, "
-        "`candidates`, `certainty`, `checks`, `diff` and the file's hashes."
+        "`candidates`, `certainty`, `confidence`, `checks`, `diff` and the file's hashes."
     )
 
 

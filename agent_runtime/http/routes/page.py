@@ -27,10 +27,9 @@ POLICY = (
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
 }
+"""Beside those of every answer (`connection.SAFE_HEADERS`)."""
 
 
 @dataclass(frozen=True, slots=True)

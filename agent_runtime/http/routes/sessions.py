@@ -15,6 +15,7 @@ from agent_runtime.errors import (
     BadRequest,
     EditRefused,
     FileMissing,
+    Forbidden,
     ModelUnavailable,
     OutsideRoot,
     SessionBusy,
@@ -73,10 +74,15 @@ def sessions_routes(service: Service) -> APIRouter:
 
     @router.post(
         "/{session_id}/read",
-        responses=problems(SessionMissing, FileMissing, OutsideRoot, BadFile, TooLarge, SessionBusy),
+        responses=problems(Forbidden, SessionMissing, FileMissing, OutsideRoot, BadFile, TooLarge, SessionBusy),
     )
     async def read(session_id: str, body: ReadBody, principal: MayApply) -> ReadAnswer:
-        """Put files and texts into the context, all or none, and tell of each whether it has changed."""
+        """Put files and texts into the context, all or none, and tell of each whether it has changed.
+
+        `with_text` needs the scope `read`, too.
+        """
+        if body.with_text:
+            principal.check("read")
         session = sessions.get(session_id, principal)
         work = partial(session.read, body.paths, texts=body.texts, forget=body.forget, with_text=body.with_text)
         return ReadAnswer(files=await run_by_rule(service, work))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import tempfile
@@ -38,26 +39,34 @@ LONGEST_HEAD = 16 * ALIGNMENT
 
 
 class DiskTier:
-    """A `KVTier` in a folder; `fingerprint` is the model's (weights, tokenizer, RoPE, dtype).
+    """A `KVTier` in a folder; `fingerprint` is the model's (weights, tokenizer, RoPE, dtype), `key` the folder's own.
 
     A file gets its name when it is whole, and its time of change says when it was last used, so that it survives a
     crash and several processes can share the folder. Nothing is synchronised to the disk: what a loss of power leaves
     half-written has a wrong checksum, and a damaged, foreign or vanished file is an entry that is not there.
     """
 
-    def __init__(self, folder: Path, capacity_bytes: int, fingerprint: bytes) -> None:
-        """The folder need not exist. It is made so that nobody else can read it: prompts can be read in it."""
+    def __init__(self, folder: Path, capacity_bytes: int, fingerprint: bytes, key: bytes = b"") -> None:
+        """The folder need not exist. Prompts can be read in it, so one that is there is closed to other users.
+
+        One that belongs to another user is not used.
+        Without a key, who can write into the folder can plant KV.
+        """
         if capacity_bytes < 1:
             raise ValueError(f"capacity_bytes is {capacity_bytes}; it must be at least 1")
         self.folder = folder
         self.capacity_bytes = capacity_bytes
         self._fingerprint = fingerprint
-        self._room = 0  # bytes that can be written before the files are looked at
+        self._key = key
         self._is_failing = False
+        self._is_ours = False  # what lies in a folder of somebody else is not read
+        with suppress(OSError):  # the first entry that is put says why
+            self._make_folder()
+        self._room = 0  # bytes that can be written before the files are looked at
 
     def put(self, header: SpanHeader, payload: memoryview) -> bool:
         """Write the entry's file, all or nothing, and remove the least recently used ones where the room is needed."""
-        head = encode_head(header, self._fingerprint, payload)
+        head = encode_head(header, self._fingerprint, payload, self._key)
         try:
             self._make_room(len(head) + len(payload))
             self._write(self._path(header), head, payload)
@@ -75,9 +84,11 @@ class DiskTier:
 
         It is read, not mapped: a mapped file that another process cuts short ends this one.
         """
+        if not self._is_ours:
+            return None
         path = self._path(header)
         try:
-            payload = payload_of(_read(path, file_bytes(header)), header, self._fingerprint)
+            payload = payload_of(_read(path, file_bytes(header)), header, self._fingerprint, self._key)
         except FileNotFoundError:
             return None
         except (OSError, NotThisSpan) as error:
@@ -92,6 +103,8 @@ class DiskTier:
     def headers(self) -> Iterator[SpanHeader]:
         """What the folder has of this model; reads the beginning of every file."""
         with suppress(OSError):
+            if not self._is_ours:
+                return
             yield from self._headers(sorted(self._files()))
 
     def _headers(self, files: list[tuple[int, int, Path]]) -> Iterator[SpanHeader]:
@@ -99,9 +112,14 @@ class DiskTier:
             with suppress(OSError, NotThisSpan, UnicodeDecodeError):
                 with path.open("rb", buffering=0) as file:
                     head = memoryview(file.read(min(num_bytes, LONGEST_HEAD)))
-                header = decode_header(head, num_bytes, self._fingerprint)
+                header = decode_header(head, num_bytes, self._fingerprint, self._key)
                 if self._path(header) == path:
                     yield header
+
+    def _make_folder(self) -> None:
+        self._is_ours = False
+        _make_private(self.folder)
+        self._is_ours = True
 
     def _path(self, header: SpanHeader) -> Path:
         """Where an entry is; its name is a digest of the header."""
@@ -126,7 +144,7 @@ class DiskTier:
         self._room -= num_bytes
         if self._room >= 0:
             return
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make_folder()
         files = sorted(self._files())
         num_used = sum(size for _, size, _ in files)
         if num_used + num_bytes > self.capacity_bytes:
@@ -163,3 +181,13 @@ def _read(path: Path, num_bytes: int) -> memoryview:
                 raise NotThisSpan("cut off")
             num_read += count
     return content
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder that is 0700, or close this user's own to others; raises OSError, for somebody else's too."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = folder.stat()
+    if state.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
+    if state.st_mode & 0o077:
+        folder.chmod(0o700)

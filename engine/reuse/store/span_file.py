@@ -3,19 +3,22 @@
     magic, version, length of the header, length of the payload | fingerprint | what `SpanHeader` has | token ids
     | digest of all behind the header | digest of the header | zeros up to a multiple of `ALIGNMENT` | payload
 
+A digest is an HMAC with the folder's key: who can write there and does not have the key can plant no KV.
 All numbers are little-endian. The payload begins at a multiple of a memory page, so that a file can be mapped.
 """
 
 from __future__ import annotations
 
+import hmac
 import struct
 from hashlib import blake2b, sha256
+from hmac import compare_digest
 
 from engine.reuse.store.tier import SpanHeader
 
 MAGIC = b"HUNKSPAN"
 
-VERSION = 1
+VERSION = 2
 
 ALIGNMENT = 4096
 
@@ -30,13 +33,13 @@ class NotThisSpan(Exception):
     """The bytes are damaged, or those of another model, entry or version of this format; the message says which."""
 
 
-def encode_head(header: SpanHeader, fingerprint: bytes, payload: memoryview) -> bytes:
+def encode_head(header: SpanHeader, fingerprint: bytes, payload: memoryview, key: bytes) -> bytes:
     """What stands before the payload. fingerprint: of the model."""
     assert len(payload) == header.num_bytes, "the payload is not the header's"
     described = describe(header, fingerprint)
     padding = bytes(-(len(described) + 2 * DIGEST_BYTES) % ALIGNMENT)
-    described += _digest(padding, payload)
-    return described + _digest(described) + padding
+    described += _digest(key, padding, payload)
+    return described + _digest(key, described) + padding
 
 
 def describe(header: SpanHeader, fingerprint: bytes) -> bytes:
@@ -63,22 +66,22 @@ def file_bytes(header: SpanHeader) -> int:
     return num_head + -num_head % ALIGNMENT + header.num_bytes
 
 
-def payload_of(content: memoryview, header: SpanHeader, fingerprint: bytes) -> memoryview:
+def payload_of(content: memoryview, header: SpanHeader, fingerprint: bytes, key: bytes) -> memoryview:
     """The payload of a whole file; raises NotThisSpan unless every byte is as it was written, and of this entry."""
     expected = describe(header, fingerprint)
     if len(content) != file_bytes(header) or content[: len(expected)] != expected:
         raise NotThisSpan("another entry, another model's or another version's, or cut off")
     num_head = len(expected) + 2 * DIGEST_BYTES
-    _check_head(content, num_head)
-    if content[len(expected) : num_head - DIGEST_BYTES] != _digest(content[num_head:]):
+    _check_head(content, num_head, key)
+    if not compare_digest(content[len(expected) : num_head - DIGEST_BYTES], _digest(key, content[num_head:])):
         raise NotThisSpan("the checksum differs")
     return content[len(content) - header.num_bytes :]
 
 
-def decode_header(head: memoryview, num_bytes: int, fingerprint: bytes) -> SpanHeader:
+def decode_header(head: memoryview, num_bytes: int, fingerprint: bytes, key: bytes) -> SpanHeader:
     """The header of a file of `num_bytes`, from its first bytes. Raises NotThisSpan; the payload is not looked at."""
     num_head, num_payload = _lengths(head, num_bytes)
-    _check_head(head, num_head)
+    _check_head(head, num_head, key)
     model, root, record, start, generation, *shape, dtype = _FIELDS.unpack_from(head, _PREAMBLE.size)
     num_layers, num_tokens, num_kv_heads, head_dim = shape
     if model != _model(fingerprint):
@@ -113,8 +116,8 @@ def _lengths(head: memoryview, num_bytes: int) -> tuple[int, int]:
     return num_head, num_payload
 
 
-def _check_head(head: memoryview, num_head: int) -> None:
-    if head[num_head - DIGEST_BYTES : num_head] != _digest(head[: num_head - DIGEST_BYTES]):
+def _check_head(head: memoryview, num_head: int, key: bytes) -> None:
+    if not compare_digest(head[num_head - DIGEST_BYTES : num_head], _digest(key, head[: num_head - DIGEST_BYTES])):
         raise NotThisSpan("the header's checksum differs")
 
 
@@ -122,8 +125,8 @@ def _model(fingerprint: bytes) -> bytes:
     return blake2b(fingerprint, digest_size=32).digest()
 
 
-def _digest(*parts: bytes | memoryview) -> bytes:
-    digest = sha256()
+def _digest(key: bytes, *parts: bytes | memoryview) -> bytes:
+    digest = hmac.new(key, digestmod=sha256)
     for part in parts:
         digest.update(part)
     return digest.digest()

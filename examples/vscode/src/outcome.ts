@@ -66,6 +66,7 @@ function howMade(answer: Fields): string {
   const timings = isFields(answer["timings"]) ? answer["timings"] : {};
   const total = Number(timings["total_ms"] ?? 0);
   const time = total >= 1000 ? `${(total / 1000).toFixed(1)} s` : `${total.toFixed(total < 10 ? 1 : 0)} ms`;
+  if (answer["certainty"] === "likely") return `by its likeliest reading, not certain, ${time}`;
   if (answer["method"] === "deterministic") return `by a rule (${string(answer["rung"])}), ${time}`;
   const who = answer["certainty"] === "scored" ? "by a reading that the model chose" : "by the model";
   return `${who}, ${string(usage["forwards"])} forwards, ${time}`;

@@ -14,6 +14,8 @@ test("a merge, by whom it was made, without the byte order mark that editors hid
     text: "a\n",
     how: "by a rule (exact), 1.3 ms",
   });
+  const likely = { ...by, method: "deterministic", rung: "anchored", certainty: "likely", confidence: 0.97 };
+  assert.equal((outcomeOf(reply(200, likely)) as { how: string }).how, "by its likeliest reading, not certain, 1.3 ms");
   const slow = { ...by, timings: { total_ms: 2500 }, method: "model", certainty: "model" };
   assert.equal((outcomeOf(reply(200, slow)) as { how: string }).how, "by the model, 2 forwards, 2.5 s");
 });

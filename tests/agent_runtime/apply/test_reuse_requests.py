@@ -159,7 +159,7 @@ def test_an_exact_answer_that_a_check_rejects_is_the_answer(text_side: TextSide)
 def test_what_the_policy_lets_pass_is_not_asked_for_again(text_side: TextSide) -> None:
     broken = FILE.replace("total = value * 30", "total = (0")
     engine, merger = merging(text_side, lambda _: broken)
-    edit = EDIT.replace("total = 0", "total = (0")
+    edit = "# ... existing code ...\ndef step_30(value):\n    total = (0\n    return total\n# ... existing code ...\n"
     assert applied(merger, edit, reuse="fast", policy="lenient").status == "merged"
     assert len(engine.requests) == 1
     assert applied(merger, edit, reuse="fast").status == "rejected"

@@ -74,6 +74,19 @@ def test_the_edit_may_come_from_standard_input(file: Path) -> None:
     assert (answer["status"], answer["merged"]) == ("merged", "a = 3\nb = 2\n")
 
 
+def test_the_edit_may_come_from_a_pipe_as_of_process_substitution(file: Path, edit: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"'{HUNK}' apply '{file}' --edit <(cat '{edit}')"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "+a = 3" in done.stdout
+
+
+def test_the_diff_of_a_file_at_an_absolute_path_names_it_as_git_does(file: Path, edit: Path) -> None:
+    done = hunk("apply", file.absolute(), "--edit", edit)
+    assert done.stdout.startswith(f"--- a{file.absolute()}\n+++ b{file.absolute()}\n")
+
+
 def test_a_refused_edit_says_what_was_nearest_and_what_to_send(file: Path) -> None:
     done = hunk("apply", file, "--edit", "-", "--mode", "deterministic", stdin=BLOCK.replace("a = 1", "a = 11"))
     assert done.returncode == 3

@@ -116,6 +116,7 @@ def test_the_reading_that_the_model_would_write_is_taken_byte_for_byte(merger: M
     file = result.file
     assert file.merged == PART_MERGED
     assert (result.status, file.method, file.certainty) == ("merged", "model", "scored")
+    assert file.confidence == file.readings[0].score
     assert [reading.why for reading in file.readings] == ["the snippet is a part of the file"]
     assert -1.0 < file.readings[0].logprob < 0.0
     assert file.scope is not None
@@ -155,6 +156,26 @@ def test_in_doubt_the_model_writes_the_merge_and_all_is_counted(
     assert {"score_ms", "decode_ms"} <= result.timings.keys()
     assert result.usage.drafted > 0
     assert result.usage.completion > result.usage.drafted - result.usage.rejected
+
+
+def test_in_doubt_a_model_that_may_not_write_is_not_asked_to(
+    merger: ModelMerger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merger, "merge", lambda *arguments: pytest.fail("it was asked to write"))
+    task = task_of(Candidate(COLOURED, 0.6, "right"))
+    held = replace(task, request=replace(task.request, min_certainty="scored"))
+    choice = merger.choose(held, Watcher())
+    assert isinstance(choice, ModelChoice)
+    assert choice.number == 0
+    monkeypatch.setattr(weighing, "LEAST_LOGPROB", 0.0)
+    doubt = merger.choose(held, Watcher())
+    assert isinstance(doubt, ModelChoice)
+    assert (doubt.number, len(doubt.readings)) == (None, 1)
+    assert "decode_ms" not in doubt.timings
+    marked = Unresolved("open_intent", "", 1, candidates=(Candidate(FILE + "\n# ... existing code ...\n", 1.0, ""),))
+    nothing = merger.choose(replace(held, by_rule=marked), Watcher())
+    assert isinstance(nothing, ModelChoice)
+    assert (nothing.number, nothing.readings) == (None, ())
 
 
 def test_without_a_reading_the_model_writes_the_merge(merger: ModelMerger) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from agent_runtime.apply.merger import ModelTask
 from agent_runtime.generation.watcher import Watcher
-from agent_runtime.http.body_limit import MAX_DEPTH
+from agent_runtime.http.structure import MAX_DEPTH
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
 

@@ -236,7 +236,7 @@ def test_candidates_of_a_refused_edit_are_small_diffs(url: str) -> None:
     twice = {"original": FILE + FILE, "edit": BLOCK, "mode": "deterministic"}
     (reason,) = post(url, twice).json()["reasons"]
     assert (reason["code"], reason["num_candidates"]) == ("ambiguous", 2)
-    assert [candidate.keys() for candidate in reason["candidates"]] == [{"score", "why", "diff"}] * 2
+    assert [candidate.keys() for candidate in reason["candidates"]] == [{"score", "confidence", "why", "diff"}] * 2
     assert reason["candidates"][1]["diff"].startswith("@@ -2,3 +2,3 @@\n b = 2\n-a = 1\n+a = 3\n")
 
 
@@ -319,7 +319,8 @@ def test_foreign_hosts_and_origins_are_refused(url: str, headers: dict[str, str]
 
 
 def test_the_services_own_names_are_let_in(url: str) -> None:
-    for headers in ({"host": "localhost:1"}, {"origin": "http://localhost:3000"}, {"host": "[::1]:80"}):
+    own = {"host": "localhost:1", "origin": "http://localhost:1", "sec-fetch-site": "same-origin"}
+    for headers in ({"host": "localhost:1"}, own, {"host": "[::1]:80"}):
         assert httpx.get(f"{url}/healthz", headers=headers).status_code == 200
 
 

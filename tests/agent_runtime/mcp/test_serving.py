@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -18,7 +21,9 @@ from agent_runtime.access.principal import AccessScope
 from agent_runtime.access.token_file import LiveTokens, TokenFile
 from agent_runtime.access.tokens import new_token
 from agent_runtime.errors import BadRequest
+from agent_runtime.http.body_limit import BodyLimit
 from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here
+from agent_runtime.mcp.session_limit import SessionLimit
 from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.mcp.agents import HUNK, over_stdio, served
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -127,6 +132,102 @@ def test_with_tokens_each_request_needs_one_that_may_read_and_apply(tmp_path: Pa
         assert allowed == {"agent": 200, "reader": 403, "admin": 200}
         assert (status(), status(Authorization="Bearer hunk_nonsense")) == (401, 401)
         assert status(Authorization=f"Bearer {made['agent'][1]}", Host="evil.example") >= 400
+
+
+def made(tmp_path: Path, *tenants: str) -> tuple[LiveTokens, dict[str, dict[str, str]]]:
+    """A token for each tenant, and the headers that a request of it has."""
+    file, headers = TokenFile(tmp_path / "tokens.json"), {}
+    for tenant in tenants:
+        token, text = new_token(tenant, tenant, frozenset({"apply", "read"}), datetime.now(UTC))
+        file.change(lambda known, token=token: known.with_token(token))  # type: ignore[misc]
+        headers[tenant] = {**ACCEPT, "Authorization": f"Bearer {text}"}
+    return LiveTokens(file), headers
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> FolderPlace:
+    return FolderPlace(tmp_path, merging_here(LazyModel("scripted", ScriptedMerger)))
+
+
+CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
+
+
+def test_a_session_is_its_tenants_who_began_it(tmp_path: Path, place: FolderPlace) -> None:
+    """To anybody else it is not there, and goes on for its owner."""
+    tokens, headers = made(tmp_path, "ann", "bob")
+    with served(place, tokens) as url:
+        begun = {"mcp-session-id": httpx.post(url, json=BEGIN, headers=headers["ann"]).headers["mcp-session-id"]}
+
+        def status(tenant: str, method: str) -> int:
+            body = {"json": CALL} if method == "POST" else {}
+            return httpx.request(method, url, headers=headers[tenant] | begun, **body).status_code  # type: ignore[arg-type]
+
+        assert (status("bob", "POST"), status("bob", "DELETE")) == (404, 404)
+        assert (status("ann", "POST"), status("ann", "DELETE"), status("ann", "POST")) == (200, 200, 404)
+
+
+def test_one_tenant_cannot_take_the_sessions_of_all(
+    tmp_path: Path, place: FolderPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_runtime.mcp.serving.SessionLimit", partial(SessionLimit, most=3))
+    tokens, headers = made(tmp_path, "ann", "bob")
+    with served(place, tokens) as url, httpx.Client() as client:
+
+        def begin(tenant: str) -> httpx.Response:
+            return client.post(url, json=BEGIN, headers=headers[tenant])
+
+        begun = [begin("ann").headers["mcp-session-id"] for _ in range(3)]
+        assert begin("ann").status_code == 429
+        assert begin("bob").status_code == 200
+        client.delete(url, headers=headers["ann"] | {"mcp-session-id": begun[0]})
+        assert [begin("ann").status_code for _ in range(2)] == [200, 429]
+        refused = client.post(url, json={}, headers=headers["bob"]), client.post(url, json={}, headers=headers["bob"])
+        assert [answer.status_code for answer in refused] == [400, 400]
+        assert [begin("bob").status_code for _ in range(3)] == [200, 200, 429], "what was refused began no session"
+
+
+def test_sessions_that_are_idle_for_long_do_not_count(place: FolderPlace) -> None:
+    now, statuses = 0.0, []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        name = str(len(statuses)).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"mcp-session-id", name)]})
+
+    limit = SessionLimit(app, most=1, idle_s=10, clock=lambda: now)
+
+    async def begin(at: float, name: bytes | None = None) -> None:
+        nonlocal now
+        now = at
+        headers = [] if name is None else [(b"mcp-session-id", name)]
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        await limit({"type": "http", "method": "POST", "headers": headers}, None, send)  # type: ignore[arg-type]
+
+    async def run() -> None:
+        for at, name in [(0, None), (9, None), (9, b"0"), (15, None), (20, None)]:
+            await begin(at, name)
+
+    anyio.run(run)
+    assert statuses == [200, 429, 200, 429, 200]
+
+
+@pytest.mark.parametrize(("how", "answer"), [("GET", b" 406 "), ("DELETE", b" 400 "), ("PUT", b" 408 ")])
+def test_what_takes_no_body_waits_for_none_and_a_slow_one_is_given_up(
+    place: FolderPlace, monkeypatch: pytest.MonkeyPatch, how: str, answer: bytes
+) -> None:
+    """A body that never ended was waited for without end, and held a connection and a session."""
+    monkeypatch.setattr("agent_runtime.mcp.serving.BodyLimit", partial(BodyLimit, seconds=0.2))
+    with served(place) as url:
+        for method, expected in ((how, answer), ("POST", b" 408 ")):
+            with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), timeout=30) as connection:
+                head = (
+                    f"{method} /mcp HTTP/1.1\r\nHost: {httpx.URL(url).netloc.decode()}\r\nContent-Length: 1000\r\n\r\n"
+                )
+                connection.sendall(head.encode() + b"{")
+                assert expected in connection.recv(4096)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,9 @@ SNIPPET = "# ... existing code ...\ntimeout = 11\n"
 
 SECRET = "timeout_seconds = 10\n"
 TEXT = "timeout_seconds = 10\nretries = 2\n"
+BY_MODEL = Options(min_certainty="model")
+"""Of a server that was started to let a model decide."""
+
 EDIT = {"instruction": "Raise the limit.", "edit": BLOCK}
 
 
@@ -69,7 +72,8 @@ def merger(scripted: ScriptedMerger) -> ScriptedMerger:
 def here(folder: Path, scripted: ScriptedMerger) -> Iterator[str]:
     """The server for a folder whose edits are merged in this process."""
     folder.mkdir(exist_ok=True)
-    with served(FolderPlace(folder, merging_here(LazyModel("scripted", lambda: scripted)))) as url:
+    place = FolderPlace(folder, merging_here(LazyModel("scripted", lambda: scripted)), options=BY_MODEL)
+    with served(place) as url:
         yield url
 
 
@@ -78,8 +82,9 @@ def others(folder: Path, scripted: ScriptedMerger) -> Iterator[dict[str, str]]:
     """Servers for the same files, merged by a service, and had from a service."""
     folder.mkdir(exist_ok=True)
     with serving(scripted, folder) as service:
-        by_service = FolderPlace(folder, merging_there(Client(service), service))
-        with served(by_service) as first, served(ServicePlace(Client(service), service)) as second:
+        by_service = FolderPlace(folder, merging_there(Client(service), service), options=BY_MODEL)
+        of_service = ServicePlace(Client(service), service, options=BY_MODEL)
+        with served(by_service) as first, served(of_service) as second:
             yield {"merged by a service": first, "had from a service": second}
 
 
@@ -153,7 +158,7 @@ def test_without_a_model_it_tells_what_is_nearest(root: Path) -> None:
     def load() -> ScriptedMerger:
         raise ModelUnavailable("smollm2 is not here: run `hunk models pull smollm2`")
 
-    with served(FolderPlace(root, merging_here(LazyModel("smollm2", load)))) as url:
+    with served(FolderPlace(root, merging_here(LazyModel("smollm2", load)), options=BY_MODEL)) as url:
         refused = called(url, "edit_file", path="src/limits.py", instruction="", edit=SNIPPET)
     assert refused.is_error
     (reason,) = refused.structured_content["reasons"]

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,18 @@ import torch
 from safetensors.torch import save_file
 
 from agent_runtime.errors import CorruptModel
-from agent_runtime.models.converted import copy_path, keep_copy
-from agent_runtime.models.load import LoadedModel, load_model
+from agent_runtime.models.cache_key import cache_key
+from agent_runtime.models.converted import copy_path, file_sha256, is_sealed, keep_copy, seal
+from agent_runtime.models.load import LoadedModel, check_range, load_model
 from agent_runtime.models.resolve import ModelFiles, resolve
 from agent_runtime.models.settings import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.store import Store
 from agent_runtime.wiring import open_model
 from engine.engine_config import EngineConfig
+from engine.errors import WeightsError
+from engine.model import Decoder
 from engine.types import GenerationRequest
+from tests.engine.tiny import tiny_config, tiny_parameters
 from tests.models import RealModel
 
 TEXT = "def fibonacci(n):\n    "
@@ -72,6 +77,75 @@ def test_a_damaged_copy_costs_a_conversion_and_not_the_start(
     os.truncate(weights, size // 2)
     assert written(load_model(files, cache, limits=EngineConfig(256))) == from_gguf
     assert weights.stat().st_size == size
+
+
+def test_a_copy_that_was_changed_is_made_anew(files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]) -> None:
+    """Four bytes of the weights, the size and time as they were."""
+    weights = copy_path(files, cache) / "model.safetensors"
+    whole, state = file_sha256(weights), weights.stat()
+    with weights.open("r+b") as file:
+        file.seek(state.st_size // 2)
+        file.write(b"\x7f\x7f\x7f\x7f")
+    os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert written(load_model(files, cache, limits=EngineConfig(256))) == from_gguf
+    assert file_sha256(weights) == whole
+
+
+def test_no_copy_is_made_of_a_file_that_is_not_the_catalogues(files: ModelFiles, tmp_path: Path) -> None:
+    """`ready` goes by size and time: a copy of a damaged file would stay behind its mending."""
+    with pytest.raises(CorruptModel, match="is damaged"):
+        load_model(replace(files, sha256="0" * 64), tmp_path, limits=EngineConfig(256))
+    assert not (tmp_path / "converted").exists()
+
+
+def sealed(tmp_path: Path) -> tuple[Path, ModelFiles]:
+    """A copy that was sealed with the key b"key", and what it was made of."""
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    (tmp_path / "model.gguf").write_bytes(b"source")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    files = ModelFiles("gguf", tmp_path / "model.gguf", "model")
+    seal(folder, files.path, file_sha256(files.path), b"key")
+    return folder, files
+
+
+def test_a_seal_tells_its_source_its_files_and_its_key(tmp_path: Path) -> None:
+    folder, files = sealed(tmp_path)
+    assert is_sealed(folder, files, b"key")
+    assert is_sealed(folder, replace(files, sha256=file_sha256(files.path)), b"key")
+    assert not is_sealed(folder, replace(files, sha256="0" * 64), b"key")
+    assert not is_sealed(folder, files, b"another key"), "who lacks the key cannot make a copy"
+    weights = folder / "model.safetensors"
+    weights.write_bytes(b"weights")
+    assert is_sealed(folder, files, b"key"), "touched, and the same bytes"
+    for damage in (lambda: weights.write_bytes(b"Weights"), lambda: (folder / "more").touch(), weights.unlink):
+        shutil.copytree(folder, tmp_path / "kept")
+        damage()
+        assert not is_sealed(folder, files, b"key")
+        shutil.rmtree(folder)
+        (tmp_path / "kept").rename(folder)
+        assert is_sealed(folder, files, b"key")
+    files.path.write_bytes(b"Source")
+    assert not is_sealed(folder, files, b"key"), "made of another file"
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"mac": "", "content": ""}', b"[" * 100_000])
+def test_a_damaged_seal_is_none(tmp_path: Path, damage: bytes) -> None:
+    folder, files = sealed(tmp_path)
+    (folder / "seal.json").write_bytes(damage)
+    assert not is_sealed(folder, files, b"key")
+
+
+def test_the_key_of_a_cache_folder_is_made_once_for_its_owner(tmp_path: Path) -> None:
+    key = cache_key(tmp_path / "cache")
+    assert len(key) == 32
+    assert cache_key(tmp_path / "cache") == key != cache_key(tmp_path / "other")
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == {"key"}
+    assert (tmp_path / "cache" / "key").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "cache" / "key").write_bytes(b"short")
+    assert len(cache_key(tmp_path / "cache")) == 32
+    (tmp_path / "file").touch()
+    assert len(cache_key(tmp_path / "file")) == 32, "where none can be kept"
 
 
 def test_without_room_or_leave_to_write_there_is_no_copy_and_no_error(
@@ -161,3 +235,12 @@ def test_a_folder_that_lacks_something_is_named(
         (tmp_path / name).write_text(text)
     with pytest.raises(CorruptModel, match=message):
         load_model(ModelFiles("safetensors", tmp_path, "damaged"), tmp_path, limits=EngineConfig(256))
+
+
+def test_a_model_that_float16_cannot_hold_is_refused_when_it_is_loaded() -> None:
+    fits = tiny_parameters(tiny_config(), dtype=torch.float16)
+    check_range(Decoder(fits), [1, 2, 3])
+    overflows = tiny_parameters(tiny_config(), dtype=torch.float16)
+    overflows.layers[0].down.fill_(6e4)
+    with pytest.raises(WeightsError, match="take bfloat16"):
+        check_range(Decoder(overflows), [1, 2, 3])

@@ -1,6 +1,7 @@
 """A service in a process of its own, whose model answers once the file that is named has appeared.
 
-`python -m tests.agent_runtime.operations.draining_child FILE SECONDS`: the second is the time that a drain may take.
+`python -m tests.agent_runtime.operations.draining_child FILE SECONDS [stuck]`: the second is the time that a drain may
+take; a model that is stuck cannot be closed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 import uvicorn
 
 from agent_runtime.apply.applier import Applier
+from agent_runtime.http import server as serving
 from agent_runtime.http.app import build_app
 from agent_runtime.http.server import DrainingServer, leave
 from agent_runtime.http.service import Service
@@ -31,7 +33,15 @@ class Closing(ScriptedMerger):
         self.cancelled.set()
 
 
+class Stuck(ScriptedMerger):
+    """Cannot be closed."""
+
+    def close(self) -> None:
+        threading.Event().wait()
+
+
 def main() -> None:
+    serving.OVERDUE_SECONDS = 0.5
     go, drain_s = Path(sys.argv[1]), float(sys.argv[2])
     hold = threading.Event()
 
@@ -41,15 +51,16 @@ def main() -> None:
         hold.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    slot = ModelSlot("scripted", lambda: Closing("a = 3\nb = 2\n", hold=hold))
+    kind = Stuck if "stuck" in sys.argv else Closing
+    slot = ModelSlot("scripted", lambda: kind("a = 3\nb = 2\n", hold=hold))
     slot.load()
     log = configure("json", "info")
     service = Service(Applier(slot.get), slot, Workspaces(None))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
         sys.stdout.flush()
-        config = uvicorn.Config(build_app(service), log_config=None, access_log=False, timeout_graceful_shutdown=5)
-        server = DrainingServer(config, service.drain, drain_s, slot.close)
+        config = uvicorn.Config(build_app(service), log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        server = DrainingServer(config, service.drain, drain_s, slot.close, log.finish)
         server.run(sockets=[listener])
     log.finish()
     leave(0)

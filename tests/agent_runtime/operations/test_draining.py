@@ -61,9 +61,9 @@ class Child:
 
 
 @contextmanager
-def child(tmp_path: Path, drain_s: float) -> Iterator[Child]:
+def child(tmp_path: Path, drain_s: float, *more: str) -> Iterator[Child]:
     go = tmp_path / "go"
-    command = [sys.executable, "-m", "tests.agent_runtime.operations.draining_child", go, str(drain_s)]
+    command = [sys.executable, "-m", "tests.agent_runtime.operations.draining_child", go, str(drain_s), *more]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
@@ -113,6 +113,17 @@ def test_what_takes_too_long_is_told_so_and_it_ends_with_0_all_the_same(tmp_path
     assert answer.status_code == (200 if stream else 499)
     assert code == 0
     assert "requests are cut off" in [line["message"] for line in log]
+
+
+def test_it_ends_though_the_model_cannot_be_closed(tmp_path: Path) -> None:
+    """asyncio waits for its threads: without a keeper of the time this process never ends."""
+    with child(tmp_path, 0.3, "stuck") as service:
+        asked = service.ask_the_model()
+        service.process.send_signal(signal.SIGTERM)
+        code, log = service.end()
+        asked.join()
+    assert code == 0
+    assert [line["requests_in_work"] for line in log if line["message"] == "ended while work was going on"] == [1]
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:

@@ -17,10 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_runtime.access.principal import LOCAL, Principal
+from agent_runtime.access.tokens import NAME
 from agent_runtime.apply.merger import ModelMerge, ModelTask
 from agent_runtime.errors import TooManyRequests
 from agent_runtime.generation.running import Run, run_together
 from agent_runtime.generation.watcher import Watcher
+from agent_runtime.http.access import KEY
+from agent_runtime.http.holder import holder_of
 from agent_runtime.http.service import Service
 from agent_runtime.limiting import TenantLimits, Tenants, Turns
 from agent_runtime.limiting.bucket import TokenBucket
@@ -290,3 +294,13 @@ def test_the_engine_is_told_the_round() -> None:
     finally:
         CURRENT.reset(token)
     assert [request.priority for request in engine.taken] == [7]
+
+
+def test_what_is_taken_counts_for_the_tenant_of_a_token_and_else_for_the_senders_network() -> None:
+    """Behind a proxy all have one address, and tokens."""
+    sent = {"type": "http", "client": ("10.0.0.1", 5)}
+    assert holder_of(sent | {KEY: Principal("ann", frozenset())}) == "ann"
+    assert holder_of(sent) == holder_of(sent | {"client": ("10.0.0.1", 6)}) == holder_of(sent | {KEY: LOCAL})
+    assert holder_of(sent) != holder_of(sent | {"client": ("10.0.0.2", 5)})
+    assert holder_of(sent | {"client": ("2001:db8::1", 5)}) == holder_of(sent | {"client": ("2001:db8::2", 5)})
+    assert not NAME.fullmatch(holder_of(sent)), "a tenant cannot be called so"

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from agent_runtime.telemetry.logs import JsonLines, LineWriter, TextLines, configure
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
+from tests.security.guarded import guarded
 
 FILE = "launch_code = 1234\nb = 2\n"
 BLOCK = "<<<<<<< SEARCH\nlaunch_code = 1234\n=======\nlaunch_code = 4321\n>>>>>>> REPLACE\n"
@@ -63,6 +64,17 @@ def test_a_request_is_one_json_line_and_nothing_of_what_was_sent_is_in_it(tmp_pa
     assert refused["outcome"] == "edit-refused"
     for secret in ("launch", "1234", "4321", "hush", "hunk_abc", "secret_plans", "nowhere", "a = "):
         assert secret not in stream.getvalue()
+
+
+def test_wrong_tokens_are_in_the_log_wherever_they_are_tried_and_methods_are_cut(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    with logging_to(stream, "json"), guarded(tmp_path, wanted={"one": ("acme", ("read",))}) as service:
+        for path in ("/stats", "/metrics"):
+            service.ask("GET", path, "one")
+            service.ask("GET", path, headers={"authorization": "Bearer hunk_nonsense"})
+        service.ask("M" * 2000, "/apply", "one")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["method"], line["status"]) for line in lines] == [("GET", 401), ("GET", 401), ("M" * 16, 405)]
 
 
 def test_a_terminal_gets_key_and_value() -> None:

@@ -1,4 +1,4 @@
-"""Places on the processor: no more at once than there are, by round, and none is lost whoever leaves when."""
+"""Places on the processor: no more at once than there are, fairly by holder, and none is lost whoever leaves when."""
 
 from __future__ import annotations
 
@@ -27,22 +27,91 @@ FILE = "a = 1\nb = 2\n"
 BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"
 
 
-def test_who_waits_is_let_in_by_round_and_then_by_arrival() -> None:
+class Clock:
+    """Stands still unless it is put on."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def order_of(*works: tuple[str, float], places: Places, clock: Clock) -> list[str]:
+    """In which order works of a holder and so many seconds get a place, one after the other, that come at once."""
     entered: list[str] = []
 
-    async def work(places: Places, name: str, number: int) -> None:
-        async with places.place(number):
-            entered.append(name)
+    async def work(holder: str, seconds: float) -> None:
+        async with places.place(holder):
+            entered.append(holder)
             await asyncio.sleep(0)
+            clock.now += seconds
 
     async def all_at_once() -> None:
-        places = Places(1)
-        await asyncio.gather(
-            *(work(places, *one) for one in [("first", 9), ("c", 3), ("a", 1), ("b", 1), ("d", 3), ("last", 7)])
-        )
+        await asyncio.gather(*(work(*one) for one in works))
 
     asyncio.run(all_at_once())
-    assert entered == ["first", "a", "b", "c", "d", "last"]
+    return entered
+
+
+def test_who_waits_is_let_in_by_the_time_that_its_holder_had() -> None:
+    """Not by the number of its requests: 1 of 10 s counts as 10 of 1 s."""
+    works = [("slow", 10.0)] * 3 + [("quick", 1.0)] * 12
+    order = order_of(*works, places=Places(1, clock=(clock := Clock())), clock=clock)
+    assert "".join(each[0] for each in order) == "sq" + 9 * "q" + "sqqs"
+
+
+def test_within_a_holder_the_first_that_came_goes_first_and_equals_take_turns() -> None:
+    works = [("a", 1.0)] * 3 + [("b", 1.0)] * 3 + [("c", 1.0)]
+    order = order_of(*works, places=Places(1, clock=(clock := Clock())), clock=clock)
+    assert "".join(order) == "abcabab"
+
+
+def test_slow_work_of_one_holder_never_has_all_places() -> None:
+    """It waits with the third of three places free, which another has at once."""
+
+    async def run() -> list[str]:
+        entered: list[str] = []
+        end = asyncio.Event()
+        places = Places()
+
+        async def work(holder: str) -> None:
+            async with places.place(holder):
+                entered.append(holder)
+                await end.wait()
+
+        tasks = [asyncio.create_task(work("slow")) for _ in range(10)]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(work("other")))
+        await asyncio.sleep(0)
+        before = list(entered)
+        end.set()
+        await asyncio.gather(*tasks)
+        return before
+
+    assert asyncio.run(run()) == ["slow", "slow", "other"]
+
+
+def test_who_comes_late_begins_with_what_the_last_one_had_and_has_not_saved_time_up() -> None:
+    async def run() -> list[str]:
+        clock = Clock()
+        places = Places(1, clock=clock)
+        entered: list[str] = []
+
+        async def work(holder: str) -> None:
+            async with places.place(holder):
+                entered.append(holder)
+                clock.now += 1.0
+                if entered.count("a") == 5 and "b" not in entered:
+                    tasks.extend(asyncio.create_task(work("b")) for _ in range(6))
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(work("a")) for _ in range(10)]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+        return entered
+
+    assert "".join(asyncio.run(run())) == "aaaaab" + "ab" * 5
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -61,7 +130,7 @@ def test_never_more_than_there_are_and_all_are_free_again_whoever_leaves_when(se
             num_inside -= 1
 
     async def work(places: Places) -> None:
-        async with places.place(rng.randrange(3)) as give_back:
+        async with places.place(rng.choice("abc")) as give_back:
             early = rng.random() < 0.3
             with inside():
                 for _ in range(rng.randrange(4)):
@@ -72,7 +141,7 @@ def test_never_more_than_there_are_and_all_are_free_again_whoever_leaves_when(se
                 await asyncio.sleep(0.001)
 
     async def crowd() -> None:
-        places = Places(3)
+        places = Places(3, 3)
         tasks = [asyncio.create_task(work(places)) for _ in range(60)]
         for _ in range(30):
             await asyncio.sleep(0)
@@ -80,8 +149,9 @@ def test_never_more_than_there_are_and_all_are_free_again_whoever_leaves_when(se
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0.01)
         async with asyncio.timeout(1):  # all three can be had again
-            async with places.place(0), places.place(0), places.place(0):
+            async with places.place("a"), places.place("a"), places.place("a"):
                 pass
+        assert not places._used, "what is over is forgotten"
 
     asyncio.run(crowd())
     assert most == 3

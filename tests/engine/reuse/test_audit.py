@@ -151,6 +151,25 @@ def test_names_that_callers_make_up_do_not_fill_the_memory() -> None:
     assert own.raised_by(AuditClass("model", "fast", "edit 999")) == own.raised_by(AuditClass("model", "fast")) > 0
 
 
+def test_no_tenant_raises_the_budget_of_another_nor_takes_all_names() -> None:
+    own = policy()
+    for number in range(1000):
+        own.book(AuditClass("model", "fast", f"edit {number}", "one tenant's"), BAD)
+    assert len(own.estimates()) <= 65
+    assert own.raised_by(AuditClass("model", "fast", "edit 999", "one tenant's")) > 0
+    other = AuditClass("model", "fast", "edit 1", "another's")
+    assert own.raised_by(other) == own.raised_by(AuditClass("model", "fast", root="another's")) == 0.0
+    own.book(other, BAD)
+    assert other in own.estimates()
+
+
+def test_of_very_many_tenants_the_last_ones_share_a_budget() -> None:
+    own = policy()
+    for number in range(5000):
+        own.book(AuditClass("model", "fast", "rename", f"tenant {number}"), BAD)
+    assert len(own.estimates()) <= 4098
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"share": 1.5}, {"min_agreement": -0.1}, {"max_kl": 0.0}, {"max_kl": math.nan}, {"fewest_tokens": 0}],

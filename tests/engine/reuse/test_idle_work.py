@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,7 +18,8 @@ from engine.scheduling import SchedulerConfig
 from engine.types import GenerationRequest, GenerationResult
 from tests.engine.cores import tiny_model
 from tests.engine.reuse.turns import SPAN_BYTES, edited, random_ids, reusing_core, run
-from tests.engine.tiny import TOKEN_BYTES
+from tests.engine.test_lora import write_adapter
+from tests.engine.tiny import TOKEN_BYTES, tiny_config, tiny_parameters
 
 TURBO = Reuse("turbo")
 OLD = random_ids(Random(1), 160)
@@ -226,7 +228,8 @@ def test_requests_of_a_class_that_is_too_far_run_more_again() -> None:
     result = run_approximately(core, Reuse("turbo", edit_class="rename"))
     assert "budget" not in result.usage.recomputed_by
     idle(core)
-    own = AuditClass(core.model.fingerprint.hex(), "turbo", "rename")
+    (own,) = core.idle_stats().audits
+    assert own == AuditClass(core.model.fingerprint.hex(), "turbo", "rename", own.root)
     assert core.idle_stats().audits[own].raised_by == 0.25
     for place, reuse, is_raised in [
         (20, Reuse("turbo", edit_class="rename"), True),
@@ -237,6 +240,22 @@ def test_requests_of_a_class_that_is_too_far_run_more_again() -> None:
         usage = run(core, [*NEW[:place], 3, 1, 4, *NEW[place:]], reuse).usage
         assert ("budget" in usage.recomputed_by) is is_raised
         assert usage.reused_approximate > 0
+
+
+def test_an_audit_never_compares_across_an_adapter_that_was_loaded_anew(tmp_path: Path) -> None:
+    """Under the same name, between the request and its idle audit, or between the audit's two runs."""
+    base = tiny_parameters(tiny_config())
+    folders = [write_adapter(tmp_path / name, base, lora_alpha=alpha) for name, alpha in (("a", 8), ("b", 30))]
+    for num_steps in (0, 1, 1000):
+        core = idle_core(audit=AUDIT)
+        core.load_adapter("own", folders[0])
+        run_approximately(core, adapter="own", max_new_tokens=8)
+        for _ in range(num_steps):
+            core.step()
+        core.load_adapter("own", folders[1])
+        idle(core)
+        counts = core.idle_stats().counts
+        assert (counts.audited, counts.dropped) == ((1, 0) if num_steps == 1000 else (0, 1))
 
 
 def test_an_audit_of_what_is_exact_after_all_finds_no_difference() -> None:

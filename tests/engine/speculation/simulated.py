@@ -59,7 +59,7 @@ def simulate(
             run.seconds += took
             return proposer.propose(output_ids, max_tokens)
 
-    drafting = run.drafting = Drafting(Asked(), times, lambda: now[0])
+    drafting = run.drafting = Drafting(Asked(), times, lambda: now[0], vocab_size=1 << 20)
     while len(output) < len(target):
         num_rows = max(1, num_prompt) if not output else 1
         room = min(1024, len(target) - len(output) - 1)

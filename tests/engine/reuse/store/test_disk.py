@@ -42,6 +42,31 @@ def tier(tmp_path: Path) -> DiskTier:
     return DiskTier(tmp_path / "spans", 1 << 20, b"model")
 
 
+def test_kv_that_somebody_without_the_key_has_put_there_is_not_read(tmp_path: Path) -> None:
+    keyed = DiskTier(tmp_path / "spans", 1 << 20, b"model", b"key")
+    for other in (b"", b"another key"):
+        put(DiskTier(tmp_path / "spans", 1 << 20, b"model", other))
+        assert list(keyed.headers()) == []
+        assert keyed.get(HEADER) is None
+    put(keyed)
+    assert list(DiskTier(tmp_path / "spans", 1 << 20, b"model", b"key").headers()) == [HEADER]
+
+
+def test_an_open_folder_is_closed_and_one_of_another_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "spans"
+    folder.mkdir(mode=0o755)
+    put(DiskTier(folder, 1 << 20, b"model"))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    others = DiskTier(folder, 1 << 20, b"model")
+    assert not others.put(HEADER, memoryview(KV))
+    assert "another user" in caplog.text
+    assert list(others.headers()) == []
+    assert others.get(HEADER) is None
+
+
 def put(tier: DiskTier, header: SpanHeader = HEADER, kv: bytes = KV) -> None:
     assert tier.put(header, memoryview(kv))
 

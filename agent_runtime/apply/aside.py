@@ -1,0 +1,193 @@
+"""Has rules work on large texts in processes of their own.
+
+Python runs one thread at a time, and some calls out of it take half a second on a megabyte: beside such an edit a small
+one, or a look whether the service lives, would wait. A process also ends at once when nobody waits any more, whatever
+it is at, and takes nobody with it when it breaks. Small edits stay here: to and fro takes some milliseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing import Pipe
+from time import monotonic
+from typing import Any
+
+from agent_runtime.apply.refusals import refusal
+from agent_runtime.errors import Cancelled, EditRefused, HunkError
+from agent_runtime.generation.watcher import Watcher
+from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader, Reason
+
+LOG = logging.getLogger("hunk.apply")
+
+LARGE_BYTES = 100_000
+"""Of edits and files together; rules take some 50 ms for as much."""
+
+LOOK_SECONDS = 0.05
+"""How often is looked whether somebody still waits."""
+
+MAX_SECONDS = 60.0
+"""By the clock. The process keeps to its time on the processor by itself, unless it does not come to look."""
+
+Work = tuple[str, tuple[Any, ...]]
+"""A method of `Applier`, and what it is called with."""
+
+
+class AsideError(Exception):
+    """A bug of ours ended an edit in a process; the log has where, and nothing has its text."""
+
+
+class LargeFilesError(Exception):
+    """The files of an edit are for a process of their own."""
+
+
+class Aside:
+    """Processes that apply edits by rule, as many as are asked at once; each is kept for the next edit."""
+
+    def __init__(self, seconds: float, large_bytes: int = LARGE_BYTES) -> None:
+        """`seconds` are those of the processor that an edit may take, `large_bytes` is where it comes here."""
+        self._seconds = seconds
+        self._large_bytes = large_bytes
+        self._lock = threading.Lock()
+        self._idle: list[_Process] = []
+
+    def takes(self, requests: Sequence[ApplyRequest]) -> bool:
+        """Whether edits are large enough, and may be decided by rule."""
+        size = sum(len(one.original) + len(one.edit) for one in requests)
+        return size >= self._large_bytes and all(one.mode != "model" for one in requests)
+
+    def reader(self, request: PatchRequest, read: Reader) -> FirstReader:
+        """Reads for an edit of files that are not known yet, and raises LargeFilesError where they are large enough."""
+        return FirstReader(read, self._large_bytes - len(request.edit) if request.mode != "model" else None)
+
+    def ask(self, work: Work, watcher: Watcher, read: Reader | None = None) -> ApplyResult | None:
+        """What the work comes to by rule, None where a model has to decide; raises what the work raises.
+
+        What it reads, `read` reads here.
+        """
+        try:
+            process = self._idle_process() or _Process()
+        except OSError:  # there can be no more processes: it is done here
+            return None
+        try:
+            answer = process.ask((*work, self._seconds), watcher, read)
+        except BaseException:
+            process.kill()
+            raise
+        with self._lock:
+            self._idle.append(process)
+        match answer:
+            case ("done", result):
+                assert isinstance(result, ApplyResult)
+                return result
+            case ("failed", kind, arguments, attributes):
+                fault: HunkError = kind.__new__(kind, *arguments)
+                fault.args = arguments
+                vars(fault).update(attributes)
+                raise fault
+            case ("bug", name, stack):
+                LOG.error("a bug ended an edit in a process", extra={"fields": {"error": name, "stack": stack}})
+                raise AsideError(name)
+        return None
+
+    def _idle_process(self) -> _Process | None:
+        """One that waits for an edit; those that have ended meanwhile are forgotten."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                process = self._idle.pop()
+            if process.is_there:
+                return process
+            process.kill()
+
+    def close(self) -> None:
+        """End the processes that wait for an edit."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for process in idle:
+            process.kill()
+
+
+class FirstReader:
+    """Reads each file once, and gives up where they are `room` bytes or more."""
+
+    def __init__(self, read: Reader, room: int | None) -> None:
+        self._read = read
+        self._room = room
+        self._files: dict[str, bytes | None] = {}
+
+    def __call__(self, path: str) -> bytes | None:
+        """The file; raises LargeFilesError, and what `read` raises."""
+        data = self.again(path)
+        if self._room is not None and sum(len(each or b"") for each in self._files.values()) >= self._room:
+            raise LargeFilesError
+        return data
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the edit alone is not too large already."""
+        return self._room is None or self._room > 0
+
+    def again(self, path: str) -> bytes | None:
+        """The file as it was read at first, however large."""
+        if path not in self._files:
+            self._files[path] = self._read(path)
+        return self._files[path]
+
+
+class _Process:
+    """One process; it ends when its end of the pipe is all there is."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self._pipe, its_end = Pipe()
+        with its_end:
+            code = f"from agent_runtime.apply.aside_process import main; main({its_end.fileno()})"
+            # -P: what lies in the folder in which the service runs is not imported.
+            command = [sys.executable, "-P", "-c", code]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its_end.fileno()])
+
+    def ask(self, work: tuple[Any, ...], watcher: Watcher, read: Reader | None) -> tuple[Any, ...]:
+        """Its answer; raises Cancelled where the watcher is left, EditRefused where the process ends or goes on.
+
+        Also raises what `read` raises. Behind any of these the process is in the middle of something.
+        """
+        until = monotonic() + MAX_SECONDS
+        try:
+            self._pipe.send(work)
+            while True:
+                if self._pipe.poll(LOOK_SECONDS):
+                    match self._pipe.recv():
+                        case ("entered", phase, path):
+                            watcher.entered(phase, path)
+                        case ("read", path):
+                            assert read is not None
+                            self._pipe.send(read(path))
+                        case answer:
+                            return answer  # type: ignore[no-any-return]
+                elif watcher.is_left:
+                    raise Cancelled("whoever asked has left")
+                elif monotonic() > until:
+                    raise _broken_off(f"the rules took more than {MAX_SECONDS:g} s for it")
+        except (EOFError, ConnectionError) as error:
+            raise _broken_off("the process that worked on it has ended, for want of memory or by a fault") from error
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it, whatever it is at."""
+        self._pipe.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def _broken_off(why: str) -> EditRefused:
+    suggestion = "Send the edit in several parts, each with lines that stand only once in the file."
+    return refusal([Reason("too_much_work", f"The edit is past a bound of work: {why}.", suggestion=suggestion)])

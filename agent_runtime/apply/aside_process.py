@@ -1,0 +1,71 @@
+"""What a process of `aside` runs: edits by rule, one after the other, until the service is gone."""
+
+from __future__ import annotations
+
+import signal
+from multiprocessing.connection import Connection
+from traceback import extract_tb
+from typing import Any, NoReturn
+
+from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.time_limit import rule_time
+from agent_runtime.errors import HunkError
+from agent_runtime.generation.watcher import Watcher
+
+
+class ModelWantedError(Exception):
+    """A model has to decide."""
+
+
+def main(descriptor: int) -> None:
+    """Answer what comes over the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which has its own way to end
+    pipe: Connection[Any, Any] = Connection(descriptor)
+    try:
+        while True:
+            pipe.send(_answer(pipe, *pipe.recv()))
+    except (EOFError, ConnectionError):
+        return
+
+
+def _answer(pipe: Connection[Any, Any], name: str, arguments: tuple[Any, ...], seconds: float) -> tuple[Any, ...]:
+    try:
+        with rule_time(Watcher(), seconds):
+            read = (_Reader(pipe),) if name == "apply_patch" else ()
+            return "done", getattr(Applier(_no_model), name)(*arguments, *read, watcher=_Teller(pipe))
+    except ModelWantedError:
+        return ("model",)
+    except HunkError as fault:  # most cannot be pickled by themselves: what makes them wants more than a message
+        return "failed", type(fault), fault.args, vars(fault)
+    except Exception as bug:  # noqa: BLE001 -- told to the service, without its message, which may quote the file
+        return (
+            "bug",
+            type(bug).__name__,
+            [f"{at.filename}:{at.lineno} {at.name}" for at in extract_tb(bug.__traceback__)],
+        )
+
+
+def _no_model() -> NoReturn:
+    raise ModelWantedError
+
+
+class _Reader:
+    """Has the service read."""
+
+    def __init__(self, pipe: Connection[Any, Any]) -> None:
+        self._pipe = pipe
+
+    def __call__(self, path: str) -> bytes | None:
+        self._pipe.send(("read", path))
+        data: bytes | None = self._pipe.recv()
+        return data
+
+
+class _Teller(Watcher):
+    """Tells the service of phases."""
+
+    def __init__(self, pipe: Connection[Any, Any]) -> None:
+        self._pipe = pipe
+
+    def entered(self, phase: str, path: str = "") -> None:
+        self._pipe.send(("entered", phase, path))

@@ -1,0 +1,169 @@
+"""Copies of a write's record beside its targets, for those who have another journal, or another root.
+
+    <folder of a target>/.<id>.record.hunk   lies there while names change
+
+Its paths are relative to the folder that it lies in. Whoever holds the locks of all folders of a record, and finds a
+copy, knows that the writer is gone. Anybody may have put there what lies in a repository, so a copy is believed only
+
+- where it names its own inode: no checkout, archive or other tool can know that before it makes the file;
+- where a copy that says the same lies in every folder that it would have changed: who put them there may write in each
+  of these folders, and so could have renamed the files without us. In a sticky folder (/tmp) that is not so, and a
+  copy has to be this user's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from agent_runtime.errors import HunkError
+from agent_runtime.files.confined import Confined, is_below
+from agent_runtime.files.journal import LOG, MAX_RECORD_BYTES, VERSION, Record, UnknownVersion, parse_record
+from agent_runtime.files.limits import bytes_of
+from repo_cache.reading import FOLDER_FLAGS, READ_FLAGS, open_below
+
+COPY = re.compile(r"\.([0-9a-f]{16})\.record\.hunk", re.ASCII)
+
+MAX_FOLDERS = 20_000
+"""Folders that are searched at a start; in the others a copy is found before the next write there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCopy:
+    """One copy: the folder that it lies in, and its record with paths relative to the root.
+
+    `above` is how many folders above the root the record reaches; its paths are then relative to that folder.
+    """
+
+    folder: str
+    record: Record
+    above: int = 0
+
+
+def write_copies(root: Confined, record: Record) -> None:
+    """Put a copy into each of the record's folders, onto the disk but for their names; raises OSError."""
+    for folder in record.homes:
+        descriptor = open_below(root.root, folder, FOLDER_FLAGS)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            copy = os.open(_name(record.id), flags, 0o600, dir_fd=descriptor)
+            with os.fdopen(copy, "w", encoding="ascii") as file:
+                inode = os.fstat(copy).st_ino
+                json.dump({"version": VERSION, "inode": inode, **asdict(_moved(record, folder))}, file)
+                file.flush()
+                os.fsync(copy)
+        finally:
+            os.close(descriptor)
+
+
+def remove_copies(root: Confined, record: Record) -> None:
+    """The write is over; raises OSError where a copy is there and cannot be removed."""
+    for folder in record.homes:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            descriptor = open_below(root.root, folder, FOLDER_FLAGS)
+            try:
+                os.unlink(_name(record.id), dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def has_copy(root: Confined, record: Record) -> bool:
+    """Whether any copy of the record is there; raises OSError."""
+    for folder in record.homes:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            descriptor = open_below(root.root, folder, FOLDER_FLAGS)
+            try:
+                os.stat(_name(record.id), dir_fd=descriptor, follow_symlinks=False)
+                return True
+            finally:
+                os.close(descriptor)
+    return False
+
+
+def find_copies(root: Confined, folders: Iterable[str]) -> list[RecordCopy]:
+    """All copies in these folders that name their own inode; the others are said. Raises OSError."""
+    found = []
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            descriptor = open_below(root.root, folder, FOLDER_FLAGS)
+            try:
+                with os.scandir(descriptor) as entries:
+                    names = [entry.name for entry in entries if COPY.fullmatch(entry.name)]
+                for name in names:
+                    try:
+                        found.append(_read(descriptor, folder, name))
+                    except UnknownVersion:
+                        LOG.error("%s in %s is of another version of Hunk, and is left to that", name, folder or ".")
+                    except (OSError, ValueError, RecursionError, HunkError):
+                        LOG.error("%s in %s is no record that Hunk wrote there, and is ignored", name, folder or ".")
+            finally:
+                os.close(descriptor)
+    return found
+
+
+def folders_with_copies(root: Confined) -> Iterator[str]:
+    """The folders below the root that hold one, as far as they can be listed and there are not too many."""
+    waiting, seen = [""], 0
+    while waiting and seen < MAX_FOLDERS:
+        folder = waiting.pop()
+        seen += 1
+        with contextlib.suppress(OSError):
+            descriptor = open_below(root.root, folder, FOLDER_FLAGS)
+            try:
+                with os.scandir(descriptor) as entries:
+                    listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            finally:
+                os.close(descriptor)
+            waiting += [f"{folder}/{name}".lstrip("/") for name, is_folder in listed if is_folder and name != ".git"]
+            if any(COPY.fullmatch(name) for name, _ in listed):
+                yield folder
+    if waiting:
+        LOG.info("of %s only %d folders were searched for writes that were broken off", root.root.name, MAX_FOLDERS)
+
+
+def _name(record_id: str) -> str:
+    return f".{record_id}.record.hunk"
+
+
+def _read(descriptor: int, folder: str, name: str) -> RecordCopy:
+    """Raises OSError, HunkError, ValueError or RecursionError."""
+    copy = os.open(name, READ_FLAGS, dir_fd=descriptor)
+    state = os.fstat(copy)
+    noted = json.loads(bytes_of(copy, name, MAX_RECORD_BYTES))
+    if not isinstance(noted, dict) or noted.get("inode") != state.st_ino:
+        raise ValueError("copied, or put there by somebody else")
+    if os.fstat(descriptor).st_mode & stat.S_ISVTX and state.st_uid != os.geteuid():
+        raise ValueError("another user's, where that one could not have renamed our files")
+    match = COPY.fullmatch(name)
+    assert match is not None
+    record = parse_record(match[1], noted)
+    return _as_seen(record, folder)
+
+
+def _as_seen(record: Record, folder: str) -> RecordCopy:
+    """The copy with its paths relative to the root, or to a folder above it; raises ValueError."""
+    moved = _moved(record, folder, back=True)
+    above = max(each.real.split("/").count("..") for each in moved.entries) if moved.entries else 0
+    if above:
+        return RecordCopy(folder, record, above)
+    paths = [*(each.real for each in moved.entries), *moved.folders]
+    if not moved.entries or any(not is_below(Path("/") / path, Path("/")) or path.startswith("..") for path in paths):
+        raise ValueError("it leads elsewhere")
+    return RecordCopy(folder, moved)
+
+
+def _moved(record: Record, folder: str, *, back: bool = False) -> Record:
+    """The record with its paths relative to a folder below the root, or back from there."""
+
+    def move(path: str) -> str:
+        return posixpath.normpath(posixpath.join(folder, path)) if back else posixpath.relpath(f"/{path}", f"/{folder}")
+
+    entries = tuple(replace(each, real=move(each.real)) for each in record.entries)
+    return replace(record, entries=entries, folders=tuple(move(each) for each in record.folders))

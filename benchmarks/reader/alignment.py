@@ -1,0 +1,510 @@
+"""The k best monotone alignments of a snippet's lines with a file's, as changes of the file.
+
+A path takes the items of the snippet and the file's lines in order, by these steps:
+
+    match    a shown line that the file has            sub      a shown line in place of a line of the file
+    insert   a shown line that is new                  delete   a line of the file that goes
+    skip     lines of the file that stay: behind a marker, or left out without one
+    mark     a marker                                  drop     a remark
+
+Between steps it is in one of the states of `State`. The cost of the best way to the end is computed from the back for
+every item and line, a row at a time; an A* search, for which that cost is the exact heuristic, then yields the paths of
+the k best distinct texts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from benchmarks.reader.binding import Bindings, FileLines, Floats, Rewrite, Snippet, is_comment
+from editor.accounting.statements import IMPORT, key_of
+from editor.effort import look
+from editor.errors import TooMuchWorkError
+
+MAX_CELLS = 4_000_000
+"""Items of a snippet times lines of a file; past it the readings of a snippet are not looked for."""
+MAX_STEPS = 12_000
+"""Of the search for the best paths; past it those found so far are all."""
+
+_INF = 1e9
+_BASE = 1_000_003
+_MOD = (1 << 61) - 1
+_MAX_EXITS = 24
+
+# What a path did last. UNBOUND: new lines of which nothing above is shown. CUT: deleting behind a gap.
+BOUND, NEW, UNBOUND, DELETED, CUT, GAP, ELIDED, OUTSIDE = range(8)
+
+Kind = Literal["match", "sub", "insert", "delete", "skip", "mark", "drop", "rewrite"]
+
+
+class Step(NamedTuple):
+    """One step: the ranges of items and of file lines that it takes, the state before it."""
+
+    kind: Kind
+    item: int
+    item_end: int
+    line: int
+    line_end: int
+    state: int
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A way through snippet and file, and what it costs."""
+
+    cost: float
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the steps cost; learned on snippets as models write them."""
+
+    insert: float = 0.15
+    insert_first: float = 0.4
+    insert_sign: float = 0.06
+    delete: float = 0.4
+    delete_first: float = 0.6
+    delete_sign: float = 0.2
+    delete_then_gap: float = 2.0
+    delete_unit_then_gap: float = 1.6
+    gap_then_delete: float = 1.5
+    delete_head: float = 1.2
+    delete_lead: float = 0.2
+    named_share: float = 0.3
+    elide: float = 2.2
+    elide_head: float = 1.32
+    open_start: float = 0.6
+    open_end: float = 0.6
+    unbound: float = 1.0
+    least_alike: float = 0.6
+    alike: float = 0.8
+    depth: float = 0.8
+    within: float = 0.32
+    no_blank: float = 0.24
+    import_apart: float = 1.2
+    shift: float = 0.5
+    owner: float = 1.0
+    new_owner: float = 0.6
+    rename: float = 0.5
+    leave_scope: float = 1.2
+    weak: float = 0.3
+    weak_unbound: float = 0.5
+    remark: float = 0.05
+    maybe_marker: float = 0.3
+    rewrite: float = 1.6
+    elided_head: float = 1.3
+    skip: float = 0.002
+    skip_elided: float = 0.004
+
+
+Way = tuple[Step, "Way | None"]
+"""The steps of a path, last first."""
+
+
+class Aligner:
+    """Finds the best paths of one snippet and one file."""
+
+    def __init__(self, file: FileLines, snippet: Snippet, bindings: Bindings, costs: Costs) -> None:
+        self.file, self.snippet, self.costs = file, snippet, costs
+        self.size, self.num_lines = len(snippet), len(file)
+        if self.size * self.num_lines > MAX_CELLS:
+            raise TooMuchWorkError(
+                f"The snippet has {self.size} lines, and the file {self.num_lines}: too many to align."
+            )
+        self.bindings = bindings
+        self.named = named_lines(file, snippet)
+        self._deletion_costs()
+        self._ids: dict[str, int] = {}
+        self._hashes = self._prefix_hashes()
+        self._places: dict[tuple[object, ...], Floats] = {}
+        self._solve()
+
+    def _deletion_costs(self) -> None:
+        file, costs = self.file, self.costs
+        names = {name for name in self.snippet.names if name}
+        cost = np.array([costs.delete if any(map(str.isalnum, key)) else costs.delete_sign for key in file.keys])
+        ends = np.full(self.num_lines + 1, costs.delete_then_gap)
+        for first, end, name in file.definitions:
+            lead = first
+            while lead < end - 1 and file.keys[lead].startswith(("/*", "*", "//", "#", "@")):
+                cost[lead] += costs.delete_lead
+                lead += 1
+            if name not in names and first not in self.named:
+                cost[lead] += costs.delete_head
+            ends[end] = costs.delete_unit_then_gap
+        for at in self.named:
+            cost[at] *= costs.named_share
+            ends[at + 1] *= costs.named_share
+        self.delete_cost = cost
+        self.delete_sum = np.concatenate([[0.0], np.cumsum(cost)])
+        self.end_cost = ends
+
+    def _prefix_hashes(self) -> tuple[list[int], list[int]]:
+        total, power = 0, 1
+        sums, powers = [0], [1]
+        for key in self.file.keys:
+            total = (total * _BASE + self._id(key)) % _MOD
+            power = power * _BASE % _MOD
+            sums.append(total)
+            powers.append(power)
+        return sums, powers
+
+    def _id(self, key: str) -> int:
+        return self._ids.setdefault(key, len(self._ids) + 1)
+
+    def _with_lines(self, text: int, start: int, end: int) -> int:
+        sums, powers = self._hashes
+        size = end - start
+        part = (sums[end] - sums[start] * powers[size]) % _MOD
+        return (text * powers[size] + part) % _MOD
+
+    def _with_item(self, text: int, item: int) -> int:
+        return (text * _BASE + self._id(self.snippet.items[item].key)) % _MOD
+
+    # -- costs of one item
+
+    def _take_row(self, at: int) -> Floats:
+        """Return what it costs to take an item at each line of the file: as it is, or in that line's place."""
+        file, costs = self.file, self.costs
+        row = np.full(self.num_lines + 1, _INF)
+        item = self.snippet.items[at]
+        if item.kind == "marker" or not self.num_lines:
+            return row
+        owner = self._owner_cost(at)
+        known = item.hunk in self.snippet.shifts
+        width = self.snippet.width(at)
+        if item.elided is None:
+            same = self.bindings.same[at]
+            if len(same):
+                weights = file.weights[same]
+                shifted = (self._widths[same] != width) * (costs.shift if known else 0.0)
+                row[same] = -weights + owner[same] + shifted * np.where(weights > 0.5, 1.0, 0.55)
+        else:
+            row[self.bindings.same[at]] = -costs.elided_head + owner[self.bindings.same[at]]
+        name = self.snippet.names[at]
+        for place, alike in self.bindings.alike[at].items():
+            if alike < costs.least_alike or row[place] < _INF:
+                continue
+            value = -file.weights[place] * (alike - 0.35) * costs.alike + 1.5 * owner[place]
+            if known and file.widths[place] != width:
+                value += costs.shift * 0.4
+            if name and file.names[place] and file.names[place] != name:
+                value += 1.5 * costs.rename
+            row[place] = value
+        return row
+
+    def _owner_cost(self, at: int) -> Floats:
+        """Return what it costs that a line of the file lies in another definition than the item."""
+        chain = self.snippet.owners[at]
+        if self.snippet.names[at] and chain:
+            chain = chain[:-1]
+        weights = np.minimum(1.0, self.file.weights)
+        total: Floats = np.zeros(self.num_lines)
+        for name in chain[-2:]:
+            if name not in self._names:
+                return np.asarray(total + self.costs.new_owner * weights, dtype=np.float64)
+            total = total + np.where(self.file.inside(name), 0.0, self.costs.owner * weights)
+        return total
+
+    def place_cost(self, at: int) -> Floats:
+        """Return what it costs to insert an item above each line of the file where nothing above it is shown."""
+        file, costs = self.file, self.costs
+        item = self.snippet.items[at]
+        width = self.snippet.width(at)
+        is_import = IMPORT.match(item.key) is not None
+        module = key_of(item.key) if is_import else None
+        known = (width, bool(self.snippet.names[at]), module if is_import else None)
+        if known in self._places:
+            return self._places[known]
+        above = np.concatenate([[0], self._widths]) if self.num_lines else np.zeros(1)
+        below = np.concatenate([self._widths, [0]]) if self.num_lines else np.zeros(1)
+        apart = (above != width) & (below != width)
+        shallow = (above < width) | (below < width)
+        cost: Floats = costs.depth * apart * np.where(shallow, 0.5, 1.0) + costs.within * ~file.is_between
+        if self.snippet.names[at]:
+            blank = np.array([True, *(bool(rows) for rows in file.above[1:]), True])
+            cost = cost + costs.no_blank * ~blank[: self.num_lines + 1]
+        if is_import:
+            near = np.zeros(self.num_lines + 1)
+            for place in self._imports:
+                value = 1.0 if key_of(file.keys[place]) == module else 0.6
+                near[place] = max(near[place], value)
+                near[place + 1] = max(near[place + 1], value)
+            cost = cost + costs.import_apart * (1 - near)
+        self._places[known] = cost
+        return cost
+
+    # -- best costs to the end
+
+    def _solve(self) -> None:
+        size, num = self.size, self.num_lines
+        costs = self.costs
+        self._widths = np.array(self.file.widths, np.int64)
+        self._names = {name for name in self.file.names if name}
+        self._imports = [at for at, key in enumerate(self.file.keys) if IMPORT.match(key)]
+        lines = np.arange(num + 1, dtype=np.float64)
+        self.skip_sum: dict[int, Floats] = {
+            GAP: costs.skip * lines,
+            OUTSIDE: costs.skip * lines,
+            ELIDED: costs.skip_elided * lines,
+        }
+        self.best = np.full((size + 1, 8, num + 1), _INF)
+        self.exits = np.full((size + 1, 8, num + 1), _INF)
+        self.take = np.full((size, num + 1), _INF)
+        weak = np.append(self.file.weights[:num] < 0.75, False)
+        self.weak_gap = weak * costs.weak
+        self.weak_unbound = weak * costs.weak_unbound
+        self.insides: dict[int, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}
+        last = self.best[size]
+        for state in (BOUND, NEW, GAP, ELIDED, OUTSIDE):
+            self.exits[size, state, num] = 0.0
+        self.exits[size, UNBOUND, num] = costs.unbound
+        self.exits[size, DELETED, num] = self.end_cost[num]
+        self._close(size, last)
+        for at in range(size - 1, -1, -1):
+            self._step_back(at)
+
+    def _step_back(self, at: int) -> None:
+        costs, behind = self.costs, self.best[at + 1]
+        item = self.snippet.items[at]
+        exits = self.exits[at]
+        if item.kind != "marker":
+            row = self._take_row(at)
+            self.take[at] = row
+            taken = np.full(self.num_lines + 1, _INF)
+            taken[:-1] = row[:-1] + behind[BOUND, 1:]
+            rewritten = np.full(self.num_lines + 1, _INF)
+            for one in self.bindings.rewrites.get(at, ()):
+                value = self._rewrite_cost(one) + self.best[one.item_end, BOUND, one.line_end]
+                rewritten[one.line] = min(rewritten[one.line], value)
+            sure = np.minimum(taken, rewritten)
+            in_gap = np.minimum(taken + self.weak_gap, rewritten)
+            insert = self.insert_cost(at)
+            for state in (BOUND, DELETED, CUT):
+                exits[state] = np.minimum(sure, insert + costs.insert_first + behind[NEW])
+            exits[NEW] = np.minimum(sure, insert + behind[NEW])
+            exits[UNBOUND] = np.minimum(np.minimum(taken + self.weak_unbound, rewritten), insert + behind[UNBOUND])
+            placed = insert + costs.insert_first + self.place_cost(at) + behind[UNBOUND]
+            for state in (GAP, OUTSIDE, ELIDED):
+                exits[state] = np.minimum(in_gap, placed)
+            if item.kind == "remark":
+                for state in range(8):
+                    exits[state] = np.minimum(exits[state], costs.remark + behind[state])
+        if item.kind in ("marker", "maybe_marker"):
+            price = 0.0 if item.kind == "marker" else costs.maybe_marker
+            after = behind[GAP if at else OUTSIDE] + price
+            for state in (BOUND, NEW, GAP, OUTSIDE):
+                exits[state] = np.minimum(exits[state], after)
+            exits[UNBOUND] = np.minimum(exits[UNBOUND], after + costs.unbound)
+            exits[DELETED] = np.minimum(exits[DELETED], after + self.end_cost)
+        self._close(at, self.best[at])
+
+    def _close(self, at: int, best: Floats) -> None:
+        """Fill a row from its exits: the steps that take lines of the file and no item."""
+        costs, exits = self.costs, self.exits[at]
+        best[CUT] = _scan(exits[CUT], self.delete_sum) if at < self.size else _INF
+        cut = np.full(self.num_lines + 1, _INF)
+        cut[:-1] = costs.gap_then_delete + self.delete_cost + best[CUT, 1:]
+        for state in (OUTSIDE, ELIDED):
+            exits[state] = np.minimum(exits[state], cut)
+            best[state] = _scan(exits[state], self.skip_sum[state])
+        exits[GAP] = np.minimum(exits[GAP], cut)
+        inside = self._inside(at)
+        leave = np.full(self.num_lines + 1, _INF)
+        leave[:-1] = np.where(inside, _INF, costs.leave_scope + costs.skip + best[OUTSIDE, 1:])
+        walls = np.concatenate([[0.0], np.cumsum(np.where(inside, costs.skip, 1e6))])
+        best[GAP] = _scan(np.minimum(exits[GAP], leave), walls)
+        elide = np.full(self.num_lines + 1, _INF)
+        elide[:-1] = self.elide_cost(at) + costs.skip_elided + best[ELIDED, 1:]
+        best[DELETED] = _scan(np.minimum(exits[DELETED], elide + self.end_cost), self.delete_sum)
+        gone = np.full(self.num_lines + 1, _INF)
+        first = costs.delete_first + (0.0 if at else costs.gap_then_delete)
+        gone[:-1] = first + self.delete_cost + best[DELETED, 1:]
+        best[BOUND] = np.minimum(np.minimum(exits[BOUND], gone), elide)
+        best[NEW] = np.minimum(exits[NEW], elide)
+        best[UNBOUND] = np.minimum(exits[UNBOUND], elide + costs.unbound)
+
+    def _inside(self, at: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Tell of each line whether the marker above an item may stand for it: it is not less indented."""
+        if at not in self.insides:
+            item = self.snippet.items[at - 1] if at else None
+            if item is None or item.width <= 0 or item.kind == "line" or item.hunk not in self.snippet.shifts:
+                inside = np.ones(self.num_lines, np.bool_)
+            else:
+                inside = self._widths >= item.width + self.snippet.shifts[item.hunk]
+                inside = inside | (self.file.weights <= 0.3)
+            self.insides[at] = inside
+        return self.insides[at]
+
+    def insert_cost(self, at: int) -> float:
+        """Return what it costs that an item is new."""
+        item = self.snippet.items[at]
+        cost = self.costs.insert if any(map(str.isalnum, item.key)) else self.costs.insert_sign
+        return cost + (3.0 if item.elided is not None else 0.0)
+
+    def elide_cost(self, at: int) -> float:
+        """Return what it costs to leave lines out above an item without a marker."""
+        if at == self.size:
+            return self.costs.open_end
+        item = self.snippet.items[at]
+        if item.kind == "marker":
+            return _INF
+        return self.costs.elide_head if self.snippet.names[at] and item.blanks else self.costs.elide
+
+    def _rewrite_cost(self, one: Rewrite) -> float:
+        size = max(one.line_end - one.line, one.item_end - one.item)
+        return -self.costs.rewrite * (one.likeness - 0.3) - 0.15 * min(6, size)
+
+    # -- the k best
+
+    def best_paths(self, most: int, slack: float) -> list[Path]:
+        """Return the best paths of distinct texts, cheapest first: so many at most, no dearer than the best by more."""
+        opened = 0.0 if not self.size or self.snippet.items[0].kind == "marker" else self.costs.open_start
+        heap: list[tuple[float, int, float, int, int, int, int, Way | None]] = []
+        count = 0
+        for state, cost in ((BOUND, 0.0), (ELIDED, opened)):
+            heap.append((cost + float(self.best[0, state, 0]), count, cost, 0, 0, state, 7, None))
+            count += 1
+        heapq.heapify(heap)
+        limit = heap[0][0] + slack
+        seen: set[tuple[int, int, int, int]] = set()
+        texts: set[int] = set()
+        found: list[Path] = []
+        steps = 0
+        while heap and len(found) < most and steps < MAX_STEPS:
+            total, _, cost, at, line, state, text, way = heapq.heappop(heap)
+            steps += 1
+            if not steps % 256:
+                look()
+            if at == self.size and line == self.num_lines:
+                if text not in texts:
+                    texts.add(text)
+                    found.append(Path(total, _steps_of(way)))
+                continue
+            if (at, line, state, text) in seen:
+                continue
+            seen.add((at, line, state, text))
+            for price, kind, item_end, line_end, after in self._moves(at, line, state, limit - cost):
+                before = cost + price
+                whole = before + float(self.best[item_end, after, line_end])
+                if whole > limit:
+                    continue
+                now = text
+                if kind in ("match", "skip"):
+                    now = self._with_lines(text, line, line_end)
+                elif kind in ("sub", "insert", "rewrite"):
+                    for one in range(at, item_end):
+                        now = self._with_item(now, one)
+                count += 1
+                step = Step(kind, at, item_end, line, line_end, state)
+                heapq.heappush(heap, (whole, -count, before, item_end, line_end, after, now, (step, way)))
+        return found
+
+    def _moves(self, at: int, line: int, state: int, room: float) -> Iterator[tuple[float, Kind, int, int, int]]:
+        costs = self.costs
+        if state in (GAP, OUTSIDE, ELIDED):
+            yield from self._skips(at, line, state, room)
+        if line < self.num_lines:
+            gone = float(self.delete_cost[line])
+            if state == BOUND:
+                yield (
+                    costs.delete_first + gone + (0.0 if at else costs.gap_then_delete),
+                    "delete",
+                    at,
+                    line + 1,
+                    DELETED,
+                )
+            elif state in (DELETED, CUT):
+                yield gone, "delete", at, line + 1, state
+            elif state in (GAP, OUTSIDE, ELIDED) and at < self.size:
+                yield costs.gap_then_delete + gone, "delete", at, line + 1, CUT
+            if state in (BOUND, NEW, UNBOUND, DELETED):
+                more = costs.unbound if state == UNBOUND else float(self.end_cost[line]) if state == DELETED else 0.0
+                yield self.elide_cost(at) + costs.skip_elided + more, "skip", at, line + 1, ELIDED
+        if at == self.size:
+            return
+        item = self.snippet.items[at]
+        if item.kind != "marker":
+            yield from self._takes(at, line, state)
+        if item.kind == "remark":
+            yield costs.remark, "drop", at + 1, line, state
+        if item.kind in ("marker", "maybe_marker") and state not in (CUT, ELIDED):
+            more = costs.unbound if state == UNBOUND else float(self.end_cost[line]) if state == DELETED else 0.0
+            more += costs.maybe_marker if item.kind == "maybe_marker" else 0.0
+            yield more, "mark", at + 1, line, GAP if at else OUTSIDE
+
+    def _takes(self, at: int, line: int, state: int) -> Iterator[tuple[float, Kind, int, int, int]]:
+        costs = self.costs
+        in_gap = state in (GAP, OUTSIDE, ELIDED)
+        price = float(self.take[at, line])
+        if price < _INF / 2:
+            item = self.snippet.items[at]
+            is_same = item.elided is not None or item.key == self.file.keys[line]
+            weak = self.weak_gap if in_gap else self.weak_unbound if state == UNBOUND else None
+            more = 0.0 if weak is None else float(weak[line])
+            yield price + more, "match" if is_same else "sub", at + 1, line + 1, BOUND
+        for one in self.bindings.rewrites.get(at, ()):
+            if one.line == line:
+                yield self._rewrite_cost(one), "rewrite", one.item_end, one.line_end, BOUND
+        insert = self.insert_cost(at)
+        if in_gap:
+            yield insert + costs.insert_first + float(self.place_cost(at)[line]), "insert", at + 1, line, UNBOUND
+        else:
+            more = costs.insert_first if state in (BOUND, DELETED, CUT) else 0.0
+            yield insert + more, "insert", at + 1, line, UNBOUND if state == UNBOUND else NEW
+
+    def _skips(self, at: int, line: int, state: int, room: float) -> Iterator[tuple[float, Kind, int, int, int]]:
+        """Yield the jumps over lines that stay, to the lines where something cheap enough may follow."""
+        end = self.num_lines
+        sums = self.skip_sum[state]
+        if state == GAP:
+            inside = self._inside(at)
+            out = np.flatnonzero(~inside[line:])
+            if len(out):
+                end = line + int(out[0])
+                price = float(sums[end] - sums[line]) + self.costs.leave_scope + self.costs.skip
+                yield price, "skip", at, end + 1, OUTSIDE
+        if end == line:
+            return
+        values = self.exits[at, state, line + 1 : end + 1] + (sums[line + 1 : end + 1] - sums[line])
+        good = np.flatnonzero(values <= room)
+        if len(good) > _MAX_EXITS:
+            good = good[np.argsort(values[good], kind="stable")[:_MAX_EXITS]]
+        for jump in good.tolist():
+            target = line + 1 + jump
+            yield float(sums[target] - sums[line]), "skip", at, target, state
+
+
+def _scan(exits: Floats, sums: Floats) -> Floats:
+    """Return for each line the least of what it costs to walk down to some line and to leave there."""
+    return np.minimum.accumulate((exits + sums)[::-1])[::-1] - sums
+
+
+def _steps_of(way: Way | None) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    while way is not None:
+        steps.append(way[0])
+        way = way[1]
+    return tuple(reversed(steps))
+
+
+def named_lines(file: FileLines, snippet: Snippet) -> frozenset[int]:
+    """Return the lines of the file that the words around the snippet say are to go, and that it does not show."""
+    removal = snippet.removal
+    if not removal.says_anything:
+        return frozenset()
+    names = {name for name in snippet.names if name}
+    found: set[int] = set()
+    for first, end, name in file.definitions:
+        if name not in names and removal.names_definition(name):
+            found.update(range(first, end))
+    for at, line in enumerate(file.lines):
+        if at not in found and file.keys[at] not in snippet.shown and not is_comment(line) and removal.names_line(line):
+            found.add(at)
+    return frozenset(found)

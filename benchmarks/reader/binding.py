@@ -1,0 +1,343 @@
+"""What a shown line may be: the lines of the file that it can match or take the place of, by text and by definition."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import log2
+
+import numpy as np
+from numpy.typing import NDArray
+from rapidfuzz import fuzz
+from rapidfuzz.process import cdist
+
+from editor.accounting.removal_text import RemovalText
+from editor.accounting.snippet import Item, read_items, width_of
+from editor.accounting.statements import COMMENT, IMPORT, key_of, name_of, statements
+from editor.syntax import Survey, survey
+from editor.types import Sketch
+
+Floats = NDArray[np.float64]
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_WORD = re.compile(r"\w")
+_QUOTED = re.compile(r"([\"'`]).*?\1")
+_LIKE = 50.0
+_MAX_ALIKE = 64
+_MAX_STATEMENT = 25
+_SAME_STATEMENT = 0.72
+
+
+class FileLines:
+    """The lines of a file that are not blank, by their index: text, key (without indentation), width, blanks above.
+
+    `owners` are the names of the definitions that each line lies in, outermost first, its own included where it is a
+    head. `weights` say how much it tells that a line is shown: little for brackets and for lines that stand often.
+    """
+
+    def __init__(self, text: str, language: str | None) -> None:
+        self.text, self.language = text, language
+        rows = text.split("\n")
+        self.final_newline = rows[-1] == ""
+        if self.final_newline:
+            rows.pop()
+        self.numbers = [number for number, row in enumerate(rows) if row.strip()]
+        self.lines = [rows[number] for number in self.numbers]
+        ends = [-1, *self.numbers]
+        self.above = [rows[before + 1 : number] for before, number in zip(ends, self.numbers, strict=False)]
+        self.tail = rows[ends[-1] + 1 :]
+        self.keys = [line.strip() for line in self.lines]
+        self.widths = [width_of(line) for line in self.lines]
+        self.names = [name_of(key) for key in self.keys]
+        self.places: dict[str, list[int]] = defaultdict(list)
+        for at, key in enumerate(self.keys):
+            self.places[key].append(at)
+        self.owners = owners_of([(k, w, n) for k, w, n in zip(self.keys, self.widths, self.names, strict=True)])
+        self.weights = np.array([self.weight(key) for key in self.keys] or [0.0])[: len(self.keys)]
+        self.counts = Counter(self.keys)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def weight(self, key: str) -> float:
+        """Return how much it tells that a line is shown."""
+        if not _WORD.search(key):
+            return 0.3
+        many = log2(max(1, len(self.places.get(key, ()))))
+        return 1.2 + 0.3 * min(3.0, len(key) / 20) - 0.35 * min(4.0, many)
+
+    @cached_property
+    def uses_tabs(self) -> bool:
+        """Tell whether more lines are indented by tabs than by spaces."""
+        return sum(line.startswith("\t") for line in self.lines) > sum(line.startswith("  ") for line in self.lines)
+
+    @cached_property
+    def survey(self) -> Survey | None:
+        """What the grammar says of the file."""
+        return survey(self.text, self.language)
+
+    @cached_property
+    def definitions(self) -> list[tuple[int, int, str]]:
+        """The definitions over several lines with their comments and decorators: first line, end, simple name."""
+        found = {}
+        for symbol in self.survey.symbols if self.survey is not None else ():
+            first, end = bisect_left(self.numbers, symbol.doc_line), bisect_left(self.numbers, symbol.end_line)
+            if end - first > 1:
+                found[first, end] = symbol.simple_name
+        heads = {at for first, end in found for at in range(first, min(first + 12, end))}
+        for at, name in enumerate(self.names):
+            if name is None or at in heads:
+                continue
+            end = at + 1
+            while end < len(self) and self.widths[end] > self.widths[at]:
+                end += 1
+            if end < len(self) and self.widths[end] == self.widths[at] and self.keys[end][0] in ")]}":
+                end += 1
+            if end > at + 2:
+                found[at, end] = name
+        return sorted((first, end, name) for (first, end), name in found.items())
+
+    @cached_property
+    def statements(self) -> list[int]:
+        """The number of the statement of each line."""
+        return statements(self.lines)
+
+    @cached_property
+    def is_between(self) -> NDArray[np.bool_]:
+        """Tell for each line whether a new statement may stand above it; the last entry is the file's end."""
+        numbers = self.statements
+        ends = {end for _, end, _ in self.definitions}
+        between = [
+            at == 0 or at in ends or numbers[at] != numbers[at - 1] or self.keys[at][0] in ")]}"
+            for at in range(len(self))
+        ]
+        return np.array([*between, True])
+
+    @lru_cache(maxsize=256)  # noqa: B019 (a file lives as long as its reading)
+    def inside(self, name: str) -> NDArray[np.bool_]:
+        """Tell of each line whether it lies in a definition of a name."""
+        return np.array([name in chain for chain in self.owners], dtype=np.bool_)
+
+
+def owners_of(rows: Sequence[tuple[str, int, str | None]]) -> list[tuple[str, ...]]:
+    """Return for rows of (key, width, name defined) the names of the definitions that each row lies in."""
+    found: list[tuple[str, ...]] = []
+    around: list[tuple[str, int]] = []
+    for key, width, name in rows:
+        closes = key[:1] in ")]}"
+        while around and (width < around[-1][1] or (width == around[-1][1] and not closes)):
+            around.pop()
+        if name and not closes:
+            around.append((name, width))
+        found.append(tuple(one for one, _ in around))
+    return found
+
+
+class Snippet:
+    """The items of a lazy snippet, and what is said beside it.
+
+    `shifts` are the columns to add to the indentation of each hunk's lines; a hunk of which no line stands in the file
+    has none.
+    """
+
+    def __init__(self, sketch: Sketch, file: FileLines, said: Sequence[str]) -> None:
+        items, texts = read_items(sketch, file.places, file.language)
+        self.items: list[Item] = items
+        self.said = " ".join((*said, *texts))
+        self.removal = RemovalText([*said, *texts])
+        self.names = [None if item.kind == "marker" else name_of(item.key) for item in items]
+        self.keys = [None if item.kind == "marker" else key_of(item.key) for item in items]
+        self.owners = self._owners()
+        self.shown = {item.key for item in items if item.kind == "line"}
+        weights: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        for item in items:
+            places = file.places.get(item.key, ()) if item.kind != "marker" and len(item.key) > 3 else ()
+            for at in places[:200]:
+                weights[item.hunk][file.widths[at] - width_of(item.line)] += 1 / len(places) ** 2
+        self.shifts = {
+            hunk: 0 if found.get(0, 0.0) >= 0.5 * max(found.values()) else max(found, key=lambda one: found[one])
+            for hunk, found in weights.items()
+        }
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def _owners(self) -> list[tuple[str, ...]]:
+        rows = [(item.key, width_of(item.line), name) for item, name in zip(self.items, self.names, strict=True)]
+        solid = [at for at, item in enumerate(self.items) if item.kind == "line"]
+        chains: list[tuple[str, ...]] = [()] * len(self.items)
+        for at, chain in zip(solid, owners_of([rows[at] for at in solid]), strict=True):
+            chains[at] = chain
+        return chains
+
+    def width(self, at: int) -> int:
+        """Return the columns at which an item's line would stand in the file."""
+        item = self.items[at]
+        return width_of(item.line) + self.shifts.get(item.hunk, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Shown lines [item, item_end) that are another form of the file's lines [line, line_end)."""
+
+    item: int
+    item_end: int
+    line: int
+    line_end: int
+    likeness: float
+
+
+@lru_cache(maxsize=50_000)
+def _first_tokens(key: str) -> tuple[str, ...]:
+    return tuple(_TOKEN.findall(key[:60])[:2])
+
+
+def likeness(old: str, new: str, ratio: float) -> float:
+    """Return how likely one line is another form of another, in [0, 1): by letters, first words, name and key."""
+    if ratio <= 0:
+        return 0.0
+    first, second = _first_tokens(old), _first_tokens(new)
+    key, other = key_of(old), key_of(new)
+    if (first == second and first and _WORD.match(first[0])) or (key and key == other):
+        ratio = min(0.99, ratio + 0.1)
+    if key and other and key != other:
+        ratio -= 0.25 if IMPORT.match(old) else 0.1
+    name = name_of(old)
+    if name and name == name_of(new):
+        ratio = min(0.99, max(ratio, 0.6) + 0.15)
+    return ratio
+
+
+class Bindings:
+    """The lines of the file that each item of a snippet may be.
+
+    `same[item]` are those that it shows as they are, `alike[item]` those whose place it may take with how alike they
+    are, `rewrites[item]` statements over several lines that begin there.
+    """
+
+    def __init__(self, file: FileLines, snippet: Snippet) -> None:
+        self.file, self.snippet = file, snippet
+        self.same: list[NDArray[np.int64]] = [self._same(item) for item in snippet.items]
+        self.alike: list[dict[int, float]] = self._alike()
+        self.rewrites: dict[int, list[Rewrite]] = defaultdict(list)
+        self._pair_statements()
+        self._pair_comments()
+
+    def _same(self, item: Item) -> NDArray[np.int64]:
+        if item.kind == "marker":
+            return np.empty(0, np.int64)
+        if item.elided is None:
+            return np.array(self.file.places.get(item.key, ()), np.int64)
+        name = name_of(item.key)
+        found = [
+            at
+            for at, key in enumerate(self.file.keys)
+            if (name is not None and self.file.names[at] == name) or item.elided.fullmatch("".join(key.split()))
+        ]
+        return np.array(found, np.int64)
+
+    def _alike(self) -> list[dict[int, float]]:
+        found: list[dict[int, float]] = [{} for _ in self.snippet.items]
+        rows = [at for at, item in enumerate(self.snippet.items) if item.kind != "marker" and len(item.key) > 5]
+        columns = [key for key in self.file.places if len(key) > 5]
+        if not rows or not columns:
+            return found
+        keys = [self.snippet.items[at].key for at in rows]
+        table = cdist(keys, columns, scorer=fuzz.ratio, score_cutoff=_LIKE - 25, dtype=np.float32)
+        for row, at in enumerate(rows):
+            good = np.flatnonzero(table[row])
+            if len(good) > _MAX_ALIKE:
+                good = good[np.argsort(-table[row, good])[:_MAX_ALIKE]]
+            for column in good.tolist():
+                key = columns[column]
+                if key == keys[row]:
+                    continue
+                value = likeness(key, keys[row], float(table[row, column]) / 100)
+                if value >= _LIKE / 100:
+                    for place in self.file.places[key][:_MAX_ALIKE]:
+                        found[at][place] = value
+        return found
+
+    def _pair_statements(self) -> None:
+        """Pair statements over several lines that replace each other: lists of imports, signatures, calls."""
+        keys = [item.key for item in self.snippet.items]
+        marked = [item.kind == "marker" for item in self.snippet.items]
+        shown = [(a, z) for a, z in _logical(keys) if not any(marked[a:z])]
+        by_token: dict[tuple[str, ...], list[tuple[int, int, str]]] = defaultdict(list)
+        wanted = {_first_tokens(keys[a])[:1] for a, _ in shown if keys[a]}
+        for i, k in _logical(self.file.keys):
+            token = _first_tokens(self.file.keys[i])[:1]
+            if token in wanted:
+                by_token[token].append((i, k, "".join("".join(self.file.keys[i:k]).split())))
+        for a, z in shown:
+            if self.snippet.items[a].elided is not None:
+                continue
+            text = "".join("".join(keys[a:z]).split())
+            for i, k, other in by_token.get(_first_tokens(keys[a])[:1], ()):
+                if (k - i == 1 and z - a == 1) or self.file.keys[i:k] == keys[a:z]:
+                    continue
+                ratio = fuzz.ratio(other, text, score_cutoff=30) / 100
+                if IMPORT.match(keys[a]):
+                    same = key_of(" ".join(keys[a:z])) == key_of(" ".join(self.file.keys[i:k]))
+                else:
+                    same = self.snippet.names[a] is not None and self.snippet.names[a] == self.file.names[i]
+                ratio = min(0.99, ratio + 0.3) if same and ratio else ratio
+                if ratio >= _SAME_STATEMENT:
+                    self.rewrites[a].append(Rewrite(a, z, i, k, ratio))
+
+    def _pair_comments(self) -> None:
+        """Pair block comments above what is the same line."""
+        keys = [item.key for item in self.snippet.items]
+        theirs = _block_comments(self.file.keys)
+        for a, z in _block_comments(keys):
+            if z >= len(keys) or any(item.kind == "marker" for item in self.snippet.items[a:z]):
+                continue
+            for i, k in theirs:
+                if (z - a == 1 and k - i == 1) or k >= len(self.file) or self.file.keys[i:k] == keys[a:z]:
+                    continue
+                name = self.snippet.names[z]
+                if self.file.keys[k] == keys[z] or (name and name == self.file.names[k]):
+                    self.rewrites[a].append(Rewrite(a, z, i, k, 0.9))
+
+
+def _logical(keys: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the lines that belong together by their round and square brackets, by where they begin."""
+    depths = []
+    for key in keys:
+        text = _QUOTED.sub("", key)
+        depths.append((text.count("(") + text.count("[") - text.count(")") - text.count("]"), text))
+    found = []
+    for at, key in enumerate(keys):
+        depth = 0
+        braces = key.startswith(("import", "export"))
+        for end in range(at, min(at + _MAX_STATEMENT, len(keys))):
+            depth += depths[end][0]
+            if braces:
+                depth += depths[end][1].count("{") - depths[end][1].count("}")
+            if depth <= 0:
+                found.append((at, end + 1))
+                break
+    return found
+
+
+def _block_comments(keys: Sequence[str]) -> list[tuple[int, int]]:
+    found = []
+    at = 0
+    while at < len(keys):
+        if keys[at].startswith("/*"):
+            end = at
+            while end < len(keys) - 1 and "*/" not in keys[end] and end - at < 60:
+                end += 1
+            found.append((at, end + 1))
+            at = end
+        at += 1
+    return found
+
+
+def is_comment(line: str) -> bool:
+    """Tell whether a line is a comment."""
+    return COMMENT.match(line) is not None

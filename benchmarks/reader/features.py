@@ -1,0 +1,352 @@
+"""What tells the readings of one snippet apart: features of what each changes, for the learned order."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from math import log1p
+
+from rapidfuzz import fuzz
+
+from benchmarks.reader.alignment import ELIDED, GAP, OUTSIDE, UNBOUND, Path, Step, named_lines
+from benchmarks.reader.binding import FileLines, Snippet, is_comment, likeness
+from benchmarks.reader.rendering import Row
+from editor.accounting.statements import IMPORT, key_of, name_of
+from editor.syntax import num_errors
+
+_PATH = (
+    "dearer", "match", "sub", "sub_other_key", "sub_at_gap", "sub_other_key_at_gap", "rewrite", "insert",
+    "insert_runs", "insert_signs", "delete", "delete_runs", "delete_log", "delete_named", "delete_many",
+    "delete_comments", "delete_at_top", "delete_then_gap", "delete_unit_then_gap", "gap_then_delete", "lost_names",
+    "lost_names_said", "unbound", "elide", "elide_log", "elide_head", "elide_start", "elide_end", "leave_scope",
+    "drop", "maybe_marker", "inserted_within", "brackets",
+)  # fmt: skip
+_RUNS = (
+    "removed_between", "removed_between_log", "removed_aside", "removed_aside_log", "removed_free", "pure_between",
+    "pure_between_log", "pure_aside", "removed_edge", "added_between", "added_aside", "added_free", "heads_between",
+    "heads_aside", "unpaired", "comments_between", "comments_aside", "as_many", "blanks_removed", "paired",
+    "paired_other",
+    "paired_equal", "paired_edge", "paired_edge_other",
+)  # fmt: skip
+_TEXT = (
+    "errors", "double_lines", "double_names", "double_keys", "as_shown", "as_shown_imports", "as_shown_said", "moved",
+    "gone", "reindented", "place", "other_owner", "new_owner", "renamed",
+)  # fmt: skip
+_SAID = ("delete_unsaid", "delete_said", "delete_added", "after_named", "before_named", "at_end")
+_PROBLEM = ("num_markers", "share_shown", "log_items")
+
+FEATURES: tuple[str, ...] = (*_PATH, *_RUNS, *_TEXT, *_SAID, *_PROBLEM)
+"""The names of the features of a reading, in their order."""
+
+_REMOVES = re.compile(
+    r"\b(remov|delet|drop|get rid|strip|unused|no longer|replac|switch|instead|simplif|inline|collapse|rename|move|"
+    r"shorten|clean|swap|extract)",
+    re.I,
+)
+_ADDS = re.compile(r"\b(add|insert|append|introduc|new|document)\b", re.I)
+_SPACING = re.compile(r"blank|empty line|spacing|sort|format|isort", re.I)
+_AT_END = re.compile(r"\b(at the end|at the bottom|append)", re.I)
+_AFTER = re.compile(r"(?:after|below|under|following|next to)\s+(?:the\s+|its\s+)?[`\"']?([\w$.\-/@]{3,})")
+_BEFORE = re.compile(r"(?:before|above|ahead of|on top of)\s+(?:the\s+|its\s+)?[`\"']?([\w$.\-/@]{3,})")
+_VARIABLE = ("const", "let", "var")
+_GAPS = (GAP, ELIDED, OUTSIDE)
+
+
+class Evidence:
+    """Computes the features of the readings of one snippet."""
+
+    def __init__(self, file: FileLines, snippet: Snippet) -> None:
+        self.file, self.snippet = file, snippet
+        self.named = named_lines(file, snippet)
+        self.names = {name for name in snippet.names if name}
+        self.ends = {end for _, end, _ in file.definitions}
+        said = snippet.said
+        self.removes, self.adds = bool(_REMOVES.search(said)), bool(_ADDS.search(said))
+        self.after, self.before = _AFTER.findall(said), _BEFORE.findall(said)
+        self.items_count = Counter(item.key for item in snippet.items if item.kind != "marker")
+        self.file_names = Counter(name for name in file.names if name)
+        self.snippet_names = Counter(name for name in snippet.names if name)
+        solid = [item for item in snippet.items if item.kind == "line"]
+        self.problem = {
+            "num_markers": min(4.0, sum(item.kind == "marker" for item in snippet.items)),
+            "share_shown": sum(item.key in file.places for item in solid) / max(1, len(solid)),
+            "log_items": log1p(len(solid)),
+        }
+
+    @cached_property
+    def _errors(self) -> int:
+        return num_errors(self.file.text, self.file.language) or 0
+
+    def features(
+        self, text: str, rows: Sequence[Row], path: Path, dearer: float, as_shown: bool, num_gone: int, moved: bool
+    ) -> tuple[float, ...]:
+        """Return the features of one reading: its text and rows, the path that made it, how much dearer that is."""
+        found = dict.fromkeys(FEATURES, 0.0)
+        found.update(self.problem)
+        found["dearer"] = dearer
+        self._add_path(path.steps, found)
+        self._add_runs(path.steps, found)
+        self._add_text(text, rows, found)
+        found["as_shown"] = float(as_shown)
+        found["as_shown_imports"] = float(as_shown and bool(IMPORT.match(self.snippet.items[0].key or "-")))
+        found["as_shown_said"] = float(as_shown and bool(_SPACING.search(self.snippet.said)))
+        found["moved"], found["gone"] = float(moved), log1p(num_gone)
+        self._add_said(rows, found)
+        return tuple(found[name] for name in FEATURES)
+
+    def _add_path(self, steps: Sequence[Step], found: dict[str, float]) -> None:
+        num_elided = 0
+        for number, step in enumerate(steps):
+            above = steps[number - 1].kind if number else "start"
+            below = steps[number + 1].kind if number + 1 < len(steps) else "end"
+            if step.kind == "match":
+                found["match"] += self.file.weights[step.line]
+                self._add_owner(step.item, step.line, found)
+            elif step.kind == "sub":
+                self._add_sub(step, step.state in _GAPS or below in ("mark", "skip", "end"), found)
+            elif step.kind == "insert":
+                self._add_insert(step, above, found)
+            elif step.kind == "delete":
+                self._add_delete(step, above, found)
+            elif step.kind == "skip":
+                num_elided += self._add_skip(step, above, found)
+            elif step.kind == "mark":
+                found["maybe_marker"] += self.snippet.items[step.item].kind == "maybe_marker"
+            else:
+                found[step.kind] += 1
+            if above == "delete" and step.kind in ("mark", "skip"):
+                found["delete_then_gap"] += 1
+                found["delete_unit_then_gap"] += step.line in self.ends
+            if step.kind in ("mark", "skip") and step.state == UNBOUND:
+                found["unbound"] += 1
+        found["unbound"] += bool(steps) and steps[-1].kind == "insert" and steps[-1].state in (UNBOUND, GAP, ELIDED)
+        num_deleted = sum(step.kind == "delete" for step in steps)
+        found["delete_log"] = log1p(num_deleted)
+        found["delete_many"] = max(0.0, num_deleted - 8) / 8
+        found["elide_log"] = log1p(num_elided) if found["elide"] + found["elide_start"] else 0.0
+        found["brackets"] = min(3.0, abs(found["brackets"]))
+        found["delete_unsaid"] = (not self.removes) * found["delete_log"]
+        found["delete_said"] = self.removes * found["delete_log"]
+        found["delete_added"] = float(self.adds and not self.removes and num_deleted > 0)
+
+    def _add_sub(self, step: Step, beside_gap: bool, found: dict[str, float]) -> None:
+        at, line = step.item, step.line
+        key, old = self.snippet.keys[at], key_of(self.file.keys[line])
+        other = bool(key and old and key != old)
+        name, old_name = self.snippet.names[at], self.file.names[line]
+        found["sub"] += 1
+        found["sub_other_key"] += other
+        found["sub_at_gap"] += beside_gap
+        found["sub_other_key_at_gap"] += beside_gap and other
+        found["renamed"] += bool(name and old_name and name != old_name)
+        found["brackets"] += _balance(self.snippet.items[at].key) - _balance(self.file.keys[line])
+        self._add_owner(at, line, found)
+
+    def _add_insert(self, step: Step, above: str, found: dict[str, float]) -> None:
+        key = self.snippet.items[step.item].key
+        found["insert" if any(map(str.isalnum, key)) else "insert_signs"] += 0.2
+        found["brackets"] += _balance(key)
+        if above != "insert":
+            found["insert_runs"] += 1
+            found["inserted_within"] += not self.file.is_between[step.line]
+        if step.state in _GAPS:
+            found["place"] += self._place(step.item, step.line)
+
+    def _add_delete(self, step: Step, above: str, found: dict[str, float]) -> None:
+        line = step.line
+        key, name = self.file.keys[line], self.file.names[line]
+        found["brackets"] -= _balance(key)
+        found["delete_named" if line in self.named else "delete"] += 0.2
+        found["delete_comments"] += is_comment(self.file.lines[line])
+        found["delete_at_top"] += step.item == 0
+        if above != "delete":
+            found["delete_runs"] += 1
+            found["gap_then_delete"] += step.state in _GAPS
+        if name and name not in self.names and not key.startswith(_VARIABLE):
+            found["lost_names_said" if name.strip("\"'`") in self.snippet.said else "lost_names"] += 1
+
+    def _add_owner(self, at: int, line: int, found: dict[str, float]) -> None:
+        chain = self.snippet.owners[at]
+        chain = chain[:-1] if self.snippet.names[at] else chain
+        if not chain:
+            return
+        weight = min(1.0, float(self.file.weights[line]))
+        if chain[-1] not in self.file_names:
+            found["new_owner"] += weight
+        elif chain[-1] not in self.file.owners[line]:
+            found["other_owner"] += weight
+
+    def _add_skip(self, step: Step, above: str, found: dict[str, float]) -> int:
+        if above != "skip":
+            if step.state == ELIDED and step.item == 0:
+                found["elide_start"] += 1
+            elif step.state not in (GAP, ELIDED, OUTSIDE):
+                if step.item < len(self.snippet):
+                    found["elide"] += 1
+                    item = self.snippet.items[step.item]
+                    found["elide_head"] += bool(self.snippet.names[step.item] and item.blanks)
+                else:
+                    found["elide_end"] += 1
+        if step.state == GAP and step.line_end == step.line + 1:
+            marker = self.snippet.items[step.item - 1]
+            outside = marker.width > 0 and self.file.widths[step.line] < marker.width
+            found["leave_scope"] += outside and any(map(str.isalnum, self.file.keys[step.line]))
+        return step.line_end - step.line if step.state not in (GAP, OUTSIDE) else 0
+
+    def _place(self, at: int, line: int) -> float:
+        file, width = self.file, self.snippet.width(at)
+        above = file.widths[line - 1] if line else 0
+        below = file.widths[line] if line < len(file) else 0
+        apart = 0.0 if width in (above, below) else 0.5 if min(above, below) < width else 1.0
+        key = self.snippet.items[at].key
+        if IMPORT.match(key):
+            near = [file.keys[one] for one in (line - 1, line) if 0 <= one < len(file) and IMPORT.match(file.keys[one])]
+            apart += 1.0 - max((0.5 + 0.5 * fuzz.ratio(key, one) / 100 for one in near), default=0.0)
+        return apart
+
+    def _add_runs(self, steps: Sequence[Step], found: dict[str, float]) -> None:
+        """Add what each run of changes removes and adds, by whether shown lines stand on both its sides."""
+        removed: list[int] = []
+        added: list[int] = []
+        left = False
+        for step in (*steps, None):
+            if step is not None and step.kind in ("sub", "insert", "delete", "rewrite"):
+                removed += range(step.line, step.line_end)
+                added += range(step.item, step.item_end)
+                continue
+            if step is not None and step.kind == "drop":
+                continue
+            right = step is not None and step.kind == "match"
+            if removed or added:
+                self._add_run(removed, added, left, right, found)
+                removed, added = [], []
+            left = right
+
+    def _add_run(
+        self, removed: Sequence[int], added: Sequence[int], left: bool, right: bool, found: dict[str, float]
+    ) -> None:
+        file, snippet = self.file, self.snippet
+        where = "between" if left and right else "aside" if left or right else "free"
+        if not removed:
+            found[f"added_{where}"] += 1
+            return
+        pairs = self._pairs(removed, added)
+        last = len(removed) - 1
+        for a, b, value in pairs:
+            old, new = key_of(file.keys[removed[a]]), snippet.keys[added[b]]
+            other = bool(old and new and old != new)
+            found["paired_equal" if value == 1 else "paired_other" if other else "paired"] += value
+            if value < 1 and ((a == 0 and not left) or (a == last and not right)):
+                found["paired_edge"] += 1
+                found["paired_edge_other"] += other
+        paired = {a for a, _, _ in pairs}
+        lone = [a for a in range(len(removed)) if a not in paired and removed[a] not in self.named]
+        if not lone:
+            return
+        found[f"removed_{where}"] += 1
+        if where != "free":
+            found[f"removed_{where}_log"] += log1p(len(lone))
+        side = "between" if where == "between" else "aside"
+        if not pairs and not added:
+            found[f"pure_{side}"] += 1
+            found["pure_between_log"] += log1p(len(lone)) * (side == "between")
+        elif not pairs:
+            found["unpaired"] += 1
+        found["removed_edge"] += (0 in lone and not left) + (last in lone and not right)
+        heads = [
+            file.names[removed[a]]
+            for a in lone
+            if file.names[removed[a]] and not file.keys[removed[a]].startswith(_VARIABLE)
+        ]
+        found[f"heads_{side}"] += min(3, sum(name not in self.names for name in heads))
+        found[f"comments_{side}"] += all(is_comment(file.lines[removed[a]]) for a in lone)
+        found["blanks_removed"] += sum(bool(file.above[removed[a]]) for a in lone if a) / len(lone)
+        found["as_many"] += len(added) >= len(lone)
+
+    def _pairs(self, removed: Sequence[int], added: Sequence[int]) -> list[tuple[int, int, float]]:
+        """Return which removed line pairs with which added one, in order, for the most likeness."""
+        if len(removed) * len(added) > 2_500:
+            return []
+        num, many = len(removed), len(added)
+        table = [[0.0] * (many + 1) for _ in range(num + 1)]
+        values: dict[tuple[int, int], float] = {}
+        for a in range(num - 1, -1, -1):
+            for b in range(many - 1, -1, -1):
+                value = values[a, b] = self._alike(self.file.keys[removed[a]], self.snippet.items[added[b]].key)
+                pair = table[a + 1][b + 1] + value - 0.4 if value > 0.5 else 0.0
+                table[a][b] = max(table[a + 1][b], table[a][b + 1], pair)
+        found = []
+        a = b = 0
+        while a < num and b < many:
+            value = values[a, b]
+            if value > 0.5 and table[a][b] == table[a + 1][b + 1] + value - 0.4:
+                found.append((a, b, value))
+                a, b = a + 1, b + 1
+            elif table[a][b] == table[a + 1][b]:
+                a += 1
+            else:
+                b += 1
+        return found
+
+    @cached_property
+    def _likenesses(self) -> dict[tuple[str, str], float]:
+        return {}
+
+    def _alike(self, old: str, new: str) -> float:
+        if old == new:
+            return 1.0
+        value = self._likenesses.get((old, new))
+        if value is None:
+            value = self._likenesses[old, new] = likeness(old, new, fuzz.ratio(old, new, score_cutoff=25) / 100)
+        return value
+
+    def _add_text(self, text: str, rows: Sequence[Row], found: dict[str, float]) -> None:
+        file, snippet = self.file, self.snippet
+        errors = num_errors(text, file.language)
+        found["errors"] = min(3.0, max(0, (errors or 0) - self._errors))
+        keys = Counter(row.text.strip() for row in rows)
+        found["double_lines"] = min(
+            5.0,
+            sum(many > max(file.counts[key], self.items_count[key]) and len(key) > 12 for key, many in keys.items()),
+        )
+        names: Counter[str] = Counter()
+        for key, many in keys.items():
+            defined = name_of(key)
+            if defined:
+                names[defined] += many
+        found["double_names"] = min(
+            3.0, sum(many > max(self.file_names[one], self.snippet_names[one]) for one, many in names.items())
+        )
+        double = 0
+        for at, row in enumerate(rows):
+            if row.line is None and row.item is not None:
+                about = snippet.keys[row.item]
+                beside = [rows[at + d] for d in (-3, -2, -1, 1, 2, 3) if 0 <= at + d < len(rows)]
+                double += bool(about and len(about) > 2) and any(
+                    one.item is None and one.line is not None and key_of(file.keys[one.line]) == about for one in beside
+                )
+        found["double_keys"] = min(3.0, double)
+        found["reindented"] = min(5, sum(row.line is not None and row.text != file.lines[row.line] for row in rows)) / 5
+
+    def _add_said(self, rows: Sequence[Row], found: dict[str, float]) -> None:
+        file = self.file
+        for at, row in enumerate(rows):
+            if row.line is not None:
+                continue
+            if self.after and at and rows[at - 1].line is not None:
+                line = rows[at - 1].line or 0
+                chain = file.owners[line]
+                found["after_named"] += any(w in file.keys[line] or any(w in n for n in chain) for w in self.after)
+            if self.before and at + 1 < len(rows) and rows[at + 1].line is not None:
+                line = rows[at + 1].line or 0
+                found["before_named"] += any(w in key for w in self.before for key in file.keys[line : line + 3])
+        found["after_named"] = min(1.0, found["after_named"])
+        found["before_named"] = min(1.0, found["before_named"])
+        if _AT_END.search(self.snippet.said):
+            found["at_end"] = float(any(row.line is None for row in rows[-2:]))
+
+
+def _balance(key: str) -> int:
+    return sum(map(key.count, "([{")) - sum(map(key.count, ")]}"))

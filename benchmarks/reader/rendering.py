@@ -1,0 +1,158 @@
+"""The text that a path makes of a file: which line stands where, at which indentation, below how many blank lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from benchmarks.reader.alignment import Path
+from benchmarks.reader.binding import FileLines, Snippet
+from editor.accounting.snippet import width_of
+from editor.accounting.statements import IMPORT
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a result: its text, the line of the file that it is, the item that shows it (None: neither)."""
+
+    text: str
+    line: int | None
+    item: int | None
+
+    @property
+    def closes(self) -> bool:
+        """Tell whether the line begins with a closing bracket."""
+        return self.text.lstrip()[:1] in (")", "]", "}")
+
+
+def rows_of(file: FileLines, snippet: Snippet, path: Path, gone: Set[int] = frozenset()) -> list[Row]:
+    """Return the lines of a result that are not blank; `gone` are skipped lines that go all the same."""
+    rows: list[Row] = []
+    block: list[tuple[int | None, int]] = []
+
+    def close() -> None:
+        if block:
+            rows.extend(_block_rows(file, snippet, block))
+            block.clear()
+
+    for step in path.steps:
+        if step.kind in ("skip", "mark"):
+            close()
+            rows += (Row(file.lines[at], at, None) for at in range(step.line, step.line_end) if at not in gone)
+        elif step.kind == "match":
+            block.append((step.line, step.item))
+        elif step.kind == "sub":
+            block.append((-1 - step.line, step.item))
+        elif step.kind in ("insert", "rewrite"):
+            block += ((None, item) for item in range(step.item, step.item_end))
+    close()
+    return rows
+
+
+def _block_rows(file: FileLines, snippet: Snippet, block: Sequence[tuple[int | None, int]]) -> list[Row]:
+    """Return the rows of shown lines side by side: all moved by what most of them are moved by in the file."""
+    shifts: Counter[int] = Counter()
+    for line, item in block:
+        if line is not None:
+            at = line if line >= 0 else -1 - line
+            shifts[file.widths[at] - width_of(snippet.items[item].line)] += 2 if line >= 0 else 1
+    hunk = snippet.shifts.get(snippet.items[block[0][1]].hunk, 0)
+    shift = hunk if not shifts or hunk in shifts else shifts.most_common(1)[0][0]
+    rows: list[Row] = []
+    for line, item in block:
+        shown = snippet.items[item]
+        kept = line if line is not None and line >= 0 else None
+        width = max(0, width_of(shown.line) + shift)
+        if kept is not None and (shown.elided is not None or file.widths[kept] == width):
+            rows.append(Row(file.lines[kept], kept, item))
+            continue
+        tabs = shown.line.startswith("\t")
+        other = tabs != file.uses_tabs and width_of(shown.line) > 0
+        text = _indented(shown.key, width, tabs=file.uses_tabs) if shift or other else shown.line
+        rows.append(Row(text.rstrip() if not shown.line.endswith("  ") else text, kept, item))
+    return rows
+
+
+def _indented(key: str, width: int, *, tabs: bool) -> str:
+    return ("\t" * (width // 4) + " " * (width % 4) if tabs else " " * width) + key
+
+
+def text_of(file: FileLines, snippet: Snippet, rows: Sequence[Row], *, as_shown: bool = False) -> str:
+    """Return the whole text with its blank lines: the file's, or between shown lines that stay the snippet's own."""
+    out: list[str] = []
+    above: Row | None = None
+    for row in rows:
+        out += _blanks(file, snippet, above, row, as_shown=as_shown)
+        out.append(row.text)
+        above = row
+    if rows and rows[-1].line == len(file) - 1:
+        out += file.tail
+    return "\n".join(out) + ("\n" if file.final_newline and out else "")
+
+
+def _blanks(file: FileLines, snippet: Snippet, above: Row | None, row: Row, *, as_shown: bool) -> Sequence[str]:
+    """Return the blank lines between two rows of a result."""
+    if above is None:
+        return file.above[0] if row.line == 0 else ()
+    shown = snippet.items[row.item] if row.item is not None else None
+    near = shown is not None and above.item is not None and row.item == above.item + 1
+    if row.line is not None and above.line is not None and row.line == above.line + 1:
+        own = file.above[row.line]
+        return [""] * shown.blanks if shown is not None and near and as_shown and shown.blanks != len(own) else own
+    if shown is not None and near:
+        if shown.blanks:
+            return [""] * shown.blanks
+        heads = row.line is not None and above.line is None and row.line > 0 and bool(file.names[row.line])
+        return file.above[row.line] if heads and row.line is not None and above.closes else ()
+    if row.line is not None:
+        return _blanks_at_kept(file, snippet, above, row.line)
+    return _blanks_at_new(file, snippet, above, row)
+
+
+def _blanks_at_kept(file: FileLines, snippet: Snippet, above: Row, line: int) -> Sequence[str]:
+    """Return the blank lines above a line of the file behind a gap or a change."""
+    own = file.above[line]
+    if above.line is not None:
+        gone = file.above[above.line + 1] if line > above.line else []
+        return own if len(own) >= len(gone) else gone
+    after = (above.item if above.item is not None else len(snippet)) + 1
+    is_head = above.closes and bool(file.names[line])
+    if not own and is_head and after < len(snippet) and snippet.items[after].kind == "marker":
+        return [""] * snippet.items[after].blanks
+    return own
+
+
+def _blanks_at_new(file: FileLines, snippet: Snippet, above: Row, row: Row) -> Sequence[str]:
+    """Return the blank lines above a new line behind a gap."""
+    assert row.item is not None
+    shown = snippet.items[row.item]
+    if above.line is None:
+        return [""] * shown.blanks
+    own = file.above[above.line + 1] if above.line + 1 < len(file) else []
+    is_head = above.closes and bool(snippet.names[row.item])
+    if not own and is_head and row.item and snippet.items[row.item - 1].kind == "marker":
+        return [""] * shown.blanks
+    return own
+
+
+def moved_lines(file: FileLines, snippet: Snippet, path: Path) -> frozenset[int]:
+    """Return the lines that a path keeps although the snippet shows them at a new place: they may have moved."""
+    new = {snippet.items[step.item].key for step in path.steps if step.kind == "insert"}
+    names = {
+        snippet.names[step.item]
+        for step in path.steps
+        if step.kind in ("insert", "sub") and snippet.names[step.item] and snippet.items[step.item].blanks
+    }
+    kept = {at for step in path.steps if step.kind == "skip" for at in range(step.line, step.line_end)}
+    found: set[int] = set()
+    for first, end, name in file.definitions:
+        body = range(first, end)
+        is_kept = name in names and len(body) > 2 and all(at in kept for at in body)
+        if is_kept and sum(file.keys[at] in new for at in body) > 0.4 * len(body):
+            found.update(body)
+    for at in kept:
+        key = file.keys[at]
+        if key in new and file.counts[key] == 1 and (IMPORT.match(key) or len(key) > 15):
+            found.add(at)
+    return frozenset(found)

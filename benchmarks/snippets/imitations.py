@@ -1,0 +1,477 @@
+"""Snippets that imitate what coding models write, made from real edits: bare excerpts, chat answers, removals told.
+
+style              what it looks like
+minimal            each change with a few lines about it, markers between, the outer markers often missing
+context            the changes with the first and last lines of the definitions about them, markers for the rest
+whole_def          the smallest definition about each change, whole or with a marker for a long run inside
+signature          the header of the definition about each change, its body left out as far as it stays
+only_changed       the changed lines alone
+no_markers         each change with lines about it, and nothing that says where lines are left out
+chat               prose, and fences with a change or more each, in the file's order or another
+odd_marker         markers in uncommon words, or plain dots
+dedented           an excerpt moved to column 0
+deletion_omitted   lines that are to go are left out between their neighbours
+deletion_comment   a comment stands where lines are to go
+deletion_told      lines that are to go are left out, and the instruction names them
+
+`benchmarks.snippets.making` makes snippets that can be told for certain; these are as careless as a model's: a snippet
+may be read in several ways, one of which is right. A style is a pure function of a change and a source of random
+numbers. Everything is seeded with text, so a snippet is the same in every process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from random import Random
+
+from rapidfuzz.fuzz import ratio
+
+from benchmarks.cases import Case, Record, records
+from benchmarks.rendering import Span
+from benchmarks.snippets.indenting import dedented, indent_of
+from benchmarks.snippets.parts import TEST_LAYOUT, TEST_WORDING, Part, part_of
+from benchmarks.snippets.showing import Change, filled, gaps, header, runs, sayable
+from benchmarks.snippets.wordings import ODD_WORDINGS, WORDINGS, Marker, comment
+from editor.formats.placeholders import holds_placeholder
+from editor.languages import language_of
+
+SHAPE = "made"
+LAYOUTS = ("plain", "path", "heading")
+"""How the prose of a chat answer names the file; the test part has one more (`parts.TEST_LAYOUT`)."""
+
+_MAX_DEFINITION = 120
+_LONG_RUN = 6
+_SHARE_OUTER_MARKERS = 0.45
+_SHARE_INSTRUCTED = 0.6
+_SHARE_OTHER_ORDER = 0.3
+_SHARE_JOINED = 0.4
+_SHARE_FENCE_MARKERS = 0.25
+_SHARE_TEST_ONLY = 0.5
+_LIKE = 60
+_TRIES = 24
+_WORD = re.compile(r"[A-Za-z_]\w{2,}")
+_OPENERS = ("Here is the change:", "I would change this:", "Only this part changes.", "Update it like this:")
+_LINKS = ("Then:", "And further down:", "Also here:", "This part changes, too:", "Next, this one:")
+_CLOSINGS = ("", "", "Nothing else needs to change.", "The rest stays as it is.")
+
+
+@dataclass(frozen=True, slots=True)
+class Imitation:
+    """A made snippet, and the instruction that comes with it ("" for none)."""
+
+    text: str
+    instruction: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Hand:
+    """How one snippet is written: the marker, and what the part allows."""
+
+    marker: Marker
+    layouts: tuple[str, ...]
+
+
+_Style = Callable[[Change, _Hand, Random], list[str] | None]
+
+
+def imitate(before: str, after: str, path: str, style: str, seed: int, part: Part = "train") -> Imitation | None:
+    """Write the change in this style; None where the style does not suit it. Raises KeyError for an unknown style.
+
+    Only the test part has its own wording of markers and its own layout, each in half of the snippets that could.
+    """
+    write = _STYLES[style]
+    change = sayable(before, after, path)
+    if change is None:
+        return None
+    rng = Random(f"{style}\0{seed}\0{path}\0{before}\0{after}")
+    lines = write(change, _hand(change, style, part, rng), rng)
+    shown = [] if lines is None else [line for line in lines if line.strip()]
+    if not shown or len(shown) >= len([line for line in change.b if line.strip()]):
+        return None
+    if style == "deletion_told":
+        instruction = instruct_removal(change, rng)
+    else:
+        instruction = instruct(change, rng) if rng.random() < _SHARE_INSTRUCTED else ""
+    return Imitation("\n".join(lines or ()).strip("\n") + "\n", instruction)
+
+
+def imitations(folder: Path, num_cases: int, seed: int, part: Part) -> list[Case]:
+    """Return so many made cases of a part over the commits in `folder`: the styles and the languages in turn.
+
+    Fewer come back where the commits run out. Each commit's file is used once.
+    """
+    rng = Random(f"imitations\0{seed}\0{part}")
+    by_language: dict[str, deque[Record]] = defaultdict(deque)
+    found = [
+        record for _, some in records(folder) for record in some if part_of(record["repo"], record["path"]) == part
+    ]
+    rng.shuffle(found)
+    for record in found:
+        by_language[language_of(record["path"]) or "other"].append(record)
+    languages = deque(sorted(by_language))
+    made: list[Case] = []
+    misses = 0
+    for style in cycle(STYLES):
+        if len(made) == num_cases or misses == len(STYLES):
+            return made
+        case = _drawn(by_language, languages, style, seed, part)
+        misses = misses + 1 if case is None else 0
+        made += [] if case is None else [case]
+    raise AssertionError("a cycle does not end")
+
+
+def instruct(change: Change, rng: Random) -> str:
+    """Say in one line what the change does, by the names that it adds and takes away."""
+    old, new = (_words(lines) for lines in _changed(change))
+    gone = [word for word in old if word not in set(_words(change.b))]
+    come = [word for word in new if word not in set(_words(change.a))]
+    if gone and come:
+        said = rng.choice((f"Replace {gone[0]} with {come[0]}", f"Use {come[0]} instead of {gone[0]}"))
+    elif gone:
+        said = f"{rng.choice(('Remove', 'Drop', 'Delete'))} {' and '.join(gone[:2])}"
+    elif come:
+        said = f"Add {' and '.join(come[:2])}"
+    elif old and not new:
+        said = f"{rng.choice(('Remove', 'Drop'))} the {old[0]} line"
+    else:
+        said = f"Update {(new or old or ['the file'])[0]}"
+    return said + rng.choice(("", ".", f" in {change.path.rpartition('/')[2]}"))
+
+
+def instruct_removal(change: Change, rng: Random) -> str:
+    """Say in one line which lines go, by a name in each run of them, the rarest in the file."""
+    counts = Counter(word for line in change.a for word in _WORD.findall(line))
+    named = []
+    for span in _holes(change):
+        words = _words(change.a[span.a_start : span.a_end])
+        named += [min(words, key=lambda word: counts[word])] if words else []
+    verb = rng.choice(("Remove", "Drop", "Delete", "I will remove", "Get rid of"))
+    return f"{verb} {' and '.join(dict.fromkeys(named)) or 'these lines'}"
+
+
+def _minimal(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    shown = _with_context(change, rng.choice((1, 1, 2, 3)))
+    return None if shown is None else _laid_out(change, shown, hand, rng)
+
+
+def _context(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    shown = _with_context(change, rng.choice((2, 3, 5)))
+    if shown is None:
+        return None
+    for span in change.spans:
+        for symbol in change.around(span):
+            shown |= {*header(symbol), symbol.end_line - 1}
+    return _laid_out(change, filled(shown, change.b), hand, rng)
+
+
+def _whole_def(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    shown: set[int] = set()
+    for span in change.spans:
+        own = _definition(change, span)
+        if own is None:
+            return None
+        shown |= own
+    if rng.random() < 0.4:
+        shown = _without_long_runs(change, shown)
+    if rng.random() < 0.3:
+        return _bare(change, shown)
+    return _laid_out(change, filled(shown, change.b), hand, rng)
+
+
+def _signature(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    shown: set[int] = set()
+    for span in change.spans:
+        around = [symbol for symbol in change.around(span) if symbol.body_line is not None]
+        if not around:
+            return None
+        context = change.context(span, 0)
+        shown |= set(range(span.b_start, span.b_end)) if context is None else set(context)
+        shown |= set(header(around[-1]))
+        if rng.random() < 0.7:
+            shown.add(around[-1].end_line - 1)
+    return _laid_out(change, shown, hand, rng)
+
+
+def _only_changed(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    if not all(_is_plain_substitution(change, span) for span in change.spans):
+        return None
+    return [change.b[at] for span in change.spans for at in range(span.b_start, span.b_end)]
+
+
+def _no_markers(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    shown = _with_context(change, rng.choice((1, 2, 3, 4)))
+    return None if shown is None else _bare(change, shown)
+
+
+def _chat(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    shown = _with_context(change, rng.choice((0, 1, 2, 3)))
+    if shown is None:
+        return None
+    if rng.random() < 0.4:
+        for span in change.spans:
+            shown |= _definition(change, span) or set()
+    blocks = _fenced(change, shown, _without_long_runs(change, shown), hand, rng)
+    if any(line.lstrip().startswith(("```", "~~~")) for block in blocks for line in block):
+        return None
+    if rng.random() < 0.3 and not change.changes_only_indentation:
+        blocks = [dedented(block) for block in blocks]
+    if rng.random() < _SHARE_OTHER_ORDER:
+        rng.shuffle(blocks)
+    return _conversation(change.path, blocks, rng.choice(hand.layouts), rng)
+
+
+def _fenced(change: Change, whole: set[int], kept: set[int], hand: _Hand, rng: Random) -> list[list[str]]:
+    """Return the lines of each fence: a run of the whole lines, or some, as far as they are kept, markers for the rest.
+
+    Some fences have a marker at an end.
+    """
+    blocks: list[list[str]] = []
+    for run in runs(whole):
+        is_new = not blocks or rng.random() >= _SHARE_JOINED
+        if is_new:
+            blocks.append([])
+        for number, part in enumerate(runs(kept & set(run))):
+            if number or not is_new or (part.start and rng.random() < _SHARE_FENCE_MARKERS):
+                blocks[-1].append(hand.marker.line(indent_of(change.b[part.start])))
+            blocks[-1] += [change.b[at] for at in part]
+    for block in blocks:
+        if rng.random() < _SHARE_FENCE_MARKERS:
+            block.append(hand.marker.line(indent_of(block[-1])))
+    return blocks
+
+
+def _dedented(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    if change.changes_only_indentation:
+        return None
+    own = [_definition(change, span) for span in change.spans]
+    shown = {at for found in own if found for at in found} if all(own) else _with_context(change, rng.choice((2, 3, 4)))
+    if shown is None:
+        return None
+    blocks = [[change.b[at] for at in run] for run in runs(shown)]
+    moved = [dedented(block) for block in blocks]
+    return None if moved == blocks else _joined(moved)
+
+
+def _odd_marker(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    return rng.choice((_minimal, _context, _signature))(change, hand, rng)
+
+
+def _deletion_omitted(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    if not _holes(change):
+        return None
+    return _minimal(change, hand, rng)
+
+
+def _deletion_comment(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    holes = _holes(change)
+    shown = _with_context(change, rng.choice((1, 2)))
+    if not holes or shown is None:
+        return None
+    notes: dict[int, str] = {}
+    for span in holes:
+        gone = [line for line in change.a[span.a_start : span.a_end] if line.strip()]
+        name = (_WORD.findall(gone[0]) or ["lines"])[-1]
+        whole = gone[0].strip().rstrip("{:;,")
+        words = rng.choice((f"removed: {name}", f"{name} removed", f"removed {whole[:60]}", f"deleted: {whole[:60]}"))
+        line = comment(change.path, words)
+        if line is None:
+            return None
+        notes[span.b_start] = indent_of(gone[0]) + line
+    return _laid_out(change, shown, hand, rng, notes)
+
+
+def _with_context(change: Change, num_lines: int) -> set[int] | None:
+    """Return the lines of all changes with so many about each or more, until it can be told where they belong."""
+    shown: set[int] = set()
+    for span in change.spans:
+        context = change.context(span, num_lines)
+        if context is None:
+            return None
+        shown |= set(context)
+    return filled(shown, change.b)
+
+
+def _definition(change: Change, span: Span) -> set[int] | None:
+    around = change.around(span)
+    if not around or around[-1].end_line - around[-1].first_line > _MAX_DEFINITION:
+        return None
+    return set(range(around[-1].first_line, around[-1].end_line))
+
+
+def _without_long_runs(change: Change, shown: set[int]) -> set[int]:
+    """Leave out what stays inside a definition where it is long: all but two lines at each end of the run."""
+    changed = {at for span in change.spans for at in range(span.b_start - 1, span.b_end + 1)}
+    kept = set(shown)
+    for run in runs(shown - changed):
+        if len(run) > _LONG_RUN:
+            kept -= set(range(run.start + 2, run.stop - 2))
+    return kept
+
+
+def _is_plain_substitution(change: Change, span: Span) -> bool:
+    """Tell whether lines replace as many that are like them, and like no others of the file as much."""
+    old, new = change.a[span.a_start : span.a_end], change.b[span.b_start : span.b_end]
+    if len(old) != len(new) or not new:
+        return False
+    for at, line in enumerate(new):
+        own = ratio(line, old[at])
+        others = (ratio(line, other) for row, other in enumerate(change.a) if row != span.a_start + at)
+        if not line.strip() or own < _LIKE or own <= max(others, default=0):
+            return False
+    return True
+
+
+def _holes(change: Change) -> list[Span]:
+    """Return the changes that only take lines away."""
+    return [
+        span
+        for span in change.spans
+        if not any(line.strip() for line in change.b[span.b_start : span.b_end])
+        and any(line.strip() for line in change.a[span.a_start : span.a_end])
+    ]
+
+
+def _laid_out(
+    change: Change, shown: set[int], hand: _Hand, rng: Random, notes: Mapping[int, str] | None = None
+) -> list[str] | None:
+    """Put the shown lines in order with a marker for each gap, and each of the `notes` above its line.
+
+    The marker above the first and below the last line is there or not, each by itself. None where a shown line looks
+    like a marker.
+    """
+    if any(holds_placeholder(change.b[at]) or change.b[at].strip() == "..." for at in shown):
+        return None
+    outer = {True: rng.random() < _SHARE_OUTER_MARKERS, False: rng.random() < _SHARE_OUTER_MARKERS}
+    airy = rng.random() < 0.6
+    at_gap = {gap.start: gap for gap in gaps(shown, len(change.b))}
+    out: list[str] = []
+    at = 0
+    while at <= len(change.b):
+        if notes and at in notes:
+            out.append(notes[at])
+        gap = at_gap.get(at)
+        if gap is not None:
+            is_outer = gap.start == 0 or gap.stop == len(change.b)
+            if not is_outer or outer[gap.start == 0]:
+                out += _marked(change.b, gap, hand.marker, airy=airy)
+            at = gap.stop
+            continue
+        out += change.b[at : at + 1]
+        at += 1
+    return out
+
+
+def _marked(b: Sequence[str], gap: range, marker: Marker, *, airy: bool) -> list[str]:
+    """Return a gap's marker, indented as its least indented line; `airy` keeps the blank lines at its ends."""
+    indents = [indent_of(b[at]) for at in gap if b[at].strip()]
+    above = [""] if airy and not b[gap.start].strip() else []
+    below = [""] if airy and not b[gap.stop - 1].strip() else []
+    return [*above, marker.line(min(indents, key=len, default="")), *below]
+
+
+def _bare(change: Change, shown: set[int]) -> list[str]:
+    return _joined([[change.b[at] for at in run] for run in runs(shown)])
+
+
+def _joined(blocks: Sequence[Sequence[str]]) -> list[str]:
+    """Put blocks under each other, a blank line between."""
+    return [line for block in blocks for line in [*block, ""]][:-1]
+
+
+def _conversation(path: str, blocks: Sequence[Sequence[str]], layout: str, rng: Random) -> list[str]:
+    """Write a chat answer: the prose, and a fence for each block."""
+    tag = language_of(path) or ""
+    step = "   " if layout == TEST_LAYOUT else ""
+    out: list[str] = []
+    for number, block in enumerate(blocks):
+        said = rng.choice(_OPENERS if number == 0 else _LINKS)
+        if layout == TEST_LAYOUT:
+            said = f"{number + 1}. {said}"
+        elif layout == "heading" and number == 0:
+            out += [f"### `{path}`", ""]
+        elif layout == "path" and number == 0:
+            said = f"In `{path}`: {said[:1].lower()}{said[1:]}"
+        out += [said, "", f"{step}```{tag}", *(f"{step}{line}" if line.strip() else line for line in block)]
+        out += [f"{step}```", ""]
+    return [*out, rng.choice(_CLOSINGS)]
+
+
+def _hand(change: Change, style: str, part: Part, rng: Random) -> _Hand:
+    wordings: Sequence[str] = ODD_WORDINGS if style == "odd_marker" else WORDINGS
+    if part == "test" and style == "odd_marker" and rng.random() < _SHARE_TEST_ONLY:
+        wordings = (TEST_WORDING,)
+    layouts = (TEST_LAYOUT,) if part == "test" and rng.random() < _SHARE_TEST_ONLY else LAYOUTS
+    return _Hand(Marker(change.path, rng, wordings), layouts)
+
+
+def _drawn(
+    by_language: Mapping[str, deque[Record]], languages: deque[str], style: str, seed: int, part: Part
+) -> Case | None:
+    """Take the next record that suits the style off its language's, and return its case; None where none suits.
+
+    The language that gave it is the last in turn then; records that do not suit go to the end of their language's.
+    """
+    for language in list(languages):
+        waiting = by_language[language]
+        for _ in range(min(_TRIES, len(waiting))):
+            record = waiting.popleft()
+            case = _case(record, style, seed, part)
+            if case is not None:
+                languages.remove(language)
+                languages.append(language)
+                return case
+            waiting.append(record)
+    return None
+
+
+def _case(record: Record, style: str, seed: int, part: Part) -> Case | None:
+    before, after, path = record["original"], record["expected"], record["path"]
+    made = imitate(before, after, path, style, seed, part)
+    if made is None:
+        return None
+    return Case(
+        id=f"made-{style}-{record['repo'].rpartition('/')[2]}@{record['commit'][:8]}/{path}",
+        shape=SHAPE,
+        format="lazy",
+        path=path,
+        original=before,
+        edit=made.text,
+        expected=after,
+        instruction=made.instruction,
+        style=style,
+        repo=record["repo"],
+    )
+
+
+def _changed(change: Change) -> tuple[list[str], list[str]]:
+    """Return the lines that go and those that come."""
+    old = [line for span in change.spans for line in change.a[span.a_start : span.a_end]]
+    return old, [line for span in change.spans for line in change.b[span.b_start : span.b_end]]
+
+
+def _words(lines: Sequence[str]) -> list[str]:
+    """Return the identifiers of the lines, each once, in order."""
+    found: Iterator[str] = (word for line in lines for word in _WORD.findall(line))
+    return list(dict.fromkeys(found))
+
+
+_STYLES: Mapping[str, _Style] = {
+    "minimal": _minimal,
+    "context": _context,
+    "whole_def": _whole_def,
+    "signature": _signature,
+    "only_changed": _only_changed,
+    "no_markers": _no_markers,
+    "chat": _chat,
+    "odd_marker": _odd_marker,
+    "dedented": _dedented,
+    "deletion_omitted": _deletion_omitted,
+    "deletion_comment": _deletion_comment,
+    "deletion_told": _deletion_omitted,
+}
+STYLES: tuple[str, ...] = tuple(_STYLES)

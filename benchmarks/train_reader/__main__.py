@@ -1,0 +1,201 @@
+"""Learns how the reader orders the readings of a lazy snippet: `python -m benchmarks.train_reader`.
+
+It reads the training part of `../shared/data/snippets` and as many made snippets over the training part of the commits,
+fits the order (a softmax over all readings of a snippet and "none of these"), and measures it on folds that share no
+file: the calibrated confidence and the bars above which is answered come from held-out cases. It writes
+`benchmarks/reader/weights.json` with its data card, and prints the figures, those of the fixed test part last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from platformdirs import user_cache_path
+
+from benchmarks.cases import DEFAULT_CASES, Case, load
+from benchmarks.counting import interval
+from benchmarks.snippets import imitations
+from benchmarks.snippets.hidden import hides_deletion
+from benchmarks.snippets.parts import part_of
+from benchmarks.train_reader.confidence import Answer, Line, bar, calibrate, confidence, reliability
+from benchmarks.train_reader.labelled import Labelled, labelled, version_of
+from benchmarks.train_reader.order import Order, fit
+from benchmarks.train_reader.plots import write_reliability
+
+ROOT = Path(__file__).resolve().parents[2]
+READER = ROOT / "benchmarks" / "reader"
+WEIGHTS = READER / "weights.json"
+_FOLDS = 5
+_AMONG = 24
+_MOST_WRONG = {"certain": 0.002, "likely": 0.01}
+
+
+def main() -> None:
+    """Read, fit, measure, write."""
+    options = _options()
+    from benchmarks.reader.reader import FEATURES, all_readings
+
+    cache = options.cache / f"readings-{version_of(ROOT / 'editor', READER)}.jsonl"
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    cases = _cases(options)
+    found = list(labelled(_told(cases), all_readings, len(FEATURES), cache))
+    parts = {case.id: part_of(case.repo, case.path) for case in cases}
+    hidden = {case.id for case in cases if hides_deletion(case)}
+    train = [case for case in found if parts[case.id] == "train" and case.id not in hidden]
+    test = [case for case in found if parts[case.id] == "test" and case.id not in hidden]
+    real = [case for case in train if not case.made]
+
+    answers = held_out(train, lambda case: case.group, options.l2, options.made_weight)
+    line = calibrate(list(answers.values()))
+    bars = {name: bar(list(answers.values()), most) for name, most in _MOST_WRONG.items()}
+    order = fit(train, options.l2, options.made_weight)
+    print(f"{len(train)} cases of the training part ({len(real)} real), {len(hidden)} hidden deletions left out")
+    figures = {"snippets, folds by file": figures_of(real, answers, bars)}
+    figures["made, folds by file"] = figures_of([case for case in train if case.made], answers, bars)
+    by_repository = held_out(train, lambda case: case.repo, options.l2, options.made_weight, folds=0)
+    figures["snippets, folds by repository"] = figures_of(real, by_repository, bars)
+    for name, some in (
+        ("snippets", [one for one in test if not one.made]),
+        ("made", [one for one in test if one.made]),
+    ):
+        figures[f"test part, {name}"] = figures_of(some, {case.id: answer_of(case, order) for case in some}, bars)
+    for title, block in figures.items():
+        print(f"{title}: {json.dumps(block)}")
+    for at in np.argsort(-np.abs(order.weights))[:12]:
+        print(f"  {FEATURES[at]} {order.weights[at]:.3f}")
+    card = _card(options, train, real, figures["snippets, folds by file"])
+    kept = [answers[case.id] for case in train if case.id in answers]
+    card["reliability"] = reliability(kept, np.array([confidence(one.probability, line) for one in kept]))
+    if options.plot:
+        shown = {"training snippets, held out": [answers[case.id] for case in real]}
+        shown |= {"test part": [answer_of(case, order) for case in test if not case.made]}
+        write_reliability(shown, line, bars, options.plot)
+    options.out.write_text(json.dumps(_written(card, FEATURES, order, line, bars), indent=1) + "\n", encoding="utf-8")
+    print(f"wrote {options.out}")
+
+
+def held_out(
+    cases: Sequence[Labelled],
+    group: Callable[[Labelled], str],
+    l2: float,
+    made_weight: float,
+    folds: int = _FOLDS,
+) -> dict[str, Answer]:
+    """Return the first reading of each case by weights that were fitted without its group; `folds` 0: one a group."""
+    names = sorted({group(case) for case in cases})
+    fold_of = {
+        name: at if folds == 0 else int(sha256(name.encode()).hexdigest(), 16) % folds for at, name in enumerate(names)
+    }
+    answers: dict[str, Answer] = {}
+    for fold in sorted(set(fold_of.values())):
+        order = fit([case for case in cases if fold_of[group(case)] != fold], l2, made_weight)
+        answers |= {case.id: answer_of(case, order) for case in cases if fold_of[group(case)] == fold}
+    return answers
+
+
+def answer_of(case: Labelled, order: Order) -> Answer:
+    """Return the first reading by an order; of a case without readings it is wrong, and has no probability."""
+    if not len(case.features):
+        return Answer(0.0, exact=False, modulo=False)
+    probabilities = order.probabilities(case.features)
+    first = int(np.argmax(probabilities))
+    return Answer(float(probabilities[first]), bool(case.exact[first]), bool(case.modulo[first]))
+
+
+def figures_of(cases: Sequence[Labelled], answers: dict[str, Answer], bars: dict[str, float]) -> dict[str, Any]:
+    """Return how often the first reading is right, and one of all; and what is answered above each bar."""
+    found = [answers[case.id] for case in cases]
+    out: dict[str, Any] = {
+        "n": len(cases),
+        "first": _interval([one.exact for one in found]),
+        "first_modulo": _interval([one.modulo for one in found]),
+        "among": _interval([bool(case.exact.any()) for case in cases]),
+        "among_modulo": _interval([bool(case.modulo.any()) for case in cases]),
+    }
+    for name, least in bars.items():
+        above = [one for one in found if one.probability >= least]
+        wrong = sum(not one.modulo for one in above)
+        out[name] = {"n": len(above), "wrong": wrong, "upper95": (interval(wrong, len(above)) or (0.0, 1.0))[1]}
+    return out
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="the folder with snippets and commits")
+    parser.add_argument("--made", type=int, default=1200, help="so many made snippets to train on (default 1200)")
+    parser.add_argument("--made-test", type=int, default=600, help="and so many of the test part (default 600)")
+    parser.add_argument("--made-weight", type=float, default=0.5, help="what a made one counts beside a real one")
+    parser.add_argument("--l2", type=float, default=0.003, help="how small the weights are held (default 0.003)")
+    parser.add_argument("--seed", type=int, default=0, help="for the made snippets")
+    parser.add_argument("--cache", type=Path, default=user_cache_path("hunk") / "train_reader", help="for the readings")
+    parser.add_argument("--out", type=Path, default=WEIGHTS, help="where the weights are written")
+    parser.add_argument("--plot", type=Path, help="draw the reliability there, as PNG (needs the bench extra)")
+    return parser.parse_args()
+
+
+def _cases(options: argparse.Namespace) -> list[Case]:
+    found = [case for case in load(options.cases / "snippets").cases if isinstance(case, Case)]
+    found += imitations(options.cases / "commits", options.made, options.seed, "train")
+    found += imitations(options.cases / "commits", options.made_test, options.seed, "test")
+    if not found:
+        sys.exit(f"{options.cases} holds no snippets and no commits; name another folder with --cases")
+    return found
+
+
+def _told(cases: Sequence[Case]) -> Iterator[Case]:
+    """Yield the cases, and tell now and then how many there were."""
+    for number, case in enumerate(cases):
+        if number % 100 == 0:
+            print(f"{number} of {len(cases)} cases read", file=sys.stderr, flush=True)
+        yield case
+
+
+def _interval(hits: Sequence[bool]) -> str:
+    low, high = interval(sum(hits), len(hits)) or (0.0, 1.0)
+    share = sum(hits) / len(hits) if hits else 0.0
+    return f"{share:.1%} [{low:.1%}, {high:.1%}]"
+
+
+def _card(
+    options: argparse.Namespace, train: Sequence[Labelled], real: Sequence[Labelled], figures: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what the weights were learned from, and how good they are on held-out folds."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    files = (options.cases / "snippets" / "cases.jsonl.gz", *sorted((options.cases / "commits").glob("*.gz")))
+    return {
+        "command": "python -m benchmarks.train_reader",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": commit.stdout.strip(),
+        "seed": options.seed,
+        "l2": options.l2,
+        "cases": {"snippets": len(real), "made": len(train) - len(real), "made_weight": options.made_weight},
+        "sources": {file.name: sha256(file.read_bytes()).hexdigest()[:16] for file in files if file.exists()},
+        "left_out": "the test part (benchmarks/snippets/test_part.txt)",
+        "held_out": figures,
+    }
+
+
+def _written(
+    card: dict[str, Any], names: Sequence[str], order: Order, line: Line, bars: dict[str, float]
+) -> dict[str, Any]:
+    """Return the contents of the file: bars are in calibrated confidence, as the confidence that an answer has."""
+    return {
+        "card": card,
+        "weights": {name: round(float(weight), 6) for name, weight in zip(names, order.weights, strict=True)},
+        "none": round(order.none, 6),
+        "confidence": line,
+        "bars": bars,
+    }
+
+
+if __name__ == "__main__":
+    main()
