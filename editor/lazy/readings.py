@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from editor.lazy.choices import Choices, Decisions
 from editor.lazy.grouping import groups, level_for
@@ -20,6 +20,9 @@ from editor.types import Candidate, Sketch
 from editor.wording import span_of
 
 MAX_CANDIDATES = 6
+_MAX_CHARS = 1_000_000
+"""Of all readings together: each is woven, parsed and accounted for, so a large file has fewer of them."""
+
 _MAX_LINES = 20_000
 # What a reading that answers one question the less likely way counts against the likelier.
 _UNLIKELY = 0.5
@@ -59,7 +62,8 @@ def candidates(lines: list[str], sketch: Sketch, language: str | None) -> tuple[
         return ()
     seen = survey("\n".join(lines), language)
     best: dict[str, _Reading] = {}
-    for reading in _readings(lines, sketch, language, seen):
+    most = max(1, _MAX_CHARS // sum(len(line) + 1 for line in lines))
+    for reading in islice(_readings(lines, sketch, language, seen), most):
         text = "".join(line + "\n" for line in reading.lines)
         if MARKER in text:
             continue  # a new unit that leaves something out: there is nothing that it could stand for
