@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any
 
 from agent_runtime.apply.refusals import refusal
-from agent_runtime.errors import Cancelled, EditRefused, HunkError
+from agent_runtime.errors import EditRefused, HunkError
 from agent_runtime.generation.watcher import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader, Reason
 
@@ -152,7 +152,7 @@ class _Process:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its_end.fileno()])
 
     def ask(self, work: tuple[Any, ...], watcher: Watcher, read: Reader | None) -> tuple[Any, ...]:
-        """Its answer; raises Cancelled where the watcher is left, EditRefused where the process ends or goes on.
+        """Its answer; raises what the watcher says where it is left, EditRefused where the process ends or goes on.
 
         Also raises what `read` raises. Behind any of these the process is in the middle of something.
         """
@@ -170,7 +170,7 @@ class _Process:
                         case answer:
                             return answer  # type: ignore[no-any-return]
                 elif watcher.is_left:
-                    raise Cancelled("whoever asked has left")
+                    raise watcher.ends_with
                 elif monotonic() > until:
                     raise _broken_off(f"the rules took more than {MAX_SECONDS:g} s for it")
         except (EOFError, ConnectionError) as error:

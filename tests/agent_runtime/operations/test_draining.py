@@ -115,6 +115,20 @@ def test_what_takes_too_long_is_told_so_and_it_ends_with_0_all_the_same(tmp_path
     assert "requests are cut off" in [line["message"] for line in log]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_rules_that_take_too_long_are_told_to_end_and_their_client_where_to_go(tmp_path: Path, stream: bool) -> None:
+    with child(tmp_path, drain_s=0.3) as service:
+        asked = service.ask_the_model(path="endless.py", mode="deterministic", stream=stream)
+        service.process.send_signal(signal.SIGTERM)
+        asked.join()
+        code, log = service.end()
+    (answer,) = service.answers
+    assert isinstance(answer, httpx.Response)
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:hunk:problem:ending")
+    assert code == 0
+    assert "ended while work was going on" not in [line["message"] for line in log]
+
+
 def test_it_ends_though_the_model_cannot_be_closed(tmp_path: Path) -> None:
     """asyncio waits for its threads: without a keeper of the time this process never ends."""
     with child(tmp_path, 0.3, "stuck") as service:
