@@ -12,11 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
 
+from agent_runtime.doctor.speed import measured_speed
 from agent_runtime.errors import CorruptModel
 from agent_runtime.models.cache_key import cache_key
 from agent_runtime.models.converted import copy_path, file_sha256, is_sealed, keep_copy, seal
 from agent_runtime.models.load import LoadedModel, check_range, load_model
+from agent_runtime.models.model_tokenizer import open_tokenizer
 from agent_runtime.models.resolve import ModelFiles, resolve
 from agent_runtime.models.settings import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.store import Store
@@ -134,6 +138,33 @@ def test_a_damaged_seal_is_none(tmp_path: Path, damage: bytes) -> None:
     folder, files = sealed(tmp_path)
     (folder / "seal.json").write_bytes(damage)
     assert not is_sealed(folder, files, b"key")
+
+
+def test_whoever_else_reads_a_copy_looks_at_its_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hunk doctor` takes its tokenizer, and looks up times by its weights."""
+    source, cache, asked = tmp_path / "model.gguf", tmp_path / "cache", []
+    source.write_bytes(b"GGUF and nothing more")
+    files = resolve(str(source), Store(cache))
+    copy = copy_path(files, cache)
+    copy.mkdir(parents=True)
+    alphabet = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(BPE(alphabet, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(copy / "tokenizer.json"))
+    seal(copy, source, file_sha256(source), cache_key(cache))
+    (cache / "pass-times").mkdir()
+    (cache / "pass-times" / "a.json").touch()
+    monkeypatch.setattr("agent_runtime.doctor.speed.known_fingerprint", lambda *given: asked.append(given[0]) or "00")
+    settings = ModelSettings.from_env({"HUNK_CACHE": str(cache)})
+    assert len(open_tokenizer(str(source), settings).encode("abc")) == 3
+    measured_speed(str(source), settings)
+    assert asked == [copy]
+    (copy / "tokenizer.json").write_text((copy / "tokenizer.json").read_text() + " ")
+    with pytest.raises(CorruptModel):  # of the GGUF file itself
+        open_tokenizer(str(source), settings)
+    assert measured_speed(str(source), settings) is None
+    assert asked == [copy]
 
 
 def test_the_key_of_a_cache_folder_is_made_once_for_its_owner(tmp_path: Path) -> None:
