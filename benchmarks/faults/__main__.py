@@ -74,7 +74,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def summarise(rows: Sequence[Row]) -> Row:
-    """What was lost and torn in all rows, the longest wait of the probe, and the polite tenant's p99 by that of idle."""
+    """What was lost and torn in all rows, the probe's longest wait, and the polite tenant's p99 by that of idle."""
     idle, *attacked = [row for row in rows if "polite_p99_ms" in row]
     ratios = [row["polite_p99_ms"] / idle["polite_p99_ms"] for row in attacked]
     summary: Row = {name: sum(row.get(name, 0) for row in rows) for name in COUNTED}

@@ -34,7 +34,6 @@ class Attack:
     rng: random.Random
     counts: Counter[str] = field(default_factory=Counter)
 
-    @property
     def goes_on(self) -> bool:
         """Whether there is time left."""
         return time.monotonic() < self.until
@@ -74,7 +73,7 @@ class Attack:
 async def deep_bodies(attack: Attack) -> None:
     """JSON that is nested too deep, with a string that never ends, to what needs no token."""
     bodies = [b"[" * 65 + b"]" * 65 + b'"' + b'\\"' * count for count in (16_000, 25_000, 500_000)]
-    while attack.goes_on:
+    while attack.goes_on():
         body = attack.rng.choice(bodies)
         method, path = attack.rng.choice([("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/"), ("POST", "/apply")])
         await attack.ask(attack.head(method, path, len(body)) + body)
@@ -92,7 +91,7 @@ async def bodies_of_a_tenant(attack: Attack) -> None:
 
 async def _unfinished(attack: Attack, token: str) -> None:
     chunk = b" " * (1 << 20)
-    while attack.goes_on:
+    while attack.goes_on():
         method, path = ("POST", "/apply") if token else attack.rng.choice([("GET", "/healthz"), ("POST", "/apply")])
         writer = None
         with suppress(OSError, TimeoutError):
@@ -100,7 +99,7 @@ async def _unfinished(attack: Attack, token: str) -> None:
             writer.write(attack.head(method, path, 62_000_000, token))
             answer = asyncio.ensure_future(reader.read(12))
             for _ in range(58):
-                if answer.done() or not attack.goes_on:
+                if answer.done() or not attack.goes_on():
                     break
                 writer.write(chunk)
                 await asyncio.wait_for(writer.drain(), max(0.1, attack.until - time.monotonic()))
@@ -114,19 +113,19 @@ async def _unfinished(attack: Attack, token: str) -> None:
 
 async def methods(attack: Attack) -> None:
     """Methods that nobody knows, each another one of 8 KB."""
-    while attack.goes_on:
+    while attack.goes_on():
         await attack.ask(attack.head(f"M{attack.rng.random():.9f}".replace(".", "") + "A" * 8000, "/healthz"))
 
 
 async def wrong_tokens(attack: Attack) -> None:
     """Tokens that the service does not know."""
-    while attack.goes_on:
+    while attack.goes_on():
         await attack.ask(attack.head("GET", "/stats", token=f"hunk_{attack.rng.randrange(10**12):012d}_{'x' * 43}"))
 
 
 async def connections(attack: Attack) -> None:
     """Connections with heads that never end; more of them than the service takes."""
-    while attack.goes_on:
+    while attack.goes_on():
         writer = None
         with suppress(OSError, EOFError, TimeoutError):
             reader, writer = await attack.open()
@@ -141,18 +140,18 @@ async def connections(attack: Attack) -> None:
 async def slow_clients(attack: Attack) -> None:
     """With a token: a body that comes byte by byte, or a large answer that nobody reads."""
     content = json.dumps({"original": "a = 1\n" + "# x\n" * 200_000, "edit": _REPLACED}).encode()
-    while attack.goes_on:
+    while attack.goes_on():
         writer = None
         with suppress(OSError, EOFError):
             _, writer = await attack.open()
             if attack.rng.random() < 0.1:
                 writer.transport.pause_reading()  # type: ignore[attr-defined]
                 writer.write(attack.head("POST", "/apply", len(content), attack.token) + content)
-                while attack.goes_on and not writer.is_closing():
+                while attack.goes_on() and not writer.is_closing():
                     await asyncio.sleep(0.5)
             else:
                 writer.write(attack.head("POST", "/apply", 500, attack.token))
-                while attack.goes_on:
+                while attack.goes_on():
                     writer.write(b" ")
                     await writer.drain()
                     await asyncio.sleep(0.2)
@@ -164,7 +163,7 @@ async def slow_clients(attack: Attack) -> None:
 async def slow_edits(attack: Attack) -> None:
     """With a token: edits that rules work long on; half of the senders leave after a second."""
     bodies = [json.dumps(body | {"mode": "deterministic"}).encode() for body in slow_bodies()]
-    while attack.goes_on:
+    while attack.goes_on():
         body = attack.rng.choice(bodies)
         timeout_s = 1.0 if attack.rng.random() < 0.5 else max(0.1, attack.until - time.monotonic())
         await attack.ask(attack.head("POST", "/apply", len(body), attack.token) + body, timeout_s)

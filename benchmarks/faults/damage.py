@@ -145,7 +145,7 @@ def _limit_files(service: Running) -> None:
 def _small_disk(folder: Path) -> Iterator[Path | None]:
     """A file system of 2 MB; None where none may be mounted."""
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]
+    mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]
     try:
         is_mounted = not subprocess.run(mount, capture_output=True, check=False).returncode
     except OSError:

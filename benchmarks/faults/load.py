@@ -7,14 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.faults.attackers import KINDS
 from benchmarks.faults.setting import ATTACKER, DRAIN_S, POLITE, Setting
 from benchmarks.serve.edits import Edit, edits_by_rule
 from benchmarks.serve.load import Clients, Seen, run

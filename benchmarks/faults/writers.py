@@ -88,7 +88,7 @@ def _by_service(url: str, token: str, workspace: str, path: str) -> Write:
 
 
 def _by_command(path: Path, old: str, new: str) -> bool:
-    command = [HUNK, "apply", path, "--edit", "-", "--write", "--mode", "deterministic"]
+    command: list[str | Path] = [HUNK, "apply", path, "--edit", "-", "--write", "--mode", "deterministic"]
     done = subprocess.run(
         command, input=exact_replacement(old, new), text=True, capture_output=True, check=False, env=os.environ
     )

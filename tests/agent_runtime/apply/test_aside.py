@@ -105,6 +105,22 @@ def test_phases_are_told_and_files_are_read_here_once(aside: Aside) -> None:
     assert read == [("a.py", os.getpid())]
 
 
+def test_what_a_model_decides_is_not_merged_here_again(aside: Aside, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("merge", "verify"):
+        monkeypatch.setattr(f"agent_runtime.apply.applier.{name}", lambda *given, **more: pytest.fail("done here"))
+    monkeypatch.setattr("agent_runtime.apply.patching.patchset.merge_files", lambda *given: pytest.fail("done here"))
+    model, files = ScriptedMerger(TEXT.replace("x + 7", "x - 7")), {"a.py": TEXT.encode()}
+    applier, watcher = Applier(lambda: model, aside), Noted()
+    single = ApplyRequest(TEXT.encode(), UNCLEAR, "a.py", policy="lenient", trace=True)
+    assert applier.apply(single, watcher).files[0].certainty == "model"
+    assert watcher.phases == ["parse", "merge", "verify"]
+    applier.apply_each([single, ApplyRequest(TEXT.encode(), PAIR, "a.py")])
+    applier.apply_patch(PatchRequest(PATCH, mode="model", policy="lenient"), files.get)
+    assert model.num_written == 3
+    (process,) = aside._idle
+    assert process.is_there
+
+
 def test_small_files_stay_here_and_large_ones_go() -> None:
     class Counted(Aside):
         asked = 0
@@ -179,7 +195,7 @@ def test_one_that_ended_while_it_waited_is_not_asked(aside: Aside) -> None:
 
 def test_a_bug_is_told_without_the_text_that_it_may_quote(aside: Aside, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(AsideError, match=r"^AttributeError$"):
-        aside.ask(("secret", ()), Watcher())
+        aside.ask(("secret", ()), Watcher(), lambda tasks, watcher: [])
     (line,) = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert line["error"] == "AttributeError"
     assert "aside_process.py:" in line["stack"][-1]
