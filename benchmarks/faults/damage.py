@@ -124,7 +124,7 @@ def _full(name: str, setting: Setting, root: Path, fill: Callable[[Running], Non
         "what": name,
         "statuses": dict(statuses),
         "torn": torn,
-        "lost_requests": num_lost(statuses - Counter("422")),
+        "lost_requests": num_lost(statuses),
     }
 
 
@@ -190,7 +190,7 @@ def _damaged(name: str, setting: Setting, root: Path, cache: Path) -> Row:
             is_written = numbers_of(root) == {1}
     except (RuntimeError, httpx.HTTPError) as error:
         return {"what": f"{name}: {error}", "lost_requests": 2, "torn": num_torn(root)}
-    lost = num_lost(statuses - Counter("422"))
+    lost = num_lost(statuses)
     return {
         "what": name,
         "statuses": dict(statuses),

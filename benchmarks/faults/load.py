@@ -26,8 +26,8 @@ POLITE_PAUSE_MS = 20.0
 ATTACK_STARTS_S = 2.0
 """From the start of the attackers' processes until all of them have begun."""
 
-REFUSALS = frozenset({"429", "503"})
-"""Of a service that has too much to do, or ends: clear enough to try again."""
+REFUSALS = frozenset({"422", "429", "503"})
+"""Of a service that cannot write, has too much to do, or ends."""
 
 
 def loads(setting: Setting, service: Running, kinds: Sequence[str], seconds: float, seed: int) -> list[Row]:
