@@ -9,6 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_runtime.errors import HunkError, RequestTooSlow, TooLarge, TooManyRequests
+from agent_runtime.http.draining import Drain
 from agent_runtime.http.holder import holder_of
 from agent_runtime.http.problems import problem_response
 from agent_runtime.http.structure import BLOCK_BYTES, check_structure
@@ -32,9 +33,15 @@ class BodyLimit:
     """
 
     def __init__(
-        self, app: ASGIApp, max_bytes: int, seconds: float = BODY_SECONDS, max_held_bytes: int = MAX_HELD_BYTES
+        self,
+        app: ASGIApp,
+        max_bytes: int,
+        seconds: float = BODY_SECONDS,
+        max_held_bytes: int = MAX_HELD_BYTES,
+        drain: Drain | None = None,
     ) -> None:
         self._app = app
+        self._drain = drain or Drain()
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._held = Shares(max_held_bytes)
@@ -73,20 +80,21 @@ class BodyLimit:
         num_bytes = 0
         self._check(int(announced) if announced.isdigit() else 0)
         try:
-            async with asyncio.timeout(self._seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return False
-                    chunk = message.get("body", b"")
-                    num_bytes += len(chunk)
-                    self._check(num_bytes)
-                    if not self._held.take(holder, len(chunk)):
-                        raise TooManyRequests("too many large requests of yours are being answered at once")
-                    chunks.append(chunk)
-                    if not message.get("more_body", False):
-                        return True
+            async with asyncio.timeout(self._seconds) as wait:
+                with self._drain.may_end(wait):
+                    while (message := await receive())["type"] != "http.disconnect":
+                        chunk = message.get("body", b"")
+                        num_bytes += len(chunk)
+                        self._check(num_bytes)
+                        if not self._held.take(holder, len(chunk)):
+                            raise TooManyRequests("too many large requests of yours are being answered at once")
+                        chunks.append(chunk)
+                        if not message.get("more_body", False):
+                            return True
+                    return False
         except TimeoutError:
+            if self._drain.is_over:
+                raise self._drain.fault from None
             raise RequestTooSlow(f"the request's body did not come within {self._seconds:g} seconds") from None
 
     def _check(self, num_bytes: int) -> None:

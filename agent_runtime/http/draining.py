@@ -19,6 +19,7 @@ class Drain:
         self._num_in_work = 0
         self._begun = False
         self._over = False
+        self._waits: set[asyncio.Timeout] = set()
         self._nothing_left = asyncio.Event()
 
     @property
@@ -45,6 +46,17 @@ class Drain:
     def cut_off(self) -> None:
         """Have what is still in work end."""
         self._over = True
+        for wait in self._waits:
+            wait.reschedule(asyncio.get_running_loop().time())
+
+    @contextmanager
+    def may_end(self, wait: asyncio.Timeout) -> Iterator[None]:
+        """A wait for the client, which times out when the drain is over."""
+        self._waits.add(wait)
+        try:
+            yield
+        finally:
+            self._waits.remove(wait)
 
     def check(self) -> None:
         """Raise Ending where the service is."""

@@ -49,6 +49,14 @@ class Attack:
         """A connection from the attackers' address; raises OSError."""
         return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(ADDRESS, 0))
 
+    async def count_status(self, reader: asyncio.StreamReader) -> None:
+        """Wait for an answer, or the end of the connection."""
+        with suppress(ConnectionError):
+            status = await reader.read(12)
+            self.counts[status[9:].decode() or "cut"] += 1
+            return
+        self.counts["cut"] += 1
+
     async def ask(self, request: bytes, timeout_s: float = TIMEOUT_S) -> None:
         """Send a request, and count what it gets; who waits no longer leaves."""
         writer = None
@@ -90,25 +98,25 @@ async def bodies_of_a_tenant(attack: Attack) -> None:
 
 
 async def _unfinished(attack: Attack, token: str) -> None:
-    chunk = b" " * (1 << 20)
     while attack.goes_on():
         method, path = ("POST", "/apply") if token else attack.rng.choice([("GET", "/healthz"), ("POST", "/apply")])
         writer = None
         with suppress(OSError, TimeoutError):
-            reader, writer = await attack.open()
-            writer.write(attack.head(method, path, 62_000_000, token))
-            answer = asyncio.ensure_future(reader.read(12))
-            for _ in range(58):
-                if answer.done() or not attack.goes_on():
-                    break
-                writer.write(chunk)
-                await asyncio.wait_for(writer.drain(), max(0.1, attack.until - time.monotonic()))
-            with suppress(TimeoutError, OSError):
-                status = await asyncio.wait_for(answer, max(0.1, attack.until - time.monotonic()))
-                attack.counts[status[9:].decode() or "cut"] += 1
+            async with asyncio.timeout(attack.until - time.monotonic()):
+                reader, writer = await attack.open()
+                writer.write(attack.head(method, path, 62_000_000, token))
+                await asyncio.gather(_send(writer, b" " * (1 << 20), 58), attack.count_status(reader))
         if writer is not None:
             writer.transport.abort()
         await asyncio.sleep(0.05)
+
+
+async def _send(writer: asyncio.StreamWriter, chunk: bytes, count: int) -> None:
+    """As much of it as the service takes."""
+    with suppress(ConnectionError):
+        for _ in range(count):
+            writer.write(chunk)
+            await writer.drain()
 
 
 async def methods(attack: Attack) -> None:
@@ -127,11 +135,11 @@ async def connections(attack: Attack) -> None:
     """Connections with heads that never end; more of them than the service takes."""
     while attack.goes_on():
         writer = None
-        with suppress(OSError, EOFError, TimeoutError):
-            reader, writer = await attack.open()
-            writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
-            status = await asyncio.wait_for(reader.read(12), max(0.1, attack.until - time.monotonic()))
-            attack.counts[status[9:].decode() or "cut"] += 1
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(attack.until - time.monotonic()):
+                reader, writer = await attack.open()
+                writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+                await attack.count_status(reader)
         if writer is not None:
             writer.transport.abort()
         await asyncio.sleep(0.2 + attack.rng.random())

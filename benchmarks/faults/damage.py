@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 from benchmarks.faults.load import num_lost
-from benchmarks.faults.setting import POLITE, Setting
+from benchmarks.faults.setting import Setting
 from benchmarks.serve.service import Running
 
 Row = dict[str, Any]
@@ -78,11 +78,14 @@ def kills(setting: Setting, count: int, seed: int) -> Row:
             lost += max(0, acknowledged - number)
             if at == count:
                 break
-            threading.Timer(rng.uniform(0.05, 0.5), os.kill, (service.pid, signal.SIGKILL)).start()
             try:
-                while True:
-                    number += _write(setting, service, number).status_code == 200
-                    writes += 1
+                with setting.client(service) as client:
+                    _write(client, number)
+                    threading.Timer(rng.uniform(0.0, 0.3), os.kill, (service.pid, signal.SIGKILL)).start()
+                    while True:
+                        number += 1
+                        writes += 1
+                        _write(client, number)
             except httpx.HTTPError:
                 acknowledged = number
     return {
@@ -112,12 +115,11 @@ def _full(name: str, setting: Setting, root: Path, fill: Callable[[Running], Non
     make_files(root)
     statuses: Counter[str] = Counter()
     torn = 0
-    with setting.serving("--no-watch", root=root) as service:
+    with setting.serving("--no-watch", root=root) as service, setting.client(service) as client:
         for number, is_full in ((0, False), (1, True), (1, True)):
             if is_full:
                 fill(service)
-            status = _write(setting, service, number).status_code
-            statuses[str(status)] += 1
+            statuses[str(client.post("/apply", json=_body(number)).status_code)] += 1
             torn += num_torn(root) + (numbers_of(root) != {1})
         empty()
     return {
@@ -162,9 +164,9 @@ def damaged_caches(setting: Setting, seed: int) -> list[Row]:
     rng, root, whole = random.Random(seed), setting.folder / "beside", setting.folder / "cache-whole"
     root.mkdir()
     make_files(root)
-    with setting.serving(root=root, cache=whole) as service:  # fills it
-        _write(setting, service, 0)
-        _ask(setting, service, "GET", "/workspaces/default/snapshot")
+    with setting.serving(root=root, cache=whole) as service, setting.client(service) as client:  # fills it
+        _write(client, 0)
+        client.get("/workspaces/default/snapshot")
         time.sleep(0.5)
     journal = next((whole / "journals").glob("*"))
     (journal / "0123456789abcdef.json").write_text('{"version": 2}')
@@ -184,9 +186,9 @@ def _damaged(name: str, setting: Setting, root: Path, cache: Path) -> Row:
     make_files(root)
     statuses: Counter[str] = Counter()
     try:
-        with setting.serving(root=root, cache=cache) as service:
-            statuses[str(_write(setting, service, 0).status_code)] += 1
-            statuses[str(_ask(setting, service, "GET", "/workspaces/default/snapshot").status_code)] += 1
+        with setting.serving(root=root, cache=cache) as service, setting.client(service) as client:
+            statuses[str(client.post("/apply", json=_body(0)).status_code)] += 1
+            statuses[str(client.get("/workspaces/default/snapshot").status_code)] += 1
             is_written = numbers_of(root) == {1}
     except (RuntimeError, httpx.HTTPError) as error:
         return {"what": f"{name}: {error}", "lost_requests": 2, "torn": num_torn(root)}
@@ -223,12 +225,9 @@ _DAMAGES: dict[str, Callable[[Path, random.Random], object]] = {
 }
 
 
-def _write(setting: Setting, service: Running, number: int) -> httpx.Response:
-    return _ask(setting, service, "POST", "/apply", {"edit": edit(number), "write": True, "mode": "deterministic"})
+def _write(client: httpx.Client, number: int) -> None:
+    client.post("/apply", json=_body(number)).raise_for_status()
 
 
-def _ask(
-    setting: Setting, service: Running, method: str, path: str, body: dict[str, Any] | None = None
-) -> httpx.Response:
-    headers = {"authorization": f"Bearer {setting.tokens[POLITE]}"}
-    return httpx.request(method, f"http://127.0.0.1:{service.port}{path}", json=body, headers=headers, timeout=30)
+def _body(number: int) -> dict[str, Any]:
+    return {"edit": edit(number), "write": True, "mode": "deterministic"}

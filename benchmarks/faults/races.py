@@ -12,10 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from benchmarks.faults.setting import POLITE, Setting
-from benchmarks.serve.service import Running
 
 Row = dict[str, Any]
 
@@ -46,13 +43,12 @@ def races(setting: Setting, num_writes: int) -> list[Row]:
     with ExitStack() as services:
         running = services.enter_context(setting.serving("--no-watch"))
         other = services.enter_context(setting.serving("--no-watch", cache=setting.folder / "cache-2"))
+        with setting.client(running) as client:
+            client.post("/workspaces", json={"root": str(sub), "name": "nested"}).raise_for_status()
         token = setting.tokens[POLITE]
-        headers = {"authorization": f"Bearer {token}"}
-        made = httpx.post(f"{_url(running)}/workspaces", json={"root": str(sub), "name": "nested"}, headers=headers)
-        assert made.status_code in (200, 201), made.text
-        default = ("service", _url(running), token, "default", "sub/raced.txt")
-        nested = ("service", _url(running), token, "nested", "raced.txt")
-        elsewhere = ("service", _url(other), token, "default", "sub/raced.txt")
+        default = ("service", setting.url(running), token, "default", "sub/raced.txt")
+        nested = ("service", setting.url(running), token, "nested", "raced.txt")
+        elsewhere = ("service", setting.url(other), token, "default", "sub/raced.txt")
         rows.append(race("a service, nested workspaces", file, default, nested, num_writes))
         rows.append(race("two services, two cache folders", file, default, elsewhere, num_writes))
         rows.append(race("a service and `hunk apply`", file, default, ("command",), num_writes // COMMAND_SHARE))
@@ -85,7 +81,3 @@ def race(name: str, file: Path, first: Sequence[str], second: Sequence[str], num
         "torn": torn + (found is None) + len(list(file.parent.glob(".*.hunk"))),
         "seconds": round(seconds, 1),
     }
-
-
-def _url(service: Running) -> str:
-    return f"http://127.0.0.1:{service.port}"

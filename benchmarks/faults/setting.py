@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from agent_runtime.access.token_file import TokenFile
@@ -51,6 +52,16 @@ class Setting:
         with serving(model, root or self.root, *options, environ=environ) as service:
             yield service
 
+    @staticmethod
+    def url(service: Running) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{service.port}"
+
+    def client(self, service: Running) -> httpx.Client:
+        """The polite tenant's."""
+        headers = {"authorization": f"Bearer {self.tokens[POLITE]}"}
+        return httpx.Client(base_url=self.url(service), headers=headers, timeout=30)
+
 
 def make_setting(folder: Path) -> Setting:
     """Make all that a service needs in an empty folder."""
@@ -82,7 +93,7 @@ def _make_model(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     raw = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 32, "intermediate_size": 64}
     raw |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
-    raw |= {"vocab_size": len(alphabet) + 1, "max_position_embeddings": 2048, "rope_theta": 10000.0}
+    raw |= {"vocab_size": len(alphabet) + 1, "max_position_embeddings": 32_768, "rope_theta": 10000.0}
     raw |= {"rms_norm_eps": 1e-6, "hidden_act": "silu"}
     parameters = Parameters(ModelConfig.from_hf(raw), torch.float32)
     random = torch.Generator().manual_seed(0)

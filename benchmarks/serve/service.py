@@ -62,15 +62,18 @@ def serving(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=os.environ | environ
     ) as process:
         assert process.stderr is not None
-        first = process.stderr.readline()
-        found = re.search(r":(\d+),", first)
-        if not found:
-            raise RuntimeError(f"the service did not start: {first}{process.stderr.read()}")
         said: list[str] = []
+        port = 0
+        while not port and (line := process.stderr.readline()):
+            said.append(line.rstrip())
+            found = re.search(r"listening on \S+:(\d+),", line)
+            port = int(found[1]) if found else 0
+        if not port:
+            raise RuntimeError("\n".join(["the service did not start", *said]))
         threading.Thread(target=_keep, args=(process.stderr, said), daemon=True).start()
         try:
-            _wait_until_ready(int(found[1]), process)
-            yield Running(int(found[1]), process.pid)
+            _wait_until_ready(port, process)
+            yield Running(port, process.pid)
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(timeout=60)
