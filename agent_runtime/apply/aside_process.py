@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -16,6 +17,9 @@ from agent_runtime.errors import HunkError
 from agent_runtime.generation.watcher import Watcher
 from agent_runtime.telemetry.timings import Timings
 
+NICENESS = 10
+"""Small edits, which the service does itself, go before large ones where the processor has too much to do."""
+
 
 class UndecidedError(Exception):
     """The service could not have the model decide; it knows why."""
@@ -24,6 +28,7 @@ class UndecidedError(Exception):
 def main(descriptor: int) -> None:
     """Answer what comes over the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which has its own way to end
+    os.nice(NICENESS)
     pipe: Connection[Any, Any] = Connection(descriptor)
     try:
         while True:
