@@ -187,6 +187,12 @@ def test_a_process_that_breaks_or_hangs_takes_its_edit_with_it_and_no_other(
         assert applier.apply(ApplyRequest(TEXT.encode(), PAIR, "a.py")).status == "merged"
 
 
+def test_it_has_a_lower_priority(aside: Aside) -> None:
+    Applier(None, aside).apply(ApplyRequest(TEXT.encode(), PAIR, "a.py"))  # type: ignore[arg-type]
+    ours, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, aside._idle[0]._process.pid))
+    assert its == min(19, ours + 10)
+
+
 def test_one_that_ended_while_it_waited_is_not_asked(aside: Aside) -> None:
     os.kill(stopped(aside), signal.SIGKILL)
     aside._idle[0]._process.wait()
