@@ -1,7 +1,7 @@
 """Attacks and faults on a running service: `python -m benchmarks.faults`. It starts `hunk serve` itself, on loopback.
 
     idle                     a polite tenant sends one-line edits, a probe asks `/healthz` every 50 ms
-    ATTACK, all at once      the same beside attackers from 127.0.0.2; `--attacks` chooses them
+    ATTACK, all at once      the same beside attackers from 127.0.0.2; `--attacks` chooses them; idle before each
     SIGTERM under all        how long the service takes to end
     kills                    SIGKILL in the middle of writes, and a start
     disks, damaged caches    no room for a write; every file of the cache folder damaged in one way
@@ -64,7 +64,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--attacks", nargs="+", choices=KINDS, default=list(KINDS), help="which (all)")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each attack")
     parser.add_argument("--kills", type=int, default=8)
-    parser.add_argument("--writes", type=int, default=2000, help="of each pair of writers; of `hunk apply` a fortieth")
+    parser.add_argument("--writes", type=int, default=1000, help="of each pair of writers; of `hunk apply` a fortieth")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write summary and rows there")
     options = parser.parse_args(arguments)

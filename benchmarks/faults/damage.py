@@ -28,8 +28,8 @@ Row = dict[str, Any]
 
 NUM_FILES = 6
 PADDING = "# " + "x" * 98 + "\n"
-NUM_PADDED = 400
-"""Lines of each file: 40 KB, so that six of them fill a small disk, and a kill has time to meet a write."""
+NUM_PADDED = 150
+"""Lines of each file, of 15 KB: six are still edited in the service itself, and a kill has time to meet a write."""
 
 
 def make_files(root: Path) -> None:
@@ -140,14 +140,14 @@ def _fill(path: Path) -> None:
 
 
 def _limit_files(service: Running) -> None:
-    resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+    resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (8_000, resource.RLIM_INFINITY))
 
 
 @contextmanager
 def _small_disk(folder: Path) -> Iterator[Path | None]:
-    """A file system of 2 MB; None where none may be mounted."""
+    """A file system of 512 KiB; None where none may be mounted."""
     folder.mkdir()
-    mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]
+    mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", folder]
     try:
         is_mounted = not subprocess.run(mount, capture_output=True, check=False).returncode
     except OSError:

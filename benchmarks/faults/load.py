@@ -31,11 +31,19 @@ REFUSALS = frozenset({"422", "429", "503"})
 
 
 def loads(setting: Setting, service: Running, kinds: Sequence[str], seconds: float, seed: int) -> list[Row]:
-    """Idle first, then under each attack, and under all of them at once."""
+    """Under each attack and under all of them at once, with nobody else before each; idle is the first row."""
     edits = edits_by_rule(20, seed)
-    phases = [("idle", ()), *((kind, (kind,)) for kind in kinds)]
-    phases += [("all at once", tuple(kinds))] if len(kinds) > 1 else []
-    return [_load(setting, service, name, attacks, edits, seconds) for name, attacks in phases]
+    phases = [(kind, [kind]) for kind in kinds] + ([("all at once", list(kinds))] if len(kinds) > 1 else [])
+    idle: list[dict[str, Seen]] = []
+    rows = []
+    for name, attacks in phases:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        idle.append(_load(setting, service, edits, seconds / 2))
+        with _attacked(setting, service, attacks, ATTACK_STARTS_S + seconds) as counts:
+            seen = _load(setting, service, edits, seconds)
+        rows.append({"what": name, **_row(seen["polite"], seen["probe"]), "attackers": dict(counts)})
+    polite, probe = (_together([each[name] for each in idle]) for name in ("polite", "probe"))
+    return [{"what": "idle, before each attack", **_row(polite, probe)}, *rows]
 
 
 def ended_under_attack(setting: Setting, service: Running, kinds: Sequence[str]) -> Row:
@@ -49,17 +57,23 @@ def ended_under_attack(setting: Setting, service: Running, kinds: Sequence[str])
     return {"what": "SIGTERM under all", "ended_s": round(seconds, 1), "attackers": dict(counts)}
 
 
-def _load(
-    setting: Setting, service: Running, name: str, attacks: Sequence[str], edits: Sequence[Edit], seconds: float
-) -> Row:
-    print(f"{name} ...", file=sys.stderr, flush=True)
+def _load(setting: Setting, service: Running, edits: Sequence[Edit], seconds: float) -> dict[str, Seen]:
     clients = [
         Clients("polite", edits, 1, token=setting.tokens[POLITE], pause_ms=POLITE_PAUSE_MS),
         Clients("probe", [], 1, pause_ms=PROBE_PAUSE_MS),
     ]
-    with _attacked(setting, service, attacks, ATTACK_STARTS_S + seconds) as counts:
-        seen = run(service, clients, seconds, setting.folder)
-    return {"what": name, **_row(seen["polite"], seen["probe"]), "attackers": dict(counts)}
+    return run(service, clients, seconds, setting.folder)
+
+
+def _together(seen: Sequence[Seen]) -> Seen:
+    """All of it as if it were one."""
+    return Seen(
+        tuple(sorted(each for one in seen for each in one.latencies_ms)),
+        sum((one.statuses for one in seen), Counter()),
+        sum((one.faults for one in seen), Counter()),
+        sum(one.wrong for one in seen),
+        sum(one.seconds for one in seen),
+    )
 
 
 def _row(polite: Seen, probe: Seen) -> Row:
