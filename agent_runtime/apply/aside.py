@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing import Pipe
 from time import monotonic
 from typing import Any
@@ -34,11 +35,18 @@ LOOK_SECONDS = 0.05
 MAX_SECONDS = 60.0
 """By the clock. The process keeps to its time on the processor by itself, unless it does not come to look."""
 
+MAX_WAITING = 8
+"""Processes that are kept while a model decides for them, 40 MB each and what the texts take; the service merges by
+rule again what it asks the model beside them."""
+
 Work = tuple[str, tuple[Any, ...]]
 """A method of `Applier`, and what it is called with."""
 
-Decide = Callable[[Sequence[ModelTask], Watcher], list[tuple[Outcome, Mapping[str, float]]]]
-"""Has the model decide on tasks, here: what becomes of each, and the milliseconds of its phases."""
+Decided = list[tuple[Outcome, Mapping[str, float]]]
+"""What becomes of each task, and the milliseconds of its phases."""
+
+Decide = Callable[[Sequence[ModelTask], Watcher], Decided]
+"""Has the model decide on tasks, here."""
 
 
 class AsideError(Exception):
@@ -58,6 +66,7 @@ class Aside:
         self._large_bytes = large_bytes
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
+        self._may_wait = threading.Semaphore(MAX_WAITING)
 
     def takes(self, requests: Sequence[ApplyRequest]) -> bool:
         """Whether edits are large enough."""
@@ -68,7 +77,7 @@ class Aside:
         return FirstReader(read, self._large_bytes - len(request.edit))
 
     def ask(self, work: Work, watcher: Watcher, decide: Decide, read: Reader | None = None) -> ApplyResult | None:
-        """What the work comes to, None where there can be no process for it; raises what the work raises.
+        """What the work comes to, None where no process can be had or kept for it; raises what the work raises.
 
         What it reads, `read` reads here, and what no rule decides, `decide` does.
         """
@@ -77,7 +86,7 @@ class Aside:
         except OSError:  # there can be no more processes: it is done here
             return None
         try:
-            answer = process.ask((*work, self._seconds), watcher, decide, read)
+            answer = process.ask((*work, self._seconds), watcher, partial(self._decide, decide), read)
         except BaseException:
             process.kill()
             raise
@@ -92,12 +101,23 @@ class Aside:
                 fault.args = arguments
                 vars(fault).update(attributes)
                 raise fault
+            case ("undecided", None):
+                return None
             case ("undecided", fault):
                 raise fault
             case ("bug", name, stack):
                 LOG.error("a bug ended an edit in a process", extra={"fields": {"error": name, "stack": stack}})
                 raise AsideError(name)
         raise AssertionError(answer)
+
+    def _decide(self, decide: Decide, tasks: Sequence[ModelTask], watcher: Watcher) -> Decided | None:
+        """As `decide` does; None where too many processes wait already."""
+        if not self._may_wait.acquire(blocking=False):
+            return None
+        try:
+            return decide(tasks, watcher)
+        finally:
+            self._may_wait.release()
 
     def _idle_process(self) -> _Process | None:
         """One that waits for an edit; those that have ended meanwhile are forgotten."""
@@ -157,7 +177,13 @@ class _Process:
             command = [sys.executable, "-P", "-c", code]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its_end.fileno()])
 
-    def ask(self, work: tuple[Any, ...], watcher: Watcher, decide: Decide, read: Reader | None) -> tuple[Any, ...]:
+    def ask(
+        self,
+        work: tuple[Any, ...],
+        watcher: Watcher,
+        decide: Callable[[Sequence[ModelTask], Watcher], Decided | None],
+        read: Reader | None,
+    ) -> tuple[Any, ...]:
         """Its answer; raises what the watcher says where it is left, EditRefused where the process ends or goes on.
 
         Also raises what `read` raises. Behind any of these the process is in the middle of something.

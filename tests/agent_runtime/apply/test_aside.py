@@ -121,6 +121,28 @@ def test_what_a_model_decides_is_not_merged_here_again(aside: Aside, monkeypatch
     assert process.is_there
 
 
+def test_no_more_than_a_few_are_kept_while_a_model_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service merges by rule again what it asks the model beside them."""
+    monkeypatch.setattr("agent_runtime.apply.aside.MAX_WAITING", 1)
+    aside, hold, answers = Aside(10.0, large_bytes=1), threading.Event(), []
+    model = ScriptedMerger(TEXT.replace("x + 7", "x - 7"), hold=hold)
+    applier = Applier(lambda: model, aside)
+    request = ApplyRequest(TEXT.encode(), UNCLEAR, "a.py", policy="lenient")
+    threads = [threading.Thread(target=lambda: answers.append(applier.apply(request))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while len(model.seen) < 3:
+        time.sleep(0.01)
+    num_idle = len(aside._idle)
+    hold.set()
+    for thread in threads:
+        thread.join()
+    assert num_idle == 2
+    assert len(aside._idle) == 3
+    assert {answer.files[0].certainty for answer in answers} == {"model"}
+    aside.close()
+
+
 def test_small_files_stay_here_and_large_ones_go() -> None:
     class Counted(Aside):
         asked = 0
