@@ -47,7 +47,8 @@ class Drain:
         """Have what is still in work end."""
         self._over = True
         for wait in self._waits:
-            wait.reschedule(asyncio.get_running_loop().time())
+            if not wait.expired():
+                wait.reschedule(asyncio.get_running_loop().time())
 
     @contextmanager
     def may_end(self, wait: asyncio.Timeout) -> Iterator[None]:
