@@ -23,7 +23,7 @@ READ_SECONDS = 0.002
 """How often the file is read meanwhile, to see whether it is ever torn."""
 
 COMMAND_SHARE = 40
-"""A process for each write takes so many times longer than a call: so many times fewer are made."""
+"""A process for each write takes so many times longer than a request: so many times fewer are made beside these."""
 
 
 def races(setting: Setting, num_writes: int) -> list[Row]:
@@ -51,20 +51,20 @@ def races(setting: Setting, num_writes: int) -> list[Row]:
         elsewhere = ("service", setting.url(other), token, "default", "sub/raced.txt")
         rows.append(race("a service, nested workspaces", file, default, nested, num_writes))
         rows.append(race("two services, two cache folders", file, default, elsewhere, num_writes))
-        rows.append(race("a service and `hunk apply`", file, default, ("command",), num_writes // COMMAND_SHARE))
+        rows.append(race("a service and `hunk apply`", file, default, ("command",), num_writes, COMMAND_SHARE))
     return rows
 
 
-def race(name: str, file: Path, first: Sequence[str], second: Sequence[str], num_writes: int) -> Row:
-    """Two writers until each has half of the updates acknowledged."""
+def race(name: str, file: Path, first: Sequence[str], second: Sequence[str], num_writes: int, share: int = 1) -> Row:
+    """Two writers until each has half of the updates acknowledged, the second that by `share`."""
     print(f"{name} ...", file=sys.stderr, flush=True)
     file.write_text(START)
     started, torn = time.monotonic(), 0
     command = [sys.executable, "-m", "benchmarks.faults.writers"]
-    count = str(max(1, num_writes // 2))
+    count = max(1, num_writes // 2)
     writers = [
-        subprocess.Popen([*command, who, str(file), count, *kind], stdout=subprocess.PIPE, text=True)
-        for who, kind in (("a", first), ("b", second))
+        subprocess.Popen([*command, who, str(file), str(most), *kind], stdout=subprocess.PIPE, text=True)
+        for who, most, kind in (("a", count, first), ("b", max(1, count // share), second))
     ]
     while any(writer.poll() is None for writer in writers):
         torn += not WHOLE.fullmatch(file.read_text())
