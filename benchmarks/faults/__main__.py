@@ -62,7 +62,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m benchmarks.faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--attacks", nargs="+", choices=KINDS, default=list(KINDS), help="which (all)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each attack")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each attack")
     parser.add_argument("--kills", type=int, default=8)
     parser.add_argument("--writes", type=int, default=1000, help="of each pair of writers; `hunk apply` makes fewer")
     parser.add_argument("--seed", type=int, default=0)
