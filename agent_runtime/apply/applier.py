@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,7 +59,7 @@ class Applier:
     """The apply pipeline. Writes nothing; who may decide what no rule decides is told by `refused`."""
 
     def __init__(self, model: ModelSource, aside: Aside | None = None) -> None:
-        """What rules do with large texts is done `aside`, where that is given."""
+        """What rules do with large texts is done `aside`, where that is given; the model is asked here."""
         self._model = model
         self._aside = aside
 
@@ -69,26 +69,26 @@ class Applier:
         Raises BadFile, EditRefused, BadRequest, TooLarge, ModelUnavailable and what else `Merger.merge` raises; a merge
         that a check rejects is an answer with status `rejected`, not an error.
         """
-        if self._aside is not None and self._aside.takes([request]):
-            by_rule = self._aside.ask(("apply", (request,)), watcher)
-            if by_rule is not None:
-                return by_rule
         return traced(request.trace, watcher, lambda watcher: self._apply(request, watcher))
 
     def _apply(self, request: ApplyRequest, watcher: Watcher) -> ApplyResult:
+        if self._aside is not None and self._aside.takes([request]):
+            made = self._aside.ask(("apply", (request,)), watcher, self._decide)
+            if made is not None:
+                return made
         begun = _begin(request, watcher)
         return _finish(begun, self._asked([begun], watcher)[0])
 
     def apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge several edits, each into its file: all or none. Raises what `apply` raises, EditRefused for all."""
-        if self._aside is not None and self._aside.takes(requests):
-            by_rule = self._aside.ask(("apply_each", (requests,)), watcher)
-            if by_rule is not None:
-                return by_rule
         wanted = any(request.trace for request in requests)
         return traced(wanted, watcher, lambda watcher: self._apply_each(requests, watcher))
 
     def _apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher) -> ApplyResult:
+        if self._aside is not None and self._aside.takes(requests):
+            made = self._aside.ask(("apply_each", (requests,)), watcher, self._decide)
+            if made is not None:
+                return made
         timings = Timings()
         begun: list[_Begun] = []
         reasons: list[Reason] = []
@@ -118,29 +118,37 @@ class Applier:
             [(task.request.path, partial(self._ask_model, task, timings)) for task, timings in tasks], watcher
         )
 
+    def _decide(self, tasks: Sequence[ModelTask], watcher: Watcher) -> list[tuple[Outcome, Mapping[str, float]]]:
+        """The same with the milliseconds of each, for rules that work aside."""
+        timed = [(task, Timings(watcher.entered)) for task in tasks]
+        made = self._ask_for_each(timed, watcher)
+        return [(outcome, timings.by_phase) for outcome, (_, timings) in zip(made, timed, strict=True)]
+
     def apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge an edit of the files that it names, which `read` gives: all or none. Raises what `apply` raises."""
+        return traced(request.trace, watcher, lambda watcher: self._apply_patch(request, read, watcher))
+
+    def _apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher) -> ApplyResult:
         if self._aside is not None:
             first = self._aside.reader(request, read)
             read = first.again
             if first.has_room:
                 with suppress(LargeFilesError):
-                    return traced(request.trace, watcher, lambda watcher: self._apply_patch(request, first, watcher))
-            by_rule = self._aside.ask(("apply_patch", (request,)), watcher, read)
-            if by_rule is not None:
-                return by_rule
-        return traced(request.trace, watcher, lambda watcher: self._apply_patch(request, read, watcher))
+                    return self._patch(request, first, watcher)
+            made = self._aside.ask(("apply_patch", (request,)), watcher, self._decide, read)
+            if made is not None:
+                return made
+        return self._patch(request, read, watcher)
 
-    def _apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher) -> ApplyResult:
+    def _patch(self, request: PatchRequest, read: Reader, watcher: Watcher) -> ApplyResult:
         mode_of(request.reuse, "exact")
         timings = Timings(watcher.entered)
 
         def ask(tasks: Sequence[ModelTask]) -> list[Outcome]:
-            timed = [(task, Timings(timings.entered)) for task in tasks]
-            made = self._ask_for_each(timed, watcher)
-            for _, each in timed:
-                timings.add(each.by_phase)
-            return made
+            made = self._decide(tasks, watcher)
+            for _, by_phase in made:
+                timings.add(by_phase)
+            return [outcome for outcome, _ in made]
 
         return apply_patch(request, read, ask, timings)
 

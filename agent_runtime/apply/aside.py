@@ -11,13 +11,16 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing import Pipe
 from time import monotonic
 from typing import Any
 
+from agent_runtime.apply.merger import ModelTask
+from agent_runtime.apply.outcome import Outcome
 from agent_runtime.apply.refusals import refusal
-from agent_runtime.errors import Cancelled, EditRefused, HunkError
+from agent_runtime.errors import EditRefused, HunkError
 from agent_runtime.generation.watcher import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader, Reason
 
@@ -32,8 +35,18 @@ LOOK_SECONDS = 0.05
 MAX_SECONDS = 60.0
 """By the clock. The process keeps to its time on the processor by itself, unless it does not come to look."""
 
+MAX_WAITING = 8
+"""Processes that are kept while a model decides for them, 40 MB each and what the texts take; the service merges by
+rule again what it asks the model beside them."""
+
 Work = tuple[str, tuple[Any, ...]]
 """A method of `Applier`, and what it is called with."""
+
+Decided = list[tuple[Outcome, Mapping[str, float]]]
+"""What becomes of each task, and the milliseconds of its phases."""
+
+Decide = Callable[[Sequence[ModelTask], Watcher], Decided]
+"""Has the model decide on tasks, here."""
 
 
 class AsideError(Exception):
@@ -53,27 +66,27 @@ class Aside:
         self._large_bytes = large_bytes
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
+        self._may_wait = threading.Semaphore(MAX_WAITING)
 
     def takes(self, requests: Sequence[ApplyRequest]) -> bool:
-        """Whether edits are large enough, and may be decided by rule."""
-        size = sum(len(one.original) + len(one.edit) for one in requests)
-        return size >= self._large_bytes and all(one.mode != "model" for one in requests)
+        """Whether edits are large enough."""
+        return sum(len(one.original) + len(one.edit) for one in requests) >= self._large_bytes
 
     def reader(self, request: PatchRequest, read: Reader) -> FirstReader:
         """Reads for an edit of files that are not known yet, and raises LargeFilesError where they are large enough."""
-        return FirstReader(read, self._large_bytes - len(request.edit) if request.mode != "model" else None)
+        return FirstReader(read, self._large_bytes - len(request.edit))
 
-    def ask(self, work: Work, watcher: Watcher, read: Reader | None = None) -> ApplyResult | None:
-        """What the work comes to by rule, None where a model has to decide; raises what the work raises.
+    def ask(self, work: Work, watcher: Watcher, decide: Decide, read: Reader | None = None) -> ApplyResult | None:
+        """What the work comes to, None where no process can be had or kept for it; raises what the work raises.
 
-        What it reads, `read` reads here.
+        What it reads, `read` reads here, and what no rule decides, `decide` does.
         """
         try:
             process = self._idle_process() or _Process()
         except OSError:  # there can be no more processes: it is done here
             return None
         try:
-            answer = process.ask((*work, self._seconds), watcher, read)
+            answer = process.ask((*work, self._seconds), watcher, partial(self._decide, decide), read)
         except BaseException:
             process.kill()
             raise
@@ -88,10 +101,23 @@ class Aside:
                 fault.args = arguments
                 vars(fault).update(attributes)
                 raise fault
+            case ("undecided", None):
+                return None
+            case ("undecided", fault):
+                raise fault
             case ("bug", name, stack):
                 LOG.error("a bug ended an edit in a process", extra={"fields": {"error": name, "stack": stack}})
                 raise AsideError(name)
-        return None
+        raise AssertionError(answer)
+
+    def _decide(self, decide: Decide, tasks: Sequence[ModelTask], watcher: Watcher) -> Decided | None:
+        """As `decide` does; None where too many processes wait already."""
+        if not self._may_wait.acquire(blocking=False):
+            return None
+        try:
+            return decide(tasks, watcher)
+        finally:
+            self._may_wait.release()
 
     def _idle_process(self) -> _Process | None:
         """One that waits for an edit; those that have ended meanwhile are forgotten."""
@@ -115,7 +141,7 @@ class Aside:
 class FirstReader:
     """Reads each file once, and gives up where they are `room` bytes or more."""
 
-    def __init__(self, read: Reader, room: int | None) -> None:
+    def __init__(self, read: Reader, room: int) -> None:
         self._read = read
         self._room = room
         self._files: dict[str, bytes | None] = {}
@@ -123,14 +149,14 @@ class FirstReader:
     def __call__(self, path: str) -> bytes | None:
         """The file; raises LargeFilesError, and what `read` raises."""
         data = self.again(path)
-        if self._room is not None and sum(len(each or b"") for each in self._files.values()) >= self._room:
+        if sum(len(each or b"") for each in self._files.values()) >= self._room:
             raise LargeFilesError
         return data
 
     @property
     def has_room(self) -> bool:
         """Whether the edit alone is not too large already."""
-        return self._room is None or self._room > 0
+        return self._room > 0
 
     def again(self, path: str) -> bytes | None:
         """The file as it was read at first, however large."""
@@ -151,12 +177,18 @@ class _Process:
             command = [sys.executable, "-P", "-c", code]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its_end.fileno()])
 
-    def ask(self, work: tuple[Any, ...], watcher: Watcher, read: Reader | None) -> tuple[Any, ...]:
-        """Its answer; raises Cancelled where the watcher is left, EditRefused where the process ends or goes on.
+    def ask(
+        self,
+        work: tuple[Any, ...],
+        watcher: Watcher,
+        decide: Callable[[Sequence[ModelTask], Watcher], Decided | None],
+        read: Reader | None,
+    ) -> tuple[Any, ...]:
+        """Its answer; raises what the watcher says where it is left, EditRefused where the process ends or goes on.
 
         Also raises what `read` raises. Behind any of these the process is in the middle of something.
         """
-        until = monotonic() + MAX_SECONDS
+        until, undecided = monotonic() + MAX_SECONDS, None
         try:
             self._pipe.send(work)
             while True:
@@ -167,10 +199,20 @@ class _Process:
                         case ("read", path):
                             assert read is not None
                             self._pipe.send(read(path))
+                        case ("decide", tasks):
+                            began, made = monotonic(), None
+                            try:
+                                made = decide(tasks, watcher)
+                            except HunkError as fault:
+                                undecided = fault
+                            self._pipe.send(made)
+                            until += monotonic() - began
+                        case ("undecided",):
+                            return "undecided", undecided
                         case answer:
                             return answer  # type: ignore[no-any-return]
                 elif watcher.is_left:
-                    raise Cancelled("whoever asked has left")
+                    raise watcher.ends_with
                 elif monotonic() > until:
                     raise _broken_off(f"the rules took more than {MAX_SECONDS:g} s for it")
         except (EOFError, ConnectionError) as error:

@@ -1,25 +1,34 @@
-"""What a process of `aside` runs: edits by rule, one after the other, until the service is gone."""
+"""What a process of `aside` runs: the rules' part of edits, one after the other, until the service is gone."""
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from traceback import extract_tb
 from typing import Any, NoReturn
 
 from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.merger import ModelTask
+from agent_runtime.apply.outcome import Outcome
 from agent_runtime.apply.time_limit import rule_time
 from agent_runtime.errors import HunkError
 from agent_runtime.generation.watcher import Watcher
+from agent_runtime.telemetry.timings import Timings
+
+NICENESS = 10
+"""Small edits, which the service does itself, go before large ones where the processor has too much to do."""
 
 
-class ModelWantedError(Exception):
-    """A model has to decide."""
+class UndecidedError(Exception):
+    """The service could not have the model decide; it knows why."""
 
 
 def main(descriptor: int) -> None:
     """Answer what comes over the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which has its own way to end
+    os.nice(NICENESS)
     pipe: Connection[Any, Any] = Connection(descriptor)
     try:
         while True:
@@ -32,9 +41,9 @@ def _answer(pipe: Connection[Any, Any], name: str, arguments: tuple[Any, ...], s
     try:
         with rule_time(Watcher(), seconds):
             read = (_Reader(pipe),) if name == "apply_patch" else ()
-            return "done", getattr(Applier(_no_model), name)(*arguments, *read, watcher=_Teller(pipe))
-    except ModelWantedError:
-        return ("model",)
+            return "done", getattr(_Rules(pipe), name)(*arguments, *read, watcher=_Teller(pipe))
+    except UndecidedError:
+        return ("undecided",)
     except HunkError as fault:  # most cannot be pickled by themselves: what makes them wants more than a message
         return "failed", type(fault), fault.args, vars(fault)
     except Exception as bug:  # noqa: BLE001 -- told to the service, without its message, which may quote the file
@@ -46,7 +55,26 @@ def _answer(pipe: Connection[Any, Any], name: str, arguments: tuple[Any, ...], s
 
 
 def _no_model() -> NoReturn:
-    raise ModelWantedError
+    raise AssertionError("the service has the model")
+
+
+class _Rules(Applier):
+    """Has the service ask the model."""
+
+    def __init__(self, pipe: Connection[Any, Any]) -> None:
+        super().__init__(_no_model)
+        self._pipe = pipe
+
+    def _ask_for_each(self, tasks: Sequence[tuple[ModelTask, Timings]], watcher: Watcher) -> list[Outcome]:
+        if not tasks:
+            return []
+        self._pipe.send(("decide", [task for task, _ in tasks]))
+        made: list[tuple[Outcome, Mapping[str, float]]] | None = self._pipe.recv()
+        if made is None:
+            raise UndecidedError
+        for (_, timings), (_, by_phase) in zip(tasks, made, strict=True):
+            timings.add(by_phase)
+        return [outcome for outcome, _ in made]
 
 
 class _Reader:

@@ -8,7 +8,6 @@ from threading import get_ident
 from time import thread_time
 
 from agent_runtime.apply.refusals import refusal
-from agent_runtime.errors import Cancelled
 from agent_runtime.generation.watcher import Watcher
 from agent_runtime.types import Reason
 from editor.effort import ended_by, look
@@ -19,7 +18,7 @@ RULE_SECONDS = 10.0
 
 @contextmanager
 def rule_time(watcher: Watcher, seconds: float = RULE_SECONDS) -> Iterator[None]:
-    """What the editor does in the block ends with Cancelled once the watcher is left, with EditRefused past the time.
+    """What the editor does in the block ends once the watcher is left as it says, with EditRefused past the time.
 
     Only the time of this thread counts, and only where it works: not the wait for the model, or for other threads.
     """
@@ -27,7 +26,7 @@ def rule_time(watcher: Watcher, seconds: float = RULE_SECONDS) -> Iterator[None]
 
     def verdict() -> Exception | None:
         if watcher.is_left:
-            return Cancelled("whoever asked has left")
+            return watcher.ends_with
         if get_ident() == thread and thread_time() > end:
             return refusal([_too_much(seconds)])
         return None

@@ -61,7 +61,7 @@ def mcp_command(
     tokens = None if settings.tokens is None else LiveTokens(TokenFile(settings.tokens))
     if http and tokens is None:
         check_loopback(host)
-    place = _place(chosen, workspace, min_certainty, LineProgress(console))
+    place = _place(chosen, workspace, min_certainty, LineProgress(console), http=http)
     server = build_server(place)
     code = 0
     try:
@@ -80,13 +80,18 @@ def mcp_command(
     leave(code)
 
 
-def _place(chosen: Chosen, workspace: str | None, min_certainty: Certainty, progress: LineProgress) -> Place:
+def _place(
+    chosen: Chosen, workspace: str | None, min_certainty: Certainty, progress: LineProgress, *, http: bool
+) -> Place:
+    """Where the files are; over HTTP several agents share it, and large edits are done beside the small ones."""
     settings = chosen.values
     mode_of(settings.reuse, "exact")
     if settings.root is None and not settings.url:
         raise BadRequest("name the folder with --root DIR, or a service that has one with --url URL", field="root")
     if workspace is not None and (settings.root is not None or not settings.url):
         raise BadRequest("--workspace is of the service of --url, without --root", field="workspace")
+    from agent_runtime.apply.aside import Aside
+    from agent_runtime.apply.time_limit import RULE_SECONDS
     from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here, merging_there
     from agent_runtime.types import Options
 
@@ -112,4 +117,5 @@ def _place(chosen: Chosen, workspace: str | None, min_certainty: Certainty, prog
 
     assert settings.root is not None
     model = LazyModel(settings.model, load)
-    return FolderPlace(settings.root, merging_here(model), options=options, journals=journals)
+    merging = merging_here(model, Aside(RULE_SECONDS) if http else None)
+    return FolderPlace(settings.root, merging, options=options, journals=journals)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent_runtime.doctor.diagnosis import Speed
 from agent_runtime.doctor.fingerprints import known_fingerprint
-from agent_runtime.models.converted import copy_path
+from agent_runtime.models.converted import sealed_copy
 from agent_runtime.models.resolve import resolve
 from agent_runtime.models.settings import ModelSettings
 from agent_runtime.models.store import Store
@@ -23,8 +23,8 @@ def measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | None:
     if not any(folder.glob("*.json")):
         return None
     files = resolve(name_or_path, Store(settings.cache_dir))
-    weights = files.path if files.kind == "safetensors" else copy_path(files, settings.cache_dir)
-    if not weights.is_dir():
+    weights = files.path if files.kind == "safetensors" else sealed_copy(files, settings.cache_dir)
+    if weights is None:
         return None
     import torch  # takes a second to import
 

@@ -125,8 +125,8 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
-        if sync:
-            descriptor = os.open(self._folder, os.O_RDONLY)
+        for folder in (self._folder, *list(self._folder.parents)[:2]) if sync else ():  # which may be new, too
+            descriptor = os.open(folder, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
+from agent_runtime.errors import HunkError
 from agent_runtime.generation.watcher import Piece, Watcher
 from agent_runtime.types import AnswerTrace
 
@@ -20,6 +21,11 @@ class Relay(Watcher):
     def is_left(self) -> bool:
         """As the other knows it."""
         return self._watcher.is_left
+
+    @property
+    def ends_with(self) -> HunkError:
+        """As the other has it."""
+        return self._watcher.ends_with
 
     def began(self, stop: Callable[[], None]) -> None:
         """Pass it on."""

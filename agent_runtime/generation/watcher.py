@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agent_runtime.errors import Cancelled, HunkError
 from agent_runtime.types import AnswerTrace
 
 
@@ -27,6 +28,11 @@ class Watcher:
     def is_left(self) -> bool:
         """Whether nobody waits for the answer any more."""
         return False
+
+    @property
+    def ends_with(self) -> HunkError:
+        """What the work for it ends with once `is_left`."""
+        return Cancelled("whoever asked has left")
 
     def began(self, stop: Callable[[], None]) -> None:
         """The model was asked; calling `stop`, from any thread, ends the apply with Cancelled."""

@@ -60,7 +60,7 @@ def build_app(
         responses=ANY_PROBLEM,
         telemetry=_spans_only(service),
     )
-    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, drain=service.drain)
     app.add_middleware(
         Admission, tenants=service.tenants, turns=service.turns, drain=service.drain, metering=service.metering
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from weakref import WeakValueDictionary
 
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_runtime.errors import HunkError, RequestTooSlow, TooLarge, TooManyRequests
+from agent_runtime.http.draining import Drain
 from agent_runtime.http.holder import holder_of
 from agent_runtime.http.problems import problem_response
 from agent_runtime.http.structure import BLOCK_BYTES, check_structure
@@ -23,6 +25,11 @@ WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 MAX_HELD_BYTES = 512 << 20
 """Of the bodies of all requests that are being read or answered; each sender has a share (`Shares`)."""
 
+PACED_FROM = 1 << 20
+PACE_SECONDS = 0.001
+"""Behind that many bytes, one piece of all bodies of a sender is taken in that time: 64 KB and more each, so that a
+body of 63 MB takes a second, and many at once leave the event loop to others."""
+
 
 class BodyLimit:
     """Middleware: answers 413, 408, 400 or 429 where a body is over `max_bytes`, too slow, made badly or one too many.
@@ -32,12 +39,19 @@ class BodyLimit:
     """
 
     def __init__(
-        self, app: ASGIApp, max_bytes: int, seconds: float = BODY_SECONDS, max_held_bytes: int = MAX_HELD_BYTES
+        self,
+        app: ASGIApp,
+        max_bytes: int,
+        seconds: float = BODY_SECONDS,
+        max_held_bytes: int = MAX_HELD_BYTES,
+        drain: Drain | None = None,
     ) -> None:
         self._app = app
+        self._drain = drain or Drain()
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._held = Shares(max_held_bytes)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its body in one piece."""
@@ -70,23 +84,27 @@ class BodyLimit:
     async def _read(self, scope: Scope, receive: Receive, holder: str, chunks: list[bytes]) -> bool:
         """Whether all of the body has come; not where its sender has left. Raises what is answered instead."""
         announced = Headers(scope=scope).get("content-length", "")
-        num_bytes = 0
+        num_bytes, turn = 0, self._turns.setdefault(holder, asyncio.Lock())
         self._check(int(announced) if announced.isdigit() else 0)
         try:
-            async with asyncio.timeout(self._seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return False
-                    chunk = message.get("body", b"")
-                    num_bytes += len(chunk)
-                    self._check(num_bytes)
-                    if not self._held.take(holder, len(chunk)):
-                        raise TooManyRequests("too many large requests of yours are being answered at once")
-                    chunks.append(chunk)
-                    if not message.get("more_body", False):
-                        return True
+            async with asyncio.timeout(self._seconds) as wait:
+                with self._drain.may_end(wait):
+                    while (message := await receive())["type"] != "http.disconnect":
+                        chunk = message.get("body", b"")
+                        num_bytes += len(chunk)
+                        self._check(num_bytes)
+                        if not self._held.take(holder, len(chunk)):
+                            raise TooManyRequests("too many large requests of yours are being answered at once")
+                        chunks.append(chunk)
+                        if not message.get("more_body", False):
+                            return True
+                        if num_bytes > PACED_FROM:
+                            async with turn:
+                                await asyncio.sleep(PACE_SECONDS)
+                    return False
         except TimeoutError:
+            if self._drain.is_over:
+                raise self._drain.fault from None
             raise RequestTooSlow(f"the request's body did not come within {self._seconds:g} seconds") from None
 
     def _check(self, num_bytes: int) -> None:

@@ -10,16 +10,15 @@ from anyio.to_thread import run_sync
 from fastapi import Request
 
 from agent_runtime.apply.time_limit import rule_time
-from agent_runtime.generation.relay import Relay
+from agent_runtime.errors import HunkError
 from agent_runtime.generation.watcher import Watcher
+from agent_runtime.http.draining import Drain
 from agent_runtime.http.leaving import Departure
 from agent_runtime.http.service import Service
+from agent_runtime.limiting.places import Placed
 from agent_runtime.telemetry.current_request import current_holder
 
 Result = TypeVar("Result")
-
-BY_RULE = frozenset({"parse", "merge", "scope", "prompt", "verify"})
-"""The phases that need a place. To ask the model alone waits for the end of its current pass."""
 
 
 async def run(service: Service, request: Request, work: Callable[[Watcher], Result]) -> Result:
@@ -36,13 +35,13 @@ async def run(service: Service, request: Request, work: Callable[[Watcher], Resu
 async def run_watched(service: Service, work: Callable[[Watcher], Result], watcher: Watcher) -> Result:
     """Do the work in a thread, which has a place on the processor until it waits for the model."""
     async with service.places.place(current_holder()) as give_back:
-        return await run_sync(_limited, service, work, _Placed(watcher, give_back), limiter=service.threads)
+        served = _Served(watcher, give_back, service.drain)
+        return await run_sync(_limited, service, work, served, limiter=service.threads)
 
 
 async def run_by_rule(service: Service, work: Callable[[], Result]) -> Result:
     """Do work that asks no model in a thread, which has a place on the processor to its end."""
-    async with service.places.place(current_holder()):
-        return await run_sync(_limited, service, lambda _: work(), Watcher(), limiter=service.threads)
+    return await run_watched(service, lambda _: work(), Watcher())
 
 
 def _limited(service: Service, work: Callable[[Watcher], Result], watcher: Watcher) -> Result:
@@ -50,20 +49,19 @@ def _limited(service: Service, work: Callable[[Watcher], Result], watcher: Watch
         return work(watcher)
 
 
-class _Placed(Relay):
-    """Gives the place to the next before the model is asked."""
+class _Served(Placed):
+    """Is left, too, when a drain is over."""
 
-    def __init__(self, watcher: Watcher, give_back: Callable[[], None]) -> None:
-        super().__init__(watcher)
-        self._give_back = give_back
+    def __init__(self, watcher: Watcher, give_back: Callable[[], None], drain: Drain) -> None:
+        super().__init__(watcher, give_back)
+        self._drain = drain
 
-    def entered(self, phase: str, path: str = "") -> None:
-        """Give it back behind the rules, and pass it on."""
-        if phase not in BY_RULE:
-            self._give_back()
-        super().entered(phase, path)
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody waits for the answer, or it has to end all the same."""
+        return self._drain.is_over or super().is_left
 
-    def began(self, stop: Callable[[], None]) -> None:
-        """As above, for a model that names no phases."""
-        self._give_back()
-        super().began(stop)
+    @property
+    def ends_with(self) -> HunkError:
+        """That the service ends, where it does."""
+        return self._drain.fault if self._drain.is_over else super().ends_with

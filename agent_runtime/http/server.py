@@ -30,7 +30,7 @@ OVERDUE_SECONDS = 5.0
 
 
 class DrainingServer(uvicorn.Server):
-    """Ends in three steps: refuse new requests, wait for those in work, end the model's work on what is left.
+    """Ends in three steps: refuse new requests, wait for those in work, end the work on what is left.
 
     The socket stays open for the first two, so that a balancer sees 503 at /readyz and clients are told to go
     elsewhere, not cut off. A second signal ends the process at once, and so does a thread that keeps the time, where
@@ -65,6 +65,7 @@ class DrainingServer(uvicorn.Server):
     async def _end(self, drain_s: float) -> None:
         if not await self._drain.wait(drain_s):
             LOG.warning("requests are cut off", extra={"fields": {"requests_in_work": self._drain.num_in_work}})
+            self._drain.cut_off()
             await asyncio.get_running_loop().run_in_executor(None, self._end_work)
         self.should_exit = True
 

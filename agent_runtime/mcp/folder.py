@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.aside import Aside
 from agent_runtime.apply.merger import Merger
 from agent_runtime.apply.outcome import decode
 from agent_runtime.client import Client
@@ -108,10 +109,15 @@ class LazyModel:
             self._merger.close()
 
 
-def merging_here(model: LazyModel) -> Merging:
-    """Rules, and where they do not decide, a model of this process."""
-    applier = Applier(model.get)
-    return Merging(applier.apply, model.status, model.close)
+def merging_here(model: LazyModel, aside: Aside | None = None) -> Merging:
+    """Rules, on large texts `aside` where that is given, and where they do not decide, a model of this process."""
+
+    def close() -> None:
+        model.close()
+        if aside is not None:
+            aside.close()
+
+    return Merging(Applier(model.get, aside).apply, model.status, close)
 
 
 def merging_there(client: Client, url: str) -> Merging:

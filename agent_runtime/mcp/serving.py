@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from collections.abc import Iterable
+from io import BufferedReader, FileIO, TextIOWrapper
+from pathlib import Path
 
 import uvicorn
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -14,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent_runtime.access.principal import AccessScope, Principal
 from agent_runtime.access.token_file import LiveTokens
-from agent_runtime.errors import Forbidden
+from agent_runtime.errors import Forbidden, TooLarge
 from agent_runtime.http.access import KEY
 from agent_runtime.http.authentication import BearerTokens
 from agent_runtime.http.body_limit import BodyLimit
@@ -31,12 +35,40 @@ NEEDED: tuple[AccessScope, ...] = ("apply", "read")
 MAX_BODY_BYTES = 16 << 20
 """An edit of 2 MB, however JSON spells it."""
 
+MAX_LINE_BYTES = 64 << 20
+"""Over stdio; what is over the bounds of an edit is told so up to there."""
+
 GRACE_SECONDS = 5
 
 
 def serve_stdio(server: MCPServer) -> None:
-    """Until standard input ends. What is printed meanwhile goes to standard error: the output is the protocol's."""
+    """Until standard input ends. What is printed meanwhile goes to standard error: the output is the protocol's.
+
+    Raises TooLarge where a line does not end: it would fill the memory.
+    """
+    lines = _Lines(FileIO(os.dup(0)))
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)  # no child reads what is the protocol's
+    sys.stdin = TextIOWrapper(lines)
     server.run("stdio")
+    if lines.is_cut:
+        raise TooLarge(f"a message of more than {MAX_LINE_BYTES >> 20} MiB came over standard input")
+
+
+class _Lines(BufferedReader):
+    """Ends where a line is too long."""
+
+    is_cut = False
+    _num_bytes = 0
+    """Of the line so far."""
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """As of any file, but nothing from there on."""
+        data = b"" if self.is_cut else super().read1(size)
+        start = data.rfind(b"\n") + 1
+        self._num_bytes = len(data) - start + (0 if start else self._num_bytes)
+        self.is_cut = self.is_cut or self._num_bytes > MAX_LINE_BYTES
+        return b"" if self.is_cut else data
 
 
 def serve_http(

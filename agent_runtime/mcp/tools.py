@@ -16,7 +16,10 @@ from pydantic import Field, StringConstraints
 
 from agent_runtime.apply.time_limit import rule_time
 from agent_runtime.errors import HunkError
+from agent_runtime.generation.watcher import Watcher
+from agent_runtime.http.holder import holder_of
 from agent_runtime.http.leaving import Departure
+from agent_runtime.limiting.places import Placed, Places
 from agent_runtime.mcp import telling
 from agent_runtime.mcp.places import Edit, Place
 from agent_runtime.mcp.telling import EditAnswer, ReadAnswer, StatusAnswer
@@ -52,7 +55,8 @@ Result = TypeVar("Result")
 
 
 def build_server(place: Place) -> MCPServer:
-    """The server, with its tools, for one place."""
+    """The server, with its tools, for one place; edits by rule take turns as they do in the service (`Places`)."""
+    places = Places()
     server = MCPServer(
         "hunk",
         title="Hunk",
@@ -92,7 +96,9 @@ def build_server(place: Place) -> MCPServer:
             min_certainty=min_certainty,
         )
         call = _Call()
-        outcome = await call.followed(context, partial(_caught, _edited, place, asked, call))
+        async with places.place(_holder(context)) as give_back:
+            watcher = Placed(call, give_back)
+            outcome = await call.followed(context, partial(_caught, _edited, place, asked, watcher))
         if isinstance(outcome, HunkError):
             return telling.of_fault(outcome)
         return telling.of_edit(outcome, written=asked.write)
@@ -152,9 +158,15 @@ class _Call(Departure):
             await context.report_progress(round(time.monotonic() - started, 1), None, written)
 
 
-def _edited(place: Place, edit: Edit, call: _Call) -> ApplyResult:
-    with rule_time(call):
-        return place.edit(edit, call)
+def _holder(context: Context) -> str:
+    """Whom an edit counts against; over stdio there is one agent."""
+    request = context.request_context.request
+    return "" if request is None else holder_of(request.scope)
+
+
+def _edited(place: Place, edit: Edit, watcher: Watcher) -> ApplyResult:
+    with rule_time(watcher):
+        return place.edit(edit, watcher)
 
 
 def _caught(work: Callable[..., Result], *arguments: object) -> Result | HunkError:

@@ -81,6 +81,12 @@ def is_sealed(folder: Path, files: ModelFiles, key: bytes, *, hash_all: bool = F
     return True
 
 
+def sealed_copy(files: ModelFiles, cache_dir: Path) -> Path | None:
+    """The copy of a GGUF file, where there is one and it is as it was made; raises OSError."""
+    place = copy_path(files, cache_dir)
+    return place if place.is_dir() and is_sealed(place, files, cache_key(cache_dir)) else None
+
+
 def remove_damaged_copy(files: ModelFiles, cache_dir: Path) -> bool:
     """Hash all of a GGUF file's copy, and remove it where it is not as it was made; returns whether it was."""
     if files.kind != "gguf" or not (place := copy_path(files, cache_dir)).is_dir():

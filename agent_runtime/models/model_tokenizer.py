@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent_runtime.errors import CorruptModel, ModelUnavailable
-from agent_runtime.models.converted import copy_path
+from agent_runtime.models.converted import sealed_copy
 from agent_runtime.models.resolve import resolve
 from agent_runtime.models.settings import ModelSettings
 from agent_runtime.models.store import Store
@@ -25,8 +25,8 @@ def open_tokenizer(name_or_path: str, settings: ModelSettings) -> BPETokenizer:
         if (path / "tokenizer.json").is_file():
             return BPETokenizer.from_file(path / "tokenizer.json")
         files = resolve(name_or_path, Store(settings.cache_dir))
-        folder = files.path if files.kind == "safetensors" else copy_path(files, settings.cache_dir)
-        if (folder / "tokenizer.json").is_file():
+        folder = files.path if files.kind == "safetensors" else sealed_copy(files, settings.cache_dir)
+        if folder is not None and (folder / "tokenizer.json").is_file():
             return BPETokenizer.from_file(folder / "tokenizer.json")
         return _of_gguf(files.path)
     except TokenizerError as error:

@@ -1,16 +1,31 @@
-"""Renders a model's own chat template, a Jinja program from its metadata, in a sandbox."""
+"""Renders a model's own chat template, a Jinja program from its metadata, in a sandbox and within a time."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from time import thread_time
+from types import FrameType
 from typing import Any, NoReturn
 
 import jinja2
+from jinja2.exceptions import SecurityError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agent_runtime.errors import CorruptModel
+
+RENDER_SECONDS = 5.0
+"""Of the processor, to read a template or to render it. Those of the catalogue take some milliseconds."""
+
+LINES_OF_LOOK = 256
+"""To ask for the time takes longer than to run a line."""
+
+MAX_PRODUCT = 1_000_000
+"""The longest text or list, and the most bits of a number, that one multiplication or power may make."""
 
 
 class ChatTemplate:
@@ -21,23 +36,64 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.globals["raise_exception"] = _raise_exception
         environment.filters["tojson"] = _tojson
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+            with _time_bounded():
+                self._template = environment.from_string(source)
+        except Exception as error:  # parsing may recurse too deeply, and computes what is constant
             raise CorruptModel(f"the model's chat template is not valid Jinja: {error}") from error
 
     def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
         """The prompt text of `messages` ({"role", "content"} each), ready for the assistant's turn."""
         try:
-            return self._template.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, tools=None, **self._tokens
-            )
+            with _time_bounded():
+                return self._template.render(
+                    messages=messages, add_generation_prompt=add_generation_prompt, tools=None, **self._tokens
+                )
         except Exception as error:  # a template is a program of somebody else's: it may divide by zero
             raise CorruptModel(f"the model's chat template cannot be rendered: {error}") from error
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Makes no product that takes long, since nothing ends that within a step of Python."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Raises SecurityError where it would be too large."""
+        if _product_size(operator, left, right) > MAX_PRODUCT:
+            raise SecurityError(f"a product of more than {MAX_PRODUCT} characters, items or bits")
+        return super().call_binop(context, operator, left, right)
+
+
+def _product_size(operator: str, left: Any, right: Any) -> int:
+    if isinstance(left, int) and isinstance(right, int):
+        return left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
+    for times, many in ((left, right), (right, left)):
+        if isinstance(times, int) and hasattr(many, "__len__"):
+            return times * len(many)
+    return 0
+
+
+@contextmanager
+def _time_bounded() -> Iterator[None]:
+    """Raise TimeoutError within the block once it has had its time: the thread looks every few lines that it runs."""
+    end, lines = thread_time() + RENDER_SECONDS, count(1)
+
+    def look(frame: FrameType, event: str, argument: Any) -> Any:
+        if next(lines) % LINES_OF_LOOK == 0 and thread_time() > end:
+            raise TimeoutError(f"it takes more than {RENDER_SECONDS:g} s")
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 def _tojson(value: Any, indent: int | None = None) -> str:

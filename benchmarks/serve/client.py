@@ -1,6 +1,7 @@
 """A lean HTTP client in a process of its own: `python -m benchmarks.serve.client PORT FILE --clients N --seconds S`.
 
 FILE holds a JSON object a line: `body`, and `sha256`, which the answer has to have ("": any answer that is no fault).
+A line without a body asks `GET /healthz` on a connection of its own.
 It prints one JSON object: latencies in milliseconds, counts by status, and what went wrong otherwise. Kinds of clients:
 `steady` sends the next request when it has the answer; `slow` reads a few bytes at a time; `leaving` closes the
 connection in the middle of its request, or while it waits.
@@ -45,7 +46,7 @@ class Sent:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the clients and print what they saw."""
     options = _options(arguments)
-    requests = [_sent(json.loads(line), options.port) for line in options.file.read_text().splitlines()]
+    requests = [_sent(json.loads(line), options) for line in options.file.read_text().splitlines()]
     tally = Tally()
     asyncio.run(_run(options, requests, tally))
     json.dump(vars(tally), sys.stdout)
@@ -58,14 +59,19 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--kind", choices=("steady", "slow", "leaving"), default="steady")
+    parser.add_argument("--token", default="", help="with which edits are sent")
+    parser.add_argument("--pause-ms", type=float, default=0.0, help="of a steady client before its next request")
     return parser.parse_args(arguments)
 
 
-def _sent(row: dict[str, str], port: int) -> Sent:
+def _sent(row: dict[str, str], options: argparse.Namespace) -> Sent:
+    host = f"Host: 127.0.0.1:{options.port}\r\n"
+    if not row["body"]:
+        return Sent(f"GET /healthz HTTP/1.1\r\n{host}Connection: close\r\n\r\n".encode(), b"")
     content = row["body"].encode()
+    token = f"Authorization: Bearer {options.token}\r\n" if options.token else ""
     head = (
-        f"POST /apply HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(content)}\r\n\r\n"
+        f"POST /apply HTTP/1.1\r\n{host}{token}Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     )
     expected = f'"sha256":"{row["sha256"]}"' if row["sha256"] else ""
     return Sent(head.encode() + content, expected.encode())
@@ -74,23 +80,28 @@ def _sent(row: dict[str, str], port: int) -> Sent:
 async def _run(options: argparse.Namespace, requests: Sequence[Sent], tally: Tally) -> None:
     started = time.perf_counter()
     until = started + options.seconds
-    kinds = {"steady": _steady, "slow": _slow, "leaving": _leaving}
-    client = kinds[options.kind]
     rngs = [random.Random(number) for number in range(options.clients)]
-    await asyncio.gather(*(client(options.port, requests, until, rng, tally) for rng in rngs))
+    if options.kind == "steady":
+        await asyncio.gather(*(_steady(options, requests, until, rng, tally) for rng in rngs))
+    else:
+        client = _slow if options.kind == "slow" else _leaving
+        await asyncio.gather(*(client(options.port, requests, until, rng, tally) for rng in rngs))
     tally.seconds = time.perf_counter() - started
 
 
-async def _steady(port: int, requests: Sequence[Sent], until: float, rng: random.Random, tally: Tally) -> None:
+async def _steady(
+    options: argparse.Namespace, requests: Sequence[Sent], until: float, rng: random.Random, tally: Tally
+) -> None:
     stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
     while time.perf_counter() < until:
         request = rng.choice(requests)
         started = time.perf_counter()
         try:
-            stream = stream or await asyncio.open_connection("127.0.0.1", port)
-            reader, writer = stream
-            writer.write(request.content)
-            status, content = await asyncio.wait_for(_answer(reader), TIMEOUT_S)
+            async with asyncio.timeout(TIMEOUT_S):
+                stream = stream or await asyncio.open_connection("127.0.0.1", options.port)
+                reader, writer = stream
+                writer.write(request.content)
+                status, content, is_last = await _answer(reader)
         except (OSError, EOFError, TimeoutError) as error:
             tally.faults[type(error).__name__] += 1
             stream = None
@@ -100,17 +111,20 @@ async def _steady(port: int, requests: Sequence[Sent], until: float, rng: random
         tally.statuses[str(status)] += 1
         if status == 200 and request.expected not in content:
             tally.wrong += 1
-        if status == 429:
-            await asyncio.sleep(0.2)
+        if is_last:
+            writer.close()
+            stream = None
+        await asyncio.sleep(0.2 if status == 429 else options.pause_ms / 1e3)
     if stream is not None:
         stream[1].close()
 
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
+    """Its status, its body, and whether the connection ends with it."""
     head = await reader.readuntil(b"\r\n\r\n")
     lines = head.lower().split(b"\r\n")
     length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
-    return int(head[9:12]), await reader.readexactly(length)
+    return int(head[9:12]), await reader.readexactly(length), b"connection: close" in lines
 
 
 async def _slow(port: int, requests: Sequence[Sent], until: float, rng: random.Random, tally: Tally) -> None:

@@ -21,12 +21,14 @@ Kind = Literal["steady", "slow", "leaving"]
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """So many of one kind, with the edits that they send."""
+    """So many of one kind, with the edits that they send; without edits they ask whether the service lives."""
 
     name: str
     edits: Sequence[Edit]
     count: int
     kind: Kind = "steady"
+    token: str = ""
+    pause_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,11 @@ def run(service: Running, clients: Sequence[Clients], seconds: float, folder: Pa
     for each in clients:
         file = folder / f"{each.name}.jsonl".replace(" ", "-")
         rows = [json.dumps({"body": edit.body(), "sha256": edit.sha256}) for edit in each.edits]
+        rows = rows or [json.dumps({"body": "", "sha256": ""})]
         file.write_text("\n".join(rows), encoding="utf-8")
         command: list[str | Path] = [sys.executable, "-m", "benchmarks.serve.client", str(service.port), file]
         command += ["--clients", str(each.count), "--seconds", str(seconds), "--kind", each.kind]
+        command += ["--token", each.token, "--pause-ms", str(each.pause_ms)]
         processes[each.name] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     return {name: _seen(process.communicate()[0]) for name, process in processes.items()}
 

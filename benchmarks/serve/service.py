@@ -11,10 +11,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 HUNK = Path(sys.executable).with_name("hunk")
@@ -45,24 +46,38 @@ class Running:
 
 
 @contextmanager
-def serving(model: str, root: Path) -> Iterator[Running]:
-    """A service with its model loaded, ended by SIGTERM; raises RuntimeError where it does not start or end well."""
+def serving(
+    model: str | Path,
+    root: Path,
+    *options: str | Path,
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Running]:
+    """A service with its model loaded, ended by SIGTERM; raises RuntimeError where it does not start or end well.
+
+    It may be killed meanwhile. `options` and `environ` come on top of the usual ones.
+    """
     command: list[str | Path] = [HUNK, "serve", "--port", "0", "--model", model, "--root", root, "--log-format", "json"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    command += options
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=os.environ | environ
+    ) as process:
         assert process.stderr is not None
-        first = process.stderr.readline()
-        found = re.search(r":(\d+),", first)
-        if not found:
-            raise RuntimeError(f"the service did not start: {first}{process.stderr.read()}")
         said: list[str] = []
+        port = 0
+        while not port and (line := process.stderr.readline()):
+            said.append(line.rstrip())
+            found = re.search(r"listening on \S+:(\d+),", line)
+            port = int(found[1]) if found else 0
+        if not port:
+            raise RuntimeError("\n".join(["the service did not start", *said]))
         threading.Thread(target=_keep, args=(process.stderr, said), daemon=True).start()
         try:
-            _wait_until_ready(int(found[1]), process)
-            yield Running(int(found[1]), process.pid)
+            _wait_until_ready(port, process)
+            yield Running(port, process.pid)
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(timeout=60)
-    if code:
+    if code not in (0, -signal.SIGKILL):
         raise RuntimeError("the service ended with " + "\n".join([str(code), *said[-10:]]))
 
 

@@ -8,10 +8,11 @@ the result is known here. What lies outside of the places must be equal characte
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import TypeVar
 
 import numpy as np
 from rapidfuzz import fuzz
@@ -25,6 +26,8 @@ from editor.matching.ladder import find
 from editor.matching.spelling import in_file_spelling
 from editor.patches.finding import with_signs
 from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitutions, UnaccountedLine
+
+State = TypeVar("State")
 
 MAX_TRIES = 5_000
 """Places and ways that are tried for one edit, beside one for each change; past it no way counts as found."""
@@ -187,7 +190,7 @@ class _Replaced:
             return False
         if self._together():
             return True
-        if not self.edit.ordered and len(self.changes) > 1 and self._in_turn(self.old, 0):
+        if not self.edit.ordered and len(self.changes) > 1 and self._in_turn():
             return True
         if min(self.left, self.lines_left, self.looks_left) <= 0:
             raise TooMuchWorkError("the places of its changes are too many to try")
@@ -433,19 +436,19 @@ class _Replaced:
             return 0, 0
         return width_of(change.after[sent]), width_of(self.new[new + sent])
 
-    def _in_turn(self, lines: Sequence[str], number: int) -> bool:
+    def _in_turn(self) -> bool:
         """Tell whether the changes lead to the result where each is made in what the ones before it left."""
-        if number == len(self.changes):
-            return list(lines) == self.new
+        return _is_reached(self.old, len(self.changes), lambda lines: lines == self.new, self._made)
+
+    def _made(self, lines: list[str], number: int) -> Iterator[list[str]]:
+        """Yield what may become of the lines by one change."""
         self.left -= 1
         change = self.changes[number]
-        if self.left < 0:
-            return False
-        if not any(line.strip() for line in change.before):
-            return False
+        if self.left < 0 or not any(line.strip() for line in change.before):
+            return
         index = LineIndex(lines)
         places = find(index, change.before)
-        made: list[Sequence[str]] = []
+        made: list[list[str]] = []
         for start, shift in zip(places.starts, places.shifts, strict=True) if places else ():
             end = start + len(change.before)
             written = in_file_spelling(change, lines[start:end], shift, places.rung) if places else None
@@ -454,7 +457,7 @@ class _Replaced:
         keys = [folded(line) for line in change.after]
         if not made and any(keys) and len(keys) <= len(lines) and index.by(folded).starts(keys):
             made.append(lines)
-        return any(self._in_turn(one, number + 1) for one in made[:50])
+        yield from made[:50]
 
 
 class _Substituted:
@@ -467,46 +470,47 @@ class _Substituted:
 
     def leads(self) -> bool:
         """Tell whether the substitutions give the result: made in turn, or as whole lines all in the original."""
-        if self._from(self.original, 0):
+        if _is_reached(self.original, len(self.items), lambda text: text == self.result, self._made):
             return True
         if len(self.items) < 2 or any(item.replace_all or not item.old for item in self.items):
             return False
         changes = [replacement_of(item) for item in self.items]
         return _Replaced(self.original, self.result, self.edit, changes, self.by_model).leads()
 
-    def _from(self, text: str, number: int) -> bool:
-        if number == len(self.items):
-            return text == self.result
+    def _made(self, text: str, number: int) -> Iterator[str]:
+        """Yield what may become of the text by one substitution."""
         self.left -= 1
         if self.left < 0:
-            return False
+            return
         item = self.items[number]
         if item.old == item.new:
-            return self._from(text, number + 1)
-        if not item.old:
-            return not text.strip() and self._from(item.new, number + 1)
-        if item.old not in text:
-            return self._by_lines(text, number)
-        if item.replace_all:
-            return self._from(text.replace(item.old, item.new), number + 1)
-        last = number == len(self.items) - 1
-        low, high = _differs(text, self.result) if last else (0, len(text))
-        at = text.find(item.old, max(0, low - len(item.old) - len(item.new)))
-        while 0 <= at <= high + len(item.new):
-            if self._from(text[:at] + item.new + text[at + len(item.old) :], number + 1):
-                return True
-            at = text.find(item.old, at + 1)
-        # Sent again, it is made already.
-        return item.new in text and self._from(text, number + 1)
+            yield text
+        elif not item.old:
+            yield from () if text.strip() else (item.new,)
+        elif item.old not in text:
+            yield from self._by_lines(text, number)
+        elif item.replace_all:
+            yield text.replace(item.old, item.new)
+        else:
+            last = number == len(self.items) - 1
+            low, high = _differs(text, self.result) if last else (0, len(text))
+            at = text.find(item.old, max(0, low - len(item.old) - len(item.new)))
+            while 0 <= at <= high + len(item.new):
+                yield text[:at] + item.new + text[at + len(item.old) :]
+                at = text.find(item.old, at + 1)
+            if item.new in text:  # sent again, it is made already
+                yield text
 
-    def _by_lines(self, text: str, number: int) -> bool:
+    def _by_lines(self, text: str, number: int) -> Iterator[str]:
         """An old text that stands nowhere is looked for as whole lines; the last change may be made anywhere so."""
         item = self.items[number]
-        if item.new in text and self._from(text, number + 1):
-            return True
+        if item.new in text:
+            yield text
         change = replacement_of(item)
         if number == len(self.items) - 1:
-            return _Replaced(text, self.result, self.edit, [change], self.by_model).leads()
+            if _Replaced(text, self.result, self.edit, [change], self.by_model).leads():
+                yield self.result
+            return
         lines, ends = _split(text)
         index = LineIndex(lines)
         places = find(index, change.before) if any(map(str.strip, change.before)) else None
@@ -514,10 +518,30 @@ class _Substituted:
             end = start + len(change.before)
             written = in_file_spelling(change, lines[start:end], shift, places.rung) if places else None
             if written is not None:
-                made = "\n".join([*lines[:start], *written.lines, *lines[end:]]) + "\n" * ends
-                if self._from(made, number + 1):
-                    return True
-        return False
+                yield "\n".join([*lines[:start], *written.lines, *lines[end:]]) + "\n" * ends
+
+
+def _is_reached(
+    start: State, num_steps: int, is_goal: Callable[[State], bool], made: Callable[[State, int], Iterator[State]]
+) -> bool:
+    """Tell whether so many steps, each to one of what `made` yields, lead to the goal; depth first.
+
+    Of a way with no other to go back to, nothing is kept: there may be thousands of steps, and a state may be a file.
+    """
+    waiting: list[tuple[State, int, Iterator[State]]] = [(start, 0, iter(()))]
+    while waiting:
+        state, number, others = waiting.pop()
+        if number == num_steps and is_goal(state):
+            return True
+        for other in others:
+            waiting.append((other, number, others))
+            break
+        if number < num_steps:
+            following = made(state, number)
+            for first in following:
+                waiting.append((first, number + 1, following))
+                break
+    return False
 
 
 def replacement_of(item: Substitution) -> Replacement:

@@ -17,6 +17,9 @@ from engine.speculation.pass_times import KNOTS, PassTimes
 FORMAT = 2
 """Of the file; one of another format is not read."""
 
+MAX_BYTES = 1 << 20
+"""One that is longer is none of ours."""
+
 
 @dataclass(frozen=True, slots=True)
 class PassTimesFile:
@@ -34,8 +37,10 @@ class PassTimesFile:
 
     def read(self) -> PassTimes | None:
         """What is kept; None where there is nothing, or nothing that is whole and of this model and machine."""
-        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # whatever lies there
-            kept = json.loads(self.path.read_bytes())
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):  # whatever lies there
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is not waited for
+            with os.fdopen(descriptor, "rb") as file:
+                kept = json.loads(file.read(MAX_BYTES))
             seconds = {int(rows): _checked(each) for rows, each in kept["seconds"].items()}
             is_ours = (kept["format"], kept["model"], kept["machine"]) == (FORMAT, self.model, self.machine)
             if is_ours and tuple(seconds) == KNOTS:

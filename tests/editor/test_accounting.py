@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -248,6 +251,19 @@ def test_an_ambiguous_block_is_accounted_for_at_each_of_its_places_and_only_at_o
     both = FILE.replace("return True", "return None")
     assert faults(edit, first, form="search_replace") == ()
     assert faults(edit, both, form="search_replace")
+
+
+@pytest.mark.parametrize("form", ["replace", "search_replace"])
+def test_thousands_of_changes_are_accounted_for(form: str) -> None:
+    """Each made in what the ones before it left."""
+    lines = [f"value_{number} = 1" for number in range(1_200)]
+    pairs = list(pairwise(lines))
+    edit = "".join(f"<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n" for old, new in pairs)
+    if form == "replace":
+        edit = json.dumps([{"old_string": old, "new_string": new} for old, new in pairs])
+    before, after = f"{lines[0]}\nb = 2\n", f"{lines[-1]}\nb = 2\n"
+    assert faults(edit, after, file=before, form=form) == ()
+    assert faults(edit, after.replace("b = 2", "b = 3"), file=before, form=form)
 
 
 def test_a_block_that_stands_nowhere_is_accounted_for_where_a_model_put_it_if_that_is_like_it() -> None:

@@ -249,6 +249,16 @@ def test_a_note_that_was_broken_off_does_not_stay(folder: Path, monkeypatch: pyt
     assert list(record.parent.iterdir()) == []
 
 
+def test_records_and_their_copies_are_their_owners_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journals = folder.parent / "journals"
+    journals.mkdir(mode=0o755)
+    break_off(folder, monkeypatch, 1)
+    (copy,) = folder.glob(".*.record.hunk")
+    (record,) = journals.rglob("*.json")
+    modes = {path: path.stat().st_mode & 0o777 for path in (journals, record.parent, record, copy)}
+    assert modes == {journals: 0o700, record.parent: 0o700, record: 0o600, copy: 0o600}
+
+
 def test_a_journal_that_cannot_be_kept_stops_the_write(folder: Path) -> None:
     (folder.parent / "journals").write_text("a file")
     with pytest.raises(BadFile, match="cannot write the journal"):

@@ -161,7 +161,7 @@ class DiskTier:
         with suppress(FileNotFoundError), os.scandir(self.folder) as found:
             for each in found:
                 with suppress(FileNotFoundError):  # another process has removed it meanwhile
-                    if each.name.endswith(SUFFIX):
+                    if each.name.endswith(SUFFIX) and each.is_file(follow_symlinks=False):  # a pipe would be waited for
                         files.append((each.stat().st_mtime_ns, each.stat().st_size, Path(each.path)))
                     elif each.name.endswith(PARTIAL) and each.stat().st_mtime < time.time() - ABANDONED_S:
                         Path(each.path).unlink()
@@ -171,7 +171,8 @@ class DiskTier:
 def _read(path: Path, num_bytes: int) -> memoryview:
     """The content of a file that must be so long; memory is taken for that much, however long it is."""
     content = memoryview(bytearray(num_bytes))
-    with path.open("rb", buffering=0) as file:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is not waited for
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
         if os.fstat(file.fileno()).st_size != num_bytes:
             raise NotThisSpan("cut off, or longer than it was")
         num_read = 0

@@ -105,6 +105,44 @@ def test_phases_are_told_and_files_are_read_here_once(aside: Aside) -> None:
     assert read == [("a.py", os.getpid())]
 
 
+def test_what_a_model_decides_is_not_merged_here_again(aside: Aside, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("merge", "verify"):
+        monkeypatch.setattr(f"agent_runtime.apply.applier.{name}", lambda *given, **more: pytest.fail("done here"))
+    monkeypatch.setattr("agent_runtime.apply.patching.patchset.merge_files", lambda *given: pytest.fail("done here"))
+    model, files = ScriptedMerger(TEXT.replace("x + 7", "x - 7")), {"a.py": TEXT.encode()}
+    applier, watcher = Applier(lambda: model, aside), Noted()
+    single = ApplyRequest(TEXT.encode(), UNCLEAR, "a.py", policy="lenient", trace=True)
+    assert applier.apply(single, watcher).files[0].certainty == "model"
+    assert watcher.phases == ["parse", "merge", "verify"]
+    applier.apply_each([single, ApplyRequest(TEXT.encode(), PAIR, "a.py")])
+    applier.apply_patch(PatchRequest(PATCH, mode="model", policy="lenient"), files.get)
+    assert model.num_written == 3
+    (process,) = aside._idle
+    assert process.is_there
+
+
+def test_no_more_than_a_few_are_kept_while_a_model_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service merges by rule again what it asks the model beside them."""
+    monkeypatch.setattr("agent_runtime.apply.aside.MAX_WAITING", 1)
+    aside, hold, answers = Aside(10.0, large_bytes=1), threading.Event(), []
+    model = ScriptedMerger(TEXT.replace("x + 7", "x - 7"), hold=hold)
+    applier = Applier(lambda: model, aside)
+    request = ApplyRequest(TEXT.encode(), UNCLEAR, "a.py", policy="lenient")
+    threads = [threading.Thread(target=lambda: answers.append(applier.apply(request))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while len(model.seen) < 3:
+        time.sleep(0.01)
+    num_idle = len(aside._idle)
+    hold.set()
+    for thread in threads:
+        thread.join()
+    assert num_idle == 2
+    assert len(aside._idle) == 3
+    assert {answer.files[0].certainty for answer in answers} == {"model"}
+    aside.close()
+
+
 def test_small_files_stay_here_and_large_ones_go() -> None:
     class Counted(Aside):
         asked = 0
@@ -171,6 +209,12 @@ def test_a_process_that_breaks_or_hangs_takes_its_edit_with_it_and_no_other(
         assert applier.apply(ApplyRequest(TEXT.encode(), PAIR, "a.py")).status == "merged"
 
 
+def test_it_has_a_lower_priority(aside: Aside) -> None:
+    Applier(None, aside).apply(ApplyRequest(TEXT.encode(), PAIR, "a.py"))  # type: ignore[arg-type]
+    ours, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, aside._idle[0]._process.pid))
+    assert its == min(19, ours + 10)
+
+
 def test_one_that_ended_while_it_waited_is_not_asked(aside: Aside) -> None:
     os.kill(stopped(aside), signal.SIGKILL)
     aside._idle[0]._process.wait()
@@ -179,7 +223,7 @@ def test_one_that_ended_while_it_waited_is_not_asked(aside: Aside) -> None:
 
 def test_a_bug_is_told_without_the_text_that_it_may_quote(aside: Aside, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(AsideError, match=r"^AttributeError$"):
-        aside.ask(("secret", ()), Watcher())
+        aside.ask(("secret", ()), Watcher(), lambda tasks, watcher: [])
     (line,) = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert line["error"] == "AttributeError"
     assert "aside_process.py:" in line["stack"][-1]

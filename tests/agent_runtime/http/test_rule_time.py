@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from agent_runtime import wiring
+from agent_runtime.apply import applier
 from agent_runtime.apply.applier import Applier
 from agent_runtime.http.service import Service
 from editor.effort import look
@@ -37,9 +38,9 @@ class Endless:
         self.begun = threading.Semaphore(0)
         self.ended: list[str] = []
 
-    def __call__(self, applier: Applier, request: Any, *more: Any) -> Any:
+    def __call__(self, owner: Applier, request: Any, *more: Any) -> Any:
         if b"slow" not in request.original:
-            return self._apply(applier, request, *more)
+            return self._apply(owner, request, *more)
         self.begun.release()
         try:
             while True:
@@ -121,14 +122,14 @@ def test_the_service_has_large_edits_done_aside_and_small_ones_itself(monkeypatc
         assert parts.rule_seconds == 3.0
         return parts
 
-    def counted(self: Applier, *arguments: Any) -> Any:
+    def counted(*arguments: Any) -> Any:
         done["here"] += 1
-        return apply_here(self, *arguments)
+        return begin_here(*arguments)
 
     with serving(ScriptedMerger()) as url:
         before = [httpx.post(f"{url}/apply", json=body, timeout=60).json() for body in sent]
-    apply_here = Applier._apply
-    monkeypatch.setattr(Applier, "_apply", counted)
+    begin_here = applier._begin
+    monkeypatch.setattr(applier, "_begin", counted)
     with serving(ScriptedMerger(), change=wired) as url:
         after = [httpx.post(f"{url}/apply", json=body, timeout=60).json() for body in sent]
     assert [answer["status"] for answer in after] == ["merged", "merged"]

@@ -66,6 +66,18 @@ def test_the_output_holds_nothing_but_the_protocol(tmp_path: Path) -> None:
     assert b"Traceback" not in done.stderr
 
 
+def test_a_line_without_an_end_ends_it_and_garbage_does_not(tmp_path: Path) -> None:
+    garbage = b"\xff\xfe\0\n" + b"[" * 100_000 + b"\n" + json.dumps(BEGIN).encode() + b"\n"
+    endless = b"x" * ((64 << 20) + (1 << 20))
+    done = subprocess.run(
+        [HUNK, "mcp", "--root", tmp_path], input=garbage + endless, capture_output=True, timeout=60, check=False
+    )
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1]
+    assert done.returncode == 2, done.stderr
+    assert b"a message of more than 64 MiB" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     command = [HUNK, "mcp", "--root", tmp_path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

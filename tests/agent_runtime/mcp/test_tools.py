@@ -14,12 +14,16 @@ import pytest
 from mcp import ClientSession
 from mcp_types import CallToolResult
 
+from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.aside import Aside
 from agent_runtime.client import Client
 from agent_runtime.errors import ModelUnavailable
+from agent_runtime.generation.watcher import Watcher
 from agent_runtime.mcp import tools
-from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here, merging_there
+from agent_runtime.mcp.folder import FolderPlace, LazyModel, Merging, merging_here, merging_there
+from agent_runtime.mcp.places import PlaceStatus
 from agent_runtime.mcp.service import ServicePlace
-from agent_runtime.types import Mode, Options
+from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options
 from tests.agent_runtime.mcp.agents import asking, called, over_http, served, text_of
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
@@ -325,3 +329,45 @@ def test_edits_of_one_file_at_once_lose_nothing(here: str, root: Path) -> None:
     written = [result for result in results if not result.is_error]
     assert all(result.structured_content["type"].endswith("stale") for result in results if result.is_error)
     assert (root / "many.py").read_text().count(" = 1\n") == len(written) >= 1
+
+
+def test_edits_by_rule_take_turns(root: Path) -> None:
+    """Two of one agent's at once, as in the service; the third begins when one of them has ended."""
+    begun, go = threading.Semaphore(0), threading.Event()
+    at_once: list[int] = []
+    applier = Applier(LazyModel("scripted", ScriptedMerger).get)
+
+    def apply(request: ApplyRequest, watcher: Watcher) -> ApplyResult:
+        at_once.append(1)
+        begun.release()
+        assert go.wait(30)
+        at_once.pop()
+        return applier.apply(request, watcher)
+
+    place = FolderPlace(root, Merging(apply, lambda: PlaceStatus(model_state=""), lambda: None), options=BY_MODEL)
+
+    async def three(session: ClientSession) -> int:
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(session.call_tool, "edit_file", EDIT | {"path": "src/limits.py", "dry_run": True})
+            for _ in range(2):
+                await anyio.to_thread.run_sync(begun.acquire)
+            assert text_of(await session.call_tool("read_file", {"path": "src/limits.py"})), "reading waits for nobody"
+            num_begun = len(at_once)
+            go.set()
+        return num_begun + len(at_once)
+
+    with served(place) as url:
+        assert asking(url, three) == 2
+    assert begun.acquire(blocking=False)
+
+
+def test_large_edits_are_worked_on_aside(root: Path) -> None:
+    (root / "large.py").write_text(TEXT + "# more\n" * 100)
+    aside = Aside(10.0, large_bytes=500)
+    place = FolderPlace(root, merging_here(LazyModel("scripted", ScriptedMerger), aside), options=BY_MODEL)
+    with served(place) as url:
+        for path, num_processes in (("src/limits.py", 0), ("large.py", 1)):
+            assert not called(url, "edit_file", **EDIT, path=path).is_error
+            assert len(aside._idle) == num_processes
+    assert not aside._idle, "they end with the server"

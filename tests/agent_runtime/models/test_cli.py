@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 from agent_runtime.cli.models import models
 from agent_runtime.errors import BadRequest, CorruptModel, ModelUnavailable, UnknownModel
 from agent_runtime.models import catalogue
+from agent_runtime.models.converted import copy_path
+from agent_runtime.models.resolve import resolve
 from agent_runtime.models.store import Store
 from tests.agent_runtime.models.conftest import CDN_PATH, CONTENT, ENTRY, FileServer, StartPull
 
@@ -43,6 +45,10 @@ def test_path_and_verify(pulled: Store) -> None:
     for command in ("path", "verify"):
         assert run(command, "tiny").stdout == f"{pulled.path(ENTRY)}\n"
         assert json.loads(run(command, "tiny", "--json").stdout)["state"] == "verified"
+    copy = copy_path(resolve("tiny", pulled), pulled.root)
+    copy.mkdir(parents=True)
+    assert "the converted copy of tiny was not as it was made" in run("verify", "tiny").stderr
+    assert not copy.exists()
     pulled.path(ENTRY).write_bytes(b"GGUF")
     assert isinstance(run("verify", "tiny").exception, CorruptModel)
 

@@ -12,14 +12,27 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
 
+from agent_runtime.doctor.speed import measured_speed
 from agent_runtime.errors import CorruptModel
 from agent_runtime.models.cache_key import cache_key
-from agent_runtime.models.converted import copy_path, file_sha256, is_sealed, keep_copy, seal
+from agent_runtime.models.converted import (
+    copy_path,
+    file_sha256,
+    is_sealed,
+    keep_copy,
+    remove_damaged_copy,
+    seal,
+    sealed_copy,
+)
 from agent_runtime.models.load import LoadedModel, check_range, load_model
+from agent_runtime.models.model_tokenizer import open_tokenizer
 from agent_runtime.models.resolve import ModelFiles, resolve
 from agent_runtime.models.settings import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.store import Store
+from agent_runtime.models.text_side import from_folder
 from agent_runtime.wiring import open_model
 from engine.engine_config import EngineConfig
 from engine.errors import WeightsError
@@ -98,6 +111,15 @@ def test_no_copy_is_made_of_a_file_that_is_not_the_catalogues(files: ModelFiles,
     assert not (tmp_path / "converted").exists()
 
 
+def byte_level() -> Tokenizer:
+    """One token for each byte."""
+    alphabet = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(BPE(alphabet, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
 def sealed(tmp_path: Path) -> tuple[Path, ModelFiles]:
     """A copy that was sealed with the key b"key", and what it was made of."""
     folder = tmp_path / "copy"
@@ -129,11 +151,60 @@ def test_a_seal_tells_its_source_its_files_and_its_key(tmp_path: Path) -> None:
     assert not is_sealed(folder, files, b"key"), "made of another file"
 
 
+def test_to_verify_a_copy_is_to_hash_it_whatever_its_times_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_runtime.models.converted._stamp", lambda _: [0])
+    (tmp_path / "model.gguf").write_bytes(b"source")
+    files, cache = ModelFiles("gguf", tmp_path / "model.gguf", "model"), tmp_path / "cache"
+    copy = copy_path(files, cache)
+
+    def write(folder: Path) -> None:
+        (folder / "model.safetensors").write_bytes(b"weights")
+        seal(folder, files.path, file_sha256(files.path), cache_key(cache))
+
+    keep_copy(copy, 1, write)
+    assert {path.stat().st_mode & 0o777 for path in (copy, copy.parent)} == {0o700}
+    assert not remove_damaged_copy(files, cache)
+    assert sealed_copy(files, cache) == copy
+    (copy / "model.safetensors").write_bytes(b"Weights")
+    assert remove_damaged_copy(files, cache)
+    assert not copy.exists()
+
+
+def test_a_tokenizer_config_that_is_nested_too_deep_is_one_clear_error(tmp_path: Path) -> None:
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(CorruptModel, match="cannot read"):
+        from_folder(tmp_path)
+
+
 @pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"mac": "", "content": ""}', b"[" * 100_000])
 def test_a_damaged_seal_is_none(tmp_path: Path, damage: bytes) -> None:
     folder, files = sealed(tmp_path)
     (folder / "seal.json").write_bytes(damage)
     assert not is_sealed(folder, files, b"key")
+
+
+def test_whoever_else_reads_a_copy_looks_at_its_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hunk doctor` takes its tokenizer, and looks up times by its weights."""
+    source, cache, asked = tmp_path / "model.gguf", tmp_path / "cache", []
+    source.write_bytes(b"GGUF and nothing more")
+    files = resolve(str(source), Store(cache))
+    copy = copy_path(files, cache)
+    copy.mkdir(parents=True)
+    byte_level().save(str(copy / "tokenizer.json"))
+    seal(copy, source, file_sha256(source), cache_key(cache))
+    (cache / "pass-times").mkdir()
+    (cache / "pass-times" / "a.json").touch()
+    monkeypatch.setattr("agent_runtime.doctor.speed.known_fingerprint", lambda *given: asked.append(given[0]) or "00")
+    settings = ModelSettings.from_env({"HUNK_CACHE": str(cache)})
+    assert len(open_tokenizer(str(source), settings).encode("abc")) == 3
+    measured_speed(str(source), settings)
+    assert asked == [copy]
+    (copy / "tokenizer.json").write_text((copy / "tokenizer.json").read_text() + " ")
+    with pytest.raises(CorruptModel):  # of the GGUF file itself
+        open_tokenizer(str(source), settings)
+    assert measured_speed(str(source), settings) is None
+    assert asked == [copy]
 
 
 def test_the_key_of_a_cache_folder_is_made_once_for_its_owner(tmp_path: Path) -> None:

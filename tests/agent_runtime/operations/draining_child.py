@@ -1,7 +1,7 @@
 """A service in a process of its own, whose model answers once the file that is named has appeared.
 
 `python -m tests.agent_runtime.operations.draining_child FILE SECONDS [stuck]`: the second is the time that a drain may
-take; a model that is stuck cannot be closed.
+take; a model that is stuck cannot be closed. An edit of `endless.py` is worked on by rule until it is told to end.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -21,7 +22,9 @@ from agent_runtime.http.server import DrainingServer, leave
 from agent_runtime.http.service import Service
 from agent_runtime.model_merge.slot import ModelSlot
 from agent_runtime.telemetry.logs import configure
+from agent_runtime.types import ApplyRequest, ApplyResult
 from agent_runtime.workspaces.registry import Workspaces
+from editor.effort import look
 from tests.agent_runtime.scripted import ScriptedMerger
 
 
@@ -40,6 +43,16 @@ class Stuck(ScriptedMerger):
         threading.Event().wait()
 
 
+class Endless(Applier):
+    """Looks for ever whether its work is to end."""
+
+    def apply(self, request: ApplyRequest, *more: Any) -> ApplyResult:
+        while request.path == "endless.py":
+            time.sleep(0)
+            look()
+        return super().apply(request, *more)
+
+
 def main() -> None:
     serving.OVERDUE_SECONDS = 0.5
     go, drain_s = Path(sys.argv[1]), float(sys.argv[2])
@@ -55,7 +68,7 @@ def main() -> None:
     slot = ModelSlot("scripted", lambda: kind("a = 3\nb = 2\n", hold=hold))
     slot.load()
     log = configure("json", "info")
-    service = Service(Applier(slot.get), slot, Workspaces(None))
+    service = Service(Endless(slot.get), slot, Workspaces(None))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
         sys.stdout.flush()

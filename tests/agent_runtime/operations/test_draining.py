@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -113,6 +114,35 @@ def test_what_takes_too_long_is_told_so_and_it_ends_with_0_all_the_same(tmp_path
     assert answer.status_code == (200 if stream else 499)
     assert code == 0
     assert "requests are cut off" in [line["message"] for line in log]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_rules_that_take_too_long_are_told_to_end_and_their_client_where_to_go(tmp_path: Path, stream: bool) -> None:
+    with child(tmp_path, drain_s=0.3) as service:
+        asked = service.ask_the_model(path="endless.py", mode="deterministic", stream=stream)
+        service.process.send_signal(signal.SIGTERM)
+        asked.join()
+        code, log = service.end()
+    (answer,) = service.answers
+    assert isinstance(answer, httpx.Response)
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:hunk:problem:ending")
+    assert code == 0
+    assert "ended while work was going on" not in [line["message"] for line in log]
+
+
+def test_a_body_that_does_not_come_is_told_where_to_go(tmp_path: Path) -> None:
+    with child(tmp_path, drain_s=0.3) as service:
+        host, port = service.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            connection.sendall(b"POST /apply HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 500\r\n\r\n{")
+            service.wait_for("hunk_http_requests_in_flight 2.0")
+            service.process.send_signal(signal.SIGTERM)
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        code, log = service.end()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"urn:hunk:problem:ending" in answer
+    assert code == 0
+    assert "ended while work was going on" not in [line["message"] for line in log]
 
 
 def test_it_ends_though_the_model_cannot_be_closed(tmp_path: Path) -> None:

@@ -110,3 +110,21 @@ def test_a_template_may_refuse_messages_by_itself() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
     with pytest.raises(CorruptModel, match="roles must alternate"):
         template.render([])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro twice(n) %}{% if n %}{{ twice(n - 1) }}{{ twice(n - 1) }}{% endif %}{% endmacro %}{{ twice(60) }}",
+        "{% for a in [1] recursive %}{{ loop(range(99999)) }}{% endfor %}",
+        "{{ 9 ** 999999999 }}",
+        "{{ messages|length ** 999999999 }}",
+        "{{ 'a' * 99999999999 }}",
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    ],
+)
+def test_one_that_does_not_end_is_given_up(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_runtime.prompt.chat_template.RENDER_SECONDS", 0.1)
+    with pytest.raises(CorruptModel, match="the model's chat template"):
+        ChatTemplate(source).render([{"role": "user", "content": "Hi"}] * 3)

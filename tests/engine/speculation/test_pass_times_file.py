@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,16 @@ def test_a_folder_that_cannot_be_written_hinders_nobody(tmp_path: Path) -> None:
     (tmp_path / "times").write_text("a file")
     kept_in(tmp_path).write(TIMES)
     assert kept_in(tmp_path).read() is None
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    file = kept_in(tmp_path)
+    file.folder.mkdir()
+    os.mkfifo(file.path)
+    assert file.read() is None
+    file.path.unlink()
+    file.path.symlink_to("/dev/zero")
+    assert file.read() is None
+    file.path.unlink()
+    file.path.write_bytes(b"[" * 100_000)
+    assert file.read() is None

@@ -97,6 +97,15 @@ def test_files_and_folder_are_for_their_owner_only(tier: DiskTier) -> None:
     assert stat.S_IMODE(only_file(tier).stat().st_mode) == 0o600
 
 
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tier: DiskTier) -> None:
+    put(tier)
+    path = only_file(tier)
+    path.unlink()
+    os.mkfifo(path)
+    assert list(tier.headers()) == []
+    assert tier.get(HEADER) is None
+
+
 @pytest.mark.parametrize("length", [0, 1, 8, 100, 400, 500, ALIGNMENT - 1, ALIGNMENT, ALIGNMENT + 77, -1])
 def test_a_file_that_is_cut_off_is_a_miss(tier: DiskTier, length: int) -> None:
     put(tier)

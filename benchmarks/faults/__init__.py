@@ -1,0 +1,1 @@
+"""Attacks, kills, full disks and racing writers in one run: what is lost, torn or kept waiting."""

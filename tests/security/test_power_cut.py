@@ -1,0 +1,196 @@
+"""A power cut at any moment of a write: after the next start all files are of one write, and none before an answer.
+
+The disk is simulated as file systems promise no more: what a file holds is there once it was synced, and the names of a
+folder come in their order, but those since its last sync may be missing, in each folder another number of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import stat
+from collections import defaultdict
+from collections.abc import Callable
+from copy import deepcopy
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_runtime.files.confined import Confined
+from agent_runtime.files.journal import Journal
+from agent_runtime.files.writer import Change, write_all
+from agent_runtime.workspaces.workspace import Workspace
+
+NUM_CUTS = 4
+"""At each moment: none of the names that were not synced are there, or all, or some."""
+
+Names = dict[str, object]
+"""Of a folder: which file, or the path of a folder; None: nothing any more."""
+
+
+class Disk:
+    """Notes what is done to names and files, and makes what a power cut leaves of it."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._folder = folder
+        self._numbers: dict[int, int] = {}
+        self._num_files = 0
+        self.done: list[Callable[[_State], None]] = []
+        kept = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        self._first = _State(folder, kept)
+        for name in ("open", "fsync", "rename", "replace", "link", "unlink", "mkdir", "rmdir"):
+            patch.setattr(os, name, self._noting(name, getattr(os, name)))
+
+    def _noting(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any, **more: Any) -> Any:
+            makes = name == "open" and given[1] & os.O_CREAT
+            is_new = makes and not _path(given[0], more.get("dir_fd")).exists()
+            found = call(*given, **more)
+            if name != "open" or is_new:
+                self._note(name, found, given, more)
+            return found
+
+        return noted
+
+    def _note(self, name: str, found: Any, given: tuple[Any, ...], more: dict[str, Any]) -> None:
+        if name == "fsync":
+            path, state = Path(f"/proc/self/fd/{given[0]}").readlink(), os.fstat(given[0])
+            if stat.S_ISDIR(state.st_mode):
+                self.done.append(lambda disk: disk.sync_folder(path))
+            else:
+                number, content = self._numbers[state.st_ino], path.read_bytes()
+                self.done.append(lambda disk: disk.contents.__setitem__(number, content))
+            return
+        first = _path(given[0], more.get("dir_fd", more.get("src_dir_fd")))
+        if name == "open":
+            self._num_files += 1
+            number = self._numbers[os.fstat(found).st_ino] = self._num_files
+            self.done.append(lambda disk: disk.change({first: number}))
+        elif name == "mkdir":
+            self.done.append(lambda disk: disk.change({first: first}))
+        elif name in ("unlink", "rmdir"):
+            self.done.append(lambda disk: disk.change({first: None}))
+        else:
+            second = _path(given[1], more.get("dst_dir_fd"))
+            is_link = name == "link"
+            self.done.append(lambda disk: disk.move(first, second, keeps=is_link))
+
+    def cut(self, num_done: int, share: Callable[[], float]) -> None:
+        """Have the folder as it is after so many calls; `share` of the names that were not synced are there."""
+        state = deepcopy(self._first)
+        for each in self.done[:num_done]:
+            each(state)
+        state.flush(share)
+        shutil.rmtree(self._folder)
+        self._folder.mkdir()
+        state.build(self._folder)
+
+
+class _State:
+    """What is on the disk for certain, and which changes of names are not yet."""
+
+    def __init__(self, folder: Path, kept: dict[Path, bytes]) -> None:
+        self.contents: dict[object, bytes] = dict(kept.items())
+        self._synced: dict[Path, Names] = defaultdict(dict)
+        self._now: dict[Path, Names] = defaultdict(dict)
+        self._waiting: dict[Path, list[Names]] = defaultdict(list)
+        for path in folder.rglob("*"):
+            self._synced[path.parent][path.name] = self._now[path.parent][path.name] = path
+
+    def change(self, changes: dict[Path, object]) -> None:
+        """All in one folder, at once."""
+        (folder,) = {path.parent for path in changes}
+        names = {path.name: entry for path, entry in changes.items()}
+        self._now[folder].update(names)
+        self._waiting[folder].append(names)
+
+    def move(self, first: Path, second: Path, *, keeps: bool) -> None:
+        """Give what has one name another."""
+        self.change({second: self._now[first.parent][first.name]} | ({} if keeps else {first: None}))
+
+    def sync_folder(self, folder: Path) -> None:
+        """Its names are there for certain."""
+        for names in self._waiting.pop(folder, []):
+            self._synced[folder].update(names)
+
+    def flush(self, share: Callable[[], float]) -> None:
+        """The power is cut."""
+        for folder, waiting in self._waiting.items():
+            for names in waiting[: round(share() * len(waiting))]:
+                self._synced[folder].update(names)
+
+    def build(self, folder: Path) -> None:
+        """Make it."""
+        for name, entry in self._synced[folder].items():
+            path = folder / name
+            if isinstance(entry, Path) and entry not in self.contents:
+                path.mkdir()
+                self.build(path)
+            elif entry is not None:
+                path.write_bytes(self.contents.get(entry, b""))
+                if name.endswith(".record.hunk") and path.stat().st_size:  # it names its inode
+                    head, _, rest = path.read_text().partition('"inode": ')
+                    path.write_text(f'{head}"inode": {path.stat().st_ino}{rest[rest.index(",") :]}')
+
+
+def _path(path: Any, folder: int | None) -> Path:
+    return (Path.cwd() if folder is None else Path(f"/proc/self/fd/{folder}").readlink()) / path
+
+
+OLD = {"a": "old a", "b": "old b", "sub/c": "old c"}
+NEW = {"a": "new a", "sub/c": "new c", "made/d": "new d"}
+
+
+def changes(names: str) -> list[Change]:
+    def digest(name: str) -> str:
+        return sha256(f"old {name}".encode()).hexdigest()
+
+    wanted = [
+        Change("a", b"new a", digest("a")),
+        Change("b", None, digest("b")),
+        Change("sub/c", b"new c", digest("c")),
+        Change("made/d", b"new d", ""),
+    ]
+    return [change for change in wanted if change.path[-1] in names]
+
+
+def files_of(root: Path) -> dict[str, str]:
+    found = {path.relative_to(root).as_posix(): path.read_text() for path in root.rglob("*") if path.is_file()}
+    return {name: text for name, text in found.items() if not name.endswith(".hunk")}
+
+
+@pytest.mark.parametrize("start", ["with its journal", "with another cache folder"])
+@pytest.mark.parametrize("names", ["abcd", "a"])
+def test_after_a_power_cut_all_files_are_of_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str, start: str
+) -> None:
+    disk_folder = tmp_path / "disk"
+    root, journals = disk_folder / "root", disk_folder / "cache"
+    (root / "sub").mkdir(parents=True)
+    journals.mkdir()
+    for name, text in OLD.items():
+        (root / name).write_text(text)
+    (journals / "kept").touch()
+    with monkeypatch.context() as patch:
+        disk = Disk(disk_folder, patch)
+        write_all(Confined(root), changes(names), Journal(journals, root))
+    written = files_of(root)
+    assert written == (NEW if names == "abcd" else OLD | {"a": "new a"})
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # those of the next start are not cut
+    rng, seen = random.Random(0), set()
+    shares: list[Callable[[], float]] = [lambda: 0.0, lambda: 1.0, *[rng.random] * (NUM_CUTS - 2)]
+    for num_done in range(len(disk.done) + 1):
+        for share in shares:
+            disk.cut(num_done, share)
+            if start == "with its journal":
+                Workspace(root, journals)
+            else:
+                Workspace(root, tmp_path / "others", search=True)
+            found = files_of(root)
+            assert found in (OLD, written), f"after {num_done} of {len(disk.done)} calls"
+            seen.add(found == written)
+    assert found == written, "what was answered is there"
+    assert seen == {True, False}
