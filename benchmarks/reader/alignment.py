@@ -15,8 +15,10 @@ the k best distinct texts.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -76,7 +78,7 @@ class Costs:
     gap_then_delete: float = 1.5
     delete_head: float = 1.2
     delete_lead: float = 0.2
-    named_share: float = 0.3
+    named_share: float = 0.1
     elide: float = 2.2
     elide_head: float = 1.32
     open_start: float = 0.6
@@ -87,11 +89,13 @@ class Costs:
     depth: float = 0.8
     within: float = 0.32
     no_blank: float = 0.24
+    early: float = 0.05
     import_apart: float = 1.2
     shift: float = 0.5
     owner: float = 1.0
     new_owner: float = 0.6
     rename: float = 0.5
+    rename_at_gap: float = 1.5
     leave_scope: float = 1.2
     weak: float = 0.3
     weak_unbound: float = 0.5
@@ -101,6 +105,7 @@ class Costs:
     elided_head: float = 1.3
     skip: float = 0.002
     skip_elided: float = 0.004
+    skip_closed: float = 0.1
 
 
 Way = tuple[Step, "Way | None"]
@@ -194,8 +199,12 @@ class Aligner:
             value = -file.weights[place] * (alike - 0.35) * costs.alike + 1.5 * owner[place]
             if known and file.widths[place] != width:
                 value += costs.shift * 0.4
-            if name and file.names[place] and file.names[place] != name:
+            old = file.names[place]
+            if name and old and old != name:
+                if name in self._names or old in self._shown_names:
+                    continue
                 value += 1.5 * costs.rename
+                self.renamed[at, place] = costs.rename_at_gap
             row[place] = value
         return row
 
@@ -208,9 +217,16 @@ class Aligner:
         total: Floats = np.zeros(self.num_lines)
         for name in chain[-2:]:
             if name not in self._names:
-                return np.asarray(total + self.costs.new_owner * weights, dtype=np.float64)
+                share = np.where(self._shown_elsewhere, self.costs.owner, self.costs.new_owner)
+                return np.asarray(total + share * weights, dtype=np.float64)
             total = total + np.where(self.file.inside(name), 0.0, self.costs.owner * weights)
         return total
+
+    @cached_property
+    def _shown_elsewhere(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Tell of each line whether the snippet shows the definition that it lies in by its name."""
+        return np.array([bool(chain) and chain[-1] in self._shown_names for chain in self.file.owners], np.bool_)
+
 
     def place_cost(self, at: int) -> Floats:
         """Return what it costs to insert an item above each line of the file where nothing above it is shown."""
@@ -227,9 +243,10 @@ class Aligner:
         apart = (above != width) & (below != width)
         shallow = (above < width) | (below < width)
         cost: Floats = costs.depth * apart * np.where(shallow, 0.5, 1.0) + costs.within * ~file.is_between
+        cost = cost + costs.early * (below == width)
         if self.snippet.names[at]:
             blank = np.array([True, *(bool(rows) for rows in file.above[1:]), True])
-            cost = cost + costs.no_blank * ~blank[: self.num_lines + 1]
+            cost = cost + costs.no_blank * (~blank[: self.num_lines + 1] & (below >= width))
         if is_import:
             near = np.zeros(self.num_lines + 1)
             for place in self._imports:
@@ -247,16 +264,20 @@ class Aligner:
         costs = self.costs
         self._widths = np.array(self.file.widths, np.int64)
         self._names = {name for name in self.file.names if name}
+        self._shown_names = {name for name in self.snippet.names if name}
         self._imports = [at for at, key in enumerate(self.file.keys) if IMPORT.match(key)]
-        lines = np.arange(num + 1, dtype=np.float64)
+        closed = closed_lines(self.file, self.snippet)
+        self.skip_cost: dict[int, Floats] = {
+            state: price + costs.skip_closed * closed
+            for state, price in ((GAP, costs.skip), (OUTSIDE, costs.skip), (ELIDED, costs.skip_elided))
+        }
         self.skip_sum: dict[int, Floats] = {
-            GAP: costs.skip * lines,
-            OUTSIDE: costs.skip * lines,
-            ELIDED: costs.skip_elided * lines,
+            state: np.concatenate([[0.0], np.cumsum(row)]) for state, row in self.skip_cost.items()
         }
         self.best = np.full((size + 1, 8, num + 1), _INF)
         self.exits = np.full((size + 1, 8, num + 1), _INF)
         self.take = np.full((size, num + 1), _INF)
+        self.renamed = np.zeros((size, num + 1))
         weak = np.append(self.file.weights[:num] < 0.75, False)
         self.weak_gap = weak * costs.weak
         self.weak_unbound = weak * costs.weak_unbound
@@ -284,7 +305,7 @@ class Aligner:
                 value = self._rewrite_cost(one) + self.best[one.item_end, BOUND, one.line_end]
                 rewritten[one.line] = min(rewritten[one.line], value)
             sure = np.minimum(taken, rewritten)
-            in_gap = np.minimum(taken + self.weak_gap, rewritten)
+            in_gap = np.minimum(taken + self.weak_gap + self.renamed[at], rewritten)
             insert = self.insert_cost(at)
             for state in (BOUND, DELETED, CUT):
                 exits[state] = np.minimum(sure, insert + costs.insert_first + behind[NEW])
@@ -317,11 +338,11 @@ class Aligner:
         exits[GAP] = np.minimum(exits[GAP], cut)
         inside = self._inside(at)
         leave = np.full(self.num_lines + 1, _INF)
-        leave[:-1] = np.where(inside, _INF, costs.leave_scope + costs.skip + best[OUTSIDE, 1:])
-        walls = np.concatenate([[0.0], np.cumsum(np.where(inside, costs.skip, 1e6))])
+        leave[:-1] = np.where(inside, _INF, costs.leave_scope + self.skip_cost[OUTSIDE] + best[OUTSIDE, 1:])
+        walls = np.concatenate([[0.0], np.cumsum(np.where(inside, self.skip_cost[GAP], 1e6))])
         best[GAP] = _scan(np.minimum(exits[GAP], leave), walls)
         elide = np.full(self.num_lines + 1, _INF)
-        elide[:-1] = self.elide_cost(at) + costs.skip_elided + best[ELIDED, 1:]
+        elide[:-1] = self.elide_cost(at) + self.skip_cost[ELIDED] + best[ELIDED, 1:]
         best[DELETED] = _scan(np.minimum(exits[DELETED], elide + self.end_cost), self.delete_sum)
         gone = np.full(self.num_lines + 1, _INF)
         first = costs.delete_first + (0.0 if at else costs.gap_then_delete)
@@ -426,7 +447,7 @@ class Aligner:
                 yield costs.gap_then_delete + gone, "delete", at, line + 1, CUT
             if state in (BOUND, NEW, UNBOUND, DELETED):
                 more = costs.unbound if state == UNBOUND else float(self.end_cost[line]) if state == DELETED else 0.0
-                yield self.elide_cost(at) + costs.skip_elided + more, "skip", at, line + 1, ELIDED
+                yield self.elide_cost(at) + float(self.skip_cost[ELIDED][line]) + more, "skip", at, line + 1, ELIDED
         if at == self.size:
             return
         item = self.snippet.items[at]
@@ -448,6 +469,7 @@ class Aligner:
             is_same = item.elided is not None or item.key == self.file.keys[line]
             weak = self.weak_gap if in_gap else self.weak_unbound if state == UNBOUND else None
             more = 0.0 if weak is None else float(weak[line])
+            more += float(self.renamed[at, line]) if in_gap else 0.0
             yield price + more, "match" if is_same else "sub", at + 1, line + 1, BOUND
         for one in self.bindings.rewrites.get(at, ()):
             if one.line == line:
@@ -468,7 +490,7 @@ class Aligner:
             out = np.flatnonzero(~inside[line:])
             if len(out):
                 end = line + int(out[0])
-                price = float(sums[end] - sums[line]) + self.costs.leave_scope + self.costs.skip
+                price = float(sums[end] - sums[line]) + self.costs.leave_scope + float(self.skip_cost[OUTSIDE][end])
                 yield price, "skip", at, end + 1, OUTSIDE
         if end == line:
             return
@@ -492,6 +514,29 @@ def _steps_of(way: Way | None) -> tuple[Step, ...]:
         steps.append(way[0])
         way = way[1]
     return tuple(reversed(steps))
+
+
+def closed_names(file: FileLines, snippet: Snippet) -> list[str]:
+    """Return the names that file and snippet define once, and the snippet with lines in it and no marker between."""
+    counts, stood = Counter(name for name in snippet.names if name), Counter(name for name in file.names if name)
+    found = []
+    for at, name in enumerate(snippet.names):
+        if not name or counts[name] != 1 or stood[name] != 1:
+            continue
+        end = at + 1
+        while end < len(snippet) and snippet.items[end].kind == "line" and name in snippet.owners[end]:
+            end += 1
+        is_marked = end < len(snippet) and snippet.items[end].kind != "line"
+        deep = is_marked and snippet.items[end].width > snippet.items[at].width
+        if end > at + 1 and end < len(snippet) and not deep:
+            found.append(name)
+    return found
+
+
+def closed_lines(file: FileLines, snippet: Snippet) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Tell of each line of a file whether it lies in a definition that the snippet shows without a marker."""
+    names = set(closed_names(file, snippet))
+    return np.array([bool(names.intersection(chain)) for chain in file.owners], np.bool_)
 
 
 def named_lines(file: FileLines, snippet: Snippet) -> frozenset[int]:

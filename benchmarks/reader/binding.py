@@ -26,10 +26,21 @@ Floats = NDArray[np.float64]
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _WORD = re.compile(r"\w")
 _QUOTED = re.compile(r"([\"'`]).*?\1")
+_TITLED = re.compile(r"(?:\w+\s*)(?:\(\s*)?([\"'`])(.+?)\1.*(?:\bdo\b(?:\s*\|.*\|)?|[{>:(])$")
 _LIKE = 50.0
 _MAX_ALIKE = 64
 _MAX_STATEMENT = 25
 _SAME_STATEMENT = 0.72
+
+
+@lru_cache(maxsize=20_000)
+def title_of(key: str) -> str | None:
+    """Return the name that a line defines, or the title of the block that it opens (`it "adds" do`); None for none."""
+    name = name_of(key)
+    if name is not None:
+        return name
+    titled = _TITLED.match(key)
+    return titled[2] if titled else None
 
 
 class FileLines:
@@ -52,7 +63,7 @@ class FileLines:
         self.tail = rows[ends[-1] + 1 :]
         self.keys = [line.strip() for line in self.lines]
         self.widths = [width_of(line) for line in self.lines]
-        self.names = [name_of(key) for key in self.keys]
+        self.names = [title_of(key) for key in self.keys]
         self.places: dict[str, list[int]] = defaultdict(list)
         for at, key in enumerate(self.keys):
             self.places[key].append(at)
@@ -128,7 +139,7 @@ def owners_of(rows: Sequence[tuple[str, int, str | None]]) -> list[tuple[str, ..
     found: list[tuple[str, ...]] = []
     around: list[tuple[str, int]] = []
     for key, width, name in rows:
-        closes = key[:1] in ")]}"
+        closes = key[:1] in ")]}{" or key == "end"
         while around and (width < around[-1][1] or (width == around[-1][1] and not closes)):
             around.pop()
         if name and not closes:
@@ -149,7 +160,7 @@ class Snippet:
         self.items: list[Item] = items
         self.said = " ".join((*said, *texts))
         self.removal = RemovalText([*said, *texts])
-        self.names = [None if item.kind == "marker" else name_of(item.key) for item in items]
+        self.names = [None if item.kind == "marker" else title_of(item.key) for item in items]
         self.keys = [None if item.kind == "marker" else key_of(item.key) for item in items]
         self.owners = self._owners()
         self.shown = {item.key for item in items if item.kind == "line"}
@@ -167,11 +178,19 @@ class Snippet:
         return len(self.items)
 
     def _owners(self) -> list[tuple[str, ...]]:
-        rows = [(item.key, width_of(item.line), name) for item, name in zip(self.items, self.names, strict=True)]
-        solid = [at for at, item in enumerate(self.items) if item.kind == "line"]
         chains: list[tuple[str, ...]] = [()] * len(self.items)
-        for at, chain in zip(solid, owners_of([rows[at] for at in solid]), strict=True):
-            chains[at] = chain
+        for hunk in {item.hunk for item in self.items}:
+            solid = [
+                at
+                for at, item in enumerate(self.items)
+                if item.hunk == hunk and (item.kind == "line" or (item.kind == "marker" and item.width >= 0))
+            ]
+            rows = [
+                (one.key, width_of(one.line) if one.kind == "line" else one.width, self.names[at])
+                for at, one in ((at, self.items[at]) for at in solid)
+            ]
+            for at, chain in zip(solid, owners_of(rows), strict=True):
+                chains[at] = chain
         return chains
 
     def width(self, at: int) -> int:
@@ -265,11 +284,12 @@ class Bindings:
     def _pair_statements(self) -> None:
         """Pair statements over several lines that replace each other: lists of imports, signatures, calls."""
         keys = [item.key for item in self.snippet.items]
-        marked = [item.kind == "marker" for item in self.snippet.items]
-        shown = [(a, z) for a, z in _logical(keys) if not any(marked[a:z])]
+        marked = [item.kind != "line" for item in self.snippet.items]
+        lines = [item.line if item.kind != "marker" else "-" for item in self.snippet.items]
+        shown = [(a, z) for a, z in _logical(keys, lines) if not any(marked[a:z])]
         by_token: dict[tuple[str, ...], list[tuple[int, int, str]]] = defaultdict(list)
         wanted = {_first_tokens(keys[a])[:1] for a, _ in shown if keys[a]}
-        for i, k in _logical(self.file.keys):
+        for i, k in _logical(self.file.keys, self.file.lines):
             token = _first_tokens(self.file.keys[i])[:1]
             if token in wanted:
                 by_token[token].append((i, k, "".join("".join(self.file.keys[i:k]).split())))
@@ -304,8 +324,8 @@ class Bindings:
                     self.rewrites[a].append(Rewrite(a, z, i, k, 0.9))
 
 
-def _logical(keys: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the lines that belong together by their round and square brackets, by where they begin."""
+def _logical(keys: Sequence[str], lines: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the lines that belong together by their brackets or by their indentation, by where they begin."""
     depths = []
     for key in keys:
         text = _QUOTED.sub("", key)
@@ -321,7 +341,15 @@ def _logical(keys: Sequence[str]) -> list[tuple[int, int]]:
             if depth <= 0:
                 found.append((at, end + 1))
                 break
-    return found
+    numbers = statements(lines)
+    starts = [at for at in range(len(numbers)) if not at or numbers[at] != numbers[at - 1]]
+    ranges = zip(starts, [*starts[1:], len(numbers)], strict=True)
+    return sorted({*found, *((a, z) for a, z in ranges if 1 < z - a <= _MAX_STATEMENT and _is_whole(keys[a], keys[z - 1]))})
+
+
+def _is_whole(first: str, last: str) -> bool:
+    """Tell whether a range of lines is a statement with words at both its ends, and no comment."""
+    return any(map(str.isalnum, last)) and not is_comment(first)
 
 
 def _block_comments(keys: Sequence[str]) -> list[tuple[int, int]]:

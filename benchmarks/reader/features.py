@@ -10,7 +10,7 @@ from math import log1p
 
 from rapidfuzz import fuzz
 
-from benchmarks.reader.alignment import ELIDED, GAP, OUTSIDE, UNBOUND, Path, Step, named_lines
+from benchmarks.reader.alignment import ELIDED, GAP, OUTSIDE, UNBOUND, Path, Step, closed_lines, named_lines
 from benchmarks.reader.binding import FileLines, Snippet, is_comment, likeness
 from benchmarks.reader.rendering import Row
 from editor.accounting.statements import IMPORT, key_of, name_of
@@ -21,14 +21,14 @@ _PATH = (
     "insert_runs", "insert_signs", "delete", "delete_runs", "delete_log", "delete_named", "delete_many",
     "delete_comments", "delete_at_top", "delete_then_gap", "delete_unit_then_gap", "gap_then_delete", "lost_names",
     "lost_names_said", "unbound", "elide", "elide_log", "elide_head", "elide_start", "elide_end", "leave_scope",
-    "drop", "maybe_marker", "inserted_within", "brackets",
+    "drop", "maybe_marker", "inserted_within", "brackets", "skip_closed", "skip_closed_log", "renamed_at_gap", "early",
 )  # fmt: skip
 _RUNS = (
     "removed_between", "removed_between_log", "removed_aside", "removed_aside_log", "removed_free", "pure_between",
     "pure_between_log", "pure_aside", "removed_edge", "added_between", "added_aside", "added_free", "heads_between",
     "heads_aside", "unpaired", "comments_between", "comments_aside", "as_many", "blanks_removed", "paired",
     "paired_other",
-    "paired_equal", "paired_edge", "paired_edge_other",
+    "paired_equal", "paired_edge", "paired_edge_other", "rival_alike", "rival_first", "rival_key",
 )  # fmt: skip
 _TEXT = (
     "errors", "double_lines", "double_names", "double_keys", "as_shown", "as_shown_imports", "as_shown_said", "moved",
@@ -60,6 +60,7 @@ class Evidence:
     def __init__(self, file: FileLines, snippet: Snippet) -> None:
         self.file, self.snippet = file, snippet
         self.named = named_lines(file, snippet)
+        self.closed = closed_lines(file, snippet)
         self.names = {name for name in snippet.names if name}
         self.ends = {end for _, end, _ in file.definitions}
         said = snippet.said
@@ -97,7 +98,7 @@ class Evidence:
         return tuple(found[name] for name in FEATURES)
 
     def _add_path(self, steps: Sequence[Step], found: dict[str, float]) -> None:
-        num_elided = 0
+        num_elided = num_closed = 0
         for number, step in enumerate(steps):
             above = steps[number - 1].kind if number else "start"
             below = steps[number + 1].kind if number + 1 < len(steps) else "end"
@@ -112,6 +113,7 @@ class Evidence:
                 self._add_delete(step, above, found)
             elif step.kind == "skip":
                 num_elided += self._add_skip(step, above, found)
+                num_closed += int(self.closed[step.line : step.line_end].sum())
             elif step.kind == "mark":
                 found["maybe_marker"] += self.snippet.items[step.item].kind == "maybe_marker"
             else:
@@ -126,6 +128,7 @@ class Evidence:
         found["delete_log"] = log1p(num_deleted)
         found["delete_many"] = max(0.0, num_deleted - 8) / 8
         found["elide_log"] = log1p(num_elided) if found["elide"] + found["elide_start"] else 0.0
+        found["skip_closed"], found["skip_closed_log"] = float(num_closed > 0), log1p(num_closed)
         found["brackets"] = min(3.0, abs(found["brackets"]))
         found["delete_unsaid"] = (not self.removes) * found["delete_log"]
         found["delete_said"] = self.removes * found["delete_log"]
@@ -140,7 +143,9 @@ class Evidence:
         found["sub_other_key"] += other
         found["sub_at_gap"] += beside_gap
         found["sub_other_key_at_gap"] += beside_gap and other
-        found["renamed"] += bool(name and old_name and name != old_name)
+        is_renamed = bool(name and old_name and name != old_name)
+        found["renamed"] += is_renamed
+        found["renamed_at_gap"] += is_renamed and step.state in _GAPS
         found["brackets"] += _balance(self.snippet.items[at].key) - _balance(self.file.keys[line])
         self._add_owner(at, line, found)
 
@@ -153,6 +158,8 @@ class Evidence:
             found["inserted_within"] += not self.file.is_between[step.line]
         if step.state in _GAPS:
             found["place"] += self._place(step.item, step.line)
+            below = self.file.widths[step.line] if step.line < len(self.file) else -1
+            found["early"] += below == self.snippet.width(step.item)
 
     def _add_delete(self, step: Step, above: str, found: dict[str, float]) -> None:
         line = step.line
@@ -211,8 +218,10 @@ class Evidence:
         removed: list[int] = []
         added: list[int] = []
         left = False
+        line = 0
         for step in (*steps, None):
             if step is not None and step.kind in ("sub", "insert", "delete", "rewrite"):
+                line = line if removed or added else step.line
                 removed += range(step.line, step.line_end)
                 added += range(step.item, step.item_end)
                 continue
@@ -221,6 +230,8 @@ class Evidence:
             right = step is not None and step.kind == "match"
             if removed or added:
                 self._add_run(removed, added, left, right, found)
+                if added and not removed:
+                    self._add_rivals(added, line, left, right, found)
                 removed, added = [], []
             left = right
 
@@ -264,6 +275,21 @@ class Evidence:
         found[f"comments_{side}"] += all(is_comment(file.lines[removed[a]]) for a in lone)
         found["blanks_removed"] += sum(bool(file.above[removed[a]]) for a in lone if a) / len(lone)
         found["as_many"] += len(added) >= len(lone)
+
+    def _add_rivals(
+        self, added: Sequence[int], line: int, left: bool, right: bool, found: dict[str, float]
+    ) -> None:
+        """Add how much new lines that replace nothing are like the unshown lines beside them."""
+        keys = self.file.keys
+        beside = [] if left else [(added[0], at) for at in range(line - 1, max(-1, line - 4), -1)]
+        beside += [] if right else [(added[-1], at) for at in range(line, min(len(keys), line + 3))]
+        telling = [(item, at) for item, at in beside if any(map(str.isalnum, keys[at]))]
+        alike = [self._alike(keys[at], self.snippet.items[item].key) for item, at in telling]
+        found["rival_alike"] = max(found["rival_alike"], *alike, 0.0)
+        first = [value for value, (_, at) in zip(alike, telling, strict=True) if at in (line - 1, line)]
+        found["rival_first"] = max(found["rival_first"], *first, 0.0)
+        abouts = [(self.snippet.keys[item], key_of(keys[at])) for item, at in telling]
+        found["rival_key"] += any(a is not None and a == b for a, b in abouts)
 
     def _pairs(self, removed: Sequence[int], added: Sequence[int]) -> list[tuple[int, int, float]]:
         """Return which removed line pairs with which added one, in order, for the most likeness."""

@@ -120,7 +120,10 @@ def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NU
         choices += [(moved | named, True)] if moved and named else []
         for gone, is_moved in choices:
             rows = rows_of(file, snippet, path, gone)
-            for as_shown in (False, True):
+            ways = [(rows, False), (rows, True)]
+            by_hunk = rows_of(file, snippet, path, gone, by_hunk=True)
+            ways += [(by_hunk, False)] if by_hunk != rows else []
+            for rows, as_shown in ways:
                 text = text_of(file, snippet, rows, as_shown=as_shown)
                 if text not in seen:
                     seen.add(text)
