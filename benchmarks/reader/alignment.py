@@ -90,9 +90,11 @@ class Costs:
     within: float = 0.32
     no_blank: float = 0.24
     early: float = 0.05
+    behind_guard: float = 0.4
     import_apart: float = 1.2
     shift: float = 0.5
     owner: float = 1.0
+    owner_shown: float = 3.0
     new_owner: float = 0.6
     rename: float = 0.5
     rename_at_gap: float = 1.5
@@ -210,23 +212,29 @@ class Aligner:
 
     def _owner_cost(self, at: int) -> Floats:
         """Return what it costs that a line of the file lies in another definition than the item."""
-        chain = self.snippet.owners[at]
-        if self.snippet.names[at] and chain:
-            chain = chain[:-1]
+        full = self.snippet.owners[at]
+        chain = full[:-1] if self.snippet.names[at] and full else full
         weights = np.minimum(1.0, self.file.weights)
         total: Floats = np.zeros(self.num_lines)
+        if not full:
+            return total
+        for name, inside in self._shown_definitions.items():
+            if name not in full:
+                total = total + self.costs.owner_shown * (inside * weights)
         for name in chain[-2:]:
             if name not in self._names:
-                share = np.where(self._shown_elsewhere, self.costs.owner, self.costs.new_owner)
-                return np.asarray(total + share * weights, dtype=np.float64)
+                return np.asarray(total + self.costs.new_owner * weights, dtype=np.float64)
             total = total + np.where(self.file.inside(name), 0.0, self.costs.owner * weights)
         return total
 
     @cached_property
-    def _shown_elsewhere(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Tell of each line whether the snippet shows the definition that it lies in by its name."""
-        return np.array([bool(chain) and chain[-1] in self._shown_names for chain in self.file.owners], np.bool_)
-
+    def _shown_definitions(self) -> dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+        """Of each definition that the snippet shows by its name: which lines of the file lie in it, and in none below."""
+        innermost = [chain[-1] if chain else "" for chain in self.file.owners]
+        return {
+            name: np.array([name == one for one in innermost], np.bool_)
+            for name in sorted(self._shown_names.intersection(innermost))
+        }
 
     def place_cost(self, at: int) -> Floats:
         """Return what it costs to insert an item above each line of the file where nothing above it is shown."""
@@ -247,6 +255,9 @@ class Aligner:
         if self.snippet.names[at]:
             blank = np.array([True, *(bool(rows) for rows in file.above[1:]), True])
             cost = cost + costs.no_blank * (~blank[: self.num_lines + 1] & (below >= width))
+            if self._guard is not None:
+                cost[self._guard] -= costs.early * (below[self._guard] == width)
+                cost[self._guard + 1 :] += costs.behind_guard
         if is_import:
             near = np.zeros(self.num_lines + 1)
             for place in self._imports:
@@ -265,6 +276,8 @@ class Aligner:
         self._widths = np.array(self.file.widths, np.int64)
         self._names = {name for name in self.file.names if name}
         self._shown_names = {name for name in self.snippet.names if name}
+        guards = (at for at, key in enumerate(self.file.keys) if key.startswith("if __name__"))
+        self._guard = next(guards, None)
         self._imports = [at for at, key in enumerate(self.file.keys) if IMPORT.match(key)]
         closed = closed_lines(self.file, self.snippet)
         self.skip_cost: dict[int, Floats] = {
@@ -309,6 +322,8 @@ class Aligner:
             insert = self.insert_cost(at)
             for state in (BOUND, DELETED, CUT):
                 exits[state] = np.minimum(sure, insert + costs.insert_first + behind[NEW])
+            if not at:
+                exits[BOUND] = np.minimum(sure, insert + costs.insert_first + self.place_cost(at) + behind[UNBOUND])
             exits[NEW] = np.minimum(sure, insert + behind[NEW])
             exits[UNBOUND] = np.minimum(np.minimum(taken + self.weak_unbound, rewritten), insert + behind[UNBOUND])
             placed = insert + costs.insert_first + self.place_cost(at) + behind[UNBOUND]
@@ -380,7 +395,8 @@ class Aligner:
 
     def _rewrite_cost(self, one: Rewrite) -> float:
         size = max(one.line_end - one.line, one.item_end - one.item)
-        return -self.costs.rewrite * (one.likeness - 0.3) - 0.15 * min(6, size)
+        renamed = self.costs.rename + self.costs.rename_at_gap if one.renames else 0.0
+        return renamed - self.costs.rewrite * (one.likeness - 0.3) - 0.15 * min(6, size)
 
     # -- the k best
 
@@ -463,6 +479,7 @@ class Aligner:
     def _takes(self, at: int, line: int, state: int) -> Iterator[tuple[float, Kind, int, int, int]]:
         costs = self.costs
         in_gap = state in (GAP, OUTSIDE, ELIDED)
+        is_start = not at and state == BOUND
         price = float(self.take[at, line])
         if price < _INF / 2:
             item = self.snippet.items[at]
@@ -475,7 +492,7 @@ class Aligner:
             if one.line == line:
                 yield self._rewrite_cost(one), "rewrite", one.item_end, one.line_end, BOUND
         insert = self.insert_cost(at)
-        if in_gap:
+        if in_gap or is_start:
             yield insert + costs.insert_first + float(self.place_cost(at)[line]), "insert", at + 1, line, UNBOUND
         else:
             more = costs.insert_first if state in (BOUND, DELETED, CUT) else 0.0

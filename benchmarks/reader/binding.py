@@ -29,6 +29,7 @@ _QUOTED = re.compile(r"([\"'`]).*?\1")
 _TITLED = re.compile(r"(?:\w+\s*)(?:\(\s*)?([\"'`])(.+?)\1.*(?:\bdo\b(?:\s*\|.*\|)?|[{>:(])$")
 _LIKE = 50.0
 _MAX_ALIKE = 64
+_MIN_PREFIX = 8
 _MAX_STATEMENT = 25
 _SAME_STATEMENT = 0.72
 
@@ -208,6 +209,7 @@ class Rewrite:
     line: int
     line_end: int
     likeness: float
+    renames: bool = False
 
 
 @lru_cache(maxsize=50_000)
@@ -223,6 +225,10 @@ def likeness(old: str, new: str, ratio: float) -> float:
     key, other = key_of(old), key_of(new)
     if (first == second and first and _WORD.match(first[0])) or (key and key == other):
         ratio = min(0.99, ratio + 0.1)
+    if key and key == other and len(key) > 2 and not IMPORT.match(old):
+        ratio = max(ratio, 0.62)
+    if len(old) >= _MIN_PREFIX and new.startswith(old.rstrip(".,;:)")):
+        ratio = max(ratio, 0.65)
     if key and other and key != other:
         ratio -= 0.25 if IMPORT.match(old) else 0.1
     name = name_of(old)
@@ -306,8 +312,9 @@ class Bindings:
                 else:
                     same = self.snippet.names[a] is not None and self.snippet.names[a] == self.file.names[i]
                 ratio = min(0.99, ratio + 0.3) if same and ratio else ratio
+                name, old = self.snippet.names[a], self.file.names[i]
                 if ratio >= _SAME_STATEMENT:
-                    self.rewrites[a].append(Rewrite(a, z, i, k, ratio))
+                    self.rewrites[a].append(Rewrite(a, z, i, k, ratio, bool(name and old and name != old)))
 
     def _pair_comments(self) -> None:
         """Pair block comments above what is the same line."""

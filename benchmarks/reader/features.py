@@ -21,7 +21,7 @@ _PATH = (
     "insert_runs", "insert_signs", "delete", "delete_runs", "delete_log", "delete_named", "delete_many",
     "delete_comments", "delete_at_top", "delete_then_gap", "delete_unit_then_gap", "gap_then_delete", "lost_names",
     "lost_names_said", "unbound", "elide", "elide_log", "elide_head", "elide_start", "elide_end", "leave_scope",
-    "drop", "maybe_marker", "inserted_within", "brackets", "skip_closed", "skip_closed_log", "renamed_at_gap", "early",
+    "drop", "maybe_marker", "inserted_within", "brackets", "skip_closed", "skip_closed_log", "renamed_at_gap", "early", "skip_cut", "skip_cut_log",
 )  # fmt: skip
 _RUNS = (
     "removed_between", "removed_between_log", "removed_aside", "removed_aside_log", "removed_free", "pure_between",
@@ -34,7 +34,7 @@ _TEXT = (
     "errors", "double_lines", "double_names", "double_keys", "as_shown", "as_shown_imports", "as_shown_said", "moved",
     "gone", "reindented", "place", "other_owner", "new_owner", "renamed",
 )  # fmt: skip
-_SAID = ("delete_unsaid", "delete_said", "delete_added", "after_named", "before_named", "at_end")
+_SAID = ("sub_added", "sub_gap_added", "added_changed", "old_said", "old_unsaid", "delete_unsaid", "delete_said", "delete_added", "after_named", "before_named", "at_end")
 _PROBLEM = ("num_markers", "share_shown", "log_items")
 
 FEATURES: tuple[str, ...] = (*_PATH, *_RUNS, *_TEXT, *_SAID, *_PROBLEM)
@@ -46,7 +46,13 @@ _REMOVES = re.compile(
     re.I,
 )
 _ADDS = re.compile(r"\b(add|insert|append|introduc|new|document)\b", re.I)
+_CHANGES = re.compile(
+    r"\b(chang|updat|renam|switch|set|bump|replac|us(?:e|ing)|mak(?:e|ing)|turn|rewrit|convert|return|fix|pass|rework|"
+    r"increas|decreas|raise|lower|instead)\w*\b",
+    re.I,
+)
 _SPACING = re.compile(r"blank|empty line|spacing|sort|format|isort", re.I)
+_WORD = re.compile(r"[A-Za-z_$][\w$]*")
 _AT_END = re.compile(r"\b(at the end|at the bottom|append)", re.I)
 _AFTER = re.compile(r"(?:after|below|under|following|next to)\s+(?:the\s+|its\s+)?[`\"']?([\w$.\-/@]{3,})")
 _BEFORE = re.compile(r"(?:before|above|ahead of|on top of)\s+(?:the\s+|its\s+)?[`\"']?([\w$.\-/@]{3,})")
@@ -61,9 +67,12 @@ class Evidence:
         self.file, self.snippet = file, snippet
         self.named = named_lines(file, snippet)
         self.closed = closed_lines(file, snippet)
+        self.last_name = last_name(file, snippet)
         self.names = {name for name in snippet.names if name}
         self.ends = {end for _, end, _ in file.definitions}
         said = snippet.said
+        self.changes = bool(_CHANGES.search(said))
+        self.words = {word for word in _WORD.findall(said) if len(word) > 2}
         self.removes, self.adds = bool(_REMOVES.search(said)), bool(_ADDS.search(said))
         self.after, self.before = _AFTER.findall(said), _BEFORE.findall(said)
         self.items_count = Counter(item.key for item in snippet.items if item.kind != "marker")
@@ -80,25 +89,31 @@ class Evidence:
     def _errors(self) -> int:
         return num_errors(self.file.text, self.file.language) or 0
 
+    def with_errors(self, features: Sequence[float], text: str) -> tuple[float, ...]:
+        """Return the features of a reading with how many syntax errors its text has more than the file."""
+        errors = num_errors(text, self.file.language)
+        more = min(3.0, max(0, (errors or 0) - self._errors))
+        return tuple(more if name == "errors" else value for name, value in zip(FEATURES, features, strict=True))
+
     def features(
-        self, text: str, rows: Sequence[Row], path: Path, dearer: float, as_shown: bool, num_gone: int, moved: bool
+        self, rows: Sequence[Row], path: Path, dearer: float, as_shown: bool, num_gone: int, moved: bool
     ) -> tuple[float, ...]:
-        """Return the features of one reading: its text and rows, the path that made it, how much dearer that is."""
+        """Return the features of one reading but for syntax errors: its rows, the path that made it, how dear that is."""
         found = dict.fromkeys(FEATURES, 0.0)
         found.update(self.problem)
         found["dearer"] = dearer
         self._add_path(path.steps, found)
         self._add_runs(path.steps, found)
-        self._add_text(text, rows, found)
+        self._add_text(rows, found)
         found["as_shown"] = float(as_shown)
         found["as_shown_imports"] = float(as_shown and bool(IMPORT.match(self.snippet.items[0].key or "-")))
         found["as_shown_said"] = float(as_shown and bool(_SPACING.search(self.snippet.said)))
-        found["moved"], found["gone"] = float(moved), log1p(num_gone)
+        found["moved"], found["gone"] = float(moved), 0.0 if moved else log1p(num_gone)
         self._add_said(rows, found)
         return tuple(found[name] for name in FEATURES)
 
     def _add_path(self, steps: Sequence[Step], found: dict[str, float]) -> None:
-        num_elided = num_closed = 0
+        num_elided = num_closed = num_cut = 0
         for number, step in enumerate(steps):
             above = steps[number - 1].kind if number else "start"
             below = steps[number + 1].kind if number + 1 < len(steps) else "end"
@@ -113,6 +128,8 @@ class Evidence:
                 self._add_delete(step, above, found)
             elif step.kind == "skip":
                 num_elided += self._add_skip(step, above, found)
+                cut = self.last_name and step.item == len(self.snippet)
+                num_cut += bool(cut) and sum(self.last_name in self.file.owners[at] for at in range(step.line, step.line_end))
                 num_closed += int(self.closed[step.line : step.line_end].sum())
             elif step.kind == "mark":
                 found["maybe_marker"] += self.snippet.items[step.item].kind == "maybe_marker"
@@ -128,10 +145,17 @@ class Evidence:
         found["delete_log"] = log1p(num_deleted)
         found["delete_many"] = max(0.0, num_deleted - 8) / 8
         found["elide_log"] = log1p(num_elided) if found["elide"] + found["elide_start"] else 0.0
+        found["skip_cut"], found["skip_cut_log"] = float(num_cut > 0), log1p(num_cut)
         found["skip_closed"], found["skip_closed_log"] = float(num_closed > 0), log1p(num_closed)
         found["brackets"] = min(3.0, abs(found["brackets"]))
         found["delete_unsaid"] = (not self.removes) * found["delete_log"]
         found["delete_said"] = self.removes * found["delete_log"]
+        only_adds = self.adds and not self.removes and not self.changes
+        found["sub_added"] = float(only_adds and found["sub"] > 0)
+        found["sub_gap_added"] = float(only_adds and found["sub_other_key_at_gap"] > 0)
+        found["added_changed"] = float(
+            (self.changes or self.removes) and not self.adds and not found["sub"] + found["rewrite"] + num_deleted
+        )
         found["delete_added"] = float(self.adds and not self.removes and num_deleted > 0)
 
     def _add_sub(self, step: Step, beside_gap: bool, found: dict[str, float]) -> None:
@@ -143,6 +167,8 @@ class Evidence:
         found["sub_other_key"] += other
         found["sub_at_gap"] += beside_gap
         found["sub_other_key_at_gap"] += beside_gap and other
+        if other and old:
+            found["old_said" if self.words.intersection(_WORD.findall(old)) else "old_unsaid"] += 1
         is_renamed = bool(name and old_name and name != old_name)
         found["renamed"] += is_renamed
         found["renamed_at_gap"] += is_renamed and step.state in _GAPS
@@ -328,10 +354,8 @@ class Evidence:
             value = self._likenesses[old, new] = likeness(old, new, fuzz.ratio(old, new, score_cutoff=25) / 100)
         return value
 
-    def _add_text(self, text: str, rows: Sequence[Row], found: dict[str, float]) -> None:
+    def _add_text(self, rows: Sequence[Row], found: dict[str, float]) -> None:
         file, snippet = self.file, self.snippet
-        errors = num_errors(text, file.language)
-        found["errors"] = min(3.0, max(0, (errors or 0) - self._errors))
         keys = Counter(row.text.strip() for row in rows)
         found["double_lines"] = min(
             5.0,
@@ -376,3 +400,15 @@ class Evidence:
 
 def _balance(key: str) -> int:
     return sum(map(key.count, "([{")) - sum(map(key.count, ")]}"))
+
+
+def last_name(file: FileLines, snippet: Snippet) -> str:
+    """Return the name of the innermost definition that a snippet ends in with lines in it and no marker; "" for none."""
+    at = len(snippet) - 1
+    if at < 1 or snippet.items[at].kind != "line" or not snippet.owners[at]:
+        return ""
+    name = snippet.owners[at][-1]
+    while at and snippet.items[at].kind == "line" and snippet.names[at] != name:
+        at -= 1
+    is_shown = snippet.names[at] == name and at < len(snippet) - 1
+    return name if is_shown and snippet.names.count(name) == 1 and file.names.count(name) == 1 else ""

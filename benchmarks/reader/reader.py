@@ -170,7 +170,7 @@ def all_readings(
         return []
     best = made[0].path.cost
     features = [
-        evidence.features(one.text, one.rows, one.path, one.path.cost - best, one.as_shown, one.num_gone, one.moved)
+        evidence.features(one.rows, one.path, one.path.cost - best, one.as_shown, one.num_gone, one.moved)
         for one in made
     ]
     scores = np.array(features) @ order.weights
@@ -178,6 +178,7 @@ def all_readings(
     for at in np.argsort(-scores, kind="stable")[: 2 * most].tolist():
         look()
         one = made[at]
+        features[at] = evidence.with_errors(features[at], one.text)
         if not account(text, one.text, edit, language, said, explains=False).faults:
             found.append(
                 Reading(
