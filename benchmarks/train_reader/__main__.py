@@ -3,7 +3,7 @@
 It reads the training part of `../shared/data/snippets` and as many made snippets over the training part of the commits,
 fits the order (a softmax over all readings of a snippet and "none of these"), and measures it on folds that share no
 file: the calibrated confidence and the bars above which is answered come from held-out cases. It writes
-`benchmarks/reader/weights.json` with its data card, and prints the figures, those of the fixed test part last.
+`editor/reader/weights.json` with its data card, and prints the figures, those of the fixed test part last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.train_reader.order import Order, fit
 from benchmarks.train_reader.plots import write_reliability
 
 ROOT = Path(__file__).resolve().parents[2]
-READER = ROOT / "benchmarks" / "reader"
+READER = ROOT / "editor" / "reader"
 WEIGHTS = READER / "weights.json"
 _FOLDS = 5
 _AMONG = 24
@@ -42,7 +42,7 @@ _MOST_WRONG = {"certain": 0.002, "likely": 0.01}
 def main() -> None:
     """Read, fit, measure, write."""
     options = _options()
-    from benchmarks.reader.reader import FEATURES, all_readings
+    from editor.reader.reader import FEATURES, all_readings
 
     cache = options.cache / f"readings-{version_of(ROOT / 'editor', READER)}.jsonl"
     cache.parent.mkdir(parents=True, exist_ok=True)

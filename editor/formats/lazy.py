@@ -114,7 +114,14 @@ def _sketch(parts: list[tuple[str, ...]]) -> tuple[Sketch, int]:
                 gaps.append([])
     closes |= bool(gaps[-1])
     used = gaps[(not opens) : len(gaps) - (not closes)]
-    sketch = Sketch(tuple(blocks), opens, bool(blocks) and closes, False, tuple(map(tuple, used)), tuple(fences) if len(parts) > 1 else ())
+    sketch = Sketch(
+        tuple(blocks),
+        opens,
+        bool(blocks) and closes,
+        False,
+        tuple(map(tuple, used)),
+        tuple(fences) if len(parts) > 1 else (),
+    )
     return sketch, num_placeholders
 
 

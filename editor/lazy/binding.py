@@ -2,7 +2,7 @@
 
 Lines that stand in many places (`return result`) leave it open where a block ends; a definition's extent does not. So
 a snippet that consists of complete definitions is merged for certain if each is bound and only gains lines, or has
-fields changed in place. Whatever would take a line away is left to `editor/lazy/readings.py`.
+fields changed in place. Whatever would take a line away is left to `editor/reader/`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from editor.lazy.edges import DoubtError, check_addition
-from editor.lazy.readings import flat
 from editor.lazy.showing import added, can_anchor, in_other_form, with_all_of
 from editor.lazy.siblings import Siblings
-from editor.lazy.units import Unit, units_of
+from editor.lazy.units import Unit, flat, units_of
 from editor.matching.index import LineIndex
 from editor.snippets import survey_snippet
 from editor.syntax import Survey, survey

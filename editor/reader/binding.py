@@ -351,7 +351,9 @@ def _logical(keys: Sequence[str], lines: Sequence[str]) -> list[tuple[int, int]]
     numbers = statements(lines)
     starts = [at for at in range(len(numbers)) if not at or numbers[at] != numbers[at - 1]]
     ranges = zip(starts, [*starts[1:], len(numbers)], strict=True)
-    return sorted({*found, *((a, z) for a, z in ranges if 1 < z - a <= _MAX_STATEMENT and _is_whole(keys[a], keys[z - 1]))})
+    return sorted(
+        {*found, *((a, z) for a, z in ranges if 1 < z - a <= _MAX_STATEMENT and _is_whole(keys[a], keys[z - 1]))}
+    )
 
 
 def _is_whole(first: str, last: str) -> bool:

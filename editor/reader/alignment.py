@@ -23,10 +23,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from benchmarks.reader.binding import Bindings, FileLines, Floats, Rewrite, Snippet, is_comment
 from editor.accounting.statements import IMPORT, key_of
 from editor.effort import look
 from editor.errors import TooMuchWorkError
+from editor.reader.binding import Bindings, FileLines, Floats, Rewrite, Snippet, is_comment
 
 MAX_CELLS = 4_000_000
 """Items of a snippet times lines of a file; past it the readings of a snippet are not looked for."""
@@ -229,7 +229,7 @@ class Aligner:
 
     @cached_property
     def _shown_definitions(self) -> dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-        """Of each definition that the snippet shows by its name: which lines of the file lie in it, and in none below."""
+        """Return for each definition that the snippet shows by its name which lines of the file lie right in it."""
         innermost = [chain[-1] if chain else "" for chain in self.file.owners]
         return {
             name: np.array([name == one for one in innermost], np.bool_)

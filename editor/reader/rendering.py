@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from benchmarks.reader.alignment import Path
-from benchmarks.reader.binding import FileLines, Snippet
 from editor.accounting.snippet import width_of
 from editor.accounting.statements import IMPORT
+from editor.reader.alignment import Path
+from editor.reader.binding import FileLines, Snippet
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from math import log1p
 
 from rapidfuzz import fuzz
 
-from benchmarks.reader.alignment import ELIDED, GAP, OUTSIDE, UNBOUND, Path, Step, closed_lines, named_lines
-from benchmarks.reader.binding import FileLines, Snippet, is_comment, likeness
-from benchmarks.reader.rendering import Row
 from editor.accounting.statements import IMPORT, key_of, name_of
+from editor.reader.alignment import ELIDED, GAP, OUTSIDE, UNBOUND, Path, Step, closed_lines, named_lines
+from editor.reader.binding import FileLines, Snippet, is_comment, likeness
+from editor.reader.rendering import Row
 from editor.syntax import num_errors
 
 _PATH = (
@@ -21,7 +21,8 @@ _PATH = (
     "insert_runs", "insert_signs", "delete", "delete_runs", "delete_log", "delete_named", "delete_many",
     "delete_comments", "delete_at_top", "delete_then_gap", "delete_unit_then_gap", "gap_then_delete", "lost_names",
     "lost_names_said", "unbound", "elide", "elide_log", "elide_head", "elide_start", "elide_end", "leave_scope",
-    "drop", "maybe_marker", "inserted_within", "brackets", "skip_closed", "skip_closed_log", "renamed_at_gap", "early", "skip_cut", "skip_cut_log",
+    "drop", "maybe_marker", "inserted_within", "brackets", "skip_closed", "skip_closed_log",
+    "renamed_at_gap", "early", "skip_cut", "skip_cut_log",
 )  # fmt: skip
 _RUNS = (
     "removed_between", "removed_between_log", "removed_aside", "removed_aside_log", "removed_free", "pure_between",
@@ -34,7 +35,19 @@ _TEXT = (
     "errors", "double_lines", "double_names", "double_keys", "as_shown", "as_shown_imports", "as_shown_said", "moved",
     "gone", "reindented", "place", "other_owner", "new_owner", "renamed",
 )  # fmt: skip
-_SAID = ("sub_added", "sub_gap_added", "added_changed", "old_said", "old_unsaid", "delete_unsaid", "delete_said", "delete_added", "after_named", "before_named", "at_end")
+_SAID = (
+    "sub_added",
+    "sub_gap_added",
+    "added_changed",
+    "old_said",
+    "old_unsaid",
+    "delete_unsaid",
+    "delete_said",
+    "delete_added",
+    "after_named",
+    "before_named",
+    "at_end",
+)
 _PROBLEM = ("num_markers", "share_shown", "log_items")
 
 FEATURES: tuple[str, ...] = (*_PATH, *_RUNS, *_TEXT, *_SAID, *_PROBLEM)
@@ -98,7 +111,7 @@ class Evidence:
     def features(
         self, rows: Sequence[Row], path: Path, dearer: float, as_shown: bool, num_gone: int, moved: bool
     ) -> tuple[float, ...]:
-        """Return the features of one reading but for syntax errors: its rows, the path that made it, how dear that is."""
+        """Return the features of one reading but for its syntax errors: of its rows, and of the path that made it."""
         found = dict.fromkeys(FEATURES, 0.0)
         found.update(self.problem)
         found["dearer"] = dearer
@@ -129,7 +142,9 @@ class Evidence:
             elif step.kind == "skip":
                 num_elided += self._add_skip(step, above, found)
                 cut = self.last_name and step.item == len(self.snippet)
-                num_cut += bool(cut) and sum(self.last_name in self.file.owners[at] for at in range(step.line, step.line_end))
+                num_cut += bool(cut) and sum(
+                    self.last_name in self.file.owners[at] for at in range(step.line, step.line_end)
+                )
                 num_closed += int(self.closed[step.line : step.line_end].sum())
             elif step.kind == "mark":
                 found["maybe_marker"] += self.snippet.items[step.item].kind == "maybe_marker"
@@ -302,9 +317,7 @@ class Evidence:
         found["blanks_removed"] += sum(bool(file.above[removed[a]]) for a in lone if a) / len(lone)
         found["as_many"] += len(added) >= len(lone)
 
-    def _add_rivals(
-        self, added: Sequence[int], line: int, left: bool, right: bool, found: dict[str, float]
-    ) -> None:
+    def _add_rivals(self, added: Sequence[int], line: int, left: bool, right: bool, found: dict[str, float]) -> None:
         """Add how much new lines that replace nothing are like the unshown lines beside them."""
         keys = self.file.keys
         beside = [] if left else [(added[0], at) for at in range(line - 1, max(-1, line - 4), -1)]
@@ -403,7 +416,7 @@ def _balance(key: str) -> int:
 
 
 def last_name(file: FileLines, snippet: Snippet) -> str:
-    """Return the name of the innermost definition that a snippet ends in with lines in it and no marker; "" for none."""
+    """Return the name of the definition that a snippet ends in, with lines and no marker in it; "" for none."""
     at = len(snippet) - 1
     if at < 1 or snippet.items[at].kind != "line" or not snippet.owners[at]:
         return ""
