@@ -90,7 +90,7 @@ class Costs:
     within: float = 0.32
     no_blank: float = 0.24
     early: float = 0.05
-    behind_guard: float = 0.4
+    behind_guard: float = 0.8
     import_apart: float = 1.2
     shift: float = 0.5
     owner: float = 1.0
@@ -281,7 +281,7 @@ class Aligner:
         self._imports = [at for at, key in enumerate(self.file.keys) if IMPORT.match(key)]
         closed = closed_lines(self.file, self.snippet)
         self.skip_cost: dict[int, Floats] = {
-            state: price + costs.skip_closed * closed
+            state: np.asarray(price + costs.skip_closed * closed, np.float64)
             for state, price in ((GAP, costs.skip), (OUTSIDE, costs.skip), (ELIDED, costs.skip_elided))
         }
         self.skip_sum: dict[int, Floats] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import log1p
 
@@ -23,6 +24,7 @@ _PATH = (
     "lost_names_said", "unbound", "elide", "elide_log", "elide_head", "elide_start", "elide_end", "leave_scope",
     "drop", "maybe_marker", "inserted_within", "brackets", "skip_closed", "skip_closed_log",
     "renamed_at_gap", "early", "skip_cut", "skip_cut_log",
+    "skip_cut_bare", "rewrite_renamed", "rewrite_renamed_at_gap",
 )  # fmt: skip
 _RUNS = (
     "removed_between", "removed_between_log", "removed_aside", "removed_aside_log", "removed_free", "pure_between",
@@ -32,6 +34,7 @@ _RUNS = (
     "paired_equal", "paired_edge", "paired_edge_other", "rival_alike", "rival_first", "rival_key",
 )  # fmt: skip
 _TEXT = (
+    "stale_imports", "moved_definition", "kept_definition",
     "errors", "double_lines", "double_names", "double_keys", "as_shown", "as_shown_imports", "as_shown_said", "moved",
     "gone", "reindented", "place", "other_owner", "new_owner", "renamed",
 )  # fmt: skip
@@ -73,6 +76,24 @@ _VARIABLE = ("const", "let", "var")
 _GAPS = (GAP, ELIDED, OUTSIDE)
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A text before it is accounted for: its rows, the path that made it, and how.
+
+    `as_shown` has the snippet's blank lines between lines that stay; `num_gone` lines that the path keeps go all the
+    same. `movable` tells that a definition shown at a new place stands at its old one in the path, `moved` that it,
+    or a line, goes there.
+    """
+
+    text: str
+    rows: Sequence[Row]
+    path: Path
+    as_shown: bool
+    num_gone: int
+    moved: bool
+    movable: bool
+
+
 class Evidence:
     """Computes the features of the readings of one snippet."""
 
@@ -108,21 +129,21 @@ class Evidence:
         more = min(3.0, max(0, (errors or 0) - self._errors))
         return tuple(more if name == "errors" else value for name, value in zip(FEATURES, features, strict=True))
 
-    def features(
-        self, rows: Sequence[Row], path: Path, dearer: float, as_shown: bool, num_gone: int, moved: bool
-    ) -> tuple[float, ...]:
-        """Return the features of one reading but for its syntax errors: of its rows, and of the path that made it."""
+    def features(self, draft: Draft, dearer: float) -> tuple[float, ...]:
+        """Return the features of a draft but for its syntax errors; `dearer` is by how much than the cheapest draft."""
         found = dict.fromkeys(FEATURES, 0.0)
         found.update(self.problem)
         found["dearer"] = dearer
-        self._add_path(path.steps, found)
-        self._add_runs(path.steps, found)
-        self._add_text(rows, found)
-        found["as_shown"] = float(as_shown)
-        found["as_shown_imports"] = float(as_shown and bool(IMPORT.match(self.snippet.items[0].key or "-")))
-        found["as_shown_said"] = float(as_shown and bool(_SPACING.search(self.snippet.said)))
-        found["moved"], found["gone"] = float(moved), 0.0 if moved else log1p(num_gone)
-        self._add_said(rows, found)
+        self._add_path(draft.path.steps, found)
+        self._add_runs(draft.path.steps, found)
+        self._add_text(draft.rows, found)
+        found["as_shown"] = float(draft.as_shown)
+        found["as_shown_imports"] = float(draft.as_shown and bool(IMPORT.match(self.snippet.items[0].key or "-")))
+        found["as_shown_said"] = float(draft.as_shown and bool(_SPACING.search(self.snippet.said)))
+        found["moved"], found["gone"] = float(draft.moved), 0.0 if draft.moved else log1p(draft.num_gone)
+        found["moved_definition"] = float(draft.moved and draft.movable)
+        found["kept_definition"] = float(draft.movable and not draft.moved)
+        self._add_said(draft.rows, found)
         return tuple(found[name] for name in FEATURES)
 
     def _add_path(self, steps: Sequence[Step], found: dict[str, float]) -> None:
@@ -150,6 +171,11 @@ class Evidence:
                 found["maybe_marker"] += self.snippet.items[step.item].kind == "maybe_marker"
             else:
                 found[step.kind] += 1
+                if step.kind == "rewrite":
+                    name, old = self.snippet.names[step.item], self.file.names[step.line]
+                    is_renamed = bool(name and old and name != old)
+                    found["rewrite_renamed"] += is_renamed
+                    found["rewrite_renamed_at_gap"] += is_renamed and step.state in _GAPS
             if above == "delete" and step.kind in ("mark", "skip"):
                 found["delete_then_gap"] += 1
                 found["delete_unit_then_gap"] += step.line in self.ends
@@ -160,6 +186,10 @@ class Evidence:
         found["delete_log"] = log1p(num_deleted)
         found["delete_many"] = max(0.0, num_deleted - 8) / 8
         found["elide_log"] = log1p(num_elided) if found["elide"] + found["elide_start"] else 0.0
+        shown = (step.line for step in steps if step.kind == "match" and step.item)
+        in_body = (at for at in shown if self.file.names[at] != self.last_name)
+        is_bare = num_cut > 0 and not any(self.last_name in self.file.owners[at] for at in in_body)
+        found["skip_cut_bare"] = float(is_bare)
         found["skip_cut"], found["skip_cut_log"] = float(num_cut > 0), log1p(num_cut)
         found["skip_closed"], found["skip_closed_log"] = float(num_closed > 0), log1p(num_closed)
         found["brackets"] = min(3.0, abs(found["brackets"]))
@@ -391,7 +421,17 @@ class Evidence:
                     one.item is None and one.line is not None and key_of(file.keys[one.line]) == about for one in beside
                 )
         found["double_keys"] = min(3.0, double)
+        found["stale_imports"] = min(3.0, self._num_stale_imports(rows))
         found["reindented"] = min(5, sum(row.line is not None and row.text != file.lines[row.line] for row in rows)) / 5
+
+    def _num_stale_imports(self, rows: Sequence[Row]) -> int:
+        """Return how many unshown imports stay although a new one of their module has all their names."""
+        new: dict[str | None, set[str]] = {}
+        for row in rows:
+            if row.line is None and IMPORT.match(row.text):
+                new.setdefault(key_of(row.text), set()).update(_WORD.findall(row.text))
+        kept = (row.text for row in rows if row.item is None and IMPORT.match(row.text)) if new else ()
+        return sum(set(_WORD.findall(text)) <= new.get(key_of(text), set()) for text in kept)
 
     def _add_said(self, rows: Sequence[Row], found: dict[str, float]) -> None:
         file = self.file

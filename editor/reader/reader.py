@@ -4,7 +4,7 @@ r"""The readings of a lazy snippet: the whole texts that it may mean, best first
 by learned weights. These stand in `weights.json`:
 
     {"card": {...}, "weights": {feature: weight}, "none": score of "none of these",
-     "confidence": [[probability, share right], ...], "bars": {"certain": p, "likely": p}}
+     "confidence": [[probability, share right], ...]}
 
 A reading has the score `weights . features`; its probability is the softmax over all readings and "none of these".
 """
@@ -25,19 +25,19 @@ from editor.accounting import account
 from editor.accounting.statements import IMPORT
 from editor.effort import look
 from editor.errors import TooMuchWorkError
-from editor.reader.alignment import Aligner, Costs, Path
+from editor.reader.alignment import Aligner, Costs
 from editor.reader.binding import Bindings, FileLines, Floats, Snippet
-from editor.reader.features import FEATURES, Evidence
-from editor.reader.rendering import Row, moved_lines, rows_of, text_of
+from editor.reader.features import FEATURES, Draft, Evidence
+from editor.reader.rendering import moved_lines, rows_of, text_of
 from editor.types import Candidate, ParsedEdit, Sketch
 
 __all__ = ["FEATURES", "MAX_CANDIDATES", "Order", "Reading", "all_readings", "candidates", "learned_order", "ordered"]
 
-MAX_READINGS = 24
 MAX_CANDIDATES = 12
 _NUM_PATHS = 36
 _SLACK = 9.0
 _MAX_DRAFTS = 96
+_MAX_ACCOUNTS = 36
 _MAX_NAMED_RUNS = 4
 _MIN_SCORE = 0.0001
 
@@ -55,19 +55,6 @@ class Reading:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A text before it is accounted for: its rows, the path that made it, and how."""
-
-    text: str
-    rows: list[Row]
-    path: Path
-    as_shown: bool
-    num_gone: int
-    moved: bool
-    numbers: Sequence[int]
-
-
 def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NUM_PATHS) -> Iterator[Draft]:
     """Yield the texts of the best paths, cheapest first, each text once."""
     aligner = Aligner(file, snippet, Bindings(file, snippet), costs)
@@ -76,6 +63,7 @@ def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NU
         kept = {at for step in path.steps if step.kind == "skip" for at in range(step.line, step.line_end)}
         named = aligner.named & kept
         moved = moved_lines(file, snippet, path)
+        movable = any(first in moved and end - 1 in moved for first, end, _ in file.definitions)
         choices = [(frozenset[int](), False)]
         choices += [(some, False) for some in _named_choices(file, named)]
         choices += [(moved, True)] if moved else []
@@ -89,7 +77,7 @@ def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NU
                 text = text_of(file, snippet, rows, as_shown=as_shown)
                 if text not in seen:
                     seen.add(text)
-                    yield Draft(text, rows, path, as_shown, len(gone), is_moved, file.numbers)
+                    yield Draft(text, rows, path, as_shown, len(gone), is_moved, movable)
 
 
 def _named_choices(file: FileLines, named: frozenset[int]) -> list[frozenset[int]]:
@@ -108,47 +96,36 @@ def _named_choices(file: FileLines, named: frozenset[int]) -> list[frozenset[int
 
 
 def all_readings(
-    text: str,
-    edit: ParsedEdit,
-    language: str | None,
-    said: tuple[str, ...] = (),
-    order: Order | None = None,
-    most: int = MAX_READINGS,
+    text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = (), order: Order | None = None
 ) -> list[Reading]:
-    """Return the likeliest legal readings of a lazy snippet, likeliest first, at most so many.
+    """Return the legal readings of a lazy snippet: with an order the likeliest, likeliest first, else all of them.
 
     The texts are put in order first, and then accounted for, best first: that takes most of the time. Raises
     `TooMuchWorkError` where snippet and file are too large.
     """
     assert isinstance(edit.changes, Sketch)
-    order = order or learned_order()
     file = FileLines(text, language)
     snippet = Snippet(edit.changes, file, (*said, edit.prose) if edit.prose else said)
     if not len(file) or not len(snippet):
         return []
     evidence = Evidence(file, snippet)
     made = list(islice(drafts(file, snippet, Costs()), _MAX_DRAFTS))
-    if not made:
-        return []
-    best = made[0].path.cost
-    features = [
-        evidence.features(one.rows, one.path, one.path.cost - best, one.as_shown, one.num_gone, one.moved)
-        for one in made
-    ]
-    scores = np.array(features) @ order.weights
+    features = [evidence.features(one, one.path.cost - made[0].path.cost) for one in made]
+    best_first = range(len(made))
+    if order is not None and made:
+        best_first = np.argsort(-(np.array(features) @ order.weights), kind="stable")[:_MAX_ACCOUNTS].tolist()
     found: list[Reading] = []
-    for at in np.argsort(-scores, kind="stable")[: 2 * most].tolist():
+    for at in best_first:
         look()
         one = made[at]
-        features[at] = evidence.with_errors(features[at], one.text)
         if not account(text, one.text, edit, language, said, explains=False).faults:
-            found.append(Reading(one.text, features[at], why=_why(one)))
-        if len(found) == most:
+            found.append(Reading(one.text, evidence.with_errors(features[at], one.text), why=_why(file, one)))
+        if order is not None and len(found) == MAX_CANDIDATES:
             break
-    return ordered(found, order)
+    return ordered(found, order) if order is not None else found
 
 
-def _why(draft: Draft) -> str:
+def _why(file: FileLines, draft: Draft) -> str:
     """Return what a draft changes, in a few words."""
     changes: Counter[str] = Counter(step.kind for step in draft.path.steps)
     told = [
@@ -157,7 +134,7 @@ def _why(draft: Draft) -> str:
         if changes[kind]
     ]
     lines = [step.line for step in draft.path.steps if step.kind in ("insert", "sub", "delete", "rewrite")]
-    where = f" from line {draft.numbers[min(lines[0], len(draft.numbers) - 1)] + 1} on" if lines else ""
+    where = f" from line {file.numbers[min(lines[0], len(file) - 1)] + 1} on" if lines else ""
     return (", ".join(told) or "lines moved") + where
 
 
@@ -168,7 +145,6 @@ class Order:
     weights: Floats
     none: float
     points: tuple[tuple[float, float], ...]
-    bars: dict[str, float]
 
     def probabilities(self, features: Floats) -> Floats:
         """Return the probability of each reading; what they lack of 1 is that of none."""
@@ -190,7 +166,7 @@ def learned_order() -> Order:
     data = json.loads(files("editor.reader").joinpath("weights.json").read_text(encoding="utf-8"))
     weights = np.array([float(data["weights"].get(name, 0.0)) for name in FEATURES])
     points = tuple((float(x), float(y)) for x, y in data["confidence"])
-    return Order(weights, float(data["none"]), points, dict(data["bars"]))
+    return Order(weights, float(data["none"]), points)
 
 
 def ordered(found: Sequence[Reading], order: Order) -> list[Reading]:
@@ -208,7 +184,7 @@ def candidates(text: str, edit: ParsedEdit, language: str | None, said: tuple[st
     """
     order = learned_order()
     try:
-        found = all_readings(text, edit, language, said, order, MAX_CANDIDATES)
+        found = all_readings(text, edit, language, said, order)
     except TooMuchWorkError:
         return ()
     return _candidates(ordered([one for one in found if one.text != text], order), order)
