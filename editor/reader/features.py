@@ -229,8 +229,9 @@ class Evidence:
             found["inserted_within"] += not self.file.is_between[step.line]
         if step.state in _GAPS:
             found["place"] += self._place(step.item, step.line)
-            below = self.file.widths[step.line] if step.line < len(self.file) else -1
-            found["early"] += below == self.snippet.width(step.item)
+            is_named = bool(self.snippet.names[step.item]) and step.line < len(self.file)
+            if is_named and not self.file.keys[step.line].startswith("if __name__"):
+                found["early"] += self.file.widths[step.line] == self.snippet.width(step.item)
 
     def _add_delete(self, step: Step, above: str, found: dict[str, float]) -> None:
         line = step.line

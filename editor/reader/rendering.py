@@ -143,6 +143,8 @@ def _blanks_at_new(file: FileLines, snippet: Snippet, above: Row, row: Row) -> S
     shown = snippet.items[row.item]
     if above.line is None:
         return [""] * shown.blanks
+    if IMPORT.match(row.text) and IMPORT.match(above.text):
+        return ()
     own = file.above[above.line + 1] if above.line + 1 < len(file) else []
     is_head = above.closes and bool(snippet.names[row.item])
     if not own and is_head and row.item and snippet.items[row.item - 1].kind == "marker":
