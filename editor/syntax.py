@@ -19,6 +19,9 @@ __all__ = ["MAX_BYTES", "Survey", "Symbol", "forget_surveys", "nodes", "num_erro
 MAX_BYTES = 4_000_000
 """Larger texts are not parsed: a tree costs some fifty times its text in memory."""
 
+MAX_SYMBOLS = 20_000
+"""Definitions of one text that are described, at some 20 us each: a text with more is rather a table than a program."""
+
 # A cursor takes time by the square over the children of an error node, which are not in a balanced tree.
 _MAX_ERROR_WORK = 100_000_000
 _MAX_START_DEPTH = 1_000
@@ -48,7 +51,7 @@ _LINKAGE = re.compile(
 class Survey:
     """What one parse of a text showed: lines (from 0) where the grammar failed, and definitions in text order.
 
-    `has_symbols` is False where there are more than were asked for, and none is told.
+    `has_symbols` is False where there are more than `MAX_SYMBOLS`, and none is told.
     """
 
     error_lines: tuple[int, ...]
@@ -56,19 +59,16 @@ class Survey:
     has_symbols: bool = True
 
 
-def survey(text: str, language: str | None, max_symbols: int | None = None) -> Survey | None:
-    """Parse a text once; None for a language without a grammar here, and for a text that is too large or too broken.
-
-    Each definition takes some 20 us to describe: `max_symbols` is for who can do without those of a table in JSON.
-    """
+def survey(text: str, language: str | None) -> Survey | None:
+    """Parse a text once; None for a language without a grammar here, and for a text that is too large or too broken."""
     if language not in GRAMMARS:
         return None
     # Some grammars want a newline at the end of the last statement; its absence is no error of an edit.
     text = text if text.endswith("\n") else text + "\n"
-    return (_survey_again if len(text) <= _KEPT_CHARS else _survey)(text, language, max_symbols)
+    return (_survey_again if len(text) <= _KEPT_CHARS else _survey)(text, language)
 
 
-def _survey(text: str, language: str, max_symbols: int | None) -> Survey | None:
+def _survey(text: str, language: str) -> Survey | None:
     data = text.encode("utf-8", "replace")
     if len(data) > MAX_BYTES:
         return None
@@ -84,13 +84,13 @@ def _survey(text: str, language: str, max_symbols: int | None) -> Survey | None:
         return None
     error_lines = tuple(node.start_point[0] for node in errors)
     matches = list(_matches(root, language))
-    if max_symbols is not None and len(matches) > max_symbols:
+    if len(matches) > MAX_SYMBOLS:
         return Survey(error_lines, (), has_symbols=False)
     return Survey(error_lines, definitions(matches, data, headings=language == "markdown"))
 
 
-# A merge surveys the text that its verification surveys again.
-_survey_again = lru_cache(maxsize=4)(_survey)
+# A merge surveys the texts of its readings, which accounting and verification survey again; trees are not kept.
+_survey_again = lru_cache(maxsize=12)(_survey)
 
 
 def forget_surveys() -> None:

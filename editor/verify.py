@@ -43,10 +43,6 @@ MAX_LINES = 10
 """Lines that the check `accounted` names at most."""
 
 
-MAX_SYMBOLS = 20_000
-"""The definitions that are compared after an explicit edit: a file with more is rather a table than a program."""
-
-
 def verify(
     original: str,
     merged: str,
@@ -65,10 +61,8 @@ def verify(
     stay and would be written with another line ending than they have.
     """
     old, new = original.split("\n"), merged.split("\n")
-    # A lazy merge has surveyed the original, with all definitions, already.
-    most = None if isinstance(edit.changes, Sketch) and not edit.changes.complete else MAX_SYMBOLS
-    before = survey(original, language, most)
-    after = survey(merged, language, most) if before is not None else None
+    before = survey(original, language)
+    after = survey(merged, language) if before is not None else None
     as_sent = _is_the_edit_itself(original, new, edit)
     worse = before is not None and after is not None and len(after.error_lines) > len(before.error_lines)
     reading = account(original, merged, edit, language, said, by_model=by_model)

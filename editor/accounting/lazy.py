@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 from editor.accounting.cells import Cells
@@ -33,7 +33,7 @@ from editor.types import Sketch, UnaccountedLine
 MAX_STATES = 60_000
 """Of the search; past it the readings of a snippet are too many to be tried, and none counts as found."""
 
-MAX_WORK = 200_000
+MAX_WORK = 80_000
 """Lines of blocks, and pairs of their statements, that are judged in one search."""
 
 MAX_FAULTY_STATES = 20_000
@@ -121,21 +121,84 @@ def _lines(text: str, language: str | None) -> list[Line]:
     return found
 
 
+class _File:
+    """What all searches in one file share."""
+
+    def __init__(self, text: str, language: str | None) -> None:
+        self.text, self.language = text, language
+        self.lines = _lines(text, language)
+        self.keys = [line.key for line in self.lines]
+        self.counts = Counter(self.keys)
+        self.places: dict[str, list[int]] = {}
+        for at, key in enumerate(self.keys):
+            self.places.setdefault(key, []).append(at)
+
+    @cached_property
+    def survey(self) -> Survey | None:
+        return survey(self.text, self.language)
+
+    @cached_property
+    def statements(self) -> list[int]:
+        return statements([line.text for line in self.lines])
+
+    @cached_property
+    def imports(self) -> list[int]:
+        return [at for at, line in enumerate(self.lines) if IMPORT.match(line.text)]
+
+    @cached_property
+    def definitions(self) -> list[tuple[int, int, str]]:
+        """Definitions over several lines, in order: the range of lines that are not blank, and the name."""
+        symbols = () if self.survey is None else self.survey.symbols
+        found = {
+            _range(self.lines, symbol.name_line, symbol.end_line): symbol.name
+            for symbol in symbols
+            if symbol.end_line - symbol.name_line > 1
+        }
+        for at, line in enumerate(self.lines):
+            name = name_of(line.text)
+            end = self._end_by_indent(at) if name else at
+            if name and end > at + 1 and (at, end) not in found:
+                found[at, end] = name
+        return [(first, end, name) for (first, end), name in sorted(found.items())]
+
+    @cached_property
+    def defined_names(self) -> set[str]:
+        return {name.rsplit(".", 1)[-1] for _, _, name in self.definitions}
+
+    def _end_by_indent(self, at: int) -> int:
+        """Return the line behind the last one that belongs to what a line opens, by indentation."""
+        lines = self.lines
+        width = lines[at].width
+        end = at + 1
+        while end < len(lines) and lines[end].width > width:
+            end += 1
+        return end + (end < len(lines) and lines[end].width == width and lines[end].key[0] in ")]}")
+
+
+# The readings of one edit are judged one after the other.
+_file = lru_cache(maxsize=2)(_File)
+
+
+@lru_cache(maxsize=2)
+def _snippet(
+    original: str, sketch: Sketch, language: str | None, said: tuple[str, ...]
+) -> tuple[list[Item], RemovalText]:
+    items, texts = read_items(sketch, _file(original, language).places, language)
+    return items, RemovalText([*said, *texts])
+
+
 class _Search:
     def __init__(self, original: str, result: str, sketch: Sketch, language: str | None, said: Sequence[str]) -> None:
         self.original, self.result, self.language = original, result, language
-        self.old, self.new = _lines(original, language), _lines(result, language)
-        self.old_keys = [line.key for line in self.old]
+        self.file = _file(original, language)
+        self.old, self.old_keys, self.places = self.file.lines, self.file.keys, self.file.places
+        self.new = _lines(result, language)
         self.new_keys = [line.key for line in self.new]
-        self.places: dict[str, list[int]] = defaultdict(list)
-        for at, key in enumerate(self.old_keys):
-            self.places[key].append(at)
-        self.items, texts = read_items(sketch, self.places, language)
-        self.removal = RemovalText([*said, *texts])
+        self.items, self.removal = _snippet(original, sketch, language, tuple(said))
         self.ops = line_opcodes(self.old_keys, self.new_keys)
         self.cells = Cells(self.old_keys, self.new_keys, self.ops)
         self.inside = list(ancestor_keys([(line.key, line.width) for line in self.new], language))
-        self.counts_old, self.counts_new = Counter(self.old_keys), Counter(self.new_keys)
+        self.counts_new = Counter(self.new_keys)
         self.shown = {item.key for item in self.items if item.kind == "line"}
         self._embed()
         self._goes_alone: dict[int, bool] = {}
@@ -547,7 +610,7 @@ class _Search:
 
     @cached_property
     def _surveys(self) -> tuple[Survey | None, Survey | None]:
-        return survey(self.original, self.language), survey(self.result, self.language)
+        return self.file.survey, survey(self.result, self.language)
 
     @cached_property
     def _doubled_names(self) -> dict[int, str]:
@@ -562,6 +625,8 @@ class _Search:
         }
 
     def _redefines(self, added: Sequence[Line]) -> bool:
+        if any(seen is not None and not seen.has_symbols for seen in self._surveys):
+            return any(name_of(line.text) in self.file.defined_names for line in added)
         return any(line.number in self._doubled_names and not line.key.startswith("- ") for line in added)
 
     def _judge_removal(
@@ -582,7 +647,7 @@ class _Search:
         if not added:
             return "removed"
         lines = [self.old[at].text for at in removed]
-        numbers = self._old_statements
+        numbers = self.file.statements
         old_groups = grouped(lines, [numbers[at] for at in removed])
         # A line that only changes its place replaces no other.
         gone = Counter(self.old_keys[at] for at in range(*old))
@@ -598,7 +663,8 @@ class _Search:
 
     def _joined_imports(self, old: tuple[int, int], added: Sequence[Line]) -> set[int]:
         """Return the removed imports whose names a new import of the same module has."""
-        imports = self._imports[bisect_left(self._imports, old[0]) : bisect_left(self._imports, old[1])]
+        imports = self.file.imports
+        imports = imports[bisect_left(imports, old[0]) : bisect_left(imports, old[1])]
         new = [line.text for line in added if IMPORT.match(line.text)] if imports else []
         found: set[int] = set()
         for at in imports:
@@ -607,10 +673,6 @@ class _Search:
             if any(key_of(one) == key_of(text) and words <= set(_WORD.findall(one)) for one in new):
                 found.add(at)
         return found
-
-    @cached_property
-    def _imports(self) -> list[int]:
-        return [at for at, line in enumerate(self.old) if IMPORT.match(line.text)]
 
     def _loses_bracket(self, removed: Sequence[int], added: Sequence[Line]) -> bool:
         """Tell whether a line of closing brackets is gone whose opening line stays, with no such line in its place."""
@@ -626,13 +688,9 @@ class _Search:
                     return True
         return False
 
-    @cached_property
-    def _old_statements(self) -> list[int]:
-        return statements([line.text for line in self.old])
-
     def _find_explained(self, old: tuple[int, int]) -> set[int]:
         """Return the removed lines that are shown to go apart from their neighbours; a statement goes as a whole."""
-        numbers = self._old_statements
+        numbers = self.file.statements
         found = {at for at in range(*old) if self._is_explained(at, old)}
         heads = {numbers[at] for at in found if at == 0 or numbers[at - 1] != numbers[at]}
         for at in range(*old):
@@ -649,7 +707,7 @@ class _Search:
         """Tell whether a removed line is shown to go apart from its neighbours: rewritten, moved, or named."""
         if at not in self._goes_alone:
             key = self.old_keys[at]
-            is_moved = self.counts_old[key] == 1 == self.counts_new[key] and key in self.shown
+            is_moved = self.file.counts[key] == 1 == self.counts_new[key] and key in self.shown
             names = self.removal.names_line(self.old[at].text)
             self._goes_alone[at] = at in self._rewritten or is_moved or names
         return self._goes_alone[at] or any(
@@ -660,32 +718,7 @@ class _Search:
     def _named_definitions(self) -> list[tuple[int, int]]:
         if not self.removal.says_anything:
             return []
-        return [(first, end) for first, end, name in self._definitions if self.removal.names_definition(name)]
-
-    @cached_property
-    def _definitions(self) -> list[tuple[int, int, str]]:
-        """Definitions of the file over several lines: the range of lines that are not blank, and the name."""
-        before = self._surveys[0]
-        symbols = () if before is None else before.symbols
-        found = {
-            _range(self.old, symbol.name_line, symbol.end_line): symbol.name
-            for symbol in symbols
-            if symbol.end_line - symbol.name_line > 1
-        }
-        for at, line in enumerate(self.old):
-            name = name_of(line.text)
-            end = self._end_by_indent(at) if name else at
-            if name and end > at + 1 and (at, end) not in found:
-                found[at, end] = name
-        return [(first, end, name) for (first, end), name in found.items()]
-
-    def _end_by_indent(self, at: int) -> int:
-        """Return the line behind the last one that belongs to what a line opens, by indentation."""
-        width = self.old[at].width
-        end = at + 1
-        while end < len(self.old) and self.old[end].width > width:
-            end += 1
-        return end + (end < len(self.old) and self.old[end].width == width and self.old[end].key[0] in ")]}")
+        return [(first, end) for first, end, name in self.file.definitions if self.removal.names_definition(name)]
 
     def _lost_definitions(self, old: tuple[int, int], added: Sequence[Line], *, shown: bool) -> bool:
         """Tell whether the head of a definition is gone that no new line defines again, and nobody names.
@@ -693,18 +726,16 @@ class _Search:
         Of two definitions that end alike, the end of the one may as well be taken for the end of the other.
         """
         names = {name_of(line.text) for line in added}
-        lost = [
-            name
-            for first, _, name in self._definitions
-            if old[0] <= first < old[1] and not self.removal.names_definition(name)
-        ]
+        definitions = self.file.definitions
+        within = definitions[bisect_left(definitions, (old[0],)) : bisect_left(definitions, (old[1],))]
+        lost = [name for _, _, name in within if not self.removal.names_definition(name)]
         if not lost:
             return False
         kept = [name for name in lost if name.rsplit(".", 1)[-1] in names or self._is_moved(name)]
         if len(kept) == len(lost):
             return False
         # Beside a marker nothing is renamed to what the file has defined already: the marker may hide the lost one.
-        stood = set() if shown else {name.rsplit(".", 1)[-1] for _, _, name in self._definitions}
+        stood = set() if shown else self.file.defined_names
         return len({name for name in names if name} - stood) < len(lost)
 
     def _is_moved(self, name: str) -> bool:
