@@ -28,7 +28,7 @@ from editor.errors import TooMuchWorkError
 from editor.reader.alignment import Aligner, Costs
 from editor.reader.binding import Bindings, FileLines, Floats, Snippet
 from editor.reader.features import FEATURES, Draft, Evidence
-from editor.reader.rendering import moved_lines, rows_of, text_of
+from editor.reader.rendering import moved_lines, moves_apart, rows_of, text_of
 from editor.types import Candidate, ParsedEdit, Sketch
 
 __all__ = ["FEATURES", "MAX_CANDIDATES", "Order", "Reading", "all_readings", "candidates", "learned_order", "ordered"]
@@ -37,6 +37,9 @@ MAX_CANDIDATES = 12
 _NUM_PATHS = 36
 _SLACK = 9.0
 _MAX_DRAFTS = 96
+_MAX_CHARS = 2_000_000
+"""Of all texts that are accounted for together: a large file has fewer readings."""
+
 _MAX_ACCOUNTS = 36
 _MAX_NAMED_RUNS = 4
 _MIN_SCORE = 0.0001
@@ -71,8 +74,8 @@ def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NU
         for gone, is_moved in choices:
             rows = rows_of(file, snippet, path, gone)
             ways = [(rows, False), (rows, True)]
-            by_hunk = rows_of(file, snippet, path, gone, by_hunk=True)
-            ways += [(by_hunk, False)] if by_hunk != rows else []
+            if moves_apart(snippet, rows):
+                ways.append((rows_of(file, snippet, path, gone, by_hunk=True), False))
             for rows, as_shown in ways:
                 text = text_of(file, snippet, rows, as_shown=as_shown)
                 if text not in seen:
@@ -109,11 +112,14 @@ def all_readings(
     if not len(file) or not len(snippet):
         return []
     evidence = Evidence(file, snippet)
-    made = list(islice(drafts(file, snippet, Costs()), _MAX_DRAFTS))
+    most = max(2, _MAX_CHARS // len(text))
+    made = list(islice(drafts(file, snippet, Costs()), min(_MAX_DRAFTS, 4 * most)))
     features = [evidence.features(one, one.path.cost - made[0].path.cost) for one in made]
     best_first = range(len(made))
     if order is not None and made:
-        best_first = np.argsort(-(np.array(features) @ order.weights), kind="stable")[:_MAX_ACCOUNTS].tolist()
+        best_first = np.argsort(-(np.array(features) @ order.weights), kind="stable")[
+            : min(_MAX_ACCOUNTS, most)
+        ].tolist()
     found: list[Reading] = []
     for at in best_first:
         look()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
 from editor.accounting.snippet import width_of
 from editor.accounting.statements import IMPORT
@@ -35,6 +36,7 @@ def rows_of(
     """
     rows: list[Row] = []
     block: list[tuple[int | None, int]] = []
+    unshown = _unshown_rows(file)
 
     def close() -> None:
         if block:
@@ -44,7 +46,8 @@ def rows_of(
     for step in path.steps:
         if step.kind in ("skip", "mark"):
             close()
-            rows += (Row(file.lines[at], at, None) for at in range(step.line, step.line_end) if at not in gone)
+            kept = unshown[step.line : step.line_end]
+            rows += (row for row in kept if row.line not in gone) if gone else kept
         elif step.kind == "match":
             block.append((step.line, step.item))
         elif step.kind == "sub":
@@ -53,6 +56,21 @@ def rows_of(
             block += ((None, item) for item in range(step.item, step.item_end))
     close()
     return rows
+
+
+@lru_cache(maxsize=2)
+def _unshown_rows(file: FileLines) -> list[Row]:
+    return [Row(line, at, None) for at, line in enumerate(file.lines)]
+
+
+def moves_apart(snippet: Snippet, rows: Sequence[Row]) -> bool:
+    """Tell whether a shown line stands at another depth than the most lines of its fence would have it at."""
+    return any(
+        row.item is not None
+        and width_of(row.text) != snippet.width(row.item)
+        and snippet.items[row.item].elided is None
+        for row in rows
+    )
 
 
 def _block_rows(
