@@ -89,7 +89,7 @@ class Costs:
     depth: float = 0.8
     within: float = 0.32
     no_blank: float = 0.24
-    early: float = 0.05
+    early: float = 0.3
     behind_guard: float = 0.8
     import_apart: float = 1.2
     shift: float = 0.5
@@ -97,7 +97,7 @@ class Costs:
     owner_shown: float = 3.0
     new_owner: float = 0.6
     rename: float = 0.5
-    rename_at_gap: float = 1.5
+    rename_at_gap: float = 2.5
     leave_scope: float = 1.2
     weak: float = 0.3
     weak_unbound: float = 0.5

@@ -24,7 +24,7 @@ _PATH = (
     "lost_names_said", "unbound", "elide", "elide_log", "elide_head", "elide_start", "elide_end", "leave_scope",
     "drop", "maybe_marker", "inserted_within", "brackets", "skip_closed", "skip_closed_log",
     "renamed_at_gap", "early", "skip_cut", "skip_cut_log",
-    "skip_cut_bare", "rewrite_renamed", "rewrite_renamed_at_gap",
+    "skip_cut_bare", "whole_skips", "rewrite_renamed", "rewrite_renamed_at_gap",
 )  # fmt: skip
 _RUNS = (
     "removed_between", "removed_between_log", "removed_aside", "removed_aside_log", "removed_free", "pure_between",
@@ -72,6 +72,8 @@ _WORD = re.compile(r"[A-Za-z_$][\w$]*")
 _AT_END = re.compile(r"\b(at the end|at the bottom|append)", re.I)
 _AFTER = re.compile(r"(?:after|below|under|following|next to)\s+(?:the\s+|its\s+)?[`\"']?([\w$.\-/@]{3,})")
 _BEFORE = re.compile(r"(?:before|above|ahead of|on top of)\s+(?:the\s+|its\s+)?[`\"']?([\w$.\-/@]{3,})")
+_SAME_PACKAGE = 0.85
+_WHOLE_SHARE = 0.6
 _VARIABLE = ("const", "let", "var")
 _GAPS = (GAP, ELIDED, OUTSIDE)
 
@@ -113,6 +115,9 @@ class Evidence:
         self.file_names = Counter(name for name in file.names if name)
         self.snippet_names = Counter(name for name in snippet.names if name)
         solid = [item for item in snippet.items if item.kind == "line"]
+        shown = sum(key in snippet.shown for key in file.keys) / max(1, len(file))
+        starts = bool(solid) and len(solid) == len(snippet) and solid[0].key == file.keys[0]
+        self.is_whole = starts and shown >= _WHOLE_SHARE
         self.problem = {
             "num_markers": min(4.0, sum(item.kind == "marker" for item in snippet.items)),
             "share_shown": sum(item.key in file.places for item in solid) / max(1, len(solid)),
@@ -190,6 +195,8 @@ class Evidence:
         in_body = (at for at in shown if self.file.names[at] != self.last_name)
         is_bare = num_cut > 0 and not any(self.last_name in self.file.owners[at] for at in in_body)
         found["skip_cut_bare"] = float(is_bare)
+        num_skipped = sum(step.line_end - step.line for step in steps if step.kind == "skip")
+        found["whole_skips"] = log1p(num_skipped) if self.is_whole else 0.0
         found["skip_cut"], found["skip_cut_log"] = float(num_cut > 0), log1p(num_cut)
         found["skip_closed"], found["skip_closed_log"] = float(num_closed > 0), log1p(num_closed)
         found["brackets"] = min(3.0, abs(found["brackets"]))
@@ -282,7 +289,8 @@ class Evidence:
         key = self.snippet.items[at].key
         if IMPORT.match(key):
             near = [file.keys[one] for one in (line - 1, line) if 0 <= one < len(file) and IMPORT.match(file.keys[one])]
-            apart += 1.0 - max((0.5 + 0.5 * fuzz.ratio(key, one) / 100 for one in near), default=0.0)
+            alike = max((fuzz.ratio(key, one) / 100 for one in near), default=0.0)
+            apart += 1.0 if not near else 0.2 if alike < _SAME_PACKAGE else 0.0
         return apart
 
     def _add_runs(self, steps: Sequence[Step], found: dict[str, float]) -> None:

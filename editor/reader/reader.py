@@ -25,7 +25,7 @@ from editor.accounting import account
 from editor.accounting.statements import IMPORT
 from editor.effort import look
 from editor.errors import TooMuchWorkError
-from editor.reader.alignment import Aligner, Costs
+from editor.reader.alignment import Aligner, Costs, Path
 from editor.reader.binding import Bindings, FileLines, Floats, Snippet
 from editor.reader.features import FEATURES, Draft, Evidence
 from editor.reader.rendering import moved_lines, moves_apart, rows_of, text_of
@@ -67,8 +67,9 @@ def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NU
         named = aligner.named & kept
         moved = moved_lines(file, snippet, path)
         movable = any(first in moved and end - 1 in moved for first, end, _ in file.definitions)
-        choices = [(frozenset[int](), False)]
-        choices += [(some, False) for some in _named_choices(file, named)]
+        choices = []
+        if not _doubles_definition(file, snippet, path, moved):
+            choices = [(frozenset[int](), False), *((some, False) for some in _named_choices(file, named))]
         choices += [(moved, True)] if moved else []
         choices += [(moved | named, True)] if moved and named else []
         for gone, is_moved in choices:
@@ -81,6 +82,15 @@ def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NU
                 if text not in seen:
                     seen.add(text)
                     yield Draft(text, rows, path, as_shown, len(gone), is_moved, movable)
+
+
+def _doubles_definition(file: FileLines, snippet: Snippet, path: Path, moved: frozenset[int]) -> bool:
+    """Tell whether a definition with the very same head stands at its old place and at the new one."""
+    new = {snippet.items[step.item].key for step in path.steps if step.kind == "insert"}
+    return any(
+        first in moved and any(file.names[at] == name and file.keys[at] in new for at in range(first, end))
+        for first, end, name in file.definitions
+    )
 
 
 def _named_choices(file: FileLines, named: frozenset[int]) -> list[frozenset[int]]:
