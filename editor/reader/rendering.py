@@ -23,8 +23,8 @@ class Row:
 
     @property
     def closes(self) -> bool:
-        """Tell whether the line begins with a closing bracket."""
-        return self.text.lstrip()[:1] in (")", "]", "}")
+        """Tell whether the line closes a block."""
+        return self.text.lstrip()[:1] in (")", "]", "}") or self.text.strip() == "end"
 
 
 def rows_of(
