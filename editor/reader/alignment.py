@@ -28,7 +28,7 @@ from editor.effort import look
 from editor.errors import TooMuchWorkError
 from editor.reader.binding import Bindings, FileLines, Floats, Rewrite, Snippet, is_comment
 
-MAX_CELLS = 4_000_000
+MAX_CELLS = 500_000
 """Items of a snippet times lines of a file; past it the readings of a snippet are not looked for."""
 MAX_STEPS = 12_000
 """Of the search for the best paths; past it those found so far are all."""

@@ -37,12 +37,14 @@ MAX_CANDIDATES = 12
 _NUM_PATHS = 36
 _SLACK = 9.0
 _MAX_DRAFTS = 96
-_MAX_CHARS = 2_000_000
+_MAX_CHARS = 400_000
 """Of all texts that are accounted for together: a large file has fewer readings."""
 
 _MAX_ACCOUNTS = 36
 _MAX_NAMED_RUNS = 4
 _MIN_SCORE = 0.0001
+_MAX_BEHIND = 5.0
+"""A reading whose score is less than the best one's by more has a probability of less than 1 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,22 +124,24 @@ def all_readings(
     if not len(file) or not len(snippet):
         return []
     evidence = Evidence(file, snippet)
-    most = max(2, _MAX_CHARS // len(text))
+    most = min(_MAX_ACCOUNTS, max(3, _MAX_CHARS // len(text)))
+    most_readings = MAX_CANDIDATES if order is not None else _MAX_DRAFTS
     made = list(islice(drafts(file, snippet, Costs()), min(_MAX_DRAFTS, 4 * most)))
     features = [evidence.features(one, one.path.cost - made[0].path.cost) for one in made]
-    best_first = range(len(made))
-    if order is not None and made:
-        best_first = np.argsort(-(np.array(features) @ order.weights), kind="stable")[
-            : min(_MAX_ACCOUNTS, most)
-        ].tolist()
+    if order is None:
+        scores, most = np.zeros(len(made)), len(made)
+    else:
+        scores = np.array(features).reshape(len(made), len(FEATURES)) @ order.weights
     found: list[Reading] = []
-    for at in best_first:
+    least = -np.inf
+    for at in np.argsort(-scores, kind="stable")[:most].tolist():
         look()
         one = made[at]
+        if len(found) == most_readings or scores[at] < least:
+            break
         if not account(text, one.text, edit, language, said, explains=False).faults:
             found.append(Reading(one.text, evidence.with_errors(features[at], one.text), why=_why(file, one)))
-        if order is not None and len(found) == MAX_CANDIDATES:
-            break
+            least = max(least, scores[at] - _MAX_BEHIND)
     return ordered(found, order) if order is not None else found
 
 
