@@ -37,6 +37,7 @@ _INF = 1e9
 _BASE = 1_000_003
 _MOD = (1 << 61) - 1
 _MAX_EXITS = 24
+_WHOLE_SHARE = 0.6
 
 # What a path did last. UNBOUND: new lines of which nothing above is shown. CUT: deleting behind a gap.
 BOUND, NEW, UNBOUND, DELETED, CUT, GAP, ELIDED, OUTSIDE = range(8)
@@ -81,6 +82,7 @@ class Costs:
     named_share: float = 0.1
     elide: float = 2.2
     elide_head: float = 1.32
+    elide_whole: float = 1.0
     open_start: float = 0.6
     open_end: float = 0.6
     unbound: float = 1.0
@@ -126,6 +128,7 @@ class Aligner:
             )
         self.bindings = bindings
         self.named = named_lines(file, snippet)
+        self.is_whole = is_whole(file, snippet)
         self._deletion_costs()
         self._ids: dict[str, int] = {}
         self._hashes = self._prefix_hashes()
@@ -386,12 +389,13 @@ class Aligner:
 
     def elide_cost(self, at: int) -> float:
         """Return what it costs to leave lines out above an item without a marker."""
+        whole = self.costs.elide_whole if self.is_whole else 0.0
         if at == self.size:
-            return self.costs.open_end
+            return self.costs.open_end + whole
         item = self.snippet.items[at]
         if item.kind == "marker":
             return _INF
-        return self.costs.elide_head if self.snippet.names[at] and item.blanks else self.costs.elide
+        return whole + (self.costs.elide_head if self.snippet.names[at] and item.blanks else self.costs.elide)
 
     def _rewrite_cost(self, one: Rewrite) -> float:
         size = max(one.line_end - one.line, one.item_end - one.item)
@@ -531,6 +535,16 @@ def _steps_of(way: Way | None) -> tuple[Step, ...]:
         steps.append(way[0])
         way = way[1]
     return tuple(reversed(steps))
+
+
+def is_whole(file: FileLines, snippet: Snippet) -> bool:
+    """Tell whether a snippet looks like the whole file: no marker, the same begin, and most of its lines."""
+    if not len(file) or any(item.kind != "line" for item in snippet.items):
+        return False
+    first, other = snippet.items[0].key, file.keys[0]
+    if first != other and key_of(first) != key_of(other):
+        return False
+    return sum(key in snippet.shown for key in file.keys) >= _WHOLE_SHARE * len(file)
 
 
 def closed_names(file: FileLines, snippet: Snippet) -> list[str]:

@@ -12,7 +12,7 @@ from math import log1p
 from rapidfuzz import fuzz
 
 from editor.accounting.statements import IMPORT, key_of, name_of
-from editor.reader.alignment import ELIDED, GAP, OUTSIDE, UNBOUND, Path, Step, closed_lines, named_lines
+from editor.reader.alignment import ELIDED, GAP, OUTSIDE, UNBOUND, Path, Step, closed_lines, is_whole, named_lines
 from editor.reader.binding import FileLines, Snippet, is_comment, likeness
 from editor.reader.rendering import Row
 from editor.syntax import num_errors
@@ -72,8 +72,7 @@ _WORD = re.compile(r"[A-Za-z_$][\w$]*")
 _AT_END = re.compile(r"\b(at the end|at the bottom|append)", re.I)
 _AFTER = re.compile(r"(?:after|below|under|following|next to)\s+(?:the\s+|its\s+)?[`\"']?([\w$.\-/@]{3,})")
 _BEFORE = re.compile(r"(?:before|above|ahead of|on top of)\s+(?:the\s+|its\s+)?[`\"']?([\w$.\-/@]{3,})")
-_SAME_PACKAGE = 0.85
-_WHOLE_SHARE = 0.6
+_QUOTED = re.compile(r"[\"'<]([^\"'>]+)[\"'>]")
 _VARIABLE = ("const", "let", "var")
 _GAPS = (GAP, ELIDED, OUTSIDE)
 
@@ -115,9 +114,7 @@ class Evidence:
         self.file_names = Counter(name for name in file.names if name)
         self.snippet_names = Counter(name for name in snippet.names if name)
         solid = [item for item in snippet.items if item.kind == "line"]
-        shown = sum(key in snippet.shown for key in file.keys) / max(1, len(file))
-        starts = bool(solid) and len(solid) == len(snippet) and solid[0].key == file.keys[0]
-        self.is_whole = starts and shown >= _WHOLE_SHARE
+        self.is_whole = is_whole(file, snippet)
         self.problem = {
             "num_markers": min(4.0, sum(item.kind == "marker" for item in snippet.items)),
             "share_shown": sum(item.key in file.places for item in solid) / max(1, len(solid)),
@@ -289,8 +286,7 @@ class Evidence:
         key = self.snippet.items[at].key
         if IMPORT.match(key):
             near = [file.keys[one] for one in (line - 1, line) if 0 <= one < len(file) and IMPORT.match(file.keys[one])]
-            alike = max((fuzz.ratio(key, one) / 100 for one in near), default=0.0)
-            apart += 1.0 if not near else 0.2 if alike < _SAME_PACKAGE else 0.0
+            apart += 1.0 if not near else 0.0 if _package_of(key) in map(_package_of, near) else 0.2
         return apart
 
     def _add_runs(self, steps: Sequence[Step], found: dict[str, float]) -> None:
@@ -458,6 +454,15 @@ class Evidence:
         found["before_named"] = min(1.0, found["before_named"])
         if _AT_END.search(self.snippet.said):
             found["at_end"] = float(any(row.line is None for row in rows[-2:]))
+
+
+def _package_of(key: str) -> str:
+    """Return the folder or the outermost package that a line imports from."""
+    quoted = _QUOTED.search(key)
+    if quoted is not None:
+        return quoted[1].rpartition("/")[0]
+    words = key.split()
+    return re.split(r"[.:;]", words[1])[0] if len(words) > 1 else ""
 
 
 def _balance(key: str) -> int:
