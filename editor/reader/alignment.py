@@ -15,7 +15,8 @@ the k best distinct texts.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,7 @@ MAX_CELLS = 500_000
 MAX_STEPS = 12_000
 """Of the search for the best paths; past it those found so far are all."""
 
+_WORD = re.compile(r"\w+")
 _INF = 1e9
 _BASE = 1_000_003
 _MOD = (1 << 61) - 1
@@ -92,6 +94,7 @@ class Costs:
     within: float = 0.32
     no_blank: float = 0.24
     early: float = 0.3
+    early_import: float = 0.05
     behind_guard: float = 0.8
     import_apart: float = 1.2
     shift: float = 0.5
@@ -99,7 +102,8 @@ class Costs:
     owner_shown: float = 3.0
     new_owner: float = 0.6
     rename: float = 0.5
-    rename_at_gap: float = 2.5
+    rename_at_gap: float = 1.5
+    retitle_at_gap: float = 4.0
     leave_scope: float = 1.2
     weak: float = 0.3
     weak_unbound: float = 0.5
@@ -110,6 +114,7 @@ class Costs:
     skip: float = 0.002
     skip_elided: float = 0.004
     skip_closed: float = 0.1
+    skip_stale: float = 0.5
 
 
 Way = tuple[Step, "Way | None"]
@@ -209,7 +214,7 @@ class Aligner:
                 if name in self._names or old in self._shown_names:
                     continue
                 value += 1.5 * costs.rename
-                self.renamed[at, place] = costs.rename_at_gap
+                self.renamed[at, place] = costs.retitle_at_gap if _is_title(name) else costs.rename_at_gap
             row[place] = value
         return row
 
@@ -268,6 +273,7 @@ class Aligner:
                 near[place] = max(near[place], value)
                 near[place + 1] = max(near[place + 1], value)
             cost = cost + costs.import_apart * (1 - near)
+            cost[self._imports] += costs.early_import
         self._places[known] = cost
         return cost
 
@@ -282,9 +288,10 @@ class Aligner:
         guards = (at for at, key in enumerate(self.file.keys) if key.startswith("if __name__"))
         self._guard = next(guards, None)
         self._imports = [at for at, key in enumerate(self.file.keys) if IMPORT.match(key)]
-        closed = closed_lines(self.file, self.snippet)
+        more = costs.skip_closed * closed_lines(self.file, self.snippet)
+        more[stale_imports(self.file, self.snippet)] += costs.skip_stale
         self.skip_cost: dict[int, Floats] = {
-            state: np.asarray(price + costs.skip_closed * closed, np.float64)
+            state: np.asarray(price + more, np.float64)
             for state, price in ((GAP, costs.skip), (OUTSIDE, costs.skip), (ELIDED, costs.skip_elided))
         }
         self.skip_sum: dict[int, Floats] = {
@@ -399,7 +406,10 @@ class Aligner:
 
     def _rewrite_cost(self, one: Rewrite) -> float:
         size = max(one.line_end - one.line, one.item_end - one.item)
-        renamed = self.costs.rename + self.costs.rename_at_gap if one.renames else 0.0
+        renamed = 0.0
+        if one.renames:
+            titled = _is_title(self.snippet.names[one.item] or "")
+            renamed = self.costs.rename + (self.costs.retitle_at_gap if titled else self.costs.rename_at_gap)
         return renamed - self.costs.rewrite * (one.likeness - 0.3) - 0.15 * min(6, size)
 
     # -- the k best
@@ -524,6 +534,11 @@ class Aligner:
             yield float(sums[target] - sums[line]), "skip", at, target, state
 
 
+def _is_title(name: str) -> bool:
+    """Tell whether a name is a title in quotes or of several words, as those of tests."""
+    return not name.replace(".", "").isidentifier()
+
+
 def _scan(exits: Floats, sums: Floats) -> Floats:
     """Return for each line the least of what it costs to walk down to some line and to leave there."""
     return np.minimum.accumulate((exits + sums)[::-1])[::-1] - sums
@@ -568,6 +583,16 @@ def closed_lines(file: FileLines, snippet: Snippet) -> np.ndarray[tuple[int], np
     """Tell of each line of a file whether it lies in a definition that the snippet shows without a marker."""
     names = set(closed_names(file, snippet))
     return np.array([bool(names.intersection(chain)) for chain in file.owners], np.bool_)
+
+
+def stale_imports(file: FileLines, snippet: Snippet) -> list[int]:
+    """Return the unshown imports of a file whose names a new import of the same module in the snippet has."""
+    new: dict[str | None, set[str]] = defaultdict(set)
+    for item in snippet.items:
+        if item.kind == "line" and item.key not in file.places and IMPORT.match(item.key):
+            new[key_of(item.key)].update(_WORD.findall(item.key))
+    unshown = (at for at, key in enumerate(file.keys) if key not in snippet.shown and IMPORT.match(key)) if new else ()
+    return [at for at in unshown if set(_WORD.findall(file.keys[at])) <= new.get(key_of(file.keys[at]), set())]
 
 
 def named_lines(file: FileLines, snippet: Snippet) -> frozenset[int]:

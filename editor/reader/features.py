@@ -231,7 +231,7 @@ class Evidence:
         if above != "insert":
             found["insert_runs"] += 1
             found["inserted_within"] += not self.file.is_between[step.line]
-        if step.state in _GAPS:
+        if step.state in _GAPS or not step.item:
             found["place"] += self._place(step.item, step.line)
             is_named = bool(self.snippet.names[step.item]) and step.line < len(self.file)
             if is_named and not self.file.keys[step.line].startswith("if __name__"):
