@@ -113,7 +113,7 @@ class Costs:
     elided_head: float = 1.3
     skip: float = 0.002
     skip_elided: float = 0.004
-    skip_closed: float = 0.1
+    skip_closed: float = 0.3
     skip_stale: float = 0.5
 
 

@@ -113,7 +113,7 @@ def _named_choices(file: FileLines, named: frozenset[int]) -> list[frozenset[int
 def all_readings(
     text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = (), order: Order | None = None
 ) -> list[Reading]:
-    """Return the legal readings of a lazy snippet: with an order the likeliest, likeliest first, else all of them.
+    """Return the legal readings of a lazy snippet that change something: with an order the likeliest first, else all.
 
     The texts are put in order first, and then accounted for, best first: that takes most of the time. Raises
     `TooMuchWorkError` where snippet and file are too large.
@@ -139,7 +139,7 @@ def all_readings(
         one = made[at]
         if len(found) == most_readings or scores[at] < least:
             break
-        if not account(text, one.text, edit, language, said, explains=False).faults:
+        if one.text != text and not account(text, one.text, edit, language, said, explains=False).faults:
             found.append(Reading(one.text, evidence.with_errors(features[at], one.text), why=_why(file, one)))
             least = max(least, scores[at] - _MAX_BEHIND)
     return ordered(found, order) if order is not None else found
@@ -198,7 +198,7 @@ def ordered(found: Sequence[Reading], order: Order) -> list[Reading]:
 
 
 def candidates(text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = ()) -> tuple[Candidate, ...]:
-    """Return the likeliest legal readings of a lazy snippet that change something, likeliest first.
+    """Return the likeliest legal readings of a lazy snippet, likeliest first, with their calibrated confidence.
 
     None where snippet and file are too large, or no reading is legal.
     """
@@ -206,11 +206,7 @@ def candidates(text: str, edit: ParsedEdit, language: str | None, said: tuple[st
     try:
         found = all_readings(text, edit, language, said, order)
     except TooMuchWorkError:
-        return ()
-    return _candidates(ordered([one for one in found if one.text != text], order), order)
-
-
-def _candidates(found: Sequence[Reading], order: Order) -> tuple[Candidate, ...]:
+        found = []
     if not found:
         return ()
     total = sum(one.probability for one in found) or 1.0
