@@ -122,7 +122,7 @@ def symbols_kept(losses: Losses) -> Check:
     """Look for definitions that stand less often than they did, and that the edit does not take away."""
     before, after = losses.before, losses.after
     if before is None or after is None:
-        return Check("symbols_kept", True, f"{NOT_APPLICABLE}: no grammar for this text")
+        return Check("symbols_kept", True, f"{NOT_APPLICABLE}: no grammar for this text, or it is too large")
     if losses.is_accounted and not losses.is_whole_file:
         # A reading of a snippet, too, takes a definition away only by name or by what it shows in its place.
         return Check("symbols_kept", True, "the edit accounts for what is gone")

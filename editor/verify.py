@@ -39,6 +39,10 @@ DAMAGE = frozenset({"marker_leak", "added_lines_present", "no_op", "truncated_ta
 MAX_ERRORS_BEFORE = 2
 MAX_ERROR_SHARE = 0.01
 
+MAX_PARSED = 500_000
+"""Characters up to which both texts are parsed beside an explicit edit that a rule made to the letter: no syntax error
+rejects it, and two parses of a megabyte take up to 2.5 s."""
+
 MAX_LINES = 10
 """Lines that the check `accounted` names at most."""
 
@@ -61,13 +65,14 @@ def verify(
     stay and would be written with another line ending than they have.
     """
     old, new = original.split("\n"), merged.split("\n")
-    before = survey(original, language)
-    after = survey(merged, language) if before is not None else None
-    as_sent = _is_the_edit_itself(original, new, edit)
-    worse = before is not None and after is not None and len(after.error_lines) > len(before.error_lines)
     reading = account(original, merged, edit, language, said, by_model=by_model)
     is_explicit = not isinstance(edit.changes, Sketch) or edit.changes.complete
     to_the_letter = is_explicit and not reading.faults
+    takes_word = to_the_letter and not by_model and len(original) > MAX_PARSED
+    before = None if takes_word else survey(original, language)
+    after = survey(merged, language) if before is not None else None
+    as_sent = _is_the_edit_itself(original, new, edit)
+    worse = before is not None and after is not None and len(after.error_lines) > len(before.error_lines)
     if to_the_letter and by_model and worse:
         # A model may put a text at a place that is like it; what it wrote may still be the edit to the letter.
         to_the_letter = not account(original, merged, edit, language, said).faults
@@ -142,7 +147,7 @@ def _added_lines_present(merged: str, new: Sequence[str], edit: ParsedEdit, is_a
 
 def _parse_errors(before: Survey | None, after: Survey | None, num_lines: int, as_sent: bool) -> Check:
     if before is None or after is None:
-        return Check("parse_errors", True, f"{NOT_APPLICABLE}: no grammar for this text")
+        return Check("parse_errors", True, f"{NOT_APPLICABLE}: no grammar for this text, or it is too large")
     detail = f"{len(after.error_lines)} syntax errors, {len(before.error_lines)} before"
     if len(after.error_lines) <= len(before.error_lines):
         return Check("parse_errors", True, detail)

@@ -329,3 +329,21 @@ def test_a_diff_may_add_a_line_that_looks_like_a_placeholder() -> None:
     assert passed(verify(before, after, edit, "markdown"))
     leaking = after.replace("text", "# ... rest of the file ...\ntext")
     assert not passed(verify(before, leaking, edit, "markdown"))
+
+
+@pytest.mark.parametrize("after", ["    this.result += ((a;\n", "    this.result -= a ** 2;\n"])
+@pytest.mark.parametrize("made", ["as the edit says", "with another change"])
+def test_a_large_file_is_not_parsed_for_an_edit_to_the_letter_and_the_checks_decide_the_same(
+    monkeypatch: pytest.MonkeyPatch, after: str, made: str
+) -> None:
+    block = f"<<<<<<< SEARCH\n    this.result -= a;\n=======\n{after}>>>>>>> REPLACE\n"
+    edit = parse(block, "search_replace")
+    merged = ORIGINAL.replace("    this.result -= a;\n", after)
+    if made == "with another change":
+        merged = merged.replace("    this.result *= a;\n", "")
+    slow = verify(ORIGINAL, merged, edit, "javascript")
+    monkeypatch.setattr("editor.verify.MAX_PARSED", 10)
+    fast = verify(ORIGINAL, merged, edit, "javascript")
+    assert [(check.name, check.ok) for check in fast] == [(check.name, check.ok) for check in slow]
+    is_parsed = "not applicable" not in {check.name: check.detail for check in fast}["parse_errors"]
+    assert is_parsed == (made == "with another change")
