@@ -6,10 +6,9 @@ Everything else is `Unresolved`, with the reason for whoever sent the edit; a mo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from editor.accounting import Reading, account
+from editor.accounting import account
 from editor.blocks.ranging import merge_ranges
 from editor.blocks.replacing import merge_replacements
 from editor.blocks.rewriting import merge_whole
@@ -19,11 +18,13 @@ from editor.lazy.prose import refuse_told
 from editor.lazy.sketching import merge_sketch
 from editor.matching.index import LineIndex, stripped
 from editor.patches.hunks import merge_hunks
+from editor.reader.reader import candidates
 from editor.stand_ins import refuse_stand_in
-from editor.types import Candidate, Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
+from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
 from editor.wording import listed
 
 _MORE_LINES = "Show more lines above and below the new ones, or the definition or section that they belong to."
+_EXACT_LINES = "Send SEARCH/REPLACE blocks with the exact lines to change."
 _SMALLER = "Send the edit in several parts, each with lines around its changes that stand only once in the file."
 
 
@@ -41,8 +42,7 @@ def merge(original: str, edit: ParsedEdit, language: str | None = None, said: tu
         return Unresolved("too_much_work", error.message, suggestion=_SMALLER)
     if not isinstance(outcome, Merged):
         return outcome
-    refused = refuse_told(outcome, edit) if edit.format == "lazy" else refuse_stand_in(original, outcome.text, edit)
-    return refused or outcome
+    return (refuse_stand_in(original, outcome.text, edit) if edit.format != "lazy" else None) or outcome
 
 
 def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...]) -> MergeOutcome:
@@ -56,16 +56,39 @@ def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[st
         lines.pop()
     outcome = _merge_lines(lines, edit, language)
     outcome = outcome if final_newline else _without_final_newline(outcome)
-    if isinstance(edit.changes, Sketch) and not edit.changes.complete:
+    if not isinstance(edit.changes, Sketch) or edit.changes.complete:
+        return outcome
+    outcome = _refuse_doubtful(original, lines, outcome, edit, language, said)
+    if isinstance(outcome, Unresolved):
+        readings = candidates(original, edit, language, said)
+        return replace(outcome, candidates=readings, num_candidates=max(outcome.num_candidates, len(readings)))
+    return outcome
 
-        def reading_of(text: str) -> Reading:
-            return account(original, text, edit, language, said, explains=False)
 
-        outcome = _keep_legal(original, outcome, reading_of)
-        twin = _twin_of_block(lines, edit.changes) if isinstance(outcome, Merged) else ""
-        if isinstance(outcome, Merged) and twin:
-            one = Candidate(outcome.text, 0.5, "the block taken at one of its places")
-            return Unresolved("ambiguous", twin, 2, suggestion=_MORE_LINES, candidates=(one,))
+def _refuse_doubtful(
+    original: str,
+    lines: list[str],
+    outcome: MergeOutcome,
+    edit: ParsedEdit,
+    language: str | None,
+    said: tuple[str, ...],
+) -> MergeOutcome:
+    """Refuse what a rule makes of a snippet where that is no legal reading, or may have been meant elsewhere."""
+    assert isinstance(edit.changes, Sketch)
+    if isinstance(outcome, Unresolved):
+        return outcome
+    result = outcome.text if isinstance(outcome, Merged) else original
+    faults = account(original, result, edit, language, said, explains=False).faults
+    if faults:
+        shown = listed("it does not account for", [f"{fault.kind} {fault.text.strip()!r}" for fault in faults])
+        if isinstance(outcome, Merged):
+            reason = f"The only reading of the snippet by rule changes lines for which {shown}."
+        else:
+            reason = f"The lines of the snippet stand in the file, but not as the snippet shows them: {shown}."
+        return Unresolved("open_intent", reason, suggestion=_EXACT_LINES)
+    if isinstance(outcome, Merged):
+        twin = _twin_of_block(lines, edit.changes)
+        return Unresolved("ambiguous", twin, 2, suggestion=_MORE_LINES) if twin else refuse_told(edit) or outcome
     return outcome
 
 
@@ -81,26 +104,6 @@ def _twin_of_block(lines: list[str], sketch: Sketch) -> str:
         if len(starts) > 1:
             return f"The lines around the new ones, from {kept[0]!r} on, stand in {len(starts)} places of the file."
     return ""
-
-
-def _keep_legal(original: str, outcome: MergeOutcome, reading_of: Callable[[str], Reading]) -> MergeOutcome:
-    """Keep of an outcome what is a legal reading of the snippet."""
-    if isinstance(outcome, Unresolved):
-        kept = [one for one in outcome.candidates if not reading_of(one.text).faults]
-        if len(kept) == len(outcome.candidates):
-            return outcome
-        total = sum(one.score for one in kept)
-        scored = tuple(replace(one, score=one.score / total) for one in kept)
-        return replace(outcome, candidates=scored, num_candidates=len(kept))
-    faults = reading_of(outcome.text if isinstance(outcome, Merged) else original).faults
-    if not faults:
-        return outcome
-    shown = listed("it does not account for", [f"{fault.kind} {fault.text.strip()!r}" for fault in faults])
-    if isinstance(outcome, Merged):
-        reason = f"The only reading of the snippet by rule changes lines for which {shown}."
-    else:
-        reason = f"The lines of the snippet stand in the file, but not as the snippet shows them: {shown}."
-    return Unresolved("open_intent", reason, suggestion="Send SEARCH/REPLACE blocks with the exact lines to change.")
 
 
 def _merge_lines(lines: list[str], edit: ParsedEdit, language: str | None) -> MergeOutcome:

@@ -78,7 +78,8 @@ class Sketch:
     the first and behind the last block. Two neighbouring blocks always have a marker between them. `marker_indents` has
     an entry for every such gap, in order: the indentation of each marker that stands there (several may stand one below
     the other); it may be empty. `complete` says that the sender declared the snippet to be the whole file; it has then
-    one block and no marker.
+    one block and no marker. `fences` has for each block the number of the code fence that it stands in; fences may
+    stand in another order than their lines do in the file. It may be empty: one fence, or none.
     """
 
     blocks: tuple[tuple[str, ...], ...]
@@ -86,6 +87,7 @@ class Sketch:
     closes_elided: bool
     complete: bool = False
     marker_indents: tuple[tuple[str, ...], ...] = ()
+    fences: tuple[int, ...] = ()
 
     @property
     def elides(self) -> bool:

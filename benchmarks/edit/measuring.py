@@ -147,9 +147,8 @@ def _by_our_rules(case: PatchCase) -> str:
 
 def _measure_text(case: Case, format_name: FormatName, edit: str, repeats: int) -> Row:
     source = codec.decode(case.original.encode())
-    language = language_of(case.path)
     said = (case.instruction,)
-    answer, times = _repeated(lambda: _answer(source.text, edit, format_name, language, said), repeats)
+    answer, times = _repeated(lambda: _answer(source.text, edit, format_name, case.path, said), repeats)
     outcome, checks, _ = answer
     failed = tuple(check.name for check in checks if not check.ok)
     certainty = _certainty(outcome, failed)
@@ -182,7 +181,7 @@ def _measure_text(case: Case, format_name: FormatName, edit: str, repeats: int) 
         inexact=case.inexact,
         variety=case.variety,
         style=case.style,
-        language=language or Path(case.path).suffix.lstrip("."),
+        language=language_of(case.path) or Path(case.path).suffix.lstrip("."),
         certainty=certainty,
         confidence=outcome.confidence if isinstance(outcome, Merged) else None,
         first=exact[:1] == [True],
@@ -207,11 +206,12 @@ def _readings(text: str, outcome: MergeOutcome) -> list[str]:
     return list(dict.fromkeys([*first, *(one.text for one in outcome.candidates)]))
 
 
-def _answer(text: str, edit: str, format_name: FormatName, language: str | None, said: tuple[str, ...]) -> _Answer:
+def _answer(text: str, edit: str, format_name: FormatName, path: str, said: tuple[str, ...]) -> _Answer:
     forget_surveys()
+    language = language_of(path)
     started = time.perf_counter()
     try:
-        parsed = parse(edit, format_name)
+        parsed = parse(edit, format_name, path)
     except EditSyntaxError as error:
         outcome = Unresolved(error.code, error.message, suggestion=error.suggestion)
         return _Answer(outcome, (), ((time.perf_counter() - started) * 1e3, 0.0, 0.0))

@@ -3,7 +3,7 @@
 It reads the training part of `../shared/data/snippets` and as many made snippets over the training part of the commits,
 fits the order (a softmax over all readings of a snippet and "none of these"), and measures it on folds that share no
 file: the calibrated confidence and the bars above which is answered come from held-out cases. It writes
-`benchmarks/reader/weights.json` with its data card, and prints the figures, those of the fixed test part last.
+`editor/reader/weights.json` with its data card, and prints the figures, those of the fixed test part last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.train_reader.order import Order, fit
 from benchmarks.train_reader.plots import write_reliability
 
 ROOT = Path(__file__).resolve().parents[2]
-READER = ROOT / "benchmarks" / "reader"
+READER = ROOT / "editor" / "reader"
 WEIGHTS = READER / "weights.json"
 _FOLDS = 5
 _AMONG = 24
@@ -42,7 +42,7 @@ _MOST_WRONG = {"certain": 0.002, "likely": 0.01}
 def main() -> None:
     """Read, fit, measure, write."""
     options = _options()
-    from benchmarks.reader.reader import FEATURES, all_readings
+    from editor.reader.reader import FEATURES, all_readings
 
     cache = options.cache / f"readings-{version_of(ROOT / 'editor', READER)}.jsonl"
     cache.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def main() -> None:
         shown = {"training snippets, held out": [answers[case.id] for case in real]}
         shown |= {"test part": [answer_of(case, order) for case in test if not case.made]}
         write_reliability(shown, line, bars, options.plot)
-    options.out.write_text(json.dumps(_written(card, FEATURES, order, line, bars), indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(_written(card, FEATURES, order, line), indent=1) + "\n", encoding="utf-8")
     print(f"wrote {options.out}")
 
 
@@ -134,7 +134,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--made", type=int, default=1200, help="so many made snippets to train on (default 1200)")
     parser.add_argument("--made-test", type=int, default=600, help="and so many of the test part (default 600)")
     parser.add_argument("--made-weight", type=float, default=0.5, help="what a made one counts beside a real one")
-    parser.add_argument("--l2", type=float, default=0.003, help="how small the weights are held (default 0.003)")
+    parser.add_argument("--l2", type=float, default=0.05, help="how small the weights are held (default 0.05)")
     parser.add_argument("--seed", type=int, default=0, help="for the made snippets")
     parser.add_argument("--cache", type=Path, default=user_cache_path("hunk") / "train_reader", help="for the readings")
     parser.add_argument("--out", type=Path, default=WEIGHTS, help="where the weights are written")
@@ -184,16 +184,13 @@ def _card(
     }
 
 
-def _written(
-    card: dict[str, Any], names: Sequence[str], order: Order, line: Line, bars: dict[str, float]
-) -> dict[str, Any]:
-    """Return the contents of the file: bars are in calibrated confidence, as the confidence that an answer has."""
+def _written(card: dict[str, Any], names: Sequence[str], order: Order, line: Line) -> dict[str, Any]:
+    """Return the contents of the file."""
     return {
         "card": card,
         "weights": {name: round(float(weight), 6) for name, weight in zip(names, order.weights, strict=True)},
         "none": round(order.none, 6),
         "confidence": line,
-        "bars": bars,
     }
 
 

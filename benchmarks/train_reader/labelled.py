@@ -104,7 +104,7 @@ def _read(case: Case, read: Read) -> dict[str, Any]:
     expected = codec.decode(case.expected.encode()).text
     started = time.perf_counter()
     try:
-        found = read(source.text, parse(case.edit, "lazy"), language_of(case.path), (case.instruction,))
+        found = read(source.text, parse(case.edit, "lazy", case.path), language_of(case.path), (case.instruction,))
     except EditorError:
         found = ()
     return {

@@ -93,8 +93,12 @@ def read_items(
     hunks: list[list[Item]] = [[]]
     is_fenced = any(_is_foreign_fence(line, file_keys) for block in sketch.blocks for line in block)
     inside = not is_fenced
+    fences = sketch.fences or (0,) * len(sketch.blocks)
+    has_fences = fences[0] != fences[-1]
     for number, block in enumerate(sketch.blocks):
-        if number or sketch.opens_elided:
+        if number and fences[number] != fences[number - 1]:
+            hunks.append([])
+        elif number or (sketch.opens_elided and not has_fences):
             hunks[-1].append(_marker(sketch, number))
         blanks = 0
         for line in block:
@@ -109,14 +113,16 @@ def read_items(
             else:
                 texts.append(line)
             blanks = 0
-    if sketch.closes_elided:
+    if sketch.closes_elided and not has_fences:
         hunks[-1].append(_marker(sketch, len(sketch.blocks)))
     hunks = _in_file_order([hunk for hunk in hunks if hunk], places)
     items: list[Item] = []
     for number, hunk in enumerate(hunks):
-        if number:
+        if number or has_fences:
             items.append(Item("marker", "", "", -1, hunk=number))
         items += (replace(item, hunk=number) for item in _with_paragraphs(hunk, file_keys))
+    if has_fences:
+        items.append(Item("marker", "", "", -1, hunk=len(hunks) - 1))
     texts += (item.line for item in items if item.kind == "remark")
     return _with_parents(items, language), texts
 
@@ -150,12 +156,11 @@ def _item(line: str, blanks: int, file_keys: Set[str], above: Sequence[Item], la
 
 
 def _in_file_order(hunks: list[list[Item]], places: Mapping[str, Sequence[int]]) -> list[list[Item]]:
-    """Return the hunks of separate fences sorted by where their unique lines stand; as sent where one has none."""
-    if len(hunks) < 2:
-        return hunks
+    """Return the hunks of separate fences sorted by where their unique lines stand; one without stays below another."""
     found = [_place(hunk, places) for hunk in hunks]
-    if any(place is None for place in found):
-        return hunks
+    above = -1
+    for at, place in enumerate(found):
+        above = found[at] = above if place is None else place
     order = sorted(range(len(hunks)), key=lambda at: (found[at] or 0, at))
     return [hunks[at] for at in order]
 

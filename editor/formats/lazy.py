@@ -94,11 +94,12 @@ def _sketch(parts: list[tuple[str, ...]]) -> tuple[Sketch, int]:
     A block of blank lines is layout between two placeholders, and dropped.
     """
     blocks: list[tuple[str, ...]] = []
+    fences: list[int] = []
     gaps: list[list[str]] = [[]]
     elided_ends = len(parts) > 1
     opens = closes = elided_ends
     num_placeholders = 0
-    for part in parts:
+    for number, part in enumerate(parts):
         placeholders = placeholder_lines(part)
         num_placeholders += len(placeholders)
         marked = [(at in placeholders, line) for at, line in enumerate(part)]
@@ -109,12 +110,19 @@ def _sketch(parts: list[tuple[str, ...]]) -> tuple[Sketch, int]:
                 opens |= not blocks
             elif any(line.strip() for line in found):
                 blocks.append(tuple(found))
+                fences.append(number)
                 gaps.append([])
     closes |= bool(gaps[-1])
     used = gaps[(not opens) : len(gaps) - (not closes)]
-    return Sketch(
-        tuple(blocks), opens, bool(blocks) and closes, marker_indents=tuple(map(tuple, used))
-    ), num_placeholders
+    sketch = Sketch(
+        tuple(blocks),
+        opens,
+        bool(blocks) and closes,
+        False,
+        tuple(map(tuple, used)),
+        tuple(fences) if len(parts) > 1 else (),
+    )
+    return sketch, num_placeholders
 
 
 def _detected(num_placeholders: int, num_parts: int) -> str:

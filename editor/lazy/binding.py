@@ -2,7 +2,7 @@
 
 Lines that stand in many places (`return result`) leave it open where a block ends; a definition's extent does not. So
 a snippet that consists of complete definitions is merged for certain if each is bound and only gains lines, or has
-fields changed in place. Whatever would take a line away is left to `editor/lazy/readings.py`.
+fields changed in place. Whatever would take a line away is left to `editor/reader/`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from editor.lazy.edges import DoubtError, check_addition
-from editor.lazy.readings import flat
 from editor.lazy.showing import added, can_anchor, in_other_form, with_all_of
-from editor.lazy.siblings import Siblings
-from editor.lazy.units import Unit, units_of
+from editor.lazy.units import Unit, flat, units_of
 from editor.matching.index import LineIndex
 from editor.snippets import survey_snippet
 from editor.syntax import Survey, survey
@@ -29,51 +27,51 @@ def bound_lines(lines: list[str], sketch: Sketch, language: str | None) -> list[
     sent = survey_snippet(["" if at in markers else line for at, line in enumerate(snippet)], language)
     if seen is None or sent is None or seen.error_lines or sent.error_lines:
         return None
-    shown = Siblings(snippet, units_of(snippet, sent, markers))
-    if not all(unit.is_marker or _is_whole(shown, s) for s, unit in enumerate(shown.units)):
+    shown = units_of(snippet, sent, markers)
+    if not all(unit.is_marker or (unit.kind and not unit.elides) for unit in shown):
         return None  # before the units of a long file are told
-    file = Siblings(lines, units_of(lines, seen))
+    file = units_of(lines, seen)
     places = _places(file, shown, seen)
     if places is None:
         return None
     merged, index = list(lines), LineIndex(lines)
     try:
         for s, f in sorted(places.items(), reverse=True):
-            have, unit = file.units[f], shown.units[s]
+            have, unit = file[f], shown[s]
             merged[have.start : have.end] = _grown(index, have, snippet, unit)
     except DoubtError:
         return None
     return merged
 
 
-def _is_whole(shown: Siblings, number: int) -> bool:
-    """Tell whether a unit of the snippet is a definition that leaves nothing out."""
-    return shown.definition(number) is not None and not shown.units[number].elides
+def _definition(unit: Unit) -> tuple[str, str]:
+    """Return (kind, name) of a definition that the grammar knows; a method counts as a function."""
+    return "function" if unit.kind == "method" else unit.kind, unit.name
 
 
-def _places(file: Siblings, shown: Siblings, seen: Survey) -> dict[int, int] | None:
+def _places(file: Sequence[Unit], shown: Sequence[Unit], seen: Survey) -> dict[int, int] | None:
     """Return for every definition of the snippet which of the file it is; None if one is open, or out of order."""
     defined = Counter(symbol.simple_name for symbol in seen.symbols)
-    in_file = {file.definition(f): f for f, unit in enumerate(file.units) if unit.kind}
+    in_file = {_definition(unit): f for f, unit in enumerate(file) if unit.kind}
     places: dict[int, int] = {}
-    for s, unit in enumerate(shown.units):
+    for s, unit in enumerate(shown):
         if unit.is_marker:
             continue
-        wanted = shown.definition(s)
+        wanted = _definition(unit)
         if wanted not in in_file or defined[unit.name] != 1:
             return None
-        if unit.width != file.units[in_file[wanted]].width:
+        if unit.width != file[in_file[wanted]].width:
             return None
         places[s] = in_file[wanted]
     ascending = all(f < below for f, below in pairwise(places.values()))
     return places if places and ascending and not any(_hides(file, shown, places)) else None
 
 
-def _hides(file: Siblings, shown: Siblings, places: dict[int, int]) -> Iterator[bool]:
+def _hides(file: Sequence[Unit], shown: Sequence[Unit], places: dict[int, int]) -> Iterator[bool]:
     """Yield whether the file has units where the snippet, without a marker, shows none."""
     first, last = min(places), max(places)
     yield first == 0 and places[first] > 0
-    yield last == len(shown.units) - 1 and places[last] < len(file.units) - 1
+    yield last == len(shown) - 1 and places[last] < len(file) - 1
     for (s, f), (next_s, next_f) in pairwise(sorted(places.items())):
         yield next_s == s + 1 and next_f != f + 1
 

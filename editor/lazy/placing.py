@@ -9,7 +9,7 @@ the rest as new.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import log2
@@ -75,24 +75,6 @@ def places_of(index: TellingLines, block: Sequence[str]) -> list[Place]:
         if len(found) == _MAX_PLACES:
             break
     return found
-
-
-def arrangements(index: TellingLines, blocks: Sequence[Sequence[str]]) -> Iterator[tuple[Place, ...]]:
-    """Yield the ways to put all blocks into the file in their order, the best first; none if one has no place."""
-    options = [places_of(index, block) for block in blocks]
-    if not all(options):
-        return
-    partial: list[tuple[float, tuple[Place, ...]]] = [(0.0, ())]
-    for places in options:
-        grown = [
-            (score + place.score, (*before, place))
-            for score, before in partial
-            for place in places
-            if not before or before[-1].end <= place.start
-        ]
-        partial = sorted(grown, key=lambda one: -one[0])[:_MAX_PLACES]
-    for _, arrangement in partial:
-        yield arrangement
 
 
 def _chains(index: TellingLines, block: Sequence[str]) -> list[tuple[float, list[tuple[int, int]]]]:

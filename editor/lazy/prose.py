@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from editor.types import Candidate, Merged, ParsedEdit, Unresolved
+from editor.types import ParsedEdit, Unresolved
 
 _GOES = re.compile(
     r"\b(?:remov\w+|delet\w+|drop(?:s|ped)?|renam\w+|mov(?:e|es|ed|ing)|replac\w+|get rid|rid of|goes? away|no longer|"
@@ -17,15 +17,13 @@ _BECOMES = re.compile(
 )
 
 
-def refuse_told(merged: Merged, edit: ParsedEdit) -> Unresolved | None:
-    """Return why a merged snippet is not certain: the prose around it says more than its lines show; else None."""
+def refuse_told(edit: ParsedEdit) -> Unresolved | None:
+    """Return why a snippet cannot be merged for certain: the prose around it says more than its lines; else None."""
     told = _GOES.search(edit.prose) or _BECOMES.search(edit.prose)
     if told is None:
         return None
     return Unresolved(
         "open_intent",
         f"The text around the code says more than the code shows ('{told[0].strip()}'): lines may have to go.",
-        num_candidates=1,
         suggestion="Send SEARCH/REPLACE blocks with the lines that change and those that go.",
-        candidates=(Candidate(merged.text, 0.5, "only the code is merged, not what is said around it"),),
     )

@@ -2,7 +2,7 @@
 
 Every block has to be anchored (`editor/lazy/anchoring.py`). A snippet that would take a line away, or whose lines stand
 in another order, may mean to delete, to move, or just be careless: its readings are given as candidates
-(`editor/lazy/readings.py`), for a model to choose from.
+(`editor/reader/`), for a model to choose from.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from editor.lazy.binding import bound_lines
 from editor.lazy.doubts import refuse_other_gap, refuse_rival, refuse_twin
 from editor.lazy.edges import NOTE, DoubtError, quoted
 from editor.lazy.placements import Block, Placement
-from editor.lazy.readings import candidates
 from editor.lazy.showing import can_anchor, unique_lines, with_all_of
 from editor.matching.index import LineIndex
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Sketch, Unresolved
@@ -37,9 +36,7 @@ def merge_sketch(lines: list[str], sketch: Sketch, language: str | None = None) 
         bound = bound_lines(lines, sketch, language) if sketch.elides else None
         if bound is not None and bound != lines:
             return Merged("".join(line + "\n" for line in bound), "syntax")
-        readings = candidates(lines, sketch, language)
-        count = max(doubt.num_candidates, len(readings))
-        return Unresolved(doubt.code, doubt.reason, count, suggestion=_SUGGESTION, candidates=readings)
+        return Unresolved(doubt.code, doubt.reason, doubt.num_candidates, suggestion=_SUGGESTION)
     if merged == lines:
         return AlreadyApplied("All lines of the snippet already stand in the file.")
     return Merged("".join(line + "\n" for line in merged), "anchored")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from editor.lazy.edges import COMMENT
 from editor.matching.ladder import indent
 from editor.syntax import Survey, Symbol
+from editor.types import Sketch
 
 _CONTINUES = re.compile(
     r"\s*(?:[)\]}>]|\{\s*$|</|/>|-->|\*/|(?:else|elif|elsif|except|finally|catch|rescue|ensure|end|fi|done|esac|then|do|"
@@ -190,3 +191,26 @@ def units_of(lines: Sequence[str], survey: Survey | None, markers: frozenset[int
     for symbol in survey.symbols if survey is not None else ():
         symbols.setdefault(symbol.name_line, symbol)
     return _Builder(lines, markers, symbols).units(0, len(lines))
+
+
+def flat(sketch: Sketch) -> tuple[list[str], frozenset[int]]:
+    """Return the snippet's lines, its markers, and where these stand."""
+    num_gaps = sketch.opens_elided + len(sketch.blocks) - 1 + sketch.closes_elided
+    indents = iter(sketch.marker_indents or [("",)] * num_gaps)
+    lines: list[str] = []
+    markers: set[int] = set()
+
+    def add_markers() -> None:
+        for space in next(indents):
+            markers.add(len(lines))
+            lines.append(space + MARKER)
+
+    if sketch.opens_elided:
+        add_markers()
+    for number, block in enumerate(sketch.blocks):
+        if number:
+            add_markers()
+        lines.extend(block)
+    if sketch.closes_elided:
+        add_markers()
+    return lines, frozenset(markers)

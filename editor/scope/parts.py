@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from editor.lazy.placing import Place, TellingLines, places_of
-from editor.lazy.readings import flat
+from editor.lazy.units import flat
 from editor.matching.ladder import LineIndex, find
 from editor.matching.nearest import nearest_places
 from editor.required import solid

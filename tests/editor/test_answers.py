@@ -170,6 +170,7 @@ def test_several_fences_are_parts_of_one_snippet() -> None:
         opens_elided=True,
         closes_elided=True,
         marker_indents=((), (), ("  ",), ()),
+        fences=(0, 1, 1),
     )
     assert [line for line in parsed.prose.split("\n") if line] == ["Import it:", "and use it:", "That is all."]
     assert parsed.detected.startswith("2 code fences")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from editor.formats import parse
 from editor.languages import language_of
-from editor.lazy.readings import MAX_CANDIDATES, candidates
 from editor.merge import merge
-from editor.types import AlreadyApplied, Merged, Sketch, Unresolved
+from editor.reader.reader import MAX_CANDIDATES, candidates
+from editor.types import AlreadyApplied, Merged, ParsedEdit, Sketch, Unresolved
 
 CASES = sorted((Path(__file__).parent / "lazy_cases").glob("*.txt"))
 
@@ -121,9 +121,9 @@ def test_readings_never_crash_and_never_write_a_marker(file: list[str], snippet:
     blocks = tuple((line,) for line in snippet if line.strip() and line != "# ...")
     if not blocks:
         return
-    lines = [line for line in file if line != "# ..."]
+    text = "".join(line + "\n" for line in file if line != "# ...")
     for sketch in (Sketch(blocks, True, True), Sketch(blocks, False, False), Sketch((sum(blocks, ()),), False, True)):
-        found = candidates(lines, sketch, "python")
+        found = candidates(text, ParsedEdit("lazy", sketch, ""), "python")
         assert len(found) <= MAX_CANDIDATES
         for one in found:
             assert 0 < one.score <= 1

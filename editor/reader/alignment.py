@@ -15,26 +15,31 @@ the k best distinct texts.
 from __future__ import annotations
 
 import heapq
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from benchmarks.reader.binding import Bindings, FileLines, Floats, Rewrite, Snippet, is_comment
 from editor.accounting.statements import IMPORT, key_of
 from editor.effort import look
 from editor.errors import TooMuchWorkError
+from editor.reader.binding import Bindings, FileLines, Floats, Rewrite, Snippet, is_comment
 
-MAX_CELLS = 4_000_000
+MAX_CELLS = 500_000
 """Items of a snippet times lines of a file; past it the readings of a snippet are not looked for."""
 MAX_STEPS = 12_000
 """Of the search for the best paths; past it those found so far are all."""
 
+_WORD = re.compile(r"\w+")
 _INF = 1e9
 _BASE = 1_000_003
 _MOD = (1 << 61) - 1
 _MAX_EXITS = 24
+_WHOLE_SHARE = 0.6
 
 # What a path did last. UNBOUND: new lines of which nothing above is shown. CUT: deleting behind a gap.
 BOUND, NEW, UNBOUND, DELETED, CUT, GAP, ELIDED, OUTSIDE = range(8)
@@ -76,9 +81,10 @@ class Costs:
     gap_then_delete: float = 1.5
     delete_head: float = 1.2
     delete_lead: float = 0.2
-    named_share: float = 0.3
+    named_share: float = 0.1
     elide: float = 2.2
     elide_head: float = 1.32
+    elide_whole: float = 1.0
     open_start: float = 0.6
     open_end: float = 0.6
     unbound: float = 1.0
@@ -87,11 +93,17 @@ class Costs:
     depth: float = 0.8
     within: float = 0.32
     no_blank: float = 0.24
+    early: float = 0.3
+    early_import: float = 0.05
+    behind_guard: float = 0.8
     import_apart: float = 1.2
     shift: float = 0.5
     owner: float = 1.0
+    owner_shown: float = 3.0
     new_owner: float = 0.6
     rename: float = 0.5
+    rename_at_gap: float = 1.5
+    retitle_at_gap: float = 4.0
     leave_scope: float = 1.2
     weak: float = 0.3
     weak_unbound: float = 0.5
@@ -101,6 +113,8 @@ class Costs:
     elided_head: float = 1.3
     skip: float = 0.002
     skip_elided: float = 0.004
+    skip_closed: float = 0.3
+    skip_stale: float = 0.5
 
 
 Way = tuple[Step, "Way | None"]
@@ -119,6 +133,7 @@ class Aligner:
             )
         self.bindings = bindings
         self.named = named_lines(file, snippet)
+        self.is_whole = is_whole(file, snippet)
         self._deletion_costs()
         self._ids: dict[str, int] = {}
         self._hashes = self._prefix_hashes()
@@ -194,23 +209,40 @@ class Aligner:
             value = -file.weights[place] * (alike - 0.35) * costs.alike + 1.5 * owner[place]
             if known and file.widths[place] != width:
                 value += costs.shift * 0.4
-            if name and file.names[place] and file.names[place] != name:
+            old = file.names[place]
+            if name and old and old != name:
+                if name in self._names or old in self._shown_names:
+                    continue
                 value += 1.5 * costs.rename
+                self.renamed[at, place] = costs.retitle_at_gap if _is_title(name) else costs.rename_at_gap
             row[place] = value
         return row
 
     def _owner_cost(self, at: int) -> Floats:
         """Return what it costs that a line of the file lies in another definition than the item."""
-        chain = self.snippet.owners[at]
-        if self.snippet.names[at] and chain:
-            chain = chain[:-1]
+        full = self.snippet.owners[at]
+        chain = full[:-1] if self.snippet.names[at] and full else full
         weights = np.minimum(1.0, self.file.weights)
         total: Floats = np.zeros(self.num_lines)
+        if not full:
+            return total
+        for name, inside in self._shown_definitions.items():
+            if name not in full:
+                total = total + self.costs.owner_shown * (inside * weights)
         for name in chain[-2:]:
             if name not in self._names:
                 return np.asarray(total + self.costs.new_owner * weights, dtype=np.float64)
             total = total + np.where(self.file.inside(name), 0.0, self.costs.owner * weights)
         return total
+
+    @cached_property
+    def _shown_definitions(self) -> dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+        """Return for each definition that the snippet shows by its name which lines of the file lie right in it."""
+        innermost = [chain[-1] if chain else "" for chain in self.file.owners]
+        return {
+            name: np.array([name == one for one in innermost], np.bool_)
+            for name in sorted(self._shown_names.intersection(innermost))
+        }
 
     def place_cost(self, at: int) -> Floats:
         """Return what it costs to insert an item above each line of the file where nothing above it is shown."""
@@ -227,9 +259,13 @@ class Aligner:
         apart = (above != width) & (below != width)
         shallow = (above < width) | (below < width)
         cost: Floats = costs.depth * apart * np.where(shallow, 0.5, 1.0) + costs.within * ~file.is_between
+        cost = cost + costs.early * (below == width)
         if self.snippet.names[at]:
             blank = np.array([True, *(bool(rows) for rows in file.above[1:]), True])
-            cost = cost + costs.no_blank * ~blank[: self.num_lines + 1]
+            cost = cost + costs.no_blank * (~blank[: self.num_lines + 1] & (below >= width))
+            if self._guard is not None:
+                cost[self._guard] -= costs.early * (below[self._guard] == width)
+                cost[self._guard + 1 :] += costs.behind_guard
         if is_import:
             near = np.zeros(self.num_lines + 1)
             for place in self._imports:
@@ -237,6 +273,7 @@ class Aligner:
                 near[place] = max(near[place], value)
                 near[place + 1] = max(near[place + 1], value)
             cost = cost + costs.import_apart * (1 - near)
+            cost[self._imports] += costs.early_import
         self._places[known] = cost
         return cost
 
@@ -247,16 +284,23 @@ class Aligner:
         costs = self.costs
         self._widths = np.array(self.file.widths, np.int64)
         self._names = {name for name in self.file.names if name}
+        self._shown_names = {name for name in self.snippet.names if name}
+        guards = (at for at, key in enumerate(self.file.keys) if key.startswith("if __name__"))
+        self._guard = next(guards, None)
         self._imports = [at for at, key in enumerate(self.file.keys) if IMPORT.match(key)]
-        lines = np.arange(num + 1, dtype=np.float64)
+        more = costs.skip_closed * closed_lines(self.file, self.snippet)
+        more[stale_imports(self.file, self.snippet)] += costs.skip_stale
+        self.skip_cost: dict[int, Floats] = {
+            state: np.asarray(price + more, np.float64)
+            for state, price in ((GAP, costs.skip), (OUTSIDE, costs.skip), (ELIDED, costs.skip_elided))
+        }
         self.skip_sum: dict[int, Floats] = {
-            GAP: costs.skip * lines,
-            OUTSIDE: costs.skip * lines,
-            ELIDED: costs.skip_elided * lines,
+            state: np.concatenate([[0.0], np.cumsum(row)]) for state, row in self.skip_cost.items()
         }
         self.best = np.full((size + 1, 8, num + 1), _INF)
         self.exits = np.full((size + 1, 8, num + 1), _INF)
         self.take = np.full((size, num + 1), _INF)
+        self.renamed = np.zeros((size, num + 1))
         weak = np.append(self.file.weights[:num] < 0.75, False)
         self.weak_gap = weak * costs.weak
         self.weak_unbound = weak * costs.weak_unbound
@@ -284,10 +328,12 @@ class Aligner:
                 value = self._rewrite_cost(one) + self.best[one.item_end, BOUND, one.line_end]
                 rewritten[one.line] = min(rewritten[one.line], value)
             sure = np.minimum(taken, rewritten)
-            in_gap = np.minimum(taken + self.weak_gap, rewritten)
+            in_gap = np.minimum(taken + self.weak_gap + self.renamed[at], rewritten)
             insert = self.insert_cost(at)
             for state in (BOUND, DELETED, CUT):
                 exits[state] = np.minimum(sure, insert + costs.insert_first + behind[NEW])
+            if not at:
+                exits[BOUND] = np.minimum(sure, insert + costs.insert_first + self.place_cost(at) + behind[UNBOUND])
             exits[NEW] = np.minimum(sure, insert + behind[NEW])
             exits[UNBOUND] = np.minimum(np.minimum(taken + self.weak_unbound, rewritten), insert + behind[UNBOUND])
             placed = insert + costs.insert_first + self.place_cost(at) + behind[UNBOUND]
@@ -317,11 +363,11 @@ class Aligner:
         exits[GAP] = np.minimum(exits[GAP], cut)
         inside = self._inside(at)
         leave = np.full(self.num_lines + 1, _INF)
-        leave[:-1] = np.where(inside, _INF, costs.leave_scope + costs.skip + best[OUTSIDE, 1:])
-        walls = np.concatenate([[0.0], np.cumsum(np.where(inside, costs.skip, 1e6))])
+        leave[:-1] = np.where(inside, _INF, costs.leave_scope + self.skip_cost[OUTSIDE] + best[OUTSIDE, 1:])
+        walls = np.concatenate([[0.0], np.cumsum(np.where(inside, self.skip_cost[GAP], 1e6))])
         best[GAP] = _scan(np.minimum(exits[GAP], leave), walls)
         elide = np.full(self.num_lines + 1, _INF)
-        elide[:-1] = self.elide_cost(at) + costs.skip_elided + best[ELIDED, 1:]
+        elide[:-1] = self.elide_cost(at) + self.skip_cost[ELIDED] + best[ELIDED, 1:]
         best[DELETED] = _scan(np.minimum(exits[DELETED], elide + self.end_cost), self.delete_sum)
         gone = np.full(self.num_lines + 1, _INF)
         first = costs.delete_first + (0.0 if at else costs.gap_then_delete)
@@ -350,16 +396,21 @@ class Aligner:
 
     def elide_cost(self, at: int) -> float:
         """Return what it costs to leave lines out above an item without a marker."""
+        whole = self.costs.elide_whole if self.is_whole else 0.0
         if at == self.size:
-            return self.costs.open_end
+            return self.costs.open_end + whole
         item = self.snippet.items[at]
         if item.kind == "marker":
             return _INF
-        return self.costs.elide_head if self.snippet.names[at] and item.blanks else self.costs.elide
+        return whole + (self.costs.elide_head if self.snippet.names[at] and item.blanks else self.costs.elide)
 
     def _rewrite_cost(self, one: Rewrite) -> float:
         size = max(one.line_end - one.line, one.item_end - one.item)
-        return -self.costs.rewrite * (one.likeness - 0.3) - 0.15 * min(6, size)
+        renamed = 0.0
+        if one.renames:
+            titled = _is_title(self.snippet.names[one.item] or "")
+            renamed = self.costs.rename + (self.costs.retitle_at_gap if titled else self.costs.rename_at_gap)
+        return renamed - self.costs.rewrite * (one.likeness - 0.3) - 0.15 * min(6, size)
 
     # -- the k best
 
@@ -426,7 +477,7 @@ class Aligner:
                 yield costs.gap_then_delete + gone, "delete", at, line + 1, CUT
             if state in (BOUND, NEW, UNBOUND, DELETED):
                 more = costs.unbound if state == UNBOUND else float(self.end_cost[line]) if state == DELETED else 0.0
-                yield self.elide_cost(at) + costs.skip_elided + more, "skip", at, line + 1, ELIDED
+                yield self.elide_cost(at) + float(self.skip_cost[ELIDED][line]) + more, "skip", at, line + 1, ELIDED
         if at == self.size:
             return
         item = self.snippet.items[at]
@@ -442,18 +493,20 @@ class Aligner:
     def _takes(self, at: int, line: int, state: int) -> Iterator[tuple[float, Kind, int, int, int]]:
         costs = self.costs
         in_gap = state in (GAP, OUTSIDE, ELIDED)
+        is_start = not at and state == BOUND
         price = float(self.take[at, line])
         if price < _INF / 2:
             item = self.snippet.items[at]
             is_same = item.elided is not None or item.key == self.file.keys[line]
             weak = self.weak_gap if in_gap else self.weak_unbound if state == UNBOUND else None
             more = 0.0 if weak is None else float(weak[line])
+            more += float(self.renamed[at, line]) if in_gap else 0.0
             yield price + more, "match" if is_same else "sub", at + 1, line + 1, BOUND
         for one in self.bindings.rewrites.get(at, ()):
             if one.line == line:
                 yield self._rewrite_cost(one), "rewrite", one.item_end, one.line_end, BOUND
         insert = self.insert_cost(at)
-        if in_gap:
+        if in_gap or is_start:
             yield insert + costs.insert_first + float(self.place_cost(at)[line]), "insert", at + 1, line, UNBOUND
         else:
             more = costs.insert_first if state in (BOUND, DELETED, CUT) else 0.0
@@ -468,7 +521,7 @@ class Aligner:
             out = np.flatnonzero(~inside[line:])
             if len(out):
                 end = line + int(out[0])
-                price = float(sums[end] - sums[line]) + self.costs.leave_scope + self.costs.skip
+                price = float(sums[end] - sums[line]) + self.costs.leave_scope + float(self.skip_cost[OUTSIDE][end])
                 yield price, "skip", at, end + 1, OUTSIDE
         if end == line:
             return
@@ -479,6 +532,11 @@ class Aligner:
         for jump in good.tolist():
             target = line + 1 + jump
             yield float(sums[target] - sums[line]), "skip", at, target, state
+
+
+def _is_title(name: str) -> bool:
+    """Tell whether a name is a title in quotes or of several words, as those of tests."""
+    return not name.replace(".", "").isidentifier()
 
 
 def _scan(exits: Floats, sums: Floats) -> Floats:
@@ -492,6 +550,49 @@ def _steps_of(way: Way | None) -> tuple[Step, ...]:
         steps.append(way[0])
         way = way[1]
     return tuple(reversed(steps))
+
+
+def is_whole(file: FileLines, snippet: Snippet) -> bool:
+    """Tell whether a snippet looks like the whole file: no marker, the same begin, and most of its lines."""
+    if not len(file) or any(item.kind != "line" for item in snippet.items):
+        return False
+    first, other = snippet.items[0].key, file.keys[0]
+    if first != other and key_of(first) != key_of(other):
+        return False
+    return sum(key in snippet.shown for key in file.keys) >= _WHOLE_SHARE * len(file)
+
+
+def closed_names(file: FileLines, snippet: Snippet) -> list[str]:
+    """Return the names that file and snippet define once, and the snippet with lines in it and no marker between."""
+    counts, stood = Counter(name for name in snippet.names if name), Counter(name for name in file.names if name)
+    found = []
+    for at, name in enumerate(snippet.names):
+        if not name or counts[name] != 1 or stood[name] != 1:
+            continue
+        end = at + 1
+        while end < len(snippet) and snippet.items[end].kind == "line" and name in snippet.owners[end]:
+            end += 1
+        is_marked = end < len(snippet) and snippet.items[end].kind != "line"
+        deep = is_marked and snippet.items[end].width > snippet.items[at].width
+        if end > at + 1 and end < len(snippet) and not deep:
+            found.append(name)
+    return found
+
+
+def closed_lines(file: FileLines, snippet: Snippet) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Tell of each line of a file whether it lies in a definition that the snippet shows without a marker."""
+    names = set(closed_names(file, snippet))
+    return np.array([bool(names.intersection(chain)) for chain in file.owners], np.bool_)
+
+
+def stale_imports(file: FileLines, snippet: Snippet) -> list[int]:
+    """Return the unshown imports of a file whose names a new import of the same module in the snippet has."""
+    new: dict[str | None, set[str]] = defaultdict(set)
+    for item in snippet.items:
+        if item.kind == "line" and item.key not in file.places and IMPORT.match(item.key):
+            new[key_of(item.key)].update(_WORD.findall(item.key))
+    unshown = (at for at, key in enumerate(file.keys) if key not in snippet.shown and IMPORT.match(key)) if new else ()
+    return [at for at in unshown if set(_WORD.findall(file.keys[at])) <= new.get(key_of(file.keys[at]), set())]
 
 
 def named_lines(file: FileLines, snippet: Snippet) -> frozenset[int]:

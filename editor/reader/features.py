@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import log1p
 
 from rapidfuzz import fuzz
 
-from benchmarks.reader.alignment import ELIDED, GAP, OUTSIDE, UNBOUND, Path, Step, named_lines
-from benchmarks.reader.binding import FileLines, Snippet, is_comment, likeness
-from benchmarks.reader.rendering import Row
 from editor.accounting.statements import IMPORT, key_of, name_of
+from editor.reader.alignment import ELIDED, GAP, OUTSIDE, UNBOUND, Path, Step, closed_lines, is_whole, named_lines
+from editor.reader.binding import FileLines, Snippet, is_comment, likeness
+from editor.reader.rendering import Row
 from editor.syntax import num_errors
 
 _PATH = (
@@ -21,20 +22,35 @@ _PATH = (
     "insert_runs", "insert_signs", "delete", "delete_runs", "delete_log", "delete_named", "delete_many",
     "delete_comments", "delete_at_top", "delete_then_gap", "delete_unit_then_gap", "gap_then_delete", "lost_names",
     "lost_names_said", "unbound", "elide", "elide_log", "elide_head", "elide_start", "elide_end", "leave_scope",
-    "drop", "maybe_marker", "inserted_within", "brackets",
+    "drop", "maybe_marker", "inserted_within", "brackets", "skip_closed", "skip_closed_log",
+    "renamed_at_gap", "early", "skip_cut", "skip_cut_log",
+    "skip_cut_bare", "whole_skips", "rewrite_renamed", "rewrite_renamed_at_gap",
 )  # fmt: skip
 _RUNS = (
     "removed_between", "removed_between_log", "removed_aside", "removed_aside_log", "removed_free", "pure_between",
     "pure_between_log", "pure_aside", "removed_edge", "added_between", "added_aside", "added_free", "heads_between",
     "heads_aside", "unpaired", "comments_between", "comments_aside", "as_many", "blanks_removed", "paired",
     "paired_other",
-    "paired_equal", "paired_edge", "paired_edge_other",
+    "paired_equal", "paired_edge", "paired_edge_other", "rival_alike", "rival_first", "rival_key",
 )  # fmt: skip
 _TEXT = (
+    "stale_imports", "moved_definition", "kept_definition",
     "errors", "double_lines", "double_names", "double_keys", "as_shown", "as_shown_imports", "as_shown_said", "moved",
     "gone", "reindented", "place", "other_owner", "new_owner", "renamed",
 )  # fmt: skip
-_SAID = ("delete_unsaid", "delete_said", "delete_added", "after_named", "before_named", "at_end")
+_SAID = (
+    "sub_added",
+    "sub_gap_added",
+    "added_changed",
+    "old_said",
+    "old_unsaid",
+    "delete_unsaid",
+    "delete_said",
+    "delete_added",
+    "after_named",
+    "before_named",
+    "at_end",
+)
 _PROBLEM = ("num_markers", "share_shown", "log_items")
 
 FEATURES: tuple[str, ...] = (*_PATH, *_RUNS, *_TEXT, *_SAID, *_PROBLEM)
@@ -46,12 +62,37 @@ _REMOVES = re.compile(
     re.I,
 )
 _ADDS = re.compile(r"\b(add|insert|append|introduc|new|document)\b", re.I)
+_CHANGES = re.compile(
+    r"\b(chang|updat|renam|switch|set|bump|replac|us(?:e|ing)|mak(?:e|ing)|turn|rewrit|convert|return|fix|pass|rework|"
+    r"increas|decreas|raise|lower|instead)\w*\b",
+    re.I,
+)
 _SPACING = re.compile(r"blank|empty line|spacing|sort|format|isort", re.I)
+_WORD = re.compile(r"[A-Za-z_$][\w$]*")
 _AT_END = re.compile(r"\b(at the end|at the bottom|append)", re.I)
 _AFTER = re.compile(r"(?:after|below|under|following|next to)\s+(?:the\s+|its\s+)?[`\"']?([\w$.\-/@]{3,})")
 _BEFORE = re.compile(r"(?:before|above|ahead of|on top of)\s+(?:the\s+|its\s+)?[`\"']?([\w$.\-/@]{3,})")
+_QUOTED = re.compile(r"[\"'<]([^\"'>]+)[\"'>]")
 _VARIABLE = ("const", "let", "var")
 _GAPS = (GAP, ELIDED, OUTSIDE)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A text before it is accounted for: its rows, the path that made it, and how.
+
+    `as_shown` has the snippet's blank lines between lines that stay; `num_gone` lines that the path keeps go all the
+    same. `movable` tells that a definition shown at a new place stands at its old one in the path, `moved` that it,
+    or a line, goes there.
+    """
+
+    text: str
+    rows: Sequence[Row]
+    path: Path
+    as_shown: bool
+    num_gone: int
+    moved: bool
+    movable: bool
 
 
 class Evidence:
@@ -60,15 +101,20 @@ class Evidence:
     def __init__(self, file: FileLines, snippet: Snippet) -> None:
         self.file, self.snippet = file, snippet
         self.named = named_lines(file, snippet)
+        self.closed = closed_lines(file, snippet)
+        self.last_name = last_name(file, snippet)
         self.names = {name for name in snippet.names if name}
         self.ends = {end for _, end, _ in file.definitions}
         said = snippet.said
+        self.changes = bool(_CHANGES.search(said))
+        self.words = {word for word in _WORD.findall(said) if len(word) > 2}
         self.removes, self.adds = bool(_REMOVES.search(said)), bool(_ADDS.search(said))
         self.after, self.before = _AFTER.findall(said), _BEFORE.findall(said)
         self.items_count = Counter(item.key for item in snippet.items if item.kind != "marker")
         self.file_names = Counter(name for name in file.names if name)
         self.snippet_names = Counter(name for name in snippet.names if name)
         solid = [item for item in snippet.items if item.kind == "line"]
+        self.is_whole = is_whole(file, snippet)
         self.problem = {
             "num_markers": min(4.0, sum(item.kind == "marker" for item in snippet.items)),
             "share_shown": sum(item.key in file.places for item in solid) / max(1, len(solid)),
@@ -79,25 +125,31 @@ class Evidence:
     def _errors(self) -> int:
         return num_errors(self.file.text, self.file.language) or 0
 
-    def features(
-        self, text: str, rows: Sequence[Row], path: Path, dearer: float, as_shown: bool, num_gone: int, moved: bool
-    ) -> tuple[float, ...]:
-        """Return the features of one reading: its text and rows, the path that made it, how much dearer that is."""
+    def with_errors(self, features: Sequence[float], text: str) -> tuple[float, ...]:
+        """Return the features of a reading with how many syntax errors its text has more than the file."""
+        errors = num_errors(text, self.file.language)
+        more = min(3.0, max(0, (errors or 0) - self._errors))
+        return tuple(more if name == "errors" else value for name, value in zip(FEATURES, features, strict=True))
+
+    def features(self, draft: Draft, dearer: float) -> tuple[float, ...]:
+        """Return the features of a draft but for its syntax errors; `dearer` is by how much than the cheapest draft."""
         found = dict.fromkeys(FEATURES, 0.0)
         found.update(self.problem)
         found["dearer"] = dearer
-        self._add_path(path.steps, found)
-        self._add_runs(path.steps, found)
-        self._add_text(text, rows, found)
-        found["as_shown"] = float(as_shown)
-        found["as_shown_imports"] = float(as_shown and bool(IMPORT.match(self.snippet.items[0].key or "-")))
-        found["as_shown_said"] = float(as_shown and bool(_SPACING.search(self.snippet.said)))
-        found["moved"], found["gone"] = float(moved), log1p(num_gone)
-        self._add_said(rows, found)
+        self._add_path(draft.path.steps, found)
+        self._add_runs(draft.path.steps, found)
+        self._add_text(draft.rows, found)
+        found["as_shown"] = float(draft.as_shown)
+        found["as_shown_imports"] = float(draft.as_shown and bool(IMPORT.match(self.snippet.items[0].key or "-")))
+        found["as_shown_said"] = float(draft.as_shown and bool(_SPACING.search(self.snippet.said)))
+        found["moved"], found["gone"] = float(draft.moved), 0.0 if draft.moved else log1p(draft.num_gone)
+        found["moved_definition"] = float(draft.moved and draft.movable)
+        found["kept_definition"] = float(draft.movable and not draft.moved)
+        self._add_said(draft.rows, found)
         return tuple(found[name] for name in FEATURES)
 
     def _add_path(self, steps: Sequence[Step], found: dict[str, float]) -> None:
-        num_elided = 0
+        num_elided = num_closed = num_cut = 0
         for number, step in enumerate(steps):
             above = steps[number - 1].kind if number else "start"
             below = steps[number + 1].kind if number + 1 < len(steps) else "end"
@@ -112,10 +164,20 @@ class Evidence:
                 self._add_delete(step, above, found)
             elif step.kind == "skip":
                 num_elided += self._add_skip(step, above, found)
+                cut = self.last_name and step.item == len(self.snippet)
+                num_cut += bool(cut) and sum(
+                    self.last_name in self.file.owners[at] for at in range(step.line, step.line_end)
+                )
+                num_closed += int(self.closed[step.line : step.line_end].sum())
             elif step.kind == "mark":
                 found["maybe_marker"] += self.snippet.items[step.item].kind == "maybe_marker"
             else:
                 found[step.kind] += 1
+                if step.kind == "rewrite":
+                    name, old = self.snippet.names[step.item], self.file.names[step.line]
+                    is_renamed = bool(name and old and name != old)
+                    found["rewrite_renamed"] += is_renamed
+                    found["rewrite_renamed_at_gap"] += is_renamed and step.state in _GAPS
             if above == "delete" and step.kind in ("mark", "skip"):
                 found["delete_then_gap"] += 1
                 found["delete_unit_then_gap"] += step.line in self.ends
@@ -126,9 +188,23 @@ class Evidence:
         found["delete_log"] = log1p(num_deleted)
         found["delete_many"] = max(0.0, num_deleted - 8) / 8
         found["elide_log"] = log1p(num_elided) if found["elide"] + found["elide_start"] else 0.0
+        shown = (step.line for step in steps if step.kind == "match" and step.item)
+        in_body = (at for at in shown if self.file.names[at] != self.last_name)
+        is_bare = num_cut > 0 and not any(self.last_name in self.file.owners[at] for at in in_body)
+        found["skip_cut_bare"] = float(is_bare)
+        num_skipped = sum(step.line_end - step.line for step in steps if step.kind == "skip")
+        found["whole_skips"] = log1p(num_skipped) if self.is_whole else 0.0
+        found["skip_cut"], found["skip_cut_log"] = float(num_cut > 0), log1p(num_cut)
+        found["skip_closed"], found["skip_closed_log"] = float(num_closed > 0), log1p(num_closed)
         found["brackets"] = min(3.0, abs(found["brackets"]))
         found["delete_unsaid"] = (not self.removes) * found["delete_log"]
         found["delete_said"] = self.removes * found["delete_log"]
+        only_adds = self.adds and not self.removes and not self.changes
+        found["sub_added"] = float(only_adds and found["sub"] > 0)
+        found["sub_gap_added"] = float(only_adds and found["sub_other_key_at_gap"] > 0)
+        found["added_changed"] = float(
+            (self.changes or self.removes) and not self.adds and not found["sub"] + found["rewrite"] + num_deleted
+        )
         found["delete_added"] = float(self.adds and not self.removes and num_deleted > 0)
 
     def _add_sub(self, step: Step, beside_gap: bool, found: dict[str, float]) -> None:
@@ -140,7 +216,11 @@ class Evidence:
         found["sub_other_key"] += other
         found["sub_at_gap"] += beside_gap
         found["sub_other_key_at_gap"] += beside_gap and other
-        found["renamed"] += bool(name and old_name and name != old_name)
+        if other and old:
+            found["old_said" if self.words.intersection(_WORD.findall(old)) else "old_unsaid"] += 1
+        is_renamed = bool(name and old_name and name != old_name)
+        found["renamed"] += is_renamed
+        found["renamed_at_gap"] += is_renamed and step.state in _GAPS
         found["brackets"] += _balance(self.snippet.items[at].key) - _balance(self.file.keys[line])
         self._add_owner(at, line, found)
 
@@ -151,8 +231,11 @@ class Evidence:
         if above != "insert":
             found["insert_runs"] += 1
             found["inserted_within"] += not self.file.is_between[step.line]
-        if step.state in _GAPS:
+        if step.state in _GAPS or not step.item:
             found["place"] += self._place(step.item, step.line)
+            is_named = bool(self.snippet.names[step.item]) and step.line < len(self.file)
+            if is_named and not self.file.keys[step.line].startswith("if __name__"):
+                found["early"] += self.file.widths[step.line] == self.snippet.width(step.item)
 
     def _add_delete(self, step: Step, above: str, found: dict[str, float]) -> None:
         line = step.line
@@ -203,7 +286,7 @@ class Evidence:
         key = self.snippet.items[at].key
         if IMPORT.match(key):
             near = [file.keys[one] for one in (line - 1, line) if 0 <= one < len(file) and IMPORT.match(file.keys[one])]
-            apart += 1.0 - max((0.5 + 0.5 * fuzz.ratio(key, one) / 100 for one in near), default=0.0)
+            apart += 1.0 if not near else 0.0 if _package_of(key) in map(_package_of, near) else 0.2
         return apart
 
     def _add_runs(self, steps: Sequence[Step], found: dict[str, float]) -> None:
@@ -211,8 +294,10 @@ class Evidence:
         removed: list[int] = []
         added: list[int] = []
         left = False
+        line = 0
         for step in (*steps, None):
             if step is not None and step.kind in ("sub", "insert", "delete", "rewrite"):
+                line = line if removed or added else step.line
                 removed += range(step.line, step.line_end)
                 added += range(step.item, step.item_end)
                 continue
@@ -221,6 +306,8 @@ class Evidence:
             right = step is not None and step.kind == "match"
             if removed or added:
                 self._add_run(removed, added, left, right, found)
+                if added and not removed:
+                    self._add_rivals(added, line, left, right, found)
                 removed, added = [], []
             left = right
 
@@ -265,6 +352,19 @@ class Evidence:
         found["blanks_removed"] += sum(bool(file.above[removed[a]]) for a in lone if a) / len(lone)
         found["as_many"] += len(added) >= len(lone)
 
+    def _add_rivals(self, added: Sequence[int], line: int, left: bool, right: bool, found: dict[str, float]) -> None:
+        """Add how much new lines that replace nothing are like the unshown lines beside them."""
+        keys = self.file.keys
+        beside = [] if left else [(added[0], at) for at in range(line - 1, max(-1, line - 4), -1)]
+        beside += [] if right else [(added[-1], at) for at in range(line, min(len(keys), line + 3))]
+        telling = [(item, at) for item, at in beside if any(map(str.isalnum, keys[at]))]
+        alike = [self._alike(keys[at], self.snippet.items[item].key) for item, at in telling]
+        found["rival_alike"] = max(found["rival_alike"], *alike, 0.0)
+        first = [value for value, (_, at) in zip(alike, telling, strict=True) if at in (line - 1, line)]
+        found["rival_first"] = max(found["rival_first"], *first, 0.0)
+        abouts = [(self.snippet.keys[item], key_of(keys[at])) for item, at in telling]
+        found["rival_key"] += any(a is not None and a == b for a, b in abouts)
+
     def _pairs(self, removed: Sequence[int], added: Sequence[int]) -> list[tuple[int, int, float]]:
         """Return which removed line pairs with which added one, in order, for the most likeness."""
         if len(removed) * len(added) > 2_500:
@@ -302,10 +402,8 @@ class Evidence:
             value = self._likenesses[old, new] = likeness(old, new, fuzz.ratio(old, new, score_cutoff=25) / 100)
         return value
 
-    def _add_text(self, text: str, rows: Sequence[Row], found: dict[str, float]) -> None:
+    def _add_text(self, rows: Sequence[Row], found: dict[str, float]) -> None:
         file, snippet = self.file, self.snippet
-        errors = num_errors(text, file.language)
-        found["errors"] = min(3.0, max(0, (errors or 0) - self._errors))
         keys = Counter(row.text.strip() for row in rows)
         found["double_lines"] = min(
             5.0,
@@ -328,7 +426,17 @@ class Evidence:
                     one.item is None and one.line is not None and key_of(file.keys[one.line]) == about for one in beside
                 )
         found["double_keys"] = min(3.0, double)
+        found["stale_imports"] = min(3.0, self._num_stale_imports(rows))
         found["reindented"] = min(5, sum(row.line is not None and row.text != file.lines[row.line] for row in rows)) / 5
+
+    def _num_stale_imports(self, rows: Sequence[Row]) -> int:
+        """Return how many unshown imports stay although a new one of their module has all their names."""
+        new: dict[str | None, set[str]] = {}
+        for row in rows:
+            if row.line is None and IMPORT.match(row.text):
+                new.setdefault(key_of(row.text), set()).update(_WORD.findall(row.text))
+        kept = (row.text for row in rows if row.item is None and IMPORT.match(row.text)) if new else ()
+        return sum(set(_WORD.findall(text)) <= new.get(key_of(text), set()) for text in kept)
 
     def _add_said(self, rows: Sequence[Row], found: dict[str, float]) -> None:
         file = self.file
@@ -348,5 +456,26 @@ class Evidence:
             found["at_end"] = float(any(row.line is None for row in rows[-2:]))
 
 
+def _package_of(key: str) -> str:
+    """Return the folder or the outermost package that a line imports from."""
+    quoted = _QUOTED.search(key)
+    if quoted is not None:
+        return quoted[1].rpartition("/")[0]
+    words = key.split()
+    return re.split(r"[.:;]", words[1])[0] if len(words) > 1 else ""
+
+
 def _balance(key: str) -> int:
     return sum(map(key.count, "([{")) - sum(map(key.count, ")]}"))
+
+
+def last_name(file: FileLines, snippet: Snippet) -> str:
+    """Return the name of the definition that a snippet ends in, with lines and no marker in it; "" for none."""
+    at = len(snippet) - 1
+    if at < 1 or snippet.items[at].kind != "line" or not snippet.owners[at]:
+        return ""
+    name = snippet.owners[at][-1]
+    while at and snippet.items[at].kind == "line" and snippet.names[at] != name:
+        at -= 1
+    is_shown = snippet.names[at] == name and at < len(snippet) - 1
+    return name if is_shown and snippet.names.count(name) == 1 and file.names.count(name) == 1 else ""

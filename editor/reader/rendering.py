@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
-from benchmarks.reader.alignment import Path
-from benchmarks.reader.binding import FileLines, Snippet
 from editor.accounting.snippet import width_of
 from editor.accounting.statements import IMPORT
+from editor.reader.alignment import Path
+from editor.reader.binding import FileLines, Snippet
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,24 +23,31 @@ class Row:
 
     @property
     def closes(self) -> bool:
-        """Tell whether the line begins with a closing bracket."""
-        return self.text.lstrip()[:1] in (")", "]", "}")
+        """Tell whether the line closes a block."""
+        return self.text.lstrip()[:1] in (")", "]", "}") or self.text.strip() == "end"
 
 
-def rows_of(file: FileLines, snippet: Snippet, path: Path, gone: Set[int] = frozenset()) -> list[Row]:
-    """Return the lines of a result that are not blank; `gone` are skipped lines that go all the same."""
+def rows_of(
+    file: FileLines, snippet: Snippet, path: Path, gone: Set[int] = frozenset(), *, by_hunk: bool = False
+) -> list[Row]:
+    """Return the lines of a result that are not blank; `gone` are skipped lines that go all the same.
+
+    Shown lines side by side move as far as most of them, or, `by_hunk`, as far as most lines of their fence.
+    """
     rows: list[Row] = []
     block: list[tuple[int | None, int]] = []
+    unshown = _unshown_rows(file)
 
     def close() -> None:
         if block:
-            rows.extend(_block_rows(file, snippet, block))
+            rows.extend(_block_rows(file, snippet, block, by_hunk=by_hunk))
             block.clear()
 
     for step in path.steps:
         if step.kind in ("skip", "mark"):
             close()
-            rows += (Row(file.lines[at], at, None) for at in range(step.line, step.line_end) if at not in gone)
+            kept = unshown[step.line : step.line_end]
+            rows += (row for row in kept if row.line not in gone) if gone else kept
         elif step.kind == "match":
             block.append((step.line, step.item))
         elif step.kind == "sub":
@@ -50,15 +58,32 @@ def rows_of(file: FileLines, snippet: Snippet, path: Path, gone: Set[int] = froz
     return rows
 
 
-def _block_rows(file: FileLines, snippet: Snippet, block: Sequence[tuple[int | None, int]]) -> list[Row]:
-    """Return the rows of shown lines side by side: all moved by what most of them are moved by in the file."""
+@lru_cache(maxsize=2)
+def _unshown_rows(file: FileLines) -> list[Row]:
+    return [Row(line, at, None) for at, line in enumerate(file.lines)]
+
+
+def moves_apart(snippet: Snippet, rows: Sequence[Row]) -> bool:
+    """Tell whether a shown line stands at another depth than the most lines of its fence would have it at."""
+    return any(
+        row.item is not None
+        and width_of(row.text) != snippet.width(row.item)
+        and snippet.items[row.item].elided is None
+        for row in rows
+    )
+
+
+def _block_rows(
+    file: FileLines, snippet: Snippet, block: Sequence[tuple[int | None, int]], *, by_hunk: bool
+) -> list[Row]:
+    """Return the rows of shown lines side by side, all moved by as much."""
     shifts: Counter[int] = Counter()
     for line, item in block:
         if line is not None:
             at = line if line >= 0 else -1 - line
             shifts[file.widths[at] - width_of(snippet.items[item].line)] += 2 if line >= 0 else 1
     hunk = snippet.shifts.get(snippet.items[block[0][1]].hunk, 0)
-    shift = hunk if not shifts or hunk in shifts else shifts.most_common(1)[0][0]
+    shift = hunk if by_hunk or not shifts or hunk in shifts else shifts.most_common(1)[0][0]
     rows: list[Row] = []
     for line, item in block:
         shown = snippet.items[item]
@@ -102,12 +127,19 @@ def _blanks(file: FileLines, snippet: Snippet, above: Row | None, row: Row, *, a
         return [""] * shown.blanks if shown is not None and near and as_shown and shown.blanks != len(own) else own
     if shown is not None and near:
         if shown.blanks:
-            return [""] * shown.blanks
+            beside = [file.above[at] for at in _beside(file, above, row) if len(file.above[at]) == shown.blanks]
+            return beside[0] if beside else [""] * shown.blanks
         heads = row.line is not None and above.line is None and row.line > 0 and bool(file.names[row.line])
         return file.above[row.line] if heads and row.line is not None and above.closes else ()
     if row.line is not None:
         return _blanks_at_kept(file, snippet, above, row.line)
     return _blanks_at_new(file, snippet, above, row)
+
+
+def _beside(file: FileLines, above: Row, row: Row) -> list[int]:
+    """Return the lines of the file whose blank lines above a change may be those between two rows of a result."""
+    found = [row.line] if row.line is not None else []
+    return found + ([above.line + 1] if above.line is not None and above.line + 1 < len(file) else [])
 
 
 def _blanks_at_kept(file: FileLines, snippet: Snippet, above: Row, line: int) -> Sequence[str]:
@@ -129,6 +161,8 @@ def _blanks_at_new(file: FileLines, snippet: Snippet, above: Row, row: Row) -> S
     shown = snippet.items[row.item]
     if above.line is None:
         return [""] * shown.blanks
+    if IMPORT.match(row.text) and IMPORT.match(above.text):
+        return ()
     own = file.above[above.line + 1] if above.line + 1 < len(file) else []
     is_head = above.closes and bool(snippet.names[row.item])
     if not own and is_head and row.item and snippet.items[row.item - 1].kind == "marker":

@@ -26,10 +26,22 @@ Floats = NDArray[np.float64]
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _WORD = re.compile(r"\w")
 _QUOTED = re.compile(r"([\"'`]).*?\1")
+_TITLED = re.compile(r"(?:\w+\s*)(?:\(\s*)?([\"'`])(.+?)\1.*(?:\bdo\b(?:\s*\|.*\|)?|[{>:(])$")
 _LIKE = 50.0
 _MAX_ALIKE = 64
+_MIN_PREFIX = 8
 _MAX_STATEMENT = 25
 _SAME_STATEMENT = 0.72
+
+
+@lru_cache(maxsize=20_000)
+def title_of(key: str) -> str | None:
+    """Return the name that a line defines, or the title of the block that it opens (`it "adds" do`); None for none."""
+    name = name_of(key)
+    if name is not None:
+        return name
+    titled = _TITLED.match(key)
+    return titled[2] if titled else None
 
 
 class FileLines:
@@ -52,7 +64,7 @@ class FileLines:
         self.tail = rows[ends[-1] + 1 :]
         self.keys = [line.strip() for line in self.lines]
         self.widths = [width_of(line) for line in self.lines]
-        self.names = [name_of(key) for key in self.keys]
+        self.names = [title_of(key) for key in self.keys]
         self.places: dict[str, list[int]] = defaultdict(list)
         for at, key in enumerate(self.keys):
             self.places[key].append(at)
@@ -68,7 +80,7 @@ class FileLines:
         if not _WORD.search(key):
             return 0.3
         many = log2(max(1, len(self.places.get(key, ()))))
-        return 1.2 + 0.3 * min(3.0, len(key) / 20) - 0.35 * min(4.0, many)
+        return max(0.4, 1.2 + 0.3 * min(3.0, len(key) / 20) - 0.35 * min(4.0, many))
 
     @cached_property
     def uses_tabs(self) -> bool:
@@ -128,7 +140,7 @@ def owners_of(rows: Sequence[tuple[str, int, str | None]]) -> list[tuple[str, ..
     found: list[tuple[str, ...]] = []
     around: list[tuple[str, int]] = []
     for key, width, name in rows:
-        closes = key[:1] in ")]}"
+        closes = key[:1] in ")]}{" or key == "end"
         while around and (width < around[-1][1] or (width == around[-1][1] and not closes)):
             around.pop()
         if name and not closes:
@@ -149,7 +161,7 @@ class Snippet:
         self.items: list[Item] = items
         self.said = " ".join((*said, *texts))
         self.removal = RemovalText([*said, *texts])
-        self.names = [None if item.kind == "marker" else name_of(item.key) for item in items]
+        self.names = [None if item.kind == "marker" else title_of(item.key) for item in items]
         self.keys = [None if item.kind == "marker" else key_of(item.key) for item in items]
         self.owners = self._owners()
         self.shown = {item.key for item in items if item.kind == "line"}
@@ -167,11 +179,19 @@ class Snippet:
         return len(self.items)
 
     def _owners(self) -> list[tuple[str, ...]]:
-        rows = [(item.key, width_of(item.line), name) for item, name in zip(self.items, self.names, strict=True)]
-        solid = [at for at, item in enumerate(self.items) if item.kind == "line"]
         chains: list[tuple[str, ...]] = [()] * len(self.items)
-        for at, chain in zip(solid, owners_of([rows[at] for at in solid]), strict=True):
-            chains[at] = chain
+        for hunk in {item.hunk for item in self.items}:
+            solid = [
+                at
+                for at, item in enumerate(self.items)
+                if item.hunk == hunk and (item.kind == "line" or (item.kind == "marker" and item.width >= 0))
+            ]
+            rows = [
+                (one.key, width_of(one.line) if one.kind == "line" else one.width, self.names[at])
+                for at, one in ((at, self.items[at]) for at in solid)
+            ]
+            for at, chain in zip(solid, owners_of(rows), strict=True):
+                chains[at] = chain
         return chains
 
     def width(self, at: int) -> int:
@@ -189,6 +209,7 @@ class Rewrite:
     line: int
     line_end: int
     likeness: float
+    renames: bool = False
 
 
 @lru_cache(maxsize=50_000)
@@ -204,6 +225,10 @@ def likeness(old: str, new: str, ratio: float) -> float:
     key, other = key_of(old), key_of(new)
     if (first == second and first and _WORD.match(first[0])) or (key and key == other):
         ratio = min(0.99, ratio + 0.1)
+    if key and key == other and len(key) > 2 and not IMPORT.match(old):
+        ratio = max(ratio, 0.62)
+    if len(old) >= _MIN_PREFIX and new.startswith(old.rstrip(".,;:)")):
+        ratio = max(ratio, 0.65)
     if key and other and key != other:
         ratio -= 0.25 if IMPORT.match(old) else 0.1
     name = name_of(old)
@@ -265,11 +290,12 @@ class Bindings:
     def _pair_statements(self) -> None:
         """Pair statements over several lines that replace each other: lists of imports, signatures, calls."""
         keys = [item.key for item in self.snippet.items]
-        marked = [item.kind == "marker" for item in self.snippet.items]
-        shown = [(a, z) for a, z in _logical(keys) if not any(marked[a:z])]
+        marked = [item.kind != "line" for item in self.snippet.items]
+        lines = [item.line if item.kind != "marker" else "-" for item in self.snippet.items]
+        shown = [(a, z) for a, z in _logical(keys, lines) if not any(marked[a:z])]
         by_token: dict[tuple[str, ...], list[tuple[int, int, str]]] = defaultdict(list)
         wanted = {_first_tokens(keys[a])[:1] for a, _ in shown if keys[a]}
-        for i, k in _logical(self.file.keys):
+        for i, k in _logical(self.file.keys, self.file.lines):
             token = _first_tokens(self.file.keys[i])[:1]
             if token in wanted:
                 by_token[token].append((i, k, "".join("".join(self.file.keys[i:k]).split())))
@@ -286,8 +312,9 @@ class Bindings:
                 else:
                     same = self.snippet.names[a] is not None and self.snippet.names[a] == self.file.names[i]
                 ratio = min(0.99, ratio + 0.3) if same and ratio else ratio
+                name, old = self.snippet.names[a], self.file.names[i]
                 if ratio >= _SAME_STATEMENT:
-                    self.rewrites[a].append(Rewrite(a, z, i, k, ratio))
+                    self.rewrites[a].append(Rewrite(a, z, i, k, ratio, bool(name and old and name != old)))
 
     def _pair_comments(self) -> None:
         """Pair block comments above what is the same line."""
@@ -304,8 +331,8 @@ class Bindings:
                     self.rewrites[a].append(Rewrite(a, z, i, k, 0.9))
 
 
-def _logical(keys: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the lines that belong together by their round and square brackets, by where they begin."""
+def _logical(keys: Sequence[str], lines: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the lines that belong together by their brackets or by their indentation, by where they begin."""
     depths = []
     for key in keys:
         text = _QUOTED.sub("", key)
@@ -321,7 +348,17 @@ def _logical(keys: Sequence[str]) -> list[tuple[int, int]]:
             if depth <= 0:
                 found.append((at, end + 1))
                 break
-    return found
+    numbers = statements(lines)
+    starts = [at for at in range(len(numbers)) if not at or numbers[at] != numbers[at - 1]]
+    ranges = zip(starts, [*starts[1:], len(numbers)], strict=True)
+    return sorted(
+        {*found, *((a, z) for a, z in ranges if 1 < z - a <= _MAX_STATEMENT and _is_whole(keys[a], keys[z - 1]))}
+    )
+
+
+def _is_whole(first: str, last: str) -> bool:
+    """Tell whether a range of lines is a statement with words at both its ends, and no comment."""
+    return any(map(str.isalnum, last)) and not is_comment(first)
 
 
 def _block_comments(keys: Sequence[str]) -> list[tuple[int, int]]:

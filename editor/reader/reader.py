@@ -1,0 +1,223 @@
+r"""The readings of a lazy snippet: the whole texts that it may mean, best first, with how likely the first is right.
+
+`all_readings` aligns the snippet with the file and keeps the texts that the accounting check allows; `order` sorts them
+by learned weights. These stand in `weights.json`:
+
+    {"card": {...}, "weights": {feature: weight}, "none": score of "none of these",
+     "confidence": [[probability, share right], ...]}
+
+A reading has the score `weights . features`; its probability is the softmax over all readings and "none of these".
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.resources import files
+from itertools import islice
+
+import numpy as np
+
+from editor.accounting import account
+from editor.accounting.statements import IMPORT
+from editor.effort import look
+from editor.errors import TooMuchWorkError
+from editor.reader.alignment import Aligner, Costs, Path
+from editor.reader.binding import Bindings, FileLines, Floats, Snippet
+from editor.reader.features import FEATURES, Draft, Evidence
+from editor.reader.rendering import moved_lines, moves_apart, rows_of, text_of
+from editor.types import Candidate, ParsedEdit, Sketch
+
+__all__ = ["FEATURES", "MAX_CANDIDATES", "Order", "Reading", "all_readings", "candidates", "learned_order", "ordered"]
+
+MAX_CANDIDATES = 12
+_NUM_PATHS = 36
+_SLACK = 9.0
+_MAX_DRAFTS = 96
+_MAX_CHARS = 400_000
+"""Of all texts that are accounted for together: a large file has fewer readings."""
+
+_MAX_ACCOUNTS = 36
+_MAX_NAMED_RUNS = 4
+_MIN_SCORE = 0.0001
+_MAX_BEHIND = 5.0
+"""A reading whose score is less than the best one's by more has a probability of less than 1 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One text that a snippet may mean, and its features (see `FEATURES`).
+
+    `why` says what was assumed.
+    """
+
+    text: str
+    features: tuple[float, ...]
+    probability: float = 0.0
+    why: str = ""
+
+
+def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NUM_PATHS) -> Iterator[Draft]:
+    """Yield the texts of the best paths, cheapest first, each text once."""
+    aligner = Aligner(file, snippet, Bindings(file, snippet), costs)
+    seen: set[str] = set()
+    for path in aligner.best_paths(num_paths, _SLACK):
+        kept = {at for step in path.steps if step.kind == "skip" for at in range(step.line, step.line_end)}
+        named = aligner.named & kept
+        moved = moved_lines(file, snippet, path)
+        movable = any(first in moved and end - 1 in moved for first, end, _ in file.definitions)
+        choices = []
+        if not _doubles_definition(file, snippet, path, moved):
+            choices = [(frozenset[int](), False), *((some, False) for some in _named_choices(file, named))]
+        choices += [(moved, True)] if moved else []
+        choices += [(moved | named, True)] if moved and named else []
+        for gone, is_moved in choices:
+            rows = rows_of(file, snippet, path, gone)
+            ways = [(rows, False), (rows, True)]
+            if moves_apart(snippet, rows):
+                ways.append((rows_of(file, snippet, path, gone, by_hunk=True), False))
+            for rows, as_shown in ways:
+                text = text_of(file, snippet, rows, as_shown=as_shown)
+                if text not in seen:
+                    seen.add(text)
+                    yield Draft(text, rows, path, as_shown, len(gone), is_moved, movable)
+
+
+def _doubles_definition(file: FileLines, snippet: Snippet, path: Path, moved: frozenset[int]) -> bool:
+    """Tell whether a definition with the very same head stands at its old place and at the new one."""
+    new = {snippet.items[step.item].key for step in path.steps if step.kind == "insert"}
+    return any(
+        first in moved and any(file.names[at] == name and file.keys[at] in new for at in range(first, end))
+        for first, end, name in file.definitions
+    )
+
+
+def _named_choices(file: FileLines, named: frozenset[int]) -> list[frozenset[int]]:
+    """Return which of the lines that are said to go may go: all, the imports among them, each run of them."""
+    if not named:
+        return []
+    imports = frozenset(at for at in named if IMPORT.match(file.keys[at]))
+    runs: list[set[int]] = []
+    for at in sorted(named):
+        if runs and at - 1 in runs[-1]:
+            runs[-1].add(at)
+        else:
+            runs.append({at})
+    found = [named, imports, *map(frozenset, runs[:_MAX_NAMED_RUNS])]
+    return list(dict.fromkeys(one for one in found if one))
+
+
+def all_readings(
+    text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = (), order: Order | None = None
+) -> list[Reading]:
+    """Return the legal readings of a lazy snippet that change something: with an order the likeliest first, else all.
+
+    The texts are put in order first, and then accounted for, best first: that takes most of the time. Raises
+    `TooMuchWorkError` where snippet and file are too large.
+    """
+    assert isinstance(edit.changes, Sketch)
+    file = FileLines(text, language)
+    snippet = Snippet(edit.changes, file, (*said, edit.prose) if edit.prose else said)
+    if not len(file) or not len(snippet):
+        return []
+    evidence = Evidence(file, snippet)
+    most = min(_MAX_ACCOUNTS, max(3, _MAX_CHARS // len(text)))
+    most_readings = MAX_CANDIDATES if order is not None else _MAX_DRAFTS
+    made = list(islice(drafts(file, snippet, Costs()), min(_MAX_DRAFTS, 4 * most)))
+    features = [evidence.features(one, one.path.cost - made[0].path.cost) for one in made]
+    if order is None:
+        scores, most = np.zeros(len(made)), len(made)
+    else:
+        scores = np.array(features).reshape(len(made), len(FEATURES)) @ order.weights
+    found: list[Reading] = []
+    least = -np.inf
+    for at in np.argsort(-scores, kind="stable")[:most].tolist():
+        look()
+        one = made[at]
+        if len(found) == most_readings or scores[at] < least:
+            break
+        if one.text != text and not account(text, one.text, edit, language, said, explains=False).faults:
+            found.append(Reading(one.text, evidence.with_errors(features[at], one.text), why=_why(file, one)))
+            least = max(least, scores[at] - _MAX_BEHIND)
+    return ordered(found, order) if order is not None else found
+
+
+def _why(file: FileLines, draft: Draft) -> str:
+    """Return what a draft changes, in a few words."""
+    changes: Counter[str] = Counter(step.kind for step in draft.path.steps)
+    told = [
+        f"{changes[kind]} {word}"
+        for kind, word in (("insert", "new"), ("sub", "changed"), ("delete", "gone"))
+        if changes[kind]
+    ]
+    lines = [step.line for step in draft.path.steps if step.kind in ("insert", "sub", "delete", "rewrite")]
+    where = f" from line {file.numbers[min(lines[0], len(file) - 1)] + 1} on" if lines else ""
+    return (", ".join(told) or "lines moved") + where
+
+
+@dataclass(frozen=True)
+class Order:
+    """Learned weights: of the features, of "none of these", and what a probability is worth."""
+
+    weights: Floats
+    none: float
+    points: tuple[tuple[float, float], ...]
+
+    def probabilities(self, features: Floats) -> Floats:
+        """Return the probability of each reading; what they lack of 1 is that of none."""
+        scores = features @ self.weights
+        top = max(float(scores.max(initial=self.none)), self.none)
+        powers = np.exp(scores - top)
+        return np.asarray(powers / (powers.sum() + np.exp(self.none - top)), dtype=np.float64)
+
+    def confidence(self, probability: float) -> float:
+        """Return how often a reading of this probability is right."""
+        if not self.points:
+            return probability
+        return float(np.interp(probability, [x for x, _ in self.points], [y for _, y in self.points]))
+
+
+@lru_cache(maxsize=1)
+def learned_order() -> Order:
+    """Return the order of `weights.json`; a feature that the file does not name has no weight."""
+    data = json.loads(files("editor.reader").joinpath("weights.json").read_text(encoding="utf-8"))
+    weights = np.array([float(data["weights"].get(name, 0.0)) for name in FEATURES])
+    points = tuple((float(x), float(y)) for x, y in data["confidence"])
+    return Order(weights, float(data["none"]), points)
+
+
+def ordered(found: Sequence[Reading], order: Order) -> list[Reading]:
+    """Return readings likeliest first, with their probabilities."""
+    if not found:
+        return []
+    chances = order.probabilities(np.array([one.features for one in found]))
+    return [replace(found[at], probability=float(chances[at])) for at in np.argsort(-chances, kind="stable")]
+
+
+def candidates(text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = ()) -> tuple[Candidate, ...]:
+    """Return the likeliest legal readings of a lazy snippet, likeliest first, with their calibrated confidence.
+
+    None where snippet and file are too large, or no reading is legal.
+    """
+    order = learned_order()
+    try:
+        found = all_readings(text, edit, language, said, order)
+    except TooMuchWorkError:
+        found = []
+    if not found:
+        return ()
+    total = sum(one.probability for one in found) or 1.0
+    sure = order.confidence(found[0].probability)
+    rest = (1.0 - sure) / max(1e-9, 1.0 - found[0].probability)
+    return tuple(
+        Candidate(
+            one.text,
+            max(_MIN_SCORE, round(one.probability / total, 4)),
+            one.why,
+            round(sure if one is found[0] else min(sure, one.probability * rest), 4),
+        )
+        for one in found
+    )

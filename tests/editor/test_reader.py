@@ -1,0 +1,94 @@
+"""The reader of lazy snippets: what a snippet shows says what its first reading keeps, changes and takes away."""
+
+from __future__ import annotations
+
+from editor.formats import parse
+from editor.languages import language_of
+from editor.merge import merge
+from editor.types import Merged, Unresolved
+
+PYTHON = "import os\n\n\ndef first(a):\n    b = a + 1\n    return b\n\n\ndef second(a):\n    log(a)\n    return a\n"
+RUBY = (
+    "describe 'Cart' do\n  it 'adds' do\n    cart = Cart.new\n    cart.add(1)\n    assert_equal 1, cart.size\n  end\n\n"
+    "  it 'is empty' do\n    cart = Cart.new\n    assert_equal 0, cart.size\n  end\nend\n"
+)
+C_PLUS_PLUS = (
+    "struct Entry : Base {\n  int first;\n  int second;\n\n  bool is_end() const { return kind == END; }\n};\n\n"
+    "class Table {\n  Entry entry;\n};\n"
+)
+
+
+def first_reading(original: str, edit: str, path: str) -> str:
+    """Return the merged text, or the first candidate."""
+    outcome = merge(original, parse(edit, "lazy", path), language_of(path))
+    if isinstance(outcome, Merged):
+        return outcome.text
+    assert isinstance(outcome, Unresolved)
+    return outcome.candidates[0].text
+
+
+def test_fences_stand_in_the_order_of_the_file() -> None:
+    edit = (
+        "First the second function:\n\n```python\ndef second(a):\n    log(a, 2)\n    return a\n```\n\n"
+        "and its import:\n\n```python\nimport os\nimport sys\n```\n"
+    )
+    meant = PYTHON.replace("log(a)", "log(a, 2)").replace("import os\n", "import os\nimport sys\n")
+    assert first_reading(PYTHON, edit, "x.py") == meant
+
+
+def test_each_fence_has_an_indentation_of_its_own() -> None:
+    original = "class A:\n    def f(self):\n        return 1\n\n\ndef g():\n    use()\n    return 2\n"
+    edit = (
+        "The method:\n\n```python\ndef f(self):\n    return 10\n```\n\nand the function:\n\n"
+        "```python\ndef g():\n    use(1)\n    return 2\n```\n"
+    )
+    meant = original.replace("return 1\n", "return 10\n").replace("use()", "use(1)")
+    assert first_reading(original, edit, "x.py") == meant
+
+
+def test_a_definition_shown_from_head_to_end_keeps_no_hidden_line() -> None:
+    snippet = (
+        "# ... existing code ...\n\ndef first(a):\n    return a + 1\n\n\ndef second(a):\n    # ... existing code ...\n"
+    )
+    meant = PYTHON.replace("    b = a + 1\n    return b\n", "    return a + 1\n")
+    assert first_reading(PYTHON, snippet, "x.py") == meant
+
+
+def test_a_new_block_with_a_title_takes_no_line_of_another() -> None:
+    snippet = (
+        "describe 'Cart' do\n  # ... existing tests ...\n\n  it 'adds two' do\n    cart = Cart.new\n    cart.add(1)\n"
+        "    cart.add(2)\n    assert_equal 2, cart.size\n  end\nend\n"
+    )
+    new = snippet.split("tests ...\n\n")[1].removesuffix("end\n")
+    assert first_reading(RUBY, snippet, "cart_test.rb") == RUBY.removesuffix("end\n") + "\n" + new + "end\n"
+
+
+def test_a_new_definition_takes_no_line_of_one_that_is_shown() -> None:
+    new = "struct Other : Base {\n  int first;\n  int second;\n\n  bool is_end() const { return kind == OTHER; }\n};\n"
+    snippet = f"// ...\nstruct Entry : Base {{\n  // ...\n}};\n\n{new}\nclass Table {{\n  // ...\n}};\n"
+    assert first_reading(C_PLUS_PLUS, snippet, "x.cpp") == C_PLUS_PLUS.replace("};\n\nclass", f"}};\n\n{new}\nclass")
+
+
+def test_a_name_that_the_file_has_takes_the_place_of_no_other() -> None:
+    original = "".join(
+        f"def handle_{name}(event):\n    run('{name}', event)\n\n\n" for name in ("open", "opened", "close")
+    )
+    snippet = "# ...\ndef handle_opened(event):\n    run('opened', event, 2)\n# ...\n"
+    assert first_reading(original, snippet, "x.py") == original.replace("'opened', event", "'opened', event, 2")
+
+
+def test_a_moved_definition_stands_once() -> None:
+    original = PYTHON + "\n\ndef third(a):\n    check(a)\n    return a * 3\n"
+    third = "def third(a):\n    check(a)\n    return a * 3\n"
+    snippet = f"import os\n\n\n{third}\n\ndef first(a):\n    # ...\n\n# ...\n"
+    assert first_reading(original, snippet, "x.py").count("def third(a):") == 1
+
+
+def test_readings_change_something_and_say_how_sure_they_are() -> None:
+    snippet = "# ...\ndef second(a):\n    return a\n# ...\n"
+    outcome = merge(PYTHON, parse(snippet, "lazy", "x.py"), "python")
+    assert isinstance(outcome, Unresolved)
+    assert all(one.text != PYTHON for one in outcome.candidates)
+    sure = [one.confidence for one in outcome.candidates]
+    assert all(one is not None for one in sure)
+    assert sum(one or 0.0 for one in sure) <= 1.001
