@@ -61,7 +61,7 @@ def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[st
     outcome = _refuse_doubtful(original, lines, outcome, edit, language, said)
     if isinstance(outcome, Unresolved):
         readings = candidates(original, edit, language, said)
-        return replace(outcome, candidates=readings, num_candidates=max(outcome.num_candidates, len(readings)))
+        return replace(outcome, candidates=readings, num_candidates=len(readings) or outcome.num_candidates)
     return outcome
 
 

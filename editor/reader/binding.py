@@ -80,7 +80,7 @@ class FileLines:
         if not _WORD.search(key):
             return 0.3
         many = log2(max(1, len(self.places.get(key, ()))))
-        return max(0.4, 1.2 + 0.3 * min(3.0, len(key) / 20) - 0.35 * min(4.0, many))
+        return max(0.15, 1.2 + 0.3 * min(3.0, len(key) / 20) - 0.35 * min(4.0, many))
 
     @cached_property
     def uses_tabs(self) -> bool:

@@ -43,8 +43,8 @@ _MAX_CHARS = 400_000
 _MAX_ACCOUNTS = 36
 _MAX_NAMED_RUNS = 4
 _MIN_SCORE = 0.0001
-_MAX_BEHIND = 5.0
-"""A reading whose score is less than the best one's by more has a probability of less than 1 %."""
+_MAX_BEHIND = 4.0
+"""A reading whose score is less than the best one's by more has a probability of less than 2 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +190,13 @@ def learned_order() -> Order:
 
 
 def ordered(found: Sequence[Reading], order: Order) -> list[Reading]:
-    """Return readings likeliest first, with their probabilities."""
+    """Return readings likeliest first, with their probabilities, without those that are far behind the first."""
     if not found:
         return []
     chances = order.probabilities(np.array([one.features for one in found]))
-    return [replace(found[at], probability=float(chances[at])) for at in np.argsort(-chances, kind="stable")]
+    near = np.flatnonzero(chances >= chances.max() * np.exp(-_MAX_BEHIND))
+    best_first = near[np.argsort(-chances[near], kind="stable")].tolist()
+    return [replace(found[at], probability=float(chances[at])) for at in best_first]
 
 
 def candidates(text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = ()) -> tuple[Candidate, ...]:

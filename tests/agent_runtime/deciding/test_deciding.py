@@ -117,7 +117,7 @@ def test_the_reading_that_the_model_would_write_is_taken_byte_for_byte(merger: M
     assert file.merged == PART_MERGED
     assert (result.status, file.method, file.certainty) == ("merged", "model", "scored")
     assert file.confidence == file.readings[0].score
-    assert [reading.why for reading in file.readings] == ["the snippet is a part of the file"]
+    assert [reading.why for reading in file.readings] == ["1 changed from line 2 on"]
     assert -1.0 < file.readings[0].logprob < 0.0
     assert file.scope is not None
     assert result.usage.drafted == 0 < result.usage.completion
