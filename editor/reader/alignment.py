@@ -26,11 +26,8 @@ import numpy as np
 
 from editor.accounting.statements import IMPORT, key_of
 from editor.effort import look
-from editor.errors import TooMuchWorkError
 from editor.reader.binding import Bindings, FileLines, Floats, Rewrite, Snippet, is_comment
 
-MAX_CELLS = 500_000
-"""Items of a snippet times lines of a file; past it the readings of a snippet are not looked for."""
 MAX_STEPS = 12_000
 """Of the search for the best paths; past it those found so far are all."""
 
@@ -127,10 +124,6 @@ class Aligner:
     def __init__(self, file: FileLines, snippet: Snippet, bindings: Bindings, costs: Costs) -> None:
         self.file, self.snippet, self.costs = file, snippet, costs
         self.size, self.num_lines = len(snippet), len(file)
-        if self.size * self.num_lines > MAX_CELLS:
-            raise TooMuchWorkError(
-                f"The snippet has {self.size} lines, and the file {self.num_lines}: too many to align."
-            )
         self.bindings = bindings
         self.named = named_lines(file, snippet)
         self.is_whole = is_whole(file, snippet)

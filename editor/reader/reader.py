@@ -34,6 +34,12 @@ from editor.types import Candidate, ParsedEdit, Sketch
 __all__ = ["FEATURES", "MAX_CANDIDATES", "Order", "Reading", "all_readings", "candidates", "learned_order", "ordered"]
 
 MAX_CANDIDATES = 12
+MAX_CELLS = 500_000
+"""Lines of a snippet times lines of a file; past it the readings of a snippet are not looked for."""
+
+MAX_LINES = 20_000
+"""Of a file, likewise: each reading is written out, parsed and accounted for."""
+
 _NUM_PATHS = 36
 _SLACK = 9.0
 _MAX_DRAFTS = 96
@@ -119,6 +125,9 @@ def all_readings(
     `TooMuchWorkError` where snippet and file are too large.
     """
     assert isinstance(edit.changes, Sketch)
+    num_shown, num_lines = sum(map(len, edit.changes.blocks)), text.count("\n") + 1
+    if num_lines > MAX_LINES or num_shown * num_lines > MAX_CELLS:
+        raise TooMuchWorkError(f"The snippet has {num_shown} lines, and the file {num_lines}: too many to align.")
     file = FileLines(text, language)
     snippet = Snippet(edit.changes, file, (*said, edit.prose) if edit.prose else said)
     if not len(file) or not len(snippet):
