@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ LONG = {
     "edit": EDIT,
     "mode": "model",
     "draft": "none",
+    "decide": "generate",
     "max_tokens": 1000,
     "temperature": 10.0,
 }
@@ -65,10 +67,11 @@ class Shared:
     engine: Engine
 
     def until(self, holds: Callable[[EngineStats], bool]) -> None:
-        """Look between every two passes."""
-        for _ in range(2000):
+        """Look every millisecond, and so between every two passes."""
+        for _ in range(20_000):
             if holds(self.engine.stats()):
                 return
+            time.sleep(0.001)
         raise AssertionError(f"it never was so: {self.engine.stats()}")
 
 
