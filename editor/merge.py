@@ -7,6 +7,7 @@ Everything else is `Unresolved`, with the reason for whoever sent the edit; a mo
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from editor.accounting import account
 from editor.blocks.ranging import merge_ranges
@@ -60,9 +61,13 @@ def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[st
         return outcome
     outcome = _refuse_doubtful(original, lines, outcome, edit, language, said)
     if isinstance(outcome, Unresolved):
-        readings = candidates(original, edit, language, said)
+        readings = _candidates_again(original, edit, language, said)
         return replace(outcome, candidates=readings, num_candidates=len(readings) or outcome.num_candidates)
     return outcome
+
+
+# An edit that no rule decides is sent again: with a model, or to be written.
+_candidates_again = lru_cache(maxsize=2)(candidates)
 
 
 def _refuse_doubtful(
