@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from weakref import WeakValueDictionary
 
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
@@ -24,11 +23,6 @@ WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 MAX_HELD_BYTES = 512 << 20
 """Of the bodies of all requests that are being read or answered; each sender has a share (`Shares`)."""
-
-PACED_FROM = 1 << 20
-PACE_SECONDS = 0.001
-"""Behind that many bytes, one piece of all bodies of a sender is taken in that time: 64 KB and more each, so that a
-body of 63 MB takes a second, and many at once leave the event loop to others."""
 
 
 class BodyLimit:
@@ -51,7 +45,6 @@ class BodyLimit:
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._held = Shares(max_held_bytes)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its body in one piece."""
@@ -84,7 +77,7 @@ class BodyLimit:
     async def _read(self, scope: Scope, receive: Receive, holder: str, chunks: list[bytes]) -> bool:
         """Whether all of the body has come; not where its sender has left. Raises what is answered instead."""
         announced = Headers(scope=scope).get("content-length", "")
-        num_bytes, turn = 0, self._turns.setdefault(holder, asyncio.Lock())
+        num_bytes = 0
         self._check(int(announced) if announced.isdigit() else 0)
         try:
             async with asyncio.timeout(self._seconds) as wait:
@@ -98,9 +91,6 @@ class BodyLimit:
                         chunks.append(chunk)
                         if not message.get("more_body", False):
                             return True
-                        if num_bytes > PACED_FROM:
-                            async with turn:
-                                await asyncio.sleep(PACE_SECONDS)
                     return False
         except TimeoutError:
             if self._drain.is_over:

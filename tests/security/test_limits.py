@@ -8,9 +8,7 @@ import json
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -231,29 +229,6 @@ def test_unfinished_bodies_of_one_leave_memory_for_the_others(by_tenant: bool) -
     assert sorted(hoarded) == [200] + 9 * [429]
     assert calmly == 200
     assert left == 1000
-
-
-def test_large_bodies_that_come_quickly_leave_the_event_loop_to_others() -> None:
-    """What has come already is there without a wait: nobody else would have a turn until it is read."""
-
-    taken: list[int] = []
-
-    async def run() -> list[int]:
-        limit, num_turns = BodyLimit(read_it, max_bytes=64 << 20), 0
-
-        async def receive_at_once(left: list[int]) -> Message:
-            taken.append(num_turns)
-            return {"type": "http.request", "body": b" " * (1 << 16), "more_body": bool(left.pop())}
-
-        bodies = [partial(receive_at_once, [0] + [1] * 63) for _ in range(3)]
-        sent = asyncio.gather(*(status_of(limit, body, tenant="a") for body in bodies))
-        while not sent.done():
-            num_turns += 1
-            await asyncio.sleep(0)
-        return await sent
-
-    assert asyncio.run(run()) == [200] * 3
-    assert max(Counter(taken).values()) <= 3 * (16 + 1), "behind the first 1 MiB of each, one piece in a turn"
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60)), max_size=60))
