@@ -16,9 +16,8 @@ from editor import codec
 from editor.errors import EditSyntaxError
 from editor.formats import parse, parse_files
 from editor.languages import language_of
-from editor.merge import merge
+from editor.merge import forget, merge
 from editor.patches.patchset import merge_files
-from editor.syntax import forget_surveys
 from editor.types import AlreadyApplied, Check, FormatName, Merged, MergeOutcome, Unresolved
 from editor.verify import verify
 
@@ -207,7 +206,7 @@ def _readings(text: str, outcome: MergeOutcome) -> list[str]:
 
 
 def _answer(text: str, edit: str, format_name: FormatName, path: str, said: tuple[str, ...]) -> _Answer:
-    forget_surveys()
+    forget()
     language = language_of(path)
     started = time.perf_counter()
     try:

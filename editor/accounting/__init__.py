@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from editor.accounting.explicit import changed_lines, unaccounted_lines
-from editor.accounting.lazy import Reading, read
+from editor.accounting.lazy import Reading, forget_files, read
 from editor.errors import TooMuchWorkError
 from editor.types import ParsedEdit, Sketch, UnaccountedLine
 
-__all__ = ["Reading", "Repair", "account", "repair"]
+__all__ = ["Reading", "Repair", "account", "forget_readings", "repair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,12 @@ def account(
 
 # A merge asks whether its readings are legal, and its verification asks again.
 _read_again = lru_cache(maxsize=32)(read)
+
+
+def forget_readings() -> None:
+    """Drop what is remembered of the last edits, so that the next takes the time of a first one."""
+    forget_files()
+    _read_again.cache_clear()
 
 
 def repair(

@@ -187,6 +187,12 @@ def _snippet(
     return items, RemovalText([*said, *texts])
 
 
+def forget_files() -> None:
+    """Drop what is remembered of the last file and snippet."""
+    _file.cache_clear()
+    _snippet.cache_clear()
+
+
 class _Search:
     def __init__(self, original: str, result: str, sketch: Sketch, language: str | None, said: Sequence[str]) -> None:
         self.original, self.result, self.language = original, result, language

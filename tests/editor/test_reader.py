@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from editor.formats import parse
 from editor.languages import language_of
-from editor.merge import merge
+from editor.merge import forget, merge
 from editor.types import Merged, Unresolved
 
 PYTHON = "import os\n\n\ndef first(a):\n    b = a + 1\n    return b\n\n\ndef second(a):\n    log(a)\n    return a\n"
@@ -92,3 +92,13 @@ def test_readings_change_something_and_say_how_sure_they_are() -> None:
     sure = [one.confidence for one in outcome.candidates]
     assert all(one is not None for one in sure)
     assert sum(one or 0.0 for one in sure) <= 1.001
+
+
+def test_an_edit_that_comes_again_has_the_same_readings_from_memory_as_anew() -> None:
+    text = "limit = 10\nretries = 3\n\n\ndef load(path):\n    return open(path).read()\n"
+    edit = parse("retries = 5\n\ndef load(path):\n    # ... existing code ...\n", "lazy")
+    first, again = merge(text, edit, "python"), merge(text, edit, "python")
+    forget()
+    assert isinstance(first, Unresolved)
+    assert first.candidates
+    assert first == again == merge(text, edit, "python")
