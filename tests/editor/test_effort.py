@@ -10,6 +10,7 @@ from agent_runtime.apply.applier import Applier
 from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.types import ApplyRequest, PatchRequest
 from editor.effort import ended_by, is_to_end, look
+from editor.merge import forget
 from editor.syntax import forget_surveys, num_errors
 
 PYTHON = "".join(f"def f{n}(x):\n    y = x + {n}\n    return y\n\n\n" for n in range(60))
@@ -50,7 +51,7 @@ def no_model() -> None:
 def applied(edit: str) -> str:
     """What becomes of an edit, taken as one of a file and as one of the files that it names."""
     applier = Applier(no_model)  # type: ignore[arg-type]
-    forget_surveys()
+    forget()
     told = []
     for work in (
         lambda: applier.apply(ApplyRequest(PYTHON.encode(), edit, "a.py", mode="deterministic")),
