@@ -190,8 +190,9 @@ def test_the_mode_of_reuse_reaches_the_model_of_every_file_and_no_salt_but_ours(
 def test_where_a_snippet_has_readings_the_model_chooses_one_unless_it_is_asked_to_write(
     asks_to_write: dict[str, str],
 ) -> None:
-    original = "def f():\n    a = 1\n    b = 2\n    c = 3\n"
-    body = {"original": original, "path": "f.py", "edit": "a = 1\nb = 3\n# ... existing code ...\n"}
+    lines = "    a = 1\n    b = 2\n    c = 3\n"
+    original = f"def f():\n{lines}\n\ndef g():\n{lines}"
+    body = {"original": original, "path": "f.py", "edit": lines.replace("2", "3")}
     with serving(ScriptedMerger("written", choice=1)) as url:
         answer = post(url, body).json()
         written = post(url, {**body, **asks_to_write}).json()
