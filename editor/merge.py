@@ -1,6 +1,7 @@
-r"""Merge an edit into a text by rule alone: certain, or not at all.
+r"""Merge an edit into a text without a model.
 
-`Merged` is only given where one place fits at every change and no line of the file is lost that the edit does not name.
+`Merged` is certain where one place fits at every change and no line of the file is lost that the edit does not name. A
+lazy snippet that no rule decides is merged as its likeliest reading, where that is sure enough (`editor.reader`).
 Everything else is `Unresolved`, with the reason for whoever sent the edit; a model may then decide.
 """
 
@@ -16,10 +17,10 @@ from editor.blocks.rewriting import merge_whole
 from editor.blocks.substituting import merge_substitutions
 from editor.errors import TooMuchWorkError
 from editor.lazy.prose import refuse_told
-from editor.lazy.sketching import merge_sketch
+from editor.lazy.sketching import merge_sketch, unclear_line
 from editor.matching.index import LineIndex, stripped
 from editor.patches.hunks import merge_hunks
-from editor.reader.reader import candidates
+from editor.reader.reader import Answer, read
 from editor.stand_ins import refuse_stand_in
 from editor.syntax import forget_surveys
 from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
@@ -61,19 +62,37 @@ def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[st
     if not isinstance(edit.changes, Sketch) or edit.changes.complete:
         return outcome
     outcome = _refuse_doubtful(original, lines, outcome, edit, language, said)
-    if isinstance(outcome, Unresolved):
-        readings = _candidates_again(original, edit, language, said)
-        return replace(outcome, candidates=readings, num_candidates=len(readings) or outcome.num_candidates)
-    return outcome
+    if not isinstance(outcome, Unresolved):
+        return outcome
+    answer = _read_again(original, edit, language, said)
+    if answer.certainty is not None and unclear_line(lines, edit.changes):
+        answer = replace(answer, certainty=None)
+    return _answered(outcome, answer)
+
+
+def _answered(unresolved: Unresolved, answer: Answer) -> MergeOutcome:
+    """Return the first reading of a snippet that no rule decides where that is sure enough; else all readings."""
+    found = answer.candidates
+    if answer.certainty is None:
+        return replace(unresolved, candidates=found, num_candidates=len(found) or unresolved.num_candidates)
+    first = found[0]
+    return Merged(
+        first.text,
+        "anchored",
+        len(found),
+        certainty=answer.certainty,
+        confidence=first.confidence,
+        candidates=found,
+    )
 
 
 # An edit that no rule decides is sent again: with a model, or to be written.
-_candidates_again = lru_cache(maxsize=2)(candidates)
+_read_again = lru_cache(maxsize=2)(read)
 
 
 def forget() -> None:
     """Drop all that is remembered of the last texts and edits, so that the next merge takes the time of a first one."""
-    _candidates_again.cache_clear()
+    _read_again.cache_clear()
     forget_readings()
     forget_surveys()
 

@@ -30,6 +30,7 @@ from benchmarks.train_reader.confidence import Answer, Line, bar, calibrate, con
 from benchmarks.train_reader.labelled import Labelled, labelled, version_of
 from benchmarks.train_reader.order import Order, fit
 from benchmarks.train_reader.plots import write_reliability
+from editor.reader.reader import FEATURES, all_readings, allowed
 
 ROOT = Path(__file__).resolve().parents[2]
 READER = ROOT / "editor" / "reader"
@@ -42,8 +43,6 @@ _MOST_WRONG = {"certain": 0.002, "likely": 0.01}
 def main() -> None:
     """Read, fit, measure, write."""
     options = _options()
-    from editor.reader.reader import FEATURES, all_readings
-
     cache = options.cache / f"readings-{version_of(ROOT / 'editor', READER)}.jsonl"
     cache.parent.mkdir(parents=True, exist_ok=True)
     cases = _cases(options)
@@ -56,7 +55,9 @@ def main() -> None:
 
     answers = held_out(train, lambda case: case.group, options.l2, options.made_weight)
     line = calibrate(list(answers.values()))
-    bars = {name: bar(list(answers.values()), most) for name, most in _MOST_WRONG.items()}
+    bars = {
+        name: bar([one for one in answers.values() if name in one.allowed], most) for name, most in _MOST_WRONG.items()
+    }
     order = fit(train, options.l2, options.made_weight)
     print(f"{len(train)} cases of the training part ({len(real)} real), {len(hidden)} hidden deletions left out")
     figures = {"snippets, folds by file": figures_of(real, answers, bars)}
@@ -79,7 +80,7 @@ def main() -> None:
         shown = {"training snippets, held out": [answers[case.id] for case in real]}
         shown |= {"test part": [answer_of(case, order) for case in test if not case.made]}
         write_reliability(shown, line, bars, options.plot)
-    options.out.write_text(json.dumps(_written(card, FEATURES, order, line), indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(_written(card, FEATURES, order, line, bars), indent=1) + "\n", encoding="utf-8")
     print(f"wrote {options.out}")
 
 
@@ -103,12 +104,17 @@ def held_out(
 
 
 def answer_of(case: Labelled, order: Order) -> Answer:
-    """Return the first reading by an order; of a case without readings it is wrong, and has no probability."""
+    """Return the first reading by an order, with its probability and that of all like it but for blank lines.
+
+    Of a case without readings it is wrong, and has no probability.
+    """
     if not len(case.features):
         return Answer(0.0, exact=False, modulo=False)
     probabilities = order.probabilities(case.features)
     first = int(np.argmax(probabilities))
-    return Answer(float(probabilities[first]), bool(case.exact[first]), bool(case.modulo[first]))
+    share = float(probabilities[case.groups == case.groups[first]].sum())
+    features = case.features[first].tolist()
+    return Answer(share, bool(case.exact[first]), bool(case.modulo[first]), allowed(features))
 
 
 def figures_of(cases: Sequence[Labelled], answers: dict[str, Answer], bars: dict[str, float]) -> dict[str, Any]:
@@ -122,7 +128,7 @@ def figures_of(cases: Sequence[Labelled], answers: dict[str, Answer], bars: dict
         "among_modulo": _interval([bool(case.modulo.any()) for case in cases]),
     }
     for name, least in bars.items():
-        above = [one for one in found if one.probability >= least]
+        above = [one for one in found if name in one.allowed and one.probability >= least]
         wrong = sum(not one.modulo for one in above)
         out[name] = {"n": len(above), "wrong": wrong, "upper95": (interval(wrong, len(above)) or (0.0, 1.0))[1]}
     return out
@@ -184,13 +190,16 @@ def _card(
     }
 
 
-def _written(card: dict[str, Any], names: Sequence[str], order: Order, line: Line) -> dict[str, Any]:
+def _written(
+    card: dict[str, Any], names: Sequence[str], order: Order, line: Line, bars: dict[str, float]
+) -> dict[str, Any]:
     """Return the contents of the file."""
     return {
         "card": card,
         "weights": {name: round(float(weight), 6) for name, weight in zip(names, order.weights, strict=True)},
         "none": round(order.none, 6),
         "confidence": line,
+        "bars": {name: round(least, 6) for name, least in bars.items()},
     }
 
 

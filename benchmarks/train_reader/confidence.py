@@ -15,11 +15,15 @@ _FEWEST = 20
 
 @dataclass(frozen=True)
 class Answer:
-    """The first reading of a held-out case: its probability, and whether it is right exactly and modulo blank lines."""
+    """The first reading of a held-out case: its probability, and whether it is right exactly and modulo blank lines.
+
+    `allowed` says what an answer with its features may be, "certain" and "likely" among it.
+    """
 
     probability: float
     exact: bool
     modulo: bool
+    allowed: tuple[str, ...] = ("certain", "likely")
 
 
 Line = list[tuple[float, float]]
@@ -56,7 +60,7 @@ def confidence(probability: float, line: Line) -> float:
 def bar(answers: Sequence[Answer], most_wrong: float) -> float:
     """Return the lowest probability above which no more than this share is wrong modulo blank lines; 2 where none is.
 
-    It is the share of all answered at that bar, which is looked for from the top.
+    It is the share of all answered at that bar.
     """
     ordered = sorted(answers, key=lambda one: -one.probability)
     wrong = np.cumsum([not one.modulo for one in ordered])

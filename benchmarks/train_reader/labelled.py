@@ -19,10 +19,12 @@ from editor import codec
 from editor.errors import EditorError
 from editor.formats import parse
 from editor.languages import language_of
+from editor.reader.reader import blank_line_groups
 from editor.types import ParsedEdit
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
 
 class Reading(Protocol):
@@ -45,7 +47,10 @@ Read = Callable[[str, ParsedEdit, str | None, tuple[str, ...]], Sequence[Reading
 
 @dataclass(frozen=True)
 class Labelled:
-    """One case with its readings: `features` a row each, `exact` and `modulo` (blank lines) which of them are right."""
+    """One case with its readings: `features` a row each, `exact` and `modulo` (blank lines) which of them are right.
+
+    Readings of the same number in `groups` differ in blank lines only.
+    """
 
     id: str
     repo: str
@@ -55,6 +60,7 @@ class Labelled:
     features: Floats
     exact: Bools
     modulo: Bools
+    groups: Ints
     ms: float
 
     @property
@@ -86,6 +92,7 @@ def labelled(cases: Iterable[Case], read: Read, num_features: int, cache: Path |
             features=np.array(found["features"], dtype=np.float64).reshape(-1, num_features),
             exact=np.array(found["exact"], dtype=np.bool_),
             modulo=np.array(found["modulo"], dtype=np.bool_),
+            groups=np.array(found["groups"], dtype=np.int64),
             ms=found["ms"],
         )
 
@@ -112,6 +119,7 @@ def _read(case: Case, read: Read) -> dict[str, Any]:
         "features": [[round(float(value), 5) for value in one.features] for one in found],
         "exact": [one.text == expected for one in found],
         "modulo": [same_but_blank_lines(one.text, expected) for one in found],
+        "groups": blank_line_groups([one.text for one in found]),
     }
 
 

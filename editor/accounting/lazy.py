@@ -640,6 +640,8 @@ class _Search:
     ) -> str:
         """Judge lines of the file that are gone: each has to be shown to go, be replaced, or be named."""
         added = self.new[new[0] : new[1]]
+        if _solid_text(self.old_keys[old[0] : old[1]]) == _solid_text(self.new_keys[new[0] : new[1]]):
+            return ""  # the same text, broken into lines in another way
         explained = self._find_explained(old) | self._joined_imports(old, added)
         removed = [at for at in range(*old) if at not in explained]
         if not removed:
@@ -1006,6 +1008,10 @@ def _range(lines: Sequence[Line], first: int, end: int) -> tuple[int, int]:
     return bisect_left(lines, first, key=lambda line: line.number), bisect_left(
         lines, end, key=lambda line: line.number
     )
+
+
+def _solid_text(keys: Sequence[str]) -> str:
+    return "".join("".join(key.split()) for key in keys)
 
 
 def _is_bare(key: str) -> bool:

@@ -35,6 +35,7 @@ _KINDS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = (
 )
 _NEWLINE = re.compile(r"newline|new line|end of (?:the )?file|\beof\b|trailing", re.IGNORECASE)
 _MIN_QUOTE = 6
+_QUOTES = re.compile(r"`([^`]+)`|\"([^\"]+)\"|'([^']+)'|“([^”]+)”")
 _COMMON = re.compile(
     r"all|and|are|async|await|bool|class|const|def|default|export|false|for|from|function|has|have|import|int|into|its|let|"
     r"new|none|not|null|private|public|return|self|static|string|that|the|this|true|type|use|using|var|void|was|with"
@@ -60,6 +61,8 @@ class RemovalText:
         sentences = (part for text in texts for part in _SENTENCE.split(text) if _VERB.search(part))
         self._text = "\n".join(" ".join(part.split()) for sentence in sentences for part in _clauses(sentence))
         self._words = {word for part in _WORD.findall(self._text) for word in (part, *re.split(r"[.\-/:]+", part))}
+        quotes = (part for found in _QUOTES.findall(self._text) for part in found)
+        self._quoted = {quote.strip() for quote in quotes if len(quote.strip()) > 2}
         self.names_newline = any(_NEWLINE.search(text) for text in texts)
         self._kinds = [lines for words, lines in _KINDS if words.search(self._text)]
 
@@ -73,10 +76,16 @@ class RemovalText:
         simple = name.rsplit(".", 1)[-1].strip("#\"'`")
         return len(simple) > 1 and (simple in self._words or (" " in simple and simple in self._text))
 
+    def quotes_line(self, line: str) -> bool:
+        """Tell whether a sentence has a line's whole text in quotes or backticks."""
+        return " ".join(line.split()) in self._quoted
+
     def names_line(self, line: str) -> bool:
         """Tell whether a sentence quotes a line, names what it is about, or names its kind."""
         if not self._text:
             return False
+        if self.quotes_line(line):
+            return True
         text = " ".join(line.split()).rstrip(";,{}( ")
         if len(text) >= _MIN_QUOTE and text in self._text:
             return True

@@ -33,6 +33,7 @@ _ELISION = re.compile(
 _CONTINUING = ("else", "elif", "except", "finally", "catch", "rescue", "ensure", "</", "/>", ">")
 _MAX_REMARK = 140
 _HEADING = re.compile(r"(#{1,6})\s")
+_SECTION = re.compile(r"\[\[?\s*([^\[\]]+?)\s*\]?\]\s*(?:[#;].*)?")
 _ELIDED_PART = re.compile(r"(?<=[(\[{<,])\s*(?:\.\.\.|…)\s*(?=[)\]}>,])")
 
 
@@ -73,9 +74,15 @@ def is_moved_alike(depths: Set[tuple[int, int]], sent: int, stands: int) -> bool
     return len(ratios) == 1 and stands == other + (sent - quoted) * ratios.pop()
 
 
+def section_of(line: str, language: str | None) -> str | None:
+    """Return the section whose head a line is, in TOML and in files without a grammar (INI); None for none."""
+    found = _SECTION.fullmatch(line) if language in ("toml", None) else None
+    return found[1] if found else None
+
+
 def level_of(line: str, language: str | None) -> int:
-    """Return how deep a line lies: its indentation, or less than none for a section's head (TOML, Markdown)."""
-    if language == "toml" and line.startswith("["):
+    """Return how deep a line lies: its indentation, or less than none for a section's head (TOML, INI, Markdown)."""
+    if section_of(line, language) is not None:
         return -1
     heading = _HEADING.match(line) if language == "markdown" else None
     return len(heading[1]) - 7 if heading else width_of(line)
@@ -166,16 +173,36 @@ def _in_file_order(hunks: list[list[Item]], places: Mapping[str, Sequence[int]])
 
 
 def _with_paragraphs(hunk: Sequence[Item], file_keys: Set[str]) -> Iterator[Item]:
-    """Yield the items; a comment among comments of the edit's own is one of their lines, whatever it says."""
+    """Yield the items; a comment among comments of the edit's own is one of their lines, whatever it says.
+
+    A new comment that is all that is shown of a body whose head the file has may stand for that body.
+    """
     for at, item in enumerate(hunk):
-        beside = [hunk[other] for other in (at - 1, at + 1) if 0 <= other < len(hunk)]
+        above, below = (hunk[other] if 0 <= other < len(hunk) else None for other in (at - 1, at + 1))
         among = any(
-            one.kind == "line" and one.key not in file_keys and COMMENT.match(one.line) and one.width == item.width
-            for one in beside
+            one is not None
+            and one.kind == "line"
+            and one.key not in file_keys
+            and COMMENT.match(one.line)
+            and one.width == item.width
+            for one in (above, below)
         )
         unclear = item.kind == "remark" and not _SAYS_REMOVED.match(item.key)
         unclear |= item.kind == "maybe_marker" and "..." not in item.key and "…" not in item.key
-        yield replace(item, kind="line") if unclear and among else item
+        if unclear and among:
+            yield replace(item, kind="line")
+        elif item.kind == "line" and _is_whole_body(item, above, below, file_keys):
+            yield replace(item, kind="maybe_marker")
+        else:
+            yield item
+
+
+def _is_whole_body(item: Item, above: Item | None, below: Item | None, file_keys: Set[str]) -> bool:
+    """Tell whether an item is a new comment, alone between the head of a body that the file has and its end."""
+    if above is None or below is None or item.key in file_keys or not COMMENT.match(item.line):
+        return False
+    is_head = above.kind == "line" and above.key in file_keys and above.key.endswith(("{", ":"))
+    return is_head and above.width < item.width and below.kind == "line" and below.width < item.width
 
 
 def _place(hunk: Sequence[Item], places: Mapping[str, Sequence[int]]) -> int | None:
@@ -216,7 +243,7 @@ def _with_parents(items: Sequence[Item], language: str | None) -> list[Item]:
 
 def is_opener(key: str, language: str | None) -> bool:
     """Tell whether a line looks as if it opened a block or a section."""
-    if language in ("markdown", "toml") and key[0] in "#[":
+    if (language == "markdown" and key[0] == "#") or section_of(key, language) is not None:
         return True
     if key.endswith(("(", "[")) or COMMENT.match(key):
         return False

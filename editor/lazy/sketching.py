@@ -43,7 +43,9 @@ def merge_sketch(lines: list[str], sketch: Sketch, language: str | None = None) 
 
 
 def _merged_lines(lines: list[str], sketch: Sketch) -> list[str]:
-    _refuse_unclear_lines(lines, sketch)
+    unclear = unclear_line(lines, sketch)
+    if unclear:
+        raise DoubtError("open_intent", unclear)
     if not sketch.elides:
         return _whole(lines, sketch.blocks[0])
     if not any(line.strip() for line in lines):
@@ -93,20 +95,20 @@ def _adds_nothing(lines: list[str], placement: Placement) -> bool:
     return [line for line in placement.lines if line.strip()] == [line for line in have if line.strip()]
 
 
-def _refuse_unclear_lines(lines: list[str], sketch: Sketch) -> None:
+def unclear_line(lines: list[str], sketch: Sketch) -> str:
+    """Say which line of a snippet or of the file may be a note, a placeholder or of another format; "" for none."""
     stands = {line.strip() for line in lines}
     for line in lines:
         if is_placeholder(line):
-            raise DoubtError("open_intent", f"The file itself holds the placeholder line {quoted(line)}.")
+            return f"The file itself holds the placeholder line {quoted(line)}."
     for line in (line for block in sketch.blocks for line in block if line.strip() not in stands):
         if holds_placeholder(line):
-            raise DoubtError("open_intent", f"A placeholder stands behind code in the line {quoted(line)}.")
+            return f"A placeholder stands behind code in the line {quoted(line)}."
         if _OTHER_FORMAT.match(line):
-            raise DoubtError(
-                "open_intent", f"The line {quoted(line)} belongs to another format of edits, or to a file."
-            )
+            return f"The line {quoted(line)} belongs to another format of edits, or to a file."
         if NOTE.match(line):
-            raise DoubtError("open_intent", f"The comment {quoted(line)} may be a note about the edit, or part of it.")
+            return f"The comment {quoted(line)} may be a note about the edit, or part of it."
+    return ""
 
 
 def _whole(lines: list[str], block: tuple[str, ...]) -> list[str]:

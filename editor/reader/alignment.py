@@ -37,6 +37,7 @@ _BASE = 1_000_003
 _MOD = (1 << 61) - 1
 _MAX_EXITS = 24
 _WHOLE_SHARE = 0.6
+_MIN_UNIT = 4
 
 # What a path did last. UNBOUND: new lines of which nothing above is shown. CUT: deleting behind a gap.
 BOUND, NEW, UNBOUND, DELETED, CUT, GAP, ELIDED, OUTSIDE = range(8)
@@ -107,6 +108,10 @@ class Costs:
     remark: float = 0.05
     maybe_marker: float = 0.3
     rewrite: float = 1.6
+    rewrite_layout: float = 1.2
+    insert_unit: float = 1.0
+    insert_unit_line: float = 0.02
+    insert_unit_gain: float = 0.9
     elided_head: float = 1.3
     skip: float = 0.002
     skip_elided: float = 0.004
@@ -278,6 +283,7 @@ class Aligner:
         self._widths = np.array(self.file.widths, np.int64)
         self._names = {name for name in self.file.names if name}
         self._shown_names = {name for name in self.snippet.names if name}
+        self._units = new_units(self.file, self.snippet)
         guards = (at for at, key in enumerate(self.file.keys) if key.startswith("if __name__"))
         self._guard = next(guards, None)
         self._imports = [at for at, key in enumerate(self.file.keys) if IMPORT.match(key)]
@@ -322,14 +328,14 @@ class Aligner:
                 rewritten[one.line] = min(rewritten[one.line], value)
             sure = np.minimum(taken, rewritten)
             in_gap = np.minimum(taken + self.weak_gap + self.renamed[at], rewritten)
-            insert = self.insert_cost(at)
+            new, unbound = (self._best_inserted(at, state) for state in (NEW, UNBOUND))
             for state in (BOUND, DELETED, CUT):
-                exits[state] = np.minimum(sure, insert + costs.insert_first + behind[NEW])
+                exits[state] = np.minimum(sure, costs.insert_first + new)
             if not at:
-                exits[BOUND] = np.minimum(sure, insert + costs.insert_first + self.place_cost(at) + behind[UNBOUND])
-            exits[NEW] = np.minimum(sure, insert + behind[NEW])
-            exits[UNBOUND] = np.minimum(np.minimum(taken + self.weak_unbound, rewritten), insert + behind[UNBOUND])
-            placed = insert + costs.insert_first + self.place_cost(at) + behind[UNBOUND]
+                exits[BOUND] = np.minimum(sure, costs.insert_first + self.place_cost(at) + unbound)
+            exits[NEW] = np.minimum(sure, new)
+            exits[UNBOUND] = np.minimum(np.minimum(taken + self.weak_unbound, rewritten), unbound)
+            placed = costs.insert_first + self.place_cost(at) + unbound
             for state in (GAP, OUTSIDE, ELIDED):
                 exits[state] = np.minimum(in_gap, placed)
             if item.kind == "remark":
@@ -387,6 +393,23 @@ class Aligner:
         cost = self.costs.insert if any(map(str.isalnum, item.key)) else self.costs.insert_sign
         return cost + (3.0 if item.elided is not None else 0.0)
 
+    def _insertions(self, at: int) -> Iterator[tuple[float, int]]:
+        """Yield what it costs to insert an item, or the new definition that it begins, and the item behind.
+
+        A definition is new as a whole although its lines stand elsewhere: little of what they gain there is lost.
+        """
+        yield self.insert_cost(at), at + 1
+        end = self._units.get(at)
+        if end is not None:
+            gain = float(np.minimum(self.take[at:end].min(axis=1), 0.0).sum())
+            cost = self.costs.insert_unit + self.costs.insert_unit_line * (end - at)
+            yield cost + self.costs.insert_unit_gain * gain, end
+
+    def _best_inserted(self, at: int, state: int) -> Floats:
+        """Return for each line the least cost to the end where an item is inserted above it, which leaves `state`."""
+        costs = [price + self.best[end, state] for price, end in self._insertions(at)]
+        return np.asarray(np.min(costs, axis=0), np.float64)
+
     def elide_cost(self, at: int) -> float:
         """Return what it costs to leave lines out above an item without a marker."""
         whole = self.costs.elide_whole if self.is_whole else 0.0
@@ -403,7 +426,8 @@ class Aligner:
         if one.renames:
             titled = _is_title(self.snippet.names[one.item] or "")
             renamed = self.costs.rename + (self.costs.retitle_at_gap if titled else self.costs.rename_at_gap)
-        return renamed - self.costs.rewrite * (one.likeness - 0.3) - 0.15 * min(6, size)
+        laid_out = self.costs.rewrite_layout * (one.item_end - one.item) if one.likeness == 1.0 else 0.0
+        return renamed - self.costs.rewrite * (one.likeness - 0.3) - 0.15 * min(6, size) - laid_out
 
     # -- the k best
 
@@ -498,12 +522,11 @@ class Aligner:
         for one in self.bindings.rewrites.get(at, ()):
             if one.line == line:
                 yield self._rewrite_cost(one), "rewrite", one.item_end, one.line_end, BOUND
-        insert = self.insert_cost(at)
-        if in_gap or is_start:
-            yield insert + costs.insert_first + float(self.place_cost(at)[line]), "insert", at + 1, line, UNBOUND
-        else:
-            more = costs.insert_first if state in (BOUND, DELETED, CUT) else 0.0
-            yield insert + more, "insert", at + 1, line, UNBOUND if state == UNBOUND else NEW
+        is_apart = in_gap or is_start
+        more = costs.insert_first if is_apart or state in (BOUND, DELETED, CUT) else 0.0
+        more += float(self.place_cost(at)[line]) if is_apart else 0.0
+        for insert, end in self._insertions(at):
+            yield insert + more, "insert", end, line, UNBOUND if is_apart or state == UNBOUND else NEW
 
     def _skips(self, at: int, line: int, state: int, room: float) -> Iterator[tuple[float, Kind, int, int, int]]:
         """Yield the jumps over lines that stay, to the lines where something cheap enough may follow."""
@@ -538,11 +561,41 @@ def _scan(exits: Floats, sums: Floats) -> Floats:
 
 
 def _steps_of(way: Way | None) -> tuple[Step, ...]:
+    """Return the steps of a way in order, a definition that was inserted as a whole line by line."""
     steps: list[Step] = []
     while way is not None:
-        steps.append(way[0])
-        way = way[1]
+        step, way = way
+        if step.kind == "insert":
+            after = UNBOUND if step.state in (GAP, OUTSIDE, ELIDED, UNBOUND) or not step.item else NEW
+            rest = range(step.item_end - 1, step.item, -1)
+            steps += (step._replace(item=at, item_end=at + 1, state=after) for at in rest)
+            step = step._replace(item_end=step.item + 1)
+        steps.append(step)
     return tuple(reversed(steps))
+
+
+def new_units(file: FileLines, snippet: Snippet) -> dict[int, int]:
+    """Return where the definitions begin and end in a snippet that the file does not have, those without a marker."""
+    known = {name for name in file.names if name}
+    found = {}
+    for at, name in enumerate(snippet.names):
+        item = snippet.items[at]
+        if not name or name in known or item.kind != "line":
+            continue
+        end = at + 1
+        while end < len(snippet) and snippet.items[end].kind != "marker" and _is_in(snippet, end, at):
+            end += 1
+        if end - at >= _MIN_UNIT and (end == len(snippet) or snippet.items[end].width <= item.width):
+            found[at] = end
+    return found
+
+
+def _is_in(snippet: Snippet, at: int, head: int) -> bool:
+    """Tell whether an item lies in the definition that another begins, or closes it."""
+    item = snippet.items[at]
+    if item.kind == "line":
+        return (snippet.names[head] or "") in snippet.owners[at]
+    return item.width > snippet.items[head].width
 
 
 def is_whole(file: FileLines, snippet: Snippet) -> bool:
@@ -599,6 +652,8 @@ def named_lines(file: FileLines, snippet: Snippet) -> frozenset[int]:
         if name not in names and removal.names_definition(name):
             found.update(range(first, end))
     for at, line in enumerate(file.lines):
-        if at not in found and file.keys[at] not in snippet.shown and not is_comment(line) and removal.names_line(line):
+        if at in found or file.keys[at] in snippet.shown:
+            continue
+        if removal.quotes_line(line) or (not is_comment(line) and removal.names_line(line)):
             found.add(at)
     return frozenset(found)

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from math import log2
 
 import numpy as np
@@ -16,7 +17,7 @@ from rapidfuzz import fuzz
 from rapidfuzz.process import cdist
 
 from editor.accounting.removal_text import RemovalText
-from editor.accounting.snippet import Item, read_items, width_of
+from editor.accounting.snippet import Item, read_items, section_of, width_of
 from editor.accounting.statements import COMMENT, IMPORT, key_of, name_of, statements
 from editor.syntax import Survey, survey
 from editor.types import Sketch
@@ -31,6 +32,7 @@ _LIKE = 50.0
 _MAX_ALIKE = 64
 _MIN_PREFIX = 8
 _MAX_STATEMENT = 25
+_MIN_LAYOUT = 12
 _SAME_STATEMENT = 0.72
 
 
@@ -64,11 +66,16 @@ class FileLines:
         self.tail = rows[ends[-1] + 1 :]
         self.keys = [line.strip() for line in self.lines]
         self.widths = [width_of(line) for line in self.lines]
-        self.names = [title_of(key) for key in self.keys]
+        self.names = [
+            title_of(key) or section_of(line, language) for key, line in zip(self.keys, self.lines, strict=True)
+        ]
         self.places: dict[str, list[int]] = defaultdict(list)
         for at, key in enumerate(self.keys):
             self.places[key].append(at)
-        self.owners = owners_of([(k, w, n) for k, w, n in zip(self.keys, self.widths, self.names, strict=True)])
+        levels = [
+            -1 if section_of(line, language) else width for line, width in zip(self.lines, self.widths, strict=True)
+        ]
+        self.owners = owners_of(list(zip(self.keys, levels, self.names, strict=True)))
         self.weights = np.array([self.weight(key) for key in self.keys] or [0.0])[: len(self.keys)]
         self.counts = Counter(self.keys)
 
@@ -114,6 +121,12 @@ class FileLines:
         return sorted((first, end, name) for (first, end), name in found.items())
 
     @cached_property
+    def blanks_between(self) -> int:
+        """How many blank lines most definitions have above them; 1 where there are no two."""
+        counts = Counter(len(self.above[first]) for first, _, _ in self.definitions if first and self.above[first])
+        return counts.most_common(1)[0][0] if counts else 1
+
+    @cached_property
     def statements(self) -> list[int]:
         """The number of the statement of each line."""
         return statements(self.lines)
@@ -153,7 +166,7 @@ class Snippet:
     """The items of a lazy snippet, and what is said beside it.
 
     `shifts` are the columns to add to the indentation of each hunk's lines; a hunk of which no line stands in the file
-    has none.
+    has none. `verbatim` has (hunk, tab or space) for each kind of indentation of a hunk's lines that the file has too.
     """
 
     def __init__(self, sketch: Sketch, file: FileLines, said: Sequence[str]) -> None:
@@ -161,13 +174,19 @@ class Snippet:
         self.items: list[Item] = items
         self.said = " ".join((*said, *texts))
         self.removal = RemovalText([*said, *texts])
-        self.names = [None if item.kind == "marker" else title_of(item.key) for item in items]
+        self.names = [
+            None if item.kind == "marker" else title_of(item.key) or section_of(item.line, file.language)
+            for item in items
+        ]
         self.keys = [None if item.kind == "marker" else key_of(item.key) for item in items]
         self.owners = self._owners()
         self.shown = {item.key for item in items if item.kind == "line"}
+        self.verbatim: set[tuple[int, str]] = set()
         weights: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for item in items:
             places = file.places.get(item.key, ()) if item.kind != "marker" and len(item.key) > 3 else ()
+            if item.line[:1].isspace() and any(file.lines[at] == item.line for at in places[:200]):
+                self.verbatim.add((item.hunk, item.line[0]))
             for at in places[:200]:
                 weights[item.hunk][file.widths[at] - width_of(item.line)] += 1 / len(places) ** 2
         self.shifts = {
@@ -187,7 +206,7 @@ class Snippet:
                 if item.hunk == hunk and (item.kind == "line" or (item.kind == "marker" and item.width >= 0))
             ]
             rows = [
-                (one.key, width_of(one.line) if one.kind == "line" else one.width, self.names[at])
+                (one.key, width_of(one.line) if one.kind == "line" and one.width >= 0 else one.width, self.names[at])
                 for at, one in ((at, self.items[at]) for at in solid)
             ]
             for at, chain in zip(solid, owners_of(rows), strict=True):
@@ -202,7 +221,10 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Shown lines [item, item_end) that are another form of the file's lines [line, line_end)."""
+    """Shown lines [item, item_end) that are another form of the file's lines [line, line_end).
+
+    A `likeness` of 1: the same text in another layout.
+    """
 
     item: int
     item_end: int
@@ -250,6 +272,7 @@ class Bindings:
         self.alike: list[dict[int, float]] = self._alike()
         self.rewrites: dict[int, list[Rewrite]] = defaultdict(list)
         self._pair_statements()
+        self._pair_layouts()
         self._pair_comments()
 
     def _same(self, item: Item) -> NDArray[np.int64]:
@@ -315,6 +338,25 @@ class Bindings:
                 name, old = self.snippet.names[a], self.file.names[i]
                 if ratio >= _SAME_STATEMENT:
                     self.rewrites[a].append(Rewrite(a, z, i, k, ratio, bool(name and old and name != old)))
+
+    def _pair_layouts(self) -> None:
+        """Pair shown lines with lines of the file that have the same text, broken into lines in another way."""
+        solid = ["".join(key.split()) for key in self.file.keys]
+        starts = [0, *accumulate(map(len, solid))]
+        line_at = {start: at for at, start in enumerate(starts)}
+        whole = "".join(solid)
+        items = self.snippet.items
+        for a, item in enumerate(items):
+            if item.kind != "line" or item.key in self.file.places:
+                continue
+            text, start, z = "", 0, a
+            while start >= 0 and z < min(len(items), a + _MAX_STATEMENT) and items[z].kind == "line":
+                text += "".join(items[z].key.split())
+                z += 1
+                start = whole.find(text, start)
+                i, k = line_at.get(start), line_at.get(start + len(text))
+                if i is not None and k is not None and len(text) >= _MIN_LAYOUT:
+                    self.rewrites[a].append(Rewrite(a, z, i, k, 1.0))
 
     def _pair_comments(self) -> None:
         """Pair block comments above what is the same line."""

@@ -18,7 +18,7 @@ from editor.reader.rendering import Row
 from editor.syntax import num_errors
 
 _PATH = (
-    "dearer", "match", "sub", "sub_other_key", "sub_at_gap", "sub_other_key_at_gap", "rewrite", "insert",
+    "dearer", "match", "sub", "sub_known", "sub_other_key", "sub_at_gap", "sub_other_key_at_gap", "rewrite", "insert",
     "insert_runs", "insert_signs", "delete", "delete_runs", "delete_log", "delete_named", "delete_many",
     "delete_comments", "delete_at_top", "delete_then_gap", "delete_unit_then_gap", "gap_then_delete", "lost_names",
     "lost_names_said", "unbound", "elide", "elide_log", "elide_head", "elide_start", "elide_end", "leave_scope",
@@ -36,7 +36,8 @@ _RUNS = (
 _TEXT = (
     "stale_imports", "moved_definition", "kept_definition",
     "errors", "double_lines", "double_names", "double_keys", "as_shown", "as_shown_imports", "as_shown_said", "moved",
-    "gone", "reindented", "place", "other_owner", "new_owner", "renamed",
+    "gone", "reindented", "by_hunk", "place", "other_owner", "new_owner", "renamed", "comment_for_code", "kept_named",
+    "kept_quoted", "adopted", "insert_known", "removed_twin", "unheeded",
 )  # fmt: skip
 _SAID = (
     "sub_added",
@@ -83,7 +84,7 @@ class Draft:
 
     `as_shown` has the snippet's blank lines between lines that stay; `num_gone` lines that the path keeps go all the
     same. `movable` tells that a definition shown at a new place stands at its old one in the path, `moved` that it,
-    or a line, goes there.
+    or a line, goes there. `by_hunk`: all lines of a fence are moved as far as most of them.
     """
 
     text: str
@@ -93,6 +94,7 @@ class Draft:
     num_gone: int
     moved: bool
     movable: bool
+    by_hunk: bool = False
 
 
 class Evidence:
@@ -101,6 +103,7 @@ class Evidence:
     def __init__(self, file: FileLines, snippet: Snippet) -> None:
         self.file, self.snippet = file, snippet
         self.named = named_lines(file, snippet)
+        self.quoted = {at for at in self.named if snippet.removal.quotes_line(file.lines[at])}
         self.closed = closed_lines(file, snippet)
         self.last_name = last_name(file, snippet)
         self.names = {name for name in snippet.names if name}
@@ -139,7 +142,10 @@ class Evidence:
         self._add_path(draft.path.steps, found)
         self._add_runs(draft.path.steps, found)
         self._add_text(draft.rows, found)
-        found["as_shown"] = float(draft.as_shown)
+        found["as_shown"], found["by_hunk"] = float(draft.as_shown), float(draft.by_hunk)
+        kept = {row.line for row in draft.rows if row.item is None}
+        found["kept_named"] = log1p(len(self.named & kept))
+        found["kept_quoted"] = float(len(self.quoted & kept))
         found["as_shown_imports"] = float(draft.as_shown and bool(IMPORT.match(self.snippet.items[0].key or "-")))
         found["as_shown_said"] = float(draft.as_shown and bool(_SPACING.search(self.snippet.said)))
         found["moved"], found["gone"] = float(draft.moved), 0.0 if draft.moved else log1p(draft.num_gone)
@@ -150,9 +156,13 @@ class Evidence:
 
     def _add_path(self, steps: Sequence[Step], found: dict[str, float]) -> None:
         num_elided = num_closed = num_cut = 0
+        new = {step.item for step in steps if step.kind == "insert"}
         for number, step in enumerate(steps):
             above = steps[number - 1].kind if number else "start"
             below = steps[number + 1].kind if number + 1 < len(steps) else "end"
+            if step.kind in ("match", "sub"):
+                parent = self.snippet.items[step.item].parent
+                found["adopted"] += parent in new and self.file.widths[step.line] == self.snippet.width(step.item)
             if step.kind == "match":
                 found["match"] += self.file.weights[step.line]
                 self._add_owner(step.item, step.line, found)
@@ -197,6 +207,9 @@ class Evidence:
         found["skip_cut"], found["skip_cut_log"] = float(num_cut > 0), log1p(num_cut)
         found["skip_closed"], found["skip_closed_log"] = float(num_closed > 0), log1p(num_closed)
         found["brackets"] = min(3.0, abs(found["brackets"]))
+        found["insert_known"] = min(3.0, found["insert_known"])
+        is_gone = num_deleted or found["sub"] or found["rewrite"]
+        found["unheeded"] = float(self.snippet.removal.says_anything and not is_gone)
         found["delete_unsaid"] = (not self.removes) * found["delete_log"]
         found["delete_said"] = self.removes * found["delete_log"]
         only_adds = self.adds and not self.removes and not self.changes
@@ -213,6 +226,7 @@ class Evidence:
         other = bool(key and old and key != old)
         name, old_name = self.snippet.names[at], self.file.names[line]
         found["sub"] += 1
+        found["sub_known"] += self.snippet.items[at].key in self.file.places and self.file.weights[line] > 0.3
         found["sub_other_key"] += other
         found["sub_at_gap"] += beside_gap
         found["sub_other_key_at_gap"] += beside_gap and other
@@ -227,6 +241,7 @@ class Evidence:
     def _add_insert(self, step: Step, above: str, found: dict[str, float]) -> None:
         key = self.snippet.items[step.item].key
         found["insert" if any(map(str.isalnum, key)) else "insert_signs"] += 0.2
+        found["insert_known"] += self.file.counts[key] == 1 and len(key) > 3 and any(map(str.isalnum, key))
         found["brackets"] += _balance(key)
         if above != "insert":
             found["insert_runs"] += 1
@@ -306,6 +321,11 @@ class Evidence:
             right = step is not None and step.kind == "match"
             if removed or added:
                 self._add_run(removed, added, left, right, found)
+                beside = (removed[0] - 1, removed[-1] + 1) if removed and left and right else ()
+                found["removed_twin"] += len(added) < len(removed) and any(
+                    self.file.counts[self.file.keys[at]] > 1 and any(map(str.isalnum, self.file.keys[at]))
+                    for at in beside
+                )
                 if added and not removed:
                     self._add_rivals(added, line, left, right, found)
                 removed, added = [], []
@@ -319,6 +339,10 @@ class Evidence:
         if not removed:
             found[f"added_{where}"] += 1
             return
+        is_code = any(not is_comment(file.lines[at]) and file.keys[at].strip("{}()[];, ") for at in removed)
+        found["comment_for_code"] += (
+            bool(added) and is_code and all(is_comment(snippet.items[item].line) for item in added)
+        )
         pairs = self._pairs(removed, added)
         last = len(removed) - 1
         for a, b, value in pairs:
@@ -358,7 +382,13 @@ class Evidence:
         beside = [] if left else [(added[0], at) for at in range(line - 1, max(-1, line - 4), -1)]
         beside += [] if right else [(added[-1], at) for at in range(line, min(len(keys), line + 3))]
         telling = [(item, at) for item, at in beside if any(map(str.isalnum, keys[at]))]
-        alike = [self._alike(keys[at], self.snippet.items[item].key) for item, at in telling]
+        alike = [
+            # One decorator may take another's place whatever it is called.
+            1.0
+            if keys[at][0] == "@" == self.snippet.items[item].key[0]
+            else self._alike(keys[at], self.snippet.items[item].key)
+            for item, at in telling
+        ]
         found["rival_alike"] = max(found["rival_alike"], *alike, 0.0)
         first = [value for value, (_, at) in zip(alike, telling, strict=True) if at in (line - 1, line)]
         found["rival_first"] = max(found["rival_first"], *first, 0.0)

@@ -4,9 +4,10 @@ r"""The readings of a lazy snippet: the whole texts that it may mean, best first
 by learned weights. These stand in `weights.json`:
 
     {"card": {...}, "weights": {feature: weight}, "none": score of "none of these",
-     "confidence": [[probability, share right], ...]}
+     "confidence": [[probability, share right], ...], "bars": {"certain": probability, "likely": probability}}
 
 A reading has the score `weights . features`; its probability is the softmax over all readings and "none of these".
+Readings that differ in blank lines only share theirs. At a bar or above it the first reading is the answer.
 """
 
 from __future__ import annotations
@@ -29,9 +30,21 @@ from editor.reader.alignment import Aligner, Costs, Path
 from editor.reader.binding import Bindings, FileLines, Floats, Snippet
 from editor.reader.features import FEATURES, Draft, Evidence
 from editor.reader.rendering import moved_lines, moves_apart, rows_of, text_of
-from editor.types import Candidate, ParsedEdit, Sketch
+from editor.types import Candidate, ParsedEdit, ReadingCertainty, Sketch
 
-__all__ = ["FEATURES", "MAX_CANDIDATES", "Order", "Reading", "all_readings", "candidates", "learned_order", "ordered"]
+__all__ = [
+    "FEATURES",
+    "MAX_CANDIDATES",
+    "Answer",
+    "Order",
+    "Reading",
+    "all_readings",
+    "allowed",
+    "blank_line_groups",
+    "learned_order",
+    "ordered",
+    "read",
+]
 
 MAX_CANDIDATES = 12
 MAX_CELLS = 500_000
@@ -53,17 +66,39 @@ _MAX_BEHIND = 4.0
 """A reading whose score is less than the best one's by more has a probability of less than 2 %."""
 
 
+_OPEN = frozenset({
+    "added_free", "adopted", "brackets", "by_hunk", "comment_for_code", "double_keys", "double_names", "drop", "elide",
+    "errors", "gone", "kept_quoted", "lost_names", "moved", "new_owner", "place", "pure_aside", "removed_free",
+    "removed_twin", "renamed", "rewrite_renamed", "rival_first", "sub_known", "unbound", "unheeded",
+})  # fmt: skip
+"""Features of a reading that is never the answer without a model.
+
+It renames, moves, loses or doubles a definition, puts lines of the file into a new block, has new lines beside none
+that is shown or beside one like them that stays, leaves lines out without a marker between shown ones, keeps what is
+said to go, or breaks the syntax.
+"""
+
+_DOUBTFUL = frozenset({
+    "delete_at_top", "delete_then_gap", "delete_unit_then_gap", "gap_then_delete", "insert_known", "kept_named",
+    "leave_scope", "other_owner", "paired_edge_other", "removed_aside", "removed_between", "skip_closed",
+    "sub_other_key_at_gap",
+})  # fmt: skip
+"""Features of a reading that is likely at most: a line goes, or one about another thing takes its place."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One text that a snippet may mean, and its features (see `FEATURES`).
 
-    `why` says what was assumed.
+    `why` says what was assumed. `share` is the probability of this reading and of all that differ from it in blank
+    lines only.
     """
 
     text: str
     features: tuple[float, ...]
     probability: float = 0.0
     why: str = ""
+    share: float = 0.0
 
 
 def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NUM_PATHS) -> Iterator[Draft]:
@@ -82,14 +117,14 @@ def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NU
         choices += [(moved | named, True)] if moved and named else []
         for gone, is_moved in choices:
             rows = rows_of(file, snippet, path, gone)
-            ways = [(rows, False), (rows, True)]
+            ways = [(rows, False, False), (rows, True, False)]
             if moves_apart(snippet, rows):
-                ways.append((rows_of(file, snippet, path, gone, by_hunk=True), False))
-            for rows, as_shown in ways:
+                ways.append((rows_of(file, snippet, path, gone, by_hunk=True), False, True))
+            for rows, as_shown, by_hunk in ways:
                 text = text_of(file, snippet, rows, as_shown=as_shown)
                 if text not in seen:
                     seen.add(text)
-                    yield Draft(text, rows, path, as_shown, len(gone), is_moved, movable)
+                    yield Draft(text, rows, path, as_shown, len(gone), is_moved, movable, by_hunk)
 
 
 def _doubles_definition(file: FileLines, snippet: Snippet, path: Path, moved: frozenset[int]) -> bool:
@@ -167,13 +202,25 @@ def _why(file: FileLines, draft: Draft) -> str:
     return (", ".join(told) or "lines moved") + where
 
 
+def allowed(features: Sequence[float]) -> tuple[ReadingCertainty, ...]:
+    """Return what an answer with these features may be at most, however probable it is."""
+    found = {name for name, value in zip(FEATURES, features, strict=True) if value > 0}
+    if found & _OPEN:
+        return ()
+    return ("likely",) if found & _DOUBTFUL else ("certain", "likely")
+
+
 @dataclass(frozen=True)
 class Order:
-    """Learned weights: of the features, of "none of these", and what a probability is worth."""
+    """Learned weights: of the features, of "none of these", and what a probability is worth.
+
+    `bars` are the least probabilities of a certain and of a likely answer.
+    """
 
     weights: Floats
     none: float
     points: tuple[tuple[float, float], ...]
+    bars: tuple[tuple[ReadingCertainty, float], ...] = ()
 
     def probabilities(self, features: Floats) -> Floats:
         """Return the probability of each reading; what they lack of 1 is that of none."""
@@ -188,6 +235,11 @@ class Order:
             return probability
         return float(np.interp(probability, [x for x, _ in self.points], [y for _, y in self.points]))
 
+    def certainty(self, reading: Reading) -> ReadingCertainty | None:
+        """Return how sure an answer a reading is; None where it is below all bars, or assumes too much."""
+        may_be = allowed(reading.features)
+        return next((name for name, least in self.bars if name in may_be and reading.share >= least), None)
+
 
 @lru_cache(maxsize=1)
 def learned_order() -> Order:
@@ -195,7 +247,8 @@ def learned_order() -> Order:
     data = json.loads(files("editor.reader").joinpath("weights.json").read_text(encoding="utf-8"))
     weights = np.array([float(data["weights"].get(name, 0.0)) for name in FEATURES])
     points = tuple((float(x), float(y)) for x, y in data["confidence"])
-    return Order(weights, float(data["none"]), points)
+    bars = data["bars"]
+    return Order(weights, float(data["none"]), points, (("certain", bars["certain"]), ("likely", bars["likely"])))
 
 
 def ordered(found: Sequence[Reading], order: Order) -> list[Reading]:
@@ -203,13 +256,30 @@ def ordered(found: Sequence[Reading], order: Order) -> list[Reading]:
     if not found:
         return []
     chances = order.probabilities(np.array([one.features for one in found]))
+    groups = blank_line_groups([one.text for one in found])
+    shares = np.bincount(groups, chances)[groups]
     near = np.flatnonzero(chances >= chances.max() * np.exp(-_MAX_BEHIND))
     best_first = near[np.argsort(-chances[near], kind="stable")].tolist()
-    return [replace(found[at], probability=float(chances[at])) for at in best_first]
+    return [replace(found[at], probability=float(chances[at]), share=float(shares[at])) for at in best_first]
 
 
-def candidates(text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = ()) -> tuple[Candidate, ...]:
-    """Return the likeliest legal readings of a lazy snippet, likeliest first, with their calibrated confidence.
+def blank_line_groups(texts: Sequence[str]) -> list[int]:
+    """Return for each text the number of the first one that has the same lines but for blank ones."""
+    first: dict[tuple[str, ...], int] = {}
+    lines = (tuple(line.rstrip() for line in text.split("\n") if line.strip()) for text in texts)
+    return [first.setdefault(some, at) for at, some in enumerate(lines)]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The likeliest legal readings of a snippet, likeliest first, and how sure the first is; None: below all bars."""
+
+    candidates: tuple[Candidate, ...] = ()
+    certainty: ReadingCertainty | None = None
+
+
+def read(text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = ()) -> Answer:
+    """Return the readings of a lazy snippet with their calibrated confidence.
 
     None where snippet and file are too large, or no reading is legal.
     """
@@ -219,11 +289,11 @@ def candidates(text: str, edit: ParsedEdit, language: str | None, said: tuple[st
     except TooMuchWorkError:
         found = []
     if not found:
-        return ()
+        return Answer()
     total = sum(one.probability for one in found) or 1.0
-    sure = order.confidence(found[0].probability)
-    rest = (1.0 - sure) / max(1e-9, 1.0 - found[0].probability)
-    return tuple(
+    sure = order.confidence(found[0].share)
+    rest = (1.0 - sure) / max(1e-9, 1.0 - found[0].share)
+    candidates = tuple(
         Candidate(
             one.text,
             max(_MIN_SCORE, round(one.probability / total, 4)),
@@ -232,3 +302,4 @@ def candidates(text: str, edit: ParsedEdit, language: str | None, said: tuple[st
         )
         for one in found
     )
+    return Answer(candidates, order.certainty(found[0]))

@@ -53,7 +53,8 @@ def rows_of(
         elif step.kind == "sub":
             block.append((-1 - step.line, step.item))
         elif step.kind in ("insert", "rewrite"):
-            block += ((None, item) for item in range(step.item, step.item_end))
+            block.append((None if step.kind == "insert" else -1 - step.line, step.item))
+            block += ((None, item) for item in range(step.item + 1, step.item_end))
     close()
     return rows
 
@@ -76,14 +77,13 @@ def moves_apart(snippet: Snippet, rows: Sequence[Row]) -> bool:
 def _block_rows(
     file: FileLines, snippet: Snippet, block: Sequence[tuple[int | None, int]], *, by_hunk: bool
 ) -> list[Row]:
-    """Return the rows of shown lines side by side, all moved by as much."""
-    shifts: Counter[int] = Counter()
-    for line, item in block:
-        if line is not None:
-            at = line if line >= 0 else -1 - line
-            shifts[file.widths[at] - width_of(snippet.items[item].line)] += 2 if line >= 0 else 1
-    hunk = snippet.shifts.get(snippet.items[block[0][1]].hunk, 0)
-    shift = hunk if by_hunk or not shifts or hunk in shifts else shifts.most_common(1)[0][0]
+    """Return the rows of shown lines side by side, all moved by as much.
+
+    The outermost lines tell how far: an edit that wraps or unwraps code shows the inner ones at another depth.
+    """
+    hunk_number = snippet.items[block[0][1]].hunk
+    hunk = snippet.shifts.get(hunk_number, 0)
+    shift = hunk if by_hunk else _shift_of(file, snippet, block, hunk)
     rows: list[Row] = []
     for line, item in block:
         shown = snippet.items[item]
@@ -92,11 +92,22 @@ def _block_rows(
         if kept is not None and (shown.elided is not None or file.widths[kept] == width):
             rows.append(Row(file.lines[kept], kept, item))
             continue
-        tabs = shown.line.startswith("\t")
-        other = tabs != file.uses_tabs and width_of(shown.line) > 0
+        sign = shown.line[:1]
+        other = (sign == "\t") != file.uses_tabs and sign.isspace() and (hunk_number, sign) not in snippet.verbatim
         text = _indented(shown.key, width, tabs=file.uses_tabs) if shift or other else shown.line
         rows.append(Row(text.rstrip() if not shown.line.endswith("  ") else text, kept, item))
     return rows
+
+
+def _shift_of(file: FileLines, snippet: Snippet, block: Sequence[tuple[int | None, int]], hunk: int) -> int:
+    """Return by how many columns the outermost lines of a block that stand in the file are moved there."""
+    shifts: Counter[int] = Counter()
+    outermost = min((snippet.items[item].width for line, item in block if line is not None), default=0)
+    for line, item in block:
+        if line is not None and snippet.items[item].width == outermost:
+            at = line if line >= 0 else -1 - line
+            shifts[file.widths[at] - width_of(snippet.items[item].line)] += 2 if line >= 0 else 1
+    return hunk if not shifts or hunk in shifts else shifts.most_common(1)[0][0]
 
 
 def _indented(key: str, width: int, *, tabs: bool) -> str:
@@ -166,7 +177,8 @@ def _blanks_at_new(file: FileLines, snippet: Snippet, above: Row, row: Row) -> S
     own = file.above[above.line + 1] if above.line + 1 < len(file) else []
     is_head = above.closes and bool(snippet.names[row.item])
     if not own and is_head and row.item and snippet.items[row.item - 1].kind == "marker":
-        return [""] * shown.blanks
+        begins_fence = row.item < 2 or snippet.items[row.item - 2].hunk != shown.hunk
+        return [""] * (file.blanks_between if begins_fence else shown.blanks)
     return own
 
 

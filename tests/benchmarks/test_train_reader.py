@@ -15,6 +15,7 @@ from benchmarks.train_reader.__main__ import READER, WEIGHTS, figures_of, held_o
 from benchmarks.train_reader.confidence import Answer, bar, calibrate, confidence, reliability
 from benchmarks.train_reader.labelled import Floats, Labelled, labelled, version_of
 from benchmarks.train_reader.order import fit, minimise
+from editor.reader.reader import FEATURES
 from editor.types import ParsedEdit
 
 _PLANTED = np.array([2.0, -1.0, 0.0])
@@ -28,7 +29,9 @@ class _Toy:
 
 def _case(number: int, features: Floats, right: int | None) -> Labelled:
     labels = np.arange(len(features)) == (-1 if right is None else right)
-    return Labelled(str(number), "a/b", f"{number}.py", "minimal", False, features, labels, labels, 1.0)
+    return Labelled(
+        str(number), "a/b", f"{number}.py", "minimal", False, features, labels, labels, np.arange(len(features)), 1.0
+    )
 
 
 def _planted(num_cases: int, seed: int) -> list[Labelled]:
@@ -60,14 +63,19 @@ def test_probabilities_and_that_of_none_add_up() -> None:
 
 def test_a_reading_with_other_blank_lines_is_right_where_no_exact_one_is_among_them() -> None:
     features = np.eye(2)
-    nearly = Labelled("0", "a/b", "x.py", "", False, features, np.array([False, False]), np.array([True, False]), 1.0)
+    nearly = Labelled(
+        "0", "a/b", "x.py", "", False, features, np.array([False, False]), np.array([True, False]), np.arange(2), 1.0
+    )
     order = fit([nearly] * 20, l2=1e-3)
     assert order.probabilities(features)[0] > 0.9
 
 
 def test_made_cases_count_as_much_as_they_are_said_to() -> None:
     real = [_case(at, np.eye(2), 0) for at in range(10)]
-    made = [Labelled("m", "a/b", "x.py", "", True, np.eye(2), *[np.array([False, True])] * 2, 1.0) for _ in range(10)]
+    made = [
+        Labelled("m", "a/b", "x.py", "", True, np.eye(2), *[np.array([False, True])] * 2, np.arange(2), 1.0)
+        for _ in range(10)
+    ]
     assert fit([*real, *made], 1e-3, made_weight=0.2).probabilities(np.eye(2))[0] > 0.7
 
 
@@ -127,7 +135,7 @@ def test_readings_are_labelled_and_kept(tmp_path: Path) -> None:
 
 def test_a_case_is_answered_by_weights_that_never_saw_its_group() -> None:
     """What is right in one group is wrong in another: who did not see the group takes the other's."""
-    cases = [_case(at, np.eye(4)[[at % 4, 3 - at % 4]], 0) for at in range(4) for _ in range(3)]
+    cases = [_case(at, np.eye(4, len(FEATURES))[[at % 4, 3 - at % 4]], 0) for at in range(4) for _ in range(3)]
     answers = held_out(cases, lambda case: case.id, 1e-3, 1.0, folds=0)
     assert len(answers) == 4
     assert not any(one.exact for one in answers.values())

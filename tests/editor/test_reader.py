@@ -18,9 +18,9 @@ C_PLUS_PLUS = (
 )
 
 
-def first_reading(original: str, edit: str, path: str) -> str:
+def first_reading(original: str, edit: str, path: str, said: tuple[str, ...] = ()) -> str:
     """Return the merged text, or the first candidate."""
-    outcome = merge(original, parse(edit, "lazy", path), language_of(path))
+    outcome = merge(original, parse(edit, "lazy", path), language_of(path), said)
     if isinstance(outcome, Merged):
         return outcome.text
     assert isinstance(outcome, Unresolved)
@@ -77,6 +77,91 @@ def test_a_name_that_the_file_has_takes_the_place_of_no_other() -> None:
     assert first_reading(original, snippet, "x.py") == original.replace("'opened', event", "'opened', event, 2")
 
 
+def test_a_new_function_is_inserted_whole_though_its_lines_stand_in_another() -> None:
+    old = (
+        "export function subscribe(\n  manager: Manager,\n  onEvent: (event: Event) => void,\n) {\n"
+        "  return manager.on((event) => {\n    if (event.type === 'open') {\n      onEvent(event.payload);\n    }\n"
+        "  });\n}\n"
+    )
+    new = old.replace("subscribe", "subscribeToState").replace("'open'", "'state'")
+    original = f"import {{ Manager }} from './manager';\n\n{old}"
+    edit = (
+        "The type:\n\n```ts\nimport { Event, Manager } from './manager';\n```\n\n"
+        f"At the end of the file, the helper:\n\n```ts\n{new}```\n"
+    )
+    meant = f"{original}\n{new}".replace("{ Manager }", "{ Event, Manager }")
+    outcome = merge(original, parse(edit, "lazy", "x.ts"), "typescript", ("Add subscribeToState at the end",))
+    assert isinstance(outcome, Unresolved)
+    assert meant in [one.text for one in outcome.candidates]
+
+
+def test_a_comment_alone_in_a_body_stands_for_that_body() -> None:
+    snippet = "# ...\ndef first(a):\n    # adds one\n\ndef second(a):\n    log(a, 2)\n    return a\n"
+    assert first_reading(PYTHON, snippet, "x.py") == PYTHON.replace("log(a)", "log(a, 2)")
+
+
+def test_a_comment_that_is_quoted_as_removed_goes() -> None:
+    original = f"# V1\n{PYTHON}"
+    snippet = "import os\nimport sys\n\n# ... existing code ...\n"
+    meant = PYTHON.replace("import os\n", "import os\nimport sys\n")
+    assert first_reading(original, snippet, "x.py", ('Import sys and remove the "# V1" comment',)) == meant
+
+
+def test_a_statement_in_another_layout_replaces_the_one_that_stands() -> None:
+    original = "int f() {\n    auto x =\n        {\n            {1, 2},\n            {3, 4}};\n    return x;\n}\n"
+    snippet = "    auto x = {{1, 2},\n              {3, 4}};\n"
+    meant = "int f() {\n    auto x = {{1, 2},\n              {3, 4}};\n    return x;\n}\n"
+    assert first_reading(original, snippet, "x.cpp", ("Lay the list out anew",)) == meant
+
+
+def test_lines_keep_the_tabs_that_the_file_has_beside_them() -> None:
+    original = (
+        "int a() {\n    use(1);\n    use(2);\n    use(3);\n    return 1;\n}\n\n"
+        "int length(char c) {\n\tif (c < 8) return 1;\n\telse return 4;\n}\n"
+    )
+    new = "int length(char c) {\n\tif (c < 8) return 1;\n\telse if (c < 16) return 4;\n\telse return 8;\n}\n"
+    meant = original.split("int length")[0] + new
+    assert first_reading(original, f"/* ... */\n\n{new}", "x.c") == meant
+
+
+def test_the_outermost_lines_of_a_block_say_how_far_it_is_moved() -> None:
+    body = ["total = start(a)", "total += first(a)", "total += second(a)", "total += third(a)", "store(total)"]
+    original = "def f(a):\n    if a:\n" + "".join(f"        {line}\n" for line in body) + "    return a\n"
+    meant = "def f(a):\n" + "".join(f"    {line}\n" for line in body) + "    return a\n"
+    assert first_reading(original, meant, "x.py", ("Drop the check of a, do it always",)) == meant
+
+
+def test_a_key_of_one_section_is_not_that_of_another() -> None:
+    original = "[client]\nhost = a\nport = 80\n\n[server]\nworkers = 4\ndebug = false\nreload = no\n"
+    snippet = "[client]\nhost = a\nport = 80\n# ...\nworkers = 4\ncolor = no\ndebug = false\n\n# ...\n"
+    outcome = merge(original, parse(snippet, "lazy", "a.ini"))
+    assert isinstance(outcome, Unresolved)
+
+
+def test_a_reading_above_the_bar_is_the_answer_and_says_how_sure_it_is() -> None:
+    snippet = "# ...\ndef second(a):\n    log(a, 2)\n    return a\n# ...\n"
+    outcome = merge(PYTHON, parse(snippet, "lazy", "x.py"), "python")
+    assert isinstance(outcome, Merged)
+    assert outcome.text == PYTHON.replace("log(a)", "log(a, 2)")
+    assert outcome.certainty in ("certain", "likely")
+    assert outcome.confidence is not None
+    assert outcome.confidence == outcome.candidates[0].confidence > 0.9
+
+
+def test_what_assumes_too_much_is_no_answer_however_probable_it_is() -> None:
+    original = "choices:\n- name: one\n  value: 1\n- name: two\n  value: 2\n"
+    snippet = "# ...\nother_choices:\n- name: one\n  value: 1\n# ...\n"
+    outcome = merge(original, parse(snippet, "lazy", "x.yaml"), "yaml")
+    assert isinstance(outcome, Unresolved)
+    assert outcome.candidates
+
+
+def test_a_deletion_is_never_certain() -> None:
+    snippet = "# ...\ndef second(a):\n    return a\n# ...\n"
+    outcome = merge(PYTHON, parse(snippet, "lazy", "x.py"), "python")
+    assert not isinstance(outcome, Merged) or outcome.certainty == "likely"
+
+
 def test_a_moved_definition_stands_once() -> None:
     original = PYTHON + "\n\ndef third(a):\n    check(a)\n    return a * 3\n"
     third = "def third(a):\n    check(a)\n    return a * 3\n"
@@ -85,9 +170,10 @@ def test_a_moved_definition_stands_once() -> None:
 
 
 def test_readings_change_something_and_say_how_sure_they_are() -> None:
-    snippet = "# ...\ndef second(a):\n    return a\n# ...\n"
+    snippet = "# ...\ndef third(a):\n    return a\n# ...\n"
     outcome = merge(PYTHON, parse(snippet, "lazy", "x.py"), "python")
     assert isinstance(outcome, Unresolved)
+    assert outcome.candidates
     assert all(one.text != PYTHON for one in outcome.candidates)
     sure = [one.confidence for one in outcome.candidates]
     assert all(one is not None for one in sure)
@@ -99,6 +185,6 @@ def test_an_edit_that_comes_again_has_the_same_readings_from_memory_as_anew() ->
     edit = parse("retries = 5\n\ndef load(path):\n    # ... existing code ...\n", "lazy")
     first, again = merge(text, edit, "python"), merge(text, edit, "python")
     forget()
-    assert isinstance(first, Unresolved)
+    assert isinstance(first, Merged | Unresolved)
     assert first.candidates
     assert first == again == merge(text, edit, "python")
