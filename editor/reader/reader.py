@@ -68,14 +68,14 @@ _MAX_BEHIND = 4.0
 
 _OPEN = frozenset({
     "added_free", "adopted", "brackets", "by_hunk", "comment_for_code", "double_keys", "double_names", "drop", "elide",
-    "errors", "gone", "kept_quoted", "lost_names", "moved", "new_owner", "place", "pure_aside", "removed_free",
-    "removed_twin", "renamed", "rewrite_renamed", "rival_first", "sub_known", "unbound", "unheeded",
+    "errors", "gone", "kept_quoted", "lost_names", "maybe_marker", "moved", "new_owner", "place", "pure_aside",
+    "removed_free", "removed_twin", "renamed", "rewrite_renamed", "rival_first", "sub_known", "unbound", "unheeded",
 })  # fmt: skip
 """Features of a reading that is never the answer without a model.
 
 It renames, moves, loses or doubles a definition, puts lines of the file into a new block, has new lines beside none
-that is shown or beside one like them that stays, leaves lines out without a marker between shown ones, keeps what is
-said to go, or breaks the syntax.
+that is shown or beside one like them that stays, leaves lines out without a marker between shown ones or for a comment
+that may be text, keeps what is said to go, or breaks the syntax.
 """
 
 _DOUBTFUL = frozenset({

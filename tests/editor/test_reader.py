@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from editor.formats import parse
 from editor.languages import language_of
 from editor.merge import forget, merge
@@ -148,12 +150,35 @@ def test_a_reading_above_the_bar_is_the_answer_and_says_how_sure_it_is() -> None
     assert outcome.confidence == outcome.candidates[0].confidence > 0.9
 
 
-def test_what_assumes_too_much_is_no_answer_however_probable_it_is() -> None:
-    original = "choices:\n- name: one\n  value: 1\n- name: two\n  value: 2\n"
-    snippet = "# ...\nother_choices:\n- name: one\n  value: 1\n# ...\n"
-    outcome = merge(original, parse(snippet, "lazy", "x.yaml"), "yaml")
-    assert isinstance(outcome, Unresolved)
-    assert outcome.candidates
+MEANT_OTHERWISE = {
+    "a line goes behind one that stands twice": (
+        "def one():\n    # close the files\n    del first\n\ndef two():\n    # close the files\n    pass\n",
+        "# ...\n    # close the files\ndef two():\n# ...\n",
+    ),
+    "a line that stands in the file takes another's place": (
+        "a(\n    color: gray,\n    italic: true,\n)\nb(\n    color: blue,\n)\n",
+        "# ...\n    color: gray,\n# ...\n",
+    ),
+    "a line may be a note about the edit": (
+        PYTHON,
+        "# ...\ndef second(a):\n    # removed the check\n    log(a, 2)\n    return a\n# ...\n",
+    ),
+    "a placeholder stands behind code": (
+        PYTHON,
+        "# ...\ndef second(a):\n    log(a, 2)  # ... existing code ...\n    return a\n# ...\n",
+    ),
+    "a line belongs to another format": (PYTHON, "import os\n=======\n\n\ndef first(a):\n# ...\n"),
+    "the prose removes what the code does not": (
+        PYTHON,
+        "Remove the call of `log`, and add this:\n\n```python\nimport os\nimport sys\n```\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("original", "snippet"), MEANT_OTHERWISE.values(), ids=MEANT_OTHERWISE)
+def test_what_may_be_meant_otherwise_is_no_answer_however_probable_it_is(original: str, snippet: str) -> None:
+    outcome = merge(original, parse(snippet, "lazy", "x.py"), "python")
+    assert isinstance(outcome, Unresolved), outcome
 
 
 def test_a_deletion_is_never_certain() -> None:

@@ -1,4 +1,4 @@
-"""Lazy snippets without a model: pure additions at sure places, and everything else left open."""
+"""The rules for lazy snippets alone: pure additions at sure places, and everything else left to the reader."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from editor.formats import parse
 from editor.merge import merge
+from editor.reader.reader import Answer
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Unresolved
 
 MODULE = """\
@@ -28,6 +29,12 @@ def main():
     store = Store("a")
     print(store.load())
 """
+
+
+@pytest.fixture(autouse=True)
+def _rules_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the reader find nothing."""
+    monkeypatch.setattr("editor.merge._read_again", lambda *_: Answer())
 
 
 def apply(edit: str, original: str = MODULE) -> MergeOutcome:

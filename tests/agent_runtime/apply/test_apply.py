@@ -23,7 +23,8 @@ BLOCK = """<<<<<<< SEARCH
         return file.read()
 >>>>>>> REPLACE
 """
-OPEN_SNIPPET = "# ... existing code ...\n\ndef size(path):\n    return os.stat(path).st_size\n"
+OPEN_SNIPPET = "# ... existing code ...\n\ndef load(path):\n\ndef size(path):\n    return os.stat(path).st_size\n"
+"""Nothing says whether the body of the first function is to go."""
 
 
 def no_model() -> NoReturn:
@@ -97,7 +98,9 @@ def test_a_damaged_answer_is_rejected_by_the_check_that_names_it(answer: str, tr
 
 
 def test_what_a_model_alters_elsewhere_is_given_back_and_named() -> None:
-    result = applier(ScriptedMerger(RIGHT.replace("import os", "import os as o"))).apply(request(OPEN_SNIPPET))
+    snippet = "# ... existing code ...\n\ndef size(path):\n    return os.stat(path).st_size\n"
+    model = ScriptedMerger(RIGHT.replace("import os", "import os as o"))
+    result = applier(model).apply(request(snippet, mode="model"))
     assert (result.status, result.file.certainty) == ("merged", "model")
     assert result.file.merged == RIGHT.replace("\n", "\r\n")
     lines = {(line.kind, line.text) for line in result.file.repaired}

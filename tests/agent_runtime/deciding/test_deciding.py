@@ -38,7 +38,8 @@ FILE = (
     "def area(r):\n    return 3.14 * r * r\n\n\ndef length(r):\n    return 6.28 * r\n\n\n"
     'def name():\n    return "circle"\n'
 )
-PART = "def area(r):\n    return 3.14159 * r * r\n"
+PART = "# circle.py\ndef area(r):\n    return 3.14159 * r * r\n"
+"""The comment may be a line of the file, or say which file it is."""
 PART_MERGED = FILE.replace("3.14 ", "3.14159 ")
 COLOURED = FILE + "\n\ndef colour():\n    return 'red'\n"
 
