@@ -1,4 +1,4 @@
-"""Two edits of real files over HTTP: one that a rule merges, one that the model has to merge. Run by `make demo`."""
+"""Two edits of real files over HTTP: one that a rule merges, one that the model is asked to. Run by `make demo`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def main() -> int:
         with served(model) as url, Client(url) as client:
             by_rule = show(client, "1. a SEARCH/REPLACE block that matches in one place", request_for(*BY_RULE))
             wait_until_ready(client, model)
-            request = request_for(*BY_MODEL)
-            by_model = show(client, "2. a lazy snippet that takes lines away, which no rule may do", request)
+            request = replace(request_for(*BY_MODEL), mode="model")
+            by_model = show(client, "2. a lazy snippet that takes lines away, written by the model", request)
             compare_with_plain(client, request, by_model)
     except HunkError as fault:
         console.print(f"demo: {fault}", style="red")
