@@ -156,9 +156,8 @@ def test_a_full_queue_answers_429_and_says_when_to_come_again(loaded: LoadedMode
         service.until(lambda stats: stats.scheduler.num_running == 1)
         with asking(service.url, LONG):
             service.until(lambda stats: stats.scheduler.num_waiting == 1)
-            refused = post(
-                service.url, {"original": FILES[0], "edit": "def area(r):\n    return 3 * r * r\n", "mode": "model"}
-            )
+            unclear = "# circle.py\ndef area(r):\n    return 3 * r * r\n"
+            refused = post(service.url, {"original": FILES[0], "edit": unclear})
             by_rule = post(service.url, {"original": "a = 1\n", "edit": '{"old_string": "1", "new_string": "2"}'})
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     problem = refused.json()
