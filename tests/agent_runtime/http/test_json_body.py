@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.types import Message
 
 from agent_runtime.errors import BadRequest, TooLarge
 from agent_runtime.http import json_body
-from agent_runtime.http.json_body import parse_json
+from agent_runtime.http.json_body import LARGE_BYTES, JsonRequest, parse_json
+from tests.agent_runtime.scripted import ScriptedMerger
+from tests.agent_runtime.serving import serving
 
 LONG = 3000
 """Of characters or escapes: more than are decoded at once."""
@@ -146,3 +152,42 @@ def test_much_that_is_no_string_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -
     assert parse_json(b"[" + b" " * (2 << 20) + b"]") == []
     with pytest.raises(BadRequest, match="more than 1 MB outside of its strings"):
         parse_json(b"1" * (2 << 20))
+
+
+EDIT = json.dumps({"old_string": "a = 1", "new_string": "a = 2"})
+
+
+@pytest.mark.parametrize(
+    ("original", "status", "says"),
+    [
+        ("a = 1\n" + "é" * LARGE_BYTES, 200, '"status":"merged"'),
+        ("a = 1\n" + "x" * (9 << 20), 413, "a string of more than 8.4 million characters"),
+        ("é" * LARGE_BYTES + "\ud800", 400, f"holds a lone surrogate at character {LARGE_BYTES}"),
+    ],
+)
+def test_a_large_body_is_parsed_in_a_thread_and_answered_as_any(
+    original: str, status: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def parse(text: bytes) -> Any:
+        threads.append(threading.current_thread().name)
+        return parse_json(text)
+
+    monkeypatch.setattr(json_body, "parse_json", parse)
+    with serving(ScriptedMerger()) as url:
+        sent = json.dumps({"original": original, "edit": EDIT}).encode()
+        answer = httpx.post(f"{url}/apply", content=sent, headers={"content-type": "application/json"}, timeout=60)
+        broken = httpx.post(f"{url}/apply", content=sent[:-1], headers={"content-type": "application/json"}, timeout=60)
+    assert (answer.status_code, says in answer.text) == (status, True)
+    assert broken.status_code == (413 if status == 413 else 400)
+    assert [name.startswith("AnyIO worker thread") for name in threads] == [True, True]
+
+
+def test_a_body_is_held_once() -> None:
+    body = b'{"a": "' + b"x" * 100 + b'"}'
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    assert asyncio.run(JsonRequest({"type": "http", "headers": []}, receive).body()) is body
