@@ -42,7 +42,10 @@ def open_model(
 ) -> LoadedModel:
     """Find a model's files and load them; raises ModelUnavailable or a subclass, BadRequest where options clash."""
     _device(options)
-    return _load(resolve(name_or_path, Store(settings.cache_dir), progress), settings, options, progress or Silent())
+    progress = progress or Silent()
+    files = resolve(name_or_path, Store(settings.cache_dir), progress)
+    progress.say(f"loading {name_or_path}")
+    return _load(files, settings, options, progress)
 
 
 def open_merger(

@@ -526,6 +526,16 @@ def _of_lazy_snippets(sizes: _Sizes) -> Iterator[SlowInput]:
             for line in (_MARKER, lines[at], lines[at + 1], "        self.x = 1")
         ]
         many = [line for at in heads[: sizes.edit // 90] for line in (lines[at], "        # ... existing code ...", "")]
+        numbers = [f"line {at}" for at in range(size // 12)]
+        elsewhere = _text([numbers[at * 7919 % len(numbers)] for at in range(min(len(numbers), sizes.edit // 12))])
+        yield _input(f"lines in another order, {label}", _text(numbers), elsewhere, "a.txt", "lazy")
+        yield _input(
+            f"lines in another order amid placeholders, {label}",
+            _text(numbers),
+            f"# ...\n{elsewhere}# ...\n",
+            "a.txt",
+            "lazy",
+        )
         yield _input(f"a few places, {label}", text, _text([*few, _MARKER]), "big.py", "lazy")
         yield _input(f"many places, {label}", text, _text(many), "big.py", "lazy")
         yield _input(f"a large part, {label}", text, _text([_MARKER, *_changed(part, 50), _MARKER]), "big.py", "lazy")

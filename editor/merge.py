@@ -8,9 +8,8 @@ Everything else is `Unresolved`, with the reason for whoever sent the edit; a mo
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 
-from editor.accounting import account, forget_readings
+from editor.accounting import account
 from editor.blocks.ranging import merge_ranges
 from editor.blocks.replacing import merge_replacements
 from editor.blocks.rewriting import merge_whole
@@ -19,10 +18,10 @@ from editor.errors import TooMuchWorkError
 from editor.lazy.prose import refuse_told
 from editor.lazy.sketching import merge_sketch, unclear_line
 from editor.matching.index import LineIndex, stripped
+from editor.memory import remember
 from editor.patches.hunks import merge_hunks
 from editor.reader.reader import Answer, read
 from editor.stand_ins import refuse_stand_in
-from editor.syntax import forget_surveys
 from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
 from editor.wording import listed
 
@@ -87,14 +86,7 @@ def _answered(unresolved: Unresolved, answer: Answer) -> MergeOutcome:
 
 
 # An edit that no rule decides is sent again: with a model, or to be written.
-_read_again = lru_cache(maxsize=2)(read)
-
-
-def forget() -> None:
-    """Drop all that is remembered of the last texts and edits, so that the next merge takes the time of a first one."""
-    _read_again.cache_clear()
-    forget_readings()
-    forget_surveys()
+_read_again = remember(2)(read)
 
 
 def _refuse_doubtful(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
 
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
@@ -13,8 +13,9 @@ from tree_sitter import Language, Node, Parser, Query, QueryCursor
 from editor.definitions import Captures, Symbol, definitions
 from editor.effort import is_to_end, look
 from editor.grammars import GRAMMARS
+from editor.memory import remember
 
-__all__ = ["MAX_BYTES", "Survey", "Symbol", "forget_surveys", "nodes", "num_errors", "survey", "symbols"]
+__all__ = ["MAX_BYTES", "Survey", "Symbol", "nodes", "num_errors", "survey", "symbols"]
 
 MAX_BYTES = 4_000_000
 """Larger texts are not parsed: a tree costs some fifty times its text in memory."""
@@ -90,12 +91,7 @@ def _survey(text: str, language: str) -> Survey | None:
 
 
 # A merge surveys the texts of its readings, which accounting and verification survey again; trees are not kept.
-_survey_again = lru_cache(maxsize=12)(_survey)
-
-
-def forget_surveys() -> None:
-    """Drop what is remembered of the last texts, so that the next survey takes the time of a first one."""
-    _survey_again.cache_clear()
+_survey_again = remember(12)(_survey)
 
 
 def _parse(data: bytes, language: Language) -> Node | None:

@@ -43,6 +43,7 @@ from editor.accounting import repair
 from editor.errors import EditSyntaxError
 from editor.formats import parse_files
 from editor.languages import language_of
+from editor.memory import memory_of
 from editor.merge import merge
 from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Unresolved
 from editor.verify import passed, verify
@@ -69,7 +70,8 @@ class Applier:
         Raises BadFile, EditRefused, BadRequest, TooLarge, ModelUnavailable and what else `Merger.merge` raises; a merge
         that a check rejects is an answer with status `rejected`, not an error.
         """
-        return traced(request.trace, watcher, lambda watcher: self._apply(request, watcher))
+        with memory_of(request.salt):
+            return traced(request.trace, watcher, lambda watcher: self._apply(request, watcher))
 
     def _apply(self, request: ApplyRequest, watcher: Watcher) -> ApplyResult:
         if self._aside is not None and self._aside.takes([request]):
@@ -82,7 +84,8 @@ class Applier:
     def apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge several edits, each into its file: all or none. Raises what `apply` raises, EditRefused for all."""
         wanted = any(request.trace for request in requests)
-        return traced(wanted, watcher, lambda watcher: self._apply_each(requests, watcher))
+        with memory_of(requests[0].salt if requests else ""):  # all are of one sender
+            return traced(wanted, watcher, lambda watcher: self._apply_each(requests, watcher))
 
     def _apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher) -> ApplyResult:
         if self._aside is not None and self._aside.takes(requests):
@@ -126,7 +129,8 @@ class Applier:
 
     def apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge an edit of the files that it names, which `read` gives: all or none. Raises what `apply` raises."""
-        return traced(request.trace, watcher, lambda watcher: self._apply_patch(request, read, watcher))
+        with memory_of(request.salt):
+            return traced(request.trace, watcher, lambda watcher: self._apply_patch(request, read, watcher))
 
     def _apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher) -> ApplyResult:
         if self._aside is not None:

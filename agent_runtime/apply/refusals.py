@@ -31,7 +31,8 @@ def refused(
     """
     is_open, least = isinstance(by_rule, Unresolved), request.least_certainty
     if isinstance(by_rule, Unresolved) and not (is_update and may_ask_model(by_rule, edit, request.mode)):
-        return reason_of(by_rule, text, path)
+        reason = reason_of(by_rule, text, path)
+        return _with_modes(reason) if is_update and may_ask_model(by_rule, edit, "auto") else reason
     if is_update and (is_open or request.mode == "model"):
         is_enough = is_as_sure(_surest_by_model(by_rule, request), least)
         return None if is_enough else unsure(by_rule, f"No model was asked: min_certainty is '{least}'.", text, path)
@@ -40,6 +41,12 @@ def refused(
         why = f"The edit has a {by_rule.certainty} reading{share}, and min_certainty '{least}' refuses it."
         return unsure(by_rule, why, text, path)
     return None
+
+
+def _with_modes(reason: Reason) -> Reason:
+    """Return the reason of an edit that a model could decide, were it not for the mode."""
+    other = f", or {reason.suggestion[:1].lower()}{reason.suggestion[1:]}" if reason.suggestion else "."
+    return replace(reason, suggestion=f"Use mode 'model' or 'auto'{other}")
 
 
 def unsure(by_rule: MergeOutcome, why: str, text: str, path: str) -> Reason:

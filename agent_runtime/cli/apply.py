@@ -258,8 +258,6 @@ def _pipeline(chosen: Chosen) -> Iterator[Pipeline]:
         from agent_runtime.wiring import open_merger  # torch takes a second to import, and most edits need no model
 
         progress = for_console(console)
-        if not console.is_terminal:
-            progress.say(f"loading {settings.model}")
         with console.status(f"loading {settings.model}"):
             models = model_settings(os.environ, chosen)
             return open_merger(settings.model, models, single_options(settings), progress)

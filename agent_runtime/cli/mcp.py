@@ -112,7 +112,6 @@ def _place(
     def load() -> Merger:
         from agent_runtime.wiring import open_merger
 
-        progress.say(f"loading {settings.model}")
         return open_merger(settings.model, models, service_options(settings), progress)
 
     assert settings.root is not None

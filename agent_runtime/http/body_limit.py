@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from io import BytesIO
 
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
@@ -54,13 +55,13 @@ class BodyLimit:
         if scope["method"] not in WITH_BODY:  # its body means nothing, and is not read
             await self._app(scope, _replayed(b"", receive), _closing(send))
             return
-        chunks: list[bytes] = []
+        held = BytesIO()  # grows without copying what it holds, which a list of pieces could not be joined without
         holder = holder_of(scope)
         try:
             try:
-                if not await self._read(scope, receive, holder, chunks):
+                if not await self._read(scope, receive, holder, held):
                     return
-                chunks[:] = [body := b"".join(chunks)]  # not held twice
+                body = held.getvalue()
                 if len(body) > BLOCK_BYTES:
                     await run_sync(check_structure, body)
                 else:
@@ -72,9 +73,9 @@ class BodyLimit:
                 return
             await self._app(scope, _replayed(body, receive), send)
         finally:
-            self._held.give_back(holder, sum(map(len, chunks)))
+            self._held.give_back(holder, held.tell())
 
-    async def _read(self, scope: Scope, receive: Receive, holder: str, chunks: list[bytes]) -> bool:
+    async def _read(self, scope: Scope, receive: Receive, holder: str, held: BytesIO) -> bool:
         """Whether all of the body has come; not where its sender has left. Raises what is answered instead."""
         announced = Headers(scope=scope).get("content-length", "")
         num_bytes = 0
@@ -88,7 +89,7 @@ class BodyLimit:
                         self._check(num_bytes)
                         if not self._held.take(holder, len(chunk)):
                             raise TooManyRequests("too many large requests of yours are being answered at once")
-                        chunks.append(chunk)
+                        held.write(chunk)
                         if not message.get("more_body", False):
                             return True
                     return False

@@ -100,6 +100,8 @@ async def _refused_by_framework(request: Request, error: Exception) -> Response:
 def _unreadable(error: HTTPException) -> HunkError:
     """What is wrong with a body that the framework gave up on: it says it only by the cause."""
     match error.__cause__:
+        case HunkError() as cause:
+            return cause
         case RecursionError():
             return BadRequest("the body's JSON is nested too deeply; no request needs more than a few levels")
         case UnicodeDecodeError() as cause:

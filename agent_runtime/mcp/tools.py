@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import CallToolResult, ToolAnnotations
-from pydantic import Field, StringConstraints
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import CallToolResult, InputRequiredResult, Tool, ToolAnnotations
+from pydantic import Field, StringConstraints, ValidationError
 
 from agent_runtime.apply.time_limit import rule_time
-from agent_runtime.errors import HunkError
+from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.holder import holder_of
 from agent_runtime.http.leaving import Departure
@@ -57,7 +58,7 @@ Result = TypeVar("Result")
 def build_server(place: Place) -> MCPServer:
     """The server, with its tools, for one place; edits by rule take turns as they do in the service (`Places`)."""
     places = Places()
-    server = MCPServer(
+    server = _Server(
         "hunk",
         title="Hunk",
         instructions=INSTRUCTIONS,
@@ -126,6 +127,37 @@ def build_server(place: Place) -> MCPServer:
         return telling.of_fault(outcome) if isinstance(outcome, HunkError) else telling.of_status(outcome)
 
     return server
+
+
+class _Server(MCPServer):
+    """Answers arguments that are missing or wrong as all faults are answered; the framework quotes its validator."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """The tool's answer."""
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as fault:
+            if not isinstance(fault.__cause__, ValidationError):
+                raise
+            (tool,) = (each for each in await self.list_tools() if each.name == name)
+            return telling.of_fault(_fault_of_arguments(fault.__cause__, tool))
+
+
+def _fault_of_arguments(error: ValidationError, tool: Tool) -> BadRequest:
+    """What to send in place of the first argument that is missing or wrong; that is its field."""
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0])
+    wanted = _within_sentence(tool.input_schema["properties"][name]["description"])
+    if first["type"] == "missing":
+        return BadRequest(f"{tool.name} needs the argument '{name}': {wanted}.", field=name)
+    why = _within_sentence(first["msg"])
+    return BadRequest(f"The argument '{name}' of {tool.name} ({wanted}) is wrong: {why}.", field=name)
+
+
+def _within_sentence(text: str) -> str:
+    return text[:1].lower() + text[1:].removesuffix(".")
 
 
 class _Call(Departure):

@@ -16,7 +16,8 @@ from editor import codec
 from editor.errors import EditSyntaxError
 from editor.formats import parse, parse_files
 from editor.languages import language_of
-from editor.merge import forget, merge
+from editor.memory import forget
+from editor.merge import merge
 from editor.patches.patchset import merge_files
 from editor.types import AlreadyApplied, Check, FormatName, Merged, MergeOutcome, Unresolved
 from editor.verify import verify

@@ -34,8 +34,8 @@ from platformdirs import user_cache_path
 from benchmarks.cases import Case
 from editor.formats import parse
 from editor.languages import language_of
+from editor.memory import forget
 from editor.merge import merge
-from editor.syntax import forget_surveys
 from editor.types import Merged, ParsedEdit, Sketch, Substitutions
 from editor.verify import verify
 
@@ -124,7 +124,7 @@ def _hunk_verified(case: Case, _: Blocks) -> str | None:
 
 
 def _merged(case: Case, edit: ParsedEdit) -> str | None:
-    forget_surveys()
+    forget()
     outcome = merge(case.original, edit, language_of(case.path))
     return outcome.text if isinstance(outcome, Merged) else None
 

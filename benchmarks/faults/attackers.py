@@ -119,6 +119,13 @@ async def _send(writer: asyncio.StreamWriter, chunk: bytes, count: int) -> None:
             await writer.drain()
 
 
+async def large_bodies(attack: Attack) -> None:
+    """With a token: a whole body of 60 MB, whose one string Python holds in four bytes a character."""
+    body = b'{"edit": "' + b"x" * 60_000_000 + "\N{GRINNING FACE}".encode() + b'"}'
+    while attack.goes_on():
+        await attack.ask(attack.head("POST", "/apply", len(body), attack.token) + body)
+
+
 async def methods(attack: Attack) -> None:
     """Methods that nobody knows, each another one of 8 KB."""
     while attack.goes_on():
@@ -205,6 +212,7 @@ KINDS: dict[str, tuple[int, Callable[[Attack], Awaitable[None]]]] = {
     "deep-bodies": (8, deep_bodies),
     "bodies-of-nobody": (9, bodies_of_nobody),
     "bodies-of-a-tenant": (9, bodies_of_a_tenant),
+    "large-bodies": (1, large_bodies),
     "methods": (8, methods),
     "wrong-tokens": (8, wrong_tokens),
     "connections": (300, connections),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from editor.accounting.explicit import changed_lines, unaccounted_lines
-from editor.accounting.lazy import Reading, forget_files, read
+from editor.accounting.lazy import Reading, read
 from editor.errors import TooMuchWorkError
+from editor.memory import remember
 from editor.types import ParsedEdit, Sketch, UnaccountedLine
 
-__all__ = ["Reading", "Repair", "account", "forget_readings", "repair"]
+__all__ = ["Reading", "Repair", "account", "repair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,7 @@ def account(
 
 
 # A merge asks whether its readings are legal, and its verification asks again.
-_read_again = lru_cache(maxsize=32)(read)
-
-
-def forget_readings() -> None:
-    """Drop what is remembered of the last edits, so that the next takes the time of a first one."""
-    forget_files()
-    _read_again.cache_clear()
+_read_again = remember(32)(read)
 
 
 def repair(

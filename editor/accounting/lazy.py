@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from editor.accounting.cells import Cells
@@ -27,6 +27,7 @@ from editor.accounting.removal_text import RemovalText
 from editor.accounting.snippet import Item, ancestor_keys, is_moved_alike, level_of, read_items, width_of
 from editor.accounting.statements import COMMENT, IMPORT, can_replace, grouped, is_rewrite, key_of, name_of, statements
 from editor.alignment import line_opcodes
+from editor.memory import remember
 from editor.syntax import Survey, Symbol, survey
 from editor.types import Sketch, UnaccountedLine
 
@@ -176,21 +177,15 @@ class _File:
 
 
 # The readings of one edit are judged one after the other.
-_file = lru_cache(maxsize=2)(_File)
+_file = remember(2)(_File)
 
 
-@lru_cache(maxsize=2)
+@remember(2)
 def _snippet(
     original: str, sketch: Sketch, language: str | None, said: tuple[str, ...]
 ) -> tuple[list[Item], RemovalText]:
     items, texts = read_items(sketch, _file(original, language).places, language)
     return items, RemovalText([*said, *texts])
-
-
-def forget_files() -> None:
-    """Drop what is remembered of the last file and snippet."""
-    _file.cache_clear()
-    _snippet.cache_clear()
 
 
 class _Search:

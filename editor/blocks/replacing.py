@@ -197,7 +197,10 @@ def _refused(
     others = ", ".join(str(at + 1) for at in missed[1:11])
     if others:
         reason += f" Blocks that fail too: {others}{' and more' if len(missed) > 11 else ''}."
-    return replace(unresolved, reason=reason)
+    suggestion = unresolved.suggestion
+    if suggestion and len(missed) < len(changes):
+        suggestion += " Send the other blocks as they are."
+    return replace(unresolved, reason=reason, suggestion=suggestion)
 
 
 def _needs_explaining(one: Resolution) -> bool:

@@ -102,7 +102,7 @@ def explained(index: LineIndex, change: Replacement, miss: Open) -> Open:
     options, near = fuzzy.readings(index, change)
     nearest = shown(index.lines, change.before, near) if near is not None and near.likeness >= 50 else ""
     reason = miss.unresolved.reason
-    suggestion = "Copy the SEARCH lines from the file as it is now; other blocks need not be sent again differently."
+    suggestion = "Copy the SEARCH lines from the file as it is now."
     plain = tuple(html.unescape(line) for line in change.before)
     if plain != change.before and find(index, plain) is not None:
         reason += " They do with their HTML escapes decoded, but escapes are taken as they are written."

@@ -25,7 +25,7 @@ _OTHER_FORMAT = re.compile(
     r"<{5,9} ?(?:SEARCH|ORIGINAL|HEAD)\b|-{5,9} ?SEARCH\b|={7}$|[>+]{5,9} ?(?:REPLACE|UPDATED)\b|"
     r"@@ .*@@|\*\*\* (?:Begin|End|Update|Add|Delete)\b"
 )
-_SUGGESTION = "Use mode 'model' or 'auto', or send SEARCH/REPLACE blocks with the exact lines to change."
+_SUGGESTION = "Send SEARCH/REPLACE blocks with the exact lines to change."
 
 
 def merge_sketch(lines: list[str], sketch: Sketch, language: str | None = None) -> MergeOutcome:

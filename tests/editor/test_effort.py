@@ -10,8 +10,8 @@ from agent_runtime.apply.applier import Applier
 from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.types import ApplyRequest, PatchRequest
 from editor.effort import ended_by, is_to_end, look
-from editor.merge import forget
-from editor.syntax import forget_surveys, num_errors
+from editor.memory import forget
+from editor.syntax import num_errors
 
 PYTHON = "".join(f"def f{n}(x):\n    y = x + {n}\n    return y\n\n\n" for n in range(60))
 HUNK = "@@ -11,3 +11,3 @@\n def f2(x):\n-    y = x + 2\n+    y = x - 2\n     return y\n"
@@ -83,7 +83,7 @@ def test_the_parser_ends_in_the_middle_of_a_text() -> None:
     with ended_by(whole := Stopping(1 << 30)):
         num_errors(text, "html")
     assert whole.num_looks > 20
-    forget_surveys()
+    forget()
     with pytest.raises(StoppedError), ended_by(cut := Stopping(10)):
         num_errors(text, "html")
     assert cut.num_looks == 12

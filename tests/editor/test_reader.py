@@ -6,7 +6,8 @@ import pytest
 
 from editor.formats import parse
 from editor.languages import language_of
-from editor.merge import forget, merge
+from editor.memory import forget
+from editor.merge import merge
 from editor.types import Merged, Unresolved
 
 PYTHON = "import os\n\n\ndef first(a):\n    b = a + 1\n    return b\n\n\ndef second(a):\n    log(a)\n    return a\n"

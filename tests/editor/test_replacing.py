@@ -113,6 +113,12 @@ def test_all_blocks_or_none() -> None:
     outcome = unresolved(apply("a\nb\n", ("a", "A"), ("nowhere", "x")))
     assert outcome.code == "not_found"
     assert outcome.reason.startswith("Block 2 of 2")
+    assert outcome.suggestion.endswith("as it is now. Send the other blocks as they are.")
+
+
+@pytest.mark.parametrize("blocks", [[("nowhere", "x")], [("nowhere", "x"), ("neither", "y")]])
+def test_of_other_blocks_nothing_is_said_where_there_are_none_that_fit(blocks: list[tuple[str, str]]) -> None:
+    assert "other" not in unresolved(apply("a\nb\n", *blocks)).suggestion
 
 
 def test_an_empty_search_fills_an_empty_file_only() -> None:

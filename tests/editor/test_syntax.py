@@ -11,7 +11,8 @@ from tree_sitter import Language, Parser, Tree
 from editor import syntax
 from editor.grammars import GRAMMARS
 from editor.languages import language_of
-from editor.syntax import MAX_BYTES, Symbol, forget_surveys, nodes, num_errors, survey, symbols
+from editor.memory import forget
+from editor.syntax import MAX_BYTES, Symbol, nodes, num_errors, survey, symbols
 from tests.memory import bytes_kept
 from tests.repo_cache.sources import SUFFIXES, edited, source
 
@@ -189,7 +190,7 @@ class CountedWork:
 def test_error_recovery_that_takes_the_square_of_a_text_is_given_up(
     look: Callable[[str, str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forget_surveys()
+    forget()
     work = CountedWork(monkeypatch)
     text = "<!--" * 3_000  # five calls a byte in all
     assert look(text, "python") is None

@@ -14,6 +14,7 @@ from agent_runtime.http.openai.bodies import OWN_MODEL, ApplyOptions, ChatBody, 
 from agent_runtime.http.openai.naming import name_of
 from agent_runtime.http.schema import text_of
 from agent_runtime.types import ApplyRequest, ApplyResult
+from editor.memory import memory_of
 
 APPLY_MODELS = ("morph-v3-fast", "morph-v3-large", "auto")
 """What clients of hosted apply services call the model of an edit; further names begin as in `APPLY_PREFIXES`."""
@@ -107,7 +108,8 @@ def _request(edit: ApplyMessage, options: ApplyOptions | None, salt: str, **more
     check_size(len(original), "the file", MAX_FILE_BYTES)
     check_size(len(edit.update), "the edit", MAX_EDIT_BYTES)
     given = {"path": ""} if options is None else options.model_dump()
-    given["path"] = given["path"] or name_of(edit.code)
+    with memory_of(salt):
+        given["path"] = given["path"] or name_of(edit.code)
     return ApplyRequest(original, edit.update, instruction=edit.instruction, salt=salt, **given, **more)
 
 

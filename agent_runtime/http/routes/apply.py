@@ -17,6 +17,7 @@ from agent_runtime.http.apply_stream import streamed
 from agent_runtime.http.applying import apply_body
 from agent_runtime.http.batch import Batch, BatchBody
 from agent_runtime.http.idempotency import IdempotencyKey
+from agent_runtime.http.json_body import JsonRoute
 from agent_runtime.http.running import run, run_watched
 from agent_runtime.http.schema import ApplyBody
 from agent_runtime.http.service import Service
@@ -30,7 +31,7 @@ NoIdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", include
 
 def apply_routes(service: Service) -> APIRouter:
     """The routes that merge edits."""
-    router = APIRouter(tags=["apply"])
+    router = APIRouter(route_class=JsonRoute, tags=["apply"])
 
     @router.post("/apply", summary="Merge an edit", responses=apply_responses())
     async def apply(

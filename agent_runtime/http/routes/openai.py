@@ -15,6 +15,7 @@ from agent_runtime.access.principal import Principal
 from agent_runtime.errors import HunkError
 from agent_runtime.generation.watcher import Watcher
 from agent_runtime.http.access import needs
+from agent_runtime.http.json_body import JsonRoute
 from agent_runtime.http.openai import asking
 from agent_runtime.http.openai.bodies import OWN_MODEL, ChatBody, CodeApplyBody
 from agent_runtime.http.openai.completions import Completion, Reply, extension_of_apply, reply_of_apply, reply_of_chat
@@ -32,7 +33,7 @@ Work = Callable[[Watcher], Reply]
 
 def openai_routes(service: Service) -> APIRouter:
     """The routes below /v1."""
-    router = APIRouter(prefix="/v1", tags=["openai"], responses=FAULTS)
+    router = APIRouter(route_class=JsonRoute, prefix="/v1", tags=["openai"], responses=FAULTS)
     created = int(time.time())
 
     @router.post("/chat/completions", responses=COMPLETION)

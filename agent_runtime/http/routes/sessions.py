@@ -31,6 +31,7 @@ from agent_runtime.http.answer import Answer
 from agent_runtime.http.apply_docs import ApplyAnswer
 from agent_runtime.http.apply_stream import streamed
 from agent_runtime.http.idempotency import IdempotencyKey
+from agent_runtime.http.json_body import JsonRoute
 from agent_runtime.http.openapi import problems
 from agent_runtime.http.running import run, run_by_rule, run_watched
 from agent_runtime.http.service import Service
@@ -52,7 +53,7 @@ class ReadAnswer(BaseModel):
 
 def sessions_routes(service: Service) -> APIRouter:
     """The routes of sessions; each tenant has its own."""
-    router = APIRouter(tags=["sessions"], prefix="/sessions")
+    router = APIRouter(route_class=JsonRoute, tags=["sessions"], prefix="/sessions")
     sessions = service.sessions
 
     @router.post("", status_code=201, responses=problems(WorkspaceMissing, TooManyRequests))

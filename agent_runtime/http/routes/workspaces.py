@@ -12,6 +12,7 @@ from agent_runtime.access.principal import Principal
 from agent_runtime.browsing import WorkspaceStatus, status_of
 from agent_runtime.errors import BadRequest, Conflict, Forbidden, OutsideRoot, WorkspaceMissing
 from agent_runtime.http.access import needs
+from agent_runtime.http.json_body import JsonRoute
 from agent_runtime.http.openapi import problems
 from agent_runtime.http.schema import Text
 from agent_runtime.http.service import Service
@@ -40,7 +41,7 @@ class WorkspaceList(BaseModel):
 
 def workspaces_routes(service: Service) -> APIRouter:
     """The routes that list, register and remove folders."""
-    router = APIRouter(tags=["workspaces"], prefix="/workspaces")
+    router = APIRouter(route_class=JsonRoute, tags=["workspaces"], prefix="/workspaces")
     workspaces = service.workspaces
 
     def remove_sessions(entry: Registered) -> None:

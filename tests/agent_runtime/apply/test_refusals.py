@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from agent_runtime.apply.refusals import MAX_DIFF_LINES, MAX_READINGS, reason_of
+import pytest
+
+from agent_runtime.apply.refusals import MAX_DIFF_LINES, MAX_READINGS, reason_of, refused
+from agent_runtime.types import Mode, Options
+from editor.formats import parse_files
 from editor.types import Candidate, Unresolved
 
 ORIGINAL = "".join(f"line {number}\n" for number in range(100))
@@ -25,3 +29,23 @@ def test_long_diffs_and_lines_and_many_candidates_are_cut_and_say_so() -> None:
     assert reason.num_candidates == 8
     cut = reason_of(Unresolved("stale", "", candidates=(Candidate("y" * 900 + "\n", 1.0, ""),)), "x\n", "a")
     assert cut.candidates[0].diff.endswith("(701 more)")
+
+
+LAZY, BLOCK = "# ...\ndef h():\n    return 3\n", "<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE\n"
+
+
+@pytest.mark.parametrize(
+    ("edit", "mode", "suggestion", "told"),
+    [
+        (LAZY, "deterministic", "Show more lines.", "Use mode 'model' or 'auto', or show more lines."),
+        (LAZY, "deterministic", "", "Use mode 'model' or 'auto'."),
+        (BLOCK, "deterministic", "Show more lines.", "Show more lines."),
+        (BLOCK, "auto", "Show more lines.", "Show more lines."),
+    ],
+)
+def test_another_mode_is_suggested_where_it_would_help(edit: str, mode: Mode, suggestion: str, told: str) -> None:
+    (parsed,) = parse_files(edit, "auto", "a.py")
+    open_edit = Unresolved("open_intent", "It is open.", suggestion=suggestion)
+    reason = refused(open_edit, parsed, Options(mode=mode), ORIGINAL, "a.py")
+    assert reason is not None
+    assert reason.suggestion == told

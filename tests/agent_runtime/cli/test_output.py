@@ -16,6 +16,7 @@ from click.testing import Result
 from agent_runtime import wiring
 from agent_runtime.errors import BadFile, BadRequest, ModelUnavailable
 from agent_runtime.models.progress import LINE_EVERY_SECONDS
+from agent_runtime.models.resolve import ModelFiles
 from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
@@ -183,11 +184,26 @@ def test_an_edit_that_is_sent_again_loads_no_model_and_changes_nothing(
     assert not loads
 
 
-def test_off_a_terminal_a_line_is_said_before_a_model_is_loaded(file: Path, loads: list[str]) -> None:
+def test_off_a_terminal_a_line_is_said_before_a_model_is_loaded(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> None:
+        raise ModelUnavailable("no model in this test")
+
+    monkeypatch.setattr(wiring, "resolve", lambda *_: ModelFiles("gguf", file, "smollm2-135m"))
+    monkeypatch.setattr(wiring, "_load", load)
     done = applied("a.py", "--mode", "model", "--model", "smollm2-135m")
     assert done.stderr.splitlines()[0] == "loading smollm2-135m"
     assert done.stdout == ""
-    assert loads == ["smollm2-135m"]
+    assert isinstance(done.exception, ModelUnavailable)
+
+
+def test_an_unknown_model_is_not_said_to_be_loaded_and_no_mode_mends_it(file: Path) -> None:
+    snippet = "# ...\ndef h():\n    return 3\n"
+    done = applied("a.py", "--model", "nosuch", edit=snippet)
+    assert done.exit_code == 4
+    said = " ".join(done.stderr.split())
+    assert said.startswith("hunk: 'nosuch' is neither a model of the catalogue")
+    assert said.endswith("Send SEARCH/REPLACE blocks with the exact lines to change.")
+    assert "mode" not in said.split("The model was asked for")[1]
 
 
 def test_off_a_terminal_long_work_says_a_line_now_and_then(

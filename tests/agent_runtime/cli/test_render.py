@@ -19,7 +19,7 @@ REASON = Reason(
     "The SEARCH lines do not stand in the file, and this sentence goes on for longer than a line of a terminal is.",
     12,
     f"lines 3-4 are nearest (87 % alike):\n- {LONG}\n+ {LONG.upper()}",
-    "Copy the SEARCH lines from the file as it is now; the other blocks of this edit need not be sent differently.",
+    "Copy the SEARCH lines from the file as it is now. Send the other blocks of this edit as they are, all of them.",
     (Reading(0.998, "SEARCH taken at lines 3-4", DIFF), Reading(0.5, "at 9", "\n".join([DIFF] * 4))),
     "src/settings.py",
 )

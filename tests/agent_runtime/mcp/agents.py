@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import tempfile
@@ -55,7 +56,7 @@ async def over_http(url: str) -> AsyncIterator[ClientSession]:
 async def over_stdio(*arguments: str | Path) -> AsyncIterator[ClientSession]:
     """A session with `hunk mcp` in a process of its own."""
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryDirectory() as cache:
-        environment = {"HUNK_CONFIG": "", "HUNK_CACHE": cache}
+        environment = {"HUNK_CONFIG": "", "HUNK_CACHE": cache, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         server = StdioServerParameters(command=str(HUNK), args=["mcp", *map(str, arguments)], env=environment)
         async with stdio_client(server, errlog=said) as (reading, writing), ClientSession(reading, writing) as session:
             await session.initialize()

@@ -25,7 +25,7 @@ from agent_runtime.http.body_limit import BodyLimit
 from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here
 from agent_runtime.mcp.session_limit import SessionLimit
 from tests.agent_runtime.in_process import hunk_here
-from tests.agent_runtime.mcp.agents import HUNK, over_stdio, served
+from tests.agent_runtime.mcp.agents import HUNK, over_stdio, served, text_of
 from tests.agent_runtime.scripted import ScriptedMerger
 
 DOC = (Path(__file__).resolve().parents[3] / "docs" / "mcp.md").read_text(encoding="utf-8")
@@ -52,6 +52,9 @@ def test_an_agent_edits_over_stdio(tmp_path: Path) -> None:
             assert not (await session.call_tool("edit_file", edit)).is_error
             assert (tmp_path / "a.py").read_text() == "a = 3\nb = 2\n"
             assert (await session.call_tool("read_file", {"path": "../a.py"})).is_error
+            refused = await session.call_tool("edit_file", {"path": "a.py", "edit": edit["edit"]})
+            wanted = "edit_file needs the argument 'instruction': what the edit is for, in one sentence."
+            assert (refused.is_error, text_of(refused)) == (True, wanted)
 
     anyio.run(run)
 

@@ -263,10 +263,44 @@ def test_an_absolute_path_inside_the_root_is_taken(here: str, root: Path) -> Non
     assert not called(here, "edit_file", path=str(root / "src" / "limits.py"), **EDIT).is_error
 
 
-def test_arguments_that_are_none_are_a_tool_error(here: str) -> None:
-    for arguments in ({"path": "a"}, {"path": 1, **EDIT}, {"path": "a", "expected_sha256": "abc", **EDIT}):
-        assert called(here, "edit_file", **arguments).is_error
-    assert called(here, "read_file", path="a", start_line=0).is_error
+WRONG = [
+    ("edit_file", {"path": "a", "edit": "x"}, "instruction", "edit_file needs the argument 'instruction': what the"),
+    (
+        "edit_file",
+        {"path": "a", "instruction": "x"},
+        "edit",
+        "needs the argument 'edit': what changes, in one",
+    ),
+    ("edit_file", {}, "path", "edit_file needs the argument 'path': the file, relative to"),
+    ("edit_file", {"path": 1, **EDIT}, "path", "is wrong: input should be a valid string."),
+    ("edit_file", {"path": "a", **EDIT, "expected_sha256": "abc"}, "expected_sha256", "string should match pattern"),
+    (
+        "edit_file",
+        {"path": "a", **EDIT, "min_certainty": "low"},
+        "min_certainty",
+        "'likely', 'scored' or 'model'",
+    ),
+    (
+        "edit_file",
+        {"path": "a", **EDIT, "dry_run": "maybe"},
+        "dry_run",
+        "(show the diff and write nothing)",
+    ),
+    ("read_file", {"path": "a", "start_line": 0}, "start_line", "(the first line, from 1) is wrong: input should"),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments", "name", "says"), WRONG)
+def test_wrong_arguments_are_named_with_what_to_send(
+    here: str, tool: str, arguments: dict[str, object], name: str, says: str
+) -> None:
+    answer = called(here, tool, **arguments)
+    assert answer.is_error
+    assert says in text_of(answer)
+    assert "pydantic" not in text_of(answer)
+    assert "\n" not in text_of(answer)
+    assert answer.structured_content is not None
+    assert (answer.structured_content["field"], answer.structured_content["status"]) == (name, 400)
 
 
 def test_a_merge_that_a_check_rejects_is_an_error_and_not_written(
