@@ -19,6 +19,9 @@ _OPEN_IMPORT = re.compile(r"(?:import|export)\b[^=(]*\{$")
 LIKE = 60.0
 """Per cent of rapidfuzz's ratio from which one statement counts as a rewrite of another."""
 
+LIKE_IMPORT = 85.0
+"""Likewise of imports of two modules: short ones are alike whatever they import."""
+
 COMMENT = re.compile(
     r"\s*(?:\{\s*/\*|//|#(?!\[|!\[|include\b|define\b|if|else|endif|undef|region|endregion|pragma)|/\*|\*(?=[\s/]|$)|--\s|<!--|;|%|\"\"\"|''')"
 )
@@ -129,6 +132,8 @@ def statements(lines: Sequence[str]) -> list[int]:
 def is_rewrite(old: str, new: str) -> bool:
     """Tell whether one statement may take another's place: it has its name or its key, or is much like it.
 
+    An import takes the place of that of another module only where the two are nearly the same.
+
     The texts are the statements' lines without indentation, joined by line feeds.
     """
     old_head, new_head = old.split("\n", 1)[0], new.split("\n", 1)[0]
@@ -138,6 +143,8 @@ def is_rewrite(old: str, new: str) -> bool:
     key = _key_of_statement(old)
     if key is not None and key == _key_of_statement(new):
         return True
+    if IMPORT.match(old_head) and IMPORT.match(new_head):
+        return fuzz.ratio(old, new) >= LIKE_IMPORT
     return fuzz.ratio(old, new) >= LIKE or ("\n" in old + new and fuzz.ratio(old_head, new_head) >= LIKE)
 
 

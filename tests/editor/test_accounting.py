@@ -165,6 +165,11 @@ ILLEGAL = {
         FILE.replace("    @property\n    def size(self):\n        return len(self.seen)\n\n", ""),
         "    def size(self):",
     ),
+    "an import gone for that of another module": (
+        "import json\n# ... existing code ...\n",
+        FILE.replace("import time\n", "import json\n"),
+        "import time",
+    ),
     "a method of the class below": (
         "class Limiter:\n    # ... existing code ...\n    def open(self):\n        audit()\n        return True\n",
         FILE.replace('        log("open")\n', "        audit()\n"),
