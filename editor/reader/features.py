@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ _TEXT = (
     "errors", "double_lines", "double_names", "double_keys", "as_shown", "as_shown_imports", "as_shown_said", "moved",
     "gone", "reindented", "by_hunk", "place", "other_owner", "new_owner", "renamed", "comment_for_code", "kept_named",
     "kept_quoted", "adopted", "insert_known", "removed_twin", "unheeded",
+    "more_runs", "stands",
 )  # fmt: skip
 _SAID = (
     "sub_added",
@@ -108,6 +110,7 @@ class Evidence:
         self.last_name = last_name(file, snippet)
         self.names = {name for name in snippet.names if name}
         self.ends = {end for _, end, _ in file.definitions}
+        self.stands = stands_in_order(file, snippet)
         said = snippet.said
         self.changes = bool(_CHANGES.search(said))
         self.words = {word for word in _WORD.findall(said) if len(word) > 2}
@@ -209,6 +212,7 @@ class Evidence:
         found["brackets"] = min(3.0, abs(found["brackets"]))
         found["insert_known"] = min(3.0, found["insert_known"])
         is_gone = num_deleted or found["sub"] or found["rewrite"]
+        found["stands"] = float(self.stands and bool(new or found["sub"] or found["rewrite"]))
         found["unheeded"] = float(self.snippet.removal.says_anything and not is_gone)
         found["delete_unsaid"] = (not self.removes) * found["delete_log"]
         found["delete_said"] = self.removes * found["delete_log"]
@@ -309,7 +313,7 @@ class Evidence:
         removed: list[int] = []
         added: list[int] = []
         left = False
-        line = 0
+        line = num_runs = 0
         for step in (*steps, None):
             if step is not None and step.kind in ("sub", "insert", "delete", "rewrite"):
                 line = line if removed or added else step.line
@@ -320,6 +324,7 @@ class Evidence:
                 continue
             right = step is not None and step.kind == "match"
             if removed or added:
+                num_runs += 1
                 self._add_run(removed, added, left, right, found)
                 beside = (removed[0] - 1, removed[-1] + 1) if removed and left and right else ()
                 found["removed_twin"] += len(added) < len(removed) and any(
@@ -330,6 +335,7 @@ class Evidence:
                     self._add_rivals(added, line, left, right, found)
                 removed, added = [], []
             left = right
+        found["more_runs"] = max(0, num_runs - 1)
 
     def _add_run(
         self, removed: Sequence[int], added: Sequence[int], left: bool, right: bool, found: dict[str, float]
@@ -484,6 +490,19 @@ class Evidence:
         found["before_named"] = min(1.0, found["before_named"])
         if _AT_END.search(self.snippet.said):
             found["at_end"] = float(any(row.line is None for row in rows[-2:]))
+
+
+def stands_in_order(file: FileLines, snippet: Snippet) -> bool:
+    """Tell whether all shown lines stand in the file one below the other: the edit may have been made already."""
+    below = 0
+    for item in snippet.items:
+        if item.kind == "line":
+            places = file.places.get(item.key, [])
+            at = bisect_left(places, below)
+            if at == len(places):
+                return False
+            below = places[at] + 1
+    return True
 
 
 def _package_of(key: str) -> str:

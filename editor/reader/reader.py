@@ -69,22 +69,27 @@ _MAX_BEHIND = 4.0
 _OPEN = frozenset({
     "added_free", "adopted", "brackets", "by_hunk", "comment_for_code", "double_keys", "double_names", "drop", "elide",
     "errors", "gone", "kept_quoted", "lost_names", "maybe_marker", "moved", "new_owner", "paired_edge_other", "place",
-    "pure_aside", "removed_free", "removed_twin", "renamed", "rewrite_renamed", "rival_first", "sub_known",
+    "pure_aside", "removed_free", "removed_twin", "renamed", "rewrite_renamed", "rival_first", "stands", "sub_known",
     "sub_other_key_at_gap", "unbound", "unheeded",
 })  # fmt: skip
 """Features of a reading that is never the answer without a model.
 
 It renames, moves, loses or doubles a definition, puts lines of the file into a new block, has new lines beside none
 that is shown or beside one like them that stays, puts a line beside a marker in the place of one about another thing,
-leaves lines out without a marker between shown ones or for a comment that may be text, keeps what is said to go, or
-breaks the syntax.
+leaves lines out without a marker between shown ones or for a comment that may be text, keeps what is said to go, adds
+lines although all that are shown stand there already, or breaks the syntax.
 """
 
 _DOUBTFUL = frozenset({
     "delete_at_top", "delete_then_gap", "delete_unit_then_gap", "gap_then_delete", "insert_known", "kept_named",
-    "leave_scope", "other_owner", "removed_aside", "removed_between", "skip_closed",
+    "leave_scope", "more_runs", "other_owner", "paired_edge", "removed_aside", "removed_between", "skip_closed",
+    "sub_at_gap",
 })  # fmt: skip
-"""Features of a reading that is likely at most: a line goes, or one that is new stands elsewhere too."""
+"""Features of a reading that is likely at most.
+
+It changes lines in two places (one of them may be context that the file has not, or not any more), or beside a marker;
+a line goes, or one that is new stands elsewhere too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
