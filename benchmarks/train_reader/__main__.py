@@ -37,7 +37,8 @@ READER = ROOT / "editor" / "reader"
 WEIGHTS = READER / "weights.json"
 _FOLDS = 5
 _AMONG = 24
-_MOST_WRONG = {"certain": 0.002, "likely": 0.01}
+_MOST_WRONG = {"certain": 0.0015, "likely": 0.0075}
+"""Less than is promised (0.2 and 1 %): failures of the training part were read, so others are a little worse."""
 
 
 def main() -> None:
@@ -58,6 +59,7 @@ def main() -> None:
     bars = {
         name: bar([one for one in answers.values() if name in one.allowed], most) for name, most in _MOST_WRONG.items()
     }
+    bars["certain"] = max(bars.values())
     order = fit(train, options.l2, options.made_weight)
     print(f"{len(train)} cases of the training part ({len(real)} real), {len(hidden)} hidden deletions left out")
     figures = {"snippets, folds by file": figures_of(real, answers, bars)}
