@@ -642,16 +642,16 @@ class _Search:
         added = self.new[new[0] : new[1]]
         if _solid_text(self.old_keys[old[0] : old[1]]) == _solid_text(self.new_keys[new[0] : new[1]]):
             return ""  # the same text, broken into lines in another way
-        explained = self._find_explained(old) | self._joined_imports(old, added)
-        removed = [at for at in range(*old) if at not in explained]
-        if not removed:
-            return ""
-        if (left != "keep" or right != "before_keep") and self._loses_bracket(removed, added):
-            return "removed"
         shown = left == "keep" and right == "before_keep"
         definitions = self._lost_definitions(old, added, shown=shown)
-        if shown and not definitions and len(removed) <= _MAX_UNNAMED:
+        if shown and not definitions and old[1] - old[0] <= _MAX_UNNAMED:
             return ""
+        explained = self._find_explained(old) | self._joined_imports(old, added)
+        removed = [at for at in range(*old) if at not in explained]
+        if not removed or (shown and not definitions and len(removed) <= _MAX_UNNAMED):
+            return ""
+        if not shown and self._loses_bracket(removed, added):
+            return "removed"
         if not added:
             return "removed"
         lines = [self.old[at].text for at in removed]
@@ -717,7 +717,7 @@ class _Search:
             key = self.old_keys[at]
             is_moved = self.file.counts[key] == 1 == self.counts_new[key] and key in self.shown
             names = self.removal.names_line(self.old[at].text)
-            self._goes_alone[at] = at in self._rewritten or is_moved or names
+            self._goes_alone[at] = is_moved or names or at in self._rewritten
         return self._goes_alone[at] or any(
             old[0] <= first and end <= old[1] and first <= at < end for first, end in self._named_definitions
         )
