@@ -18,7 +18,7 @@ import heapq
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -36,6 +36,7 @@ _INF = 1e9
 _BASE = 1_000_003
 _MOD = (1 << 61) - 1
 _MAX_EXITS = 24
+_ROUNDING = 1e-6
 _WHOLE_SHARE = 0.6
 _MIN_UNIT = 4
 
@@ -123,6 +124,45 @@ Way = tuple[Step, "Way | None"]
 """The steps of a path, last first."""
 
 
+class _Move(NamedTuple):
+    """One step from a node: the least cost to the end of a path that takes it, its price, the least cost behind it.
+
+    The hash of a path's text is multiplied by `factor`, and `addend` added.
+    """
+
+    least: float
+    price: float
+    ahead: float
+    node: _Node
+    step: Step | None
+    factor: int
+    addend: int
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A place in snippet and file, and the state there: the texts of the paths to it, and the moves from it.
+
+    `moves` are in the order of lines; to a path with `crowded` room or more too many are open: only `best_moves` are.
+    """
+
+    at: int
+    line: int
+    state: int
+    texts: set[int] = field(default_factory=set)
+    moves: list[_Move] = field(default_factory=list)
+    best_moves: list[_Move] = field(default_factory=list)
+    crowded: float = _INF
+
+
+def _node(nodes: dict[tuple[int, int, int], _Node], at: int, line: int, state: int) -> _Node:
+    """Return the node of a place and a state, a new one where it has none."""
+    known = nodes.get((at, line, state))
+    if known is None:
+        known = nodes[at, line, state] = _Node(at, line, state)
+    return known
+
+
 class Aligner:
     """Finds the best paths of one snippet and one file."""
 
@@ -170,15 +210,6 @@ class Aligner:
 
     def _id(self, key: str) -> int:
         return self._ids.setdefault(key, len(self._ids) + 1)
-
-    def _with_lines(self, text: int, start: int, end: int) -> int:
-        sums, powers = self._hashes
-        size = end - start
-        part = (sums[end] - sums[start] * powers[size]) % _MOD
-        return (text * powers[size] + part) % _MOD
-
-    def _with_item(self, text: int, item: int) -> int:
-        return (text * _BASE + self._id(self.snippet.items[item].key)) % _MOD
 
     # -- costs of one item
 
@@ -434,50 +465,84 @@ class Aligner:
     def best_paths(self, most: int, slack: float) -> list[Path]:
         """Return the best paths of distinct texts, cheapest first: so many at most, no dearer than the best by more."""
         opened = 0.0 if not self.size or self.snippet.items[0].kind == "marker" else self.costs.open_start
-        heap: list[tuple[float, int, float, int, int, int, int, Way | None]] = []
-        count = 0
-        for state, cost in ((BOUND, 0.0), (ELIDED, opened)):
-            heap.append((cost + float(self.best[0, state, 0]), count, cost, 0, 0, state, 7, None))
-            count += 1
+        nodes: dict[tuple[int, int, int], _Node] = {}
+        heap: list[tuple[float, int, float, int, Way | None, _Move]] = []
+        for count, (state, cost) in enumerate(((BOUND, 0.0), (ELIDED, opened))):
+            ahead = float(self.best[0, state, 0])
+            move = _Move(0.0, 0.0, ahead, _node(nodes, 0, 0, state), None, 1, 0)
+            heap.append((cost + ahead, count, cost, 7, None, move))
         heapq.heapify(heap)
         limit = heap[0][0] + slack
-        seen: set[tuple[int, int, int, int]] = set()
         texts: set[int] = set()
         found: list[Path] = []
-        steps = 0
+        count, steps = 2, 0
         while heap and len(found) < most and steps < MAX_STEPS:
-            total, _, cost, at, line, state, text, way = heapq.heappop(heap)
+            total, _, cost, text, way, (_, _, _, node, step, factor, addend) = heapq.heappop(heap)
             steps += 1
             if not steps % 256:
                 look()
-            if at == self.size and line == self.num_lines:
+            text = (text * factor + addend) % _MOD
+            if text in node.texts:
+                continue
+            node.texts.add(text)
+            way = way if step is None else (step, way)
+            if node.at == self.size and node.line == self.num_lines:
                 if text not in texts:
                     texts.add(text)
                     found.append(Path(total, _steps_of(way)))
                 continue
-            if (at, line, state, text) in seen:
-                continue
-            seen.add((at, line, state, text))
-            for price, kind, item_end, line_end, after in self._moves(at, line, state, limit - cost):
-                before = cost + price
-                whole = before + float(self.best[item_end, after, line_end])
-                if whole > limit:
-                    continue
-                now = text
-                if kind in ("match", "skip"):
-                    now = self._with_lines(text, line, line_end)
-                elif kind in ("sub", "insert", "rewrite"):
-                    for one in range(at, item_end):
-                        now = self._with_item(now, one)
-                count += 1
-                step = Step(kind, at, item_end, line, line_end, state)
-                heapq.heappush(heap, (whole, -count, before, item_end, line_end, after, now, (step, way)))
+            room = limit - cost
+            if not node.moves:
+                self._expand(node, nodes, room)
+            for move in node.moves if room < node.crowded else node.best_moves:
+                before = cost + move[1]
+                whole = before + move[2]
+                if whole <= limit and move[0] <= room:
+                    count += 1
+                    heapq.heappush(heap, (whole, -count, before, text, way, move))
         return found
 
-    def _moves(self, at: int, line: int, state: int, room: float) -> Iterator[tuple[float, Kind, int, int, int]]:
-        costs = self.costs
+    def _expand(self, node: _Node, nodes: dict[tuple[int, int, int], _Node], room: float) -> None:
+        """Find the moves from a node, once: whoever comes to it later has no more room."""
+        at, line, state = node.at, node.line, node.state
+
+        def move(least: float, price: float, kind: Kind, item_end: int, line_end: int, after: int) -> _Move:
+            factor, addend = self._hash(kind, at, item_end, line, line_end)
+            ahead = float(self.best[item_end, after, line_end])
+            step = Step(kind, at, item_end, line, line_end, state)
+            return _Move(least, price, ahead, _node(nodes, item_end, line_end, after), step, factor, addend)
+
+        first, jumps = [], []
         if state in (GAP, OUTSIDE, ELIDED):
-            yield from self._skips(at, line, state, room)
+            end = self._end_of_gap(at, line, state)
+            if end < self.num_lines:
+                sums = self.skip_sum[state]
+                price = float(sums[end] - sums[line]) + self.costs.leave_scope + float(self.skip_cost[OUTSIDE][end])
+                first = [move(-_INF, price, "skip", at, end + 1, OUTSIDE)]
+            values, prices, targets = self._jumps(at, line, end, state, room + _ROUNDING)
+            if len(values) > _MAX_EXITS:
+                node.crowded = values[_MAX_EXITS]
+            best = zip(values[:_MAX_EXITS], prices, targets, strict=False)
+            jumps = [move(value, price, "skip", at, target, state) for value, price, target in best]
+        last = [move(-_INF, *one) for one in self._moves(at, line, state)]
+        node.best_moves = [*first, *jumps, *last]
+        node.moves = [*first, *sorted(jumps, key=lambda one: one.node.line), *last]
+
+    def _hash(self, kind: Kind, at: int, item_end: int, line: int, line_end: int) -> tuple[int, int]:
+        """Return by what a step multiplies the hash of a text, and what it adds."""
+        if kind in ("match", "skip"):
+            sums, powers = self._hashes
+            power = powers[line_end - line]
+            return power, (sums[line_end] - sums[line] * power) % _MOD
+        power, total = 1, 0
+        for item in range(at, item_end) if kind in ("sub", "insert", "rewrite") else ():
+            power = power * _BASE % _MOD
+            total = (total * _BASE + self._id(self.snippet.items[item].key)) % _MOD
+        return power, total
+
+    def _moves(self, at: int, line: int, state: int) -> Iterator[tuple[float, Kind, int, int, int]]:
+        """Yield the moves from a node but for jumps over several lines."""
+        costs = self.costs
         if line < self.num_lines:
             gone = float(self.delete_cost[line])
             if state == BOUND:
@@ -528,26 +593,25 @@ class Aligner:
         for insert, end in self._insertions(at):
             yield insert + more, "insert", end, line, UNBOUND if is_apart or state == UNBOUND else NEW
 
-    def _skips(self, at: int, line: int, state: int, room: float) -> Iterator[tuple[float, Kind, int, int, int]]:
-        """Yield the jumps over lines that stay, to the lines where something cheap enough may follow."""
-        end = self.num_lines
-        sums = self.skip_sum[state]
-        if state == GAP:
-            inside = self._inside(at)
-            out = np.flatnonzero(~inside[line:])
-            if len(out):
-                end = line + int(out[0])
-                price = float(sums[end] - sums[line]) + self.costs.leave_scope + float(self.skip_cost[OUTSIDE][end])
-                yield price, "skip", at, end + 1, OUTSIDE
-        if end == line:
-            return
-        values = self.exits[at, state, line + 1 : end + 1] + (sums[line + 1 : end + 1] - sums[line])
+    def _end_of_gap(self, at: int, line: int, state: int) -> int:
+        """Return the first line from here on for which the marker above an item may not stand."""
+        if state != GAP:
+            return self.num_lines
+        out = np.flatnonzero(~self._inside(at)[line:])
+        return line + int(out[0]) if len(out) else self.num_lines
+
+    def _jumps(
+        self, at: int, line: int, end: int, state: int, room: float
+    ) -> tuple[list[float], list[float], list[int]]:
+        """Return where something cheap enough may follow behind lines that stay, best first.
+
+        For each line: what a path costs at least, the price of the jump, its number.
+        """
+        prices = self.skip_sum[state][line + 1 : end + 1] - self.skip_sum[state][line]
+        values = self.exits[at, state, line + 1 : end + 1] + prices
         good = np.flatnonzero(values <= room)
-        if len(good) > _MAX_EXITS:
-            good = good[np.argsort(values[good], kind="stable")[:_MAX_EXITS]]
-        for jump in good.tolist():
-            target = line + 1 + jump
-            yield float(sums[target] - sums[line]), "skip", at, target, state
+        good = good[np.argsort(values[good], kind="stable")[: _MAX_EXITS + 1]]
+        return values[good].tolist(), prices[good].tolist(), (good + (line + 1)).tolist()
 
 
 def _is_title(name: str) -> bool:
