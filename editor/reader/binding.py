@@ -49,6 +49,7 @@ def title_of(key: str) -> str | None:
 class FileLines:
     """The lines of a file that are not blank, by their index: text, key (without indentation), width, blanks above.
 
+    `starts` and `ends` are where each begins and ends in the text.
     `owners` are the names of the definitions that each line lies in, outermost first, its own included where it is a
     head. `weights` say how much it tells that a line is shown: little for brackets and for lines that stand often.
     """
@@ -61,6 +62,9 @@ class FileLines:
             rows.pop()
         self.numbers = [number for number, row in enumerate(rows) if row.strip()]
         self.lines = [rows[number] for number in self.numbers]
+        starts = [0, *accumulate(len(row) + 1 for row in rows)]
+        self.starts = [starts[number] for number in self.numbers]
+        self.ends = [start + len(line) for start, line in zip(self.starts, self.lines, strict=True)]
         ends = [-1, *self.numbers]
         self.above = [rows[before + 1 : number] for before, number in zip(ends, self.numbers, strict=False)]
         self.tail = rows[ends[-1] + 1 :]
