@@ -17,7 +17,7 @@ import heapq
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
@@ -70,8 +70,7 @@ class Step(NamedTuple):
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line of a text that is not blank: its number (from 0), itself, its text without indentation, its depth.
 
     `above` are the blank lines above it.
@@ -108,13 +107,16 @@ def read(
     return _Search(original, result, sketch, language, said).reading(explains=explains)
 
 
-def _lines(text: str, language: str | None) -> list[Line]:
+def _lines(text: str, language: str | None, known: Mapping[str, Line]) -> list[Line]:
+    """Return the lines of a text that are not blank; `known` are lines of the file by their text."""
     found: list[Line] = []
     above: list[str] = []
     for number, line in enumerate(text.split("\n")):
-        key = line.strip()
+        like = known.get(line)
+        key = like.key if like is not None else line.strip()
         if key:
-            found.append(Line(number, line, key, level_of(line, language), tuple(above)))
+            width = like.width if like is not None else level_of(line, language)
+            found.append(Line(number, line, key, width, tuple(above)))
             above = []
         else:
             above.append(line)
@@ -126,7 +128,8 @@ class _File:
 
     def __init__(self, text: str, language: str | None) -> None:
         self.text, self.language = text, language
-        self.lines = _lines(text, language)
+        self.lines = _lines(text, language, {})
+        self.line_of = {line.text: line for line in self.lines}
         self.keys = [line.key for line in self.lines]
         self.counts = Counter(self.keys)
         self.places: dict[str, list[int]] = {}
@@ -198,13 +201,11 @@ class _Search:
         self.original, self.result, self.language = original, result, language
         self.file = _file(original, language)
         self.old, self.old_keys, self.places = self.file.lines, self.file.keys, self.file.places
-        self.new = _lines(result, language)
+        self.new = _lines(result, language, self.file.line_of)
         self.new_keys = [line.key for line in self.new]
         self.items, self.removal = _snippet(original, sketch, language, tuple(said))
         self.ops = line_opcodes(self.old_keys, self.new_keys)
         self.cells = Cells(self.old_keys, self.new_keys, self.ops)
-        self.inside = list(ancestor_keys([(line.key, line.width) for line in self.new], language))
-        self.counts_new = Counter(self.new_keys)
         self.shown = {item.key for item in self.items if item.kind == "line"}
         self._embed()
         self._goes_alone: dict[int, bool] = {}
@@ -415,13 +416,18 @@ class _Search:
             sums.append(total)
         return sums
 
+    @cached_property
+    def _inside(self) -> list[frozenset[str]]:
+        """The keys of the lines that each line of the result lies in."""
+        return list(ancestor_keys([(line.key, line.width) for line in self.new], self.language))
+
     def _is_owned(self, at: int, new: int) -> bool:
         """Tell whether a line of the result lies in the block that the snippet shows it in."""
         parent = self.items[at].parent
         if parent < 0:
             return True
         owner = self.items[parent]
-        inside = self.inside[new]
+        inside = self._inside[new]
         if owner.key in inside or (owner.elided is not None and any(self._is_item(owner, key) for key in inside)):
             return True
         # Text of a string at the left edge hides by its indentation what the line lies in; the grammar knows better.
@@ -715,7 +721,7 @@ class _Search:
         """Tell whether a removed line is shown to go apart from its neighbours: rewritten, moved, or named."""
         if at not in self._goes_alone:
             key = self.old_keys[at]
-            is_moved = self.file.counts[key] == 1 == self.counts_new[key] and key in self.shown
+            is_moved = self.file.counts[key] == 1 == len(self._new_places.get(key, ())) and key in self.shown
             names = self.removal.names_line(self.old[at].text)
             self._goes_alone[at] = is_moved or names or at in self._rewritten
         return self._goes_alone[at] or any(

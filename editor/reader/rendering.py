@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from editor.accounting.snippet import width_of
 from editor.accounting.statements import IMPORT
@@ -13,8 +13,7 @@ from editor.reader.alignment import Path
 from editor.reader.binding import FileLines, Snippet
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One line of a result: its text, the line of the file that it is, the item that shows it (None: neither)."""
 
     text: str
