@@ -104,19 +104,24 @@ def _near_best(old: Sequence[str], new: Sequence[str]) -> np.ndarray[tuple[int, 
     ids: dict[str, int] = {}
     left = np.array([ids.setdefault(key, len(ids)) for key in old], np.int64)
     right = np.array([ids.setdefault(key, len(ids)) for key in new], np.int64)
-    behind = _common(left, right)
-    before = _common(left[::-1], right[::-1])[::-1, ::-1]
-    near: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = (before + behind) >= behind[0, 0] - _SLACK
+    equal = left[:, None] == right
+    # The longest common subsequences of all ends, and of all starts: those of the ends of the reversed texts.
+    behind, before = _common(np.stack([equal, equal[::-1, ::-1]], axis=1))
+    near: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = (before[::-1, ::-1] + behind) >= behind[0, 0] - _SLACK
     return near
 
 
 def _common(
-    left: np.ndarray[tuple[int], np.dtype[np.int64]], right: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
-    """Return the lengths of the longest common subsequences of all ends of two sequences."""
-    table = np.zeros((len(left) + 1, len(right) + 1), np.int32)
-    for at in range(len(left) - 1, -1, -1):
-        below = table[at + 1]
-        row = np.maximum(below[:-1], below[1:] + (right == left[at]))
-        table[at, :-1] = np.maximum.accumulate(row[::-1])[::-1]
+    equal: np.ndarray[tuple[int, int, int], np.dtype[np.bool_]],
+) -> np.ndarray[tuple[int, int, int], np.dtype[np.int32]]:
+    """Return the lengths of the longest common subsequences of all ends of two sequences, for several pairs at once.
+
+    `equal` tells for a line of the first sequences, a pair, and a line of the second ones whether the lines are equal.
+    """
+    size, many, width = equal.shape
+    table = np.zeros((many, size + 1, width + 1), np.int32)
+    for at in range(size - 1, -1, -1):
+        below = table[:, at + 1]
+        row = np.maximum(below[:, :-1], below[:, 1:] + equal[at])
+        table[:, at, :-1] = np.maximum.accumulate(row[:, ::-1], axis=1)[:, ::-1]
     return table
