@@ -155,12 +155,12 @@ class _Node:
     crowded: float = _INF
 
 
-def _node(nodes: dict[tuple[int, int, int], _Node], at: int, line: int, state: int) -> _Node:
-    """Return the node of a place and a state, a new one where it has none."""
-    known = nodes.get((at, line, state))
-    if known is None:
-        known = nodes[at, line, state] = _Node(at, line, state)
-    return known
+class _Nodes(dict[tuple[int, int, int], _Node]):
+    """The nodes that a search came to, by item, line and state; one that is asked for is made."""
+
+    def __missing__(self, place: tuple[int, int, int]) -> _Node:
+        node = self[place] = _Node(*place)
+        return node
 
 
 class Aligner:
@@ -465,11 +465,11 @@ class Aligner:
     def best_paths(self, most: int, slack: float) -> list[Path]:
         """Return the best paths of distinct texts, cheapest first: so many at most, no dearer than the best by more."""
         opened = 0.0 if not self.size or self.snippet.items[0].kind == "marker" else self.costs.open_start
-        nodes: dict[tuple[int, int, int], _Node] = {}
+        nodes = _Nodes()
         heap: list[tuple[float, int, float, int, Way | None, _Move]] = []
         for count, (state, cost) in enumerate(((BOUND, 0.0), (ELIDED, opened))):
             ahead = float(self.best[0, state, 0])
-            move = _Move(0.0, 0.0, ahead, _node(nodes, 0, 0, state), None, 1, 0)
+            move = _Move(0.0, 0.0, ahead, nodes[0, 0, state], None, 1, 0)
             heap.append((cost + ahead, count, cost, 7, None, move))
         heapq.heapify(heap)
         limit = heap[0][0] + slack
@@ -502,31 +502,32 @@ class Aligner:
                     heapq.heappush(heap, (whole, -count, before, text, way, move))
         return found
 
-    def _expand(self, node: _Node, nodes: dict[tuple[int, int, int], _Node], room: float) -> None:
+    def _expand(self, node: _Node, nodes: _Nodes, room: float) -> None:
         """Find the moves from a node, once: whoever comes to it later has no more room."""
         at, line, state = node.at, node.line, node.state
-
-        def move(least: float, price: float, kind: Kind, item_end: int, line_end: int, after: int) -> _Move:
-            factor, addend = self._hash(kind, at, item_end, line, line_end)
-            ahead = float(self.best[item_end, after, line_end])
-            step = Step(kind, at, item_end, line, line_end, state)
-            return _Move(least, price, ahead, _node(nodes, item_end, line_end, after), step, factor, addend)
-
-        first, jumps = [], []
+        first: list[_Move] = []
+        jumps: list[_Move] = []
         if state in (GAP, OUTSIDE, ELIDED):
             end = self._end_of_gap(at, line, state)
             if end < self.num_lines:
                 sums = self.skip_sum[state]
                 price = float(sums[end] - sums[line]) + self.costs.leave_scope + float(self.skip_cost[OUTSIDE][end])
-                first = [move(-_INF, price, "skip", at, end + 1, OUTSIDE)]
-            values, prices, targets = self._jumps(at, line, end, state, room + _ROUNDING)
-            if len(values) > _MAX_EXITS:
-                node.crowded = values[_MAX_EXITS]
-            best = zip(values[:_MAX_EXITS], prices, targets, strict=False)
-            jumps = [move(value, price, "skip", at, target, state) for value, price, target in best]
-        last = [move(-_INF, *one) for one in self._moves(at, line, state)]
+                first.append(self._move(node, nodes, price, "skip", at, end + 1, OUTSIDE))
+            jumps = self._jumps(node, nodes, end, room + _ROUNDING)
+            if len(jumps) > _MAX_EXITS:
+                node.crowded = jumps.pop().least
+        last = [self._move(node, nodes, *one) for one in self._moves(at, line, state)]
         node.best_moves = [*first, *jumps, *last]
         node.moves = [*first, *sorted(jumps, key=lambda one: one.node.line), *last]
+
+    def _move(
+        self, node: _Node, nodes: _Nodes, price: float, kind: Kind, item_end: int, line_end: int, after: int
+    ) -> _Move:
+        at, line = node.at, node.line
+        factor, addend = self._hash(kind, at, item_end, line, line_end)
+        ahead = float(self.best[item_end, after, line_end])
+        step = Step(kind, at, item_end, line, line_end, node.state)
+        return _Move(-_INF, price, ahead, nodes[item_end, line_end, after], step, factor, addend)
 
     def _hash(self, kind: Kind, at: int, item_end: int, line: int, line_end: int) -> tuple[int, int]:
         """Return by what a step multiplies the hash of a text, and what it adds."""
@@ -600,18 +601,24 @@ class Aligner:
         out = np.flatnonzero(~self._inside(at)[line:])
         return line + int(out[0]) if len(out) else self.num_lines
 
-    def _jumps(
-        self, at: int, line: int, end: int, state: int, room: float
-    ) -> tuple[list[float], list[float], list[int]]:
-        """Return where something cheap enough may follow behind lines that stay, best first.
-
-        For each line: what a path costs at least, the price of the jump, its number.
-        """
+    def _jumps(self, node: _Node, nodes: _Nodes, end: int, room: float) -> list[_Move]:
+        """Return the jumps over lines that stay, to where something cheap enough may follow: best first, not all."""
+        at, line, state = node.at, node.line, node.state
         prices = self.skip_sum[state][line + 1 : end + 1] - self.skip_sum[state][line]
         values = self.exits[at, state, line + 1 : end + 1] + prices
-        good = np.flatnonzero(values <= room)
-        good = good[np.argsort(values[good], kind="stable")[: _MAX_EXITS + 1]]
-        return values[good].tolist(), prices[good].tolist(), (good + (line + 1)).tolist()
+        good = (values <= room).nonzero()[0]
+        good = good[values[good].argsort(kind="stable")[: _MAX_EXITS + 1]]
+        aheads = self.best[at, state, line + 1 + good]
+        sums, powers = self._hashes
+        found: list[_Move] = []
+        columns = values[good].tolist(), prices[good].tolist(), aheads.tolist(), good.tolist()
+        for value, price, ahead, row in zip(*columns, strict=True):
+            target = line + 1 + row
+            power = powers[target - line]
+            addend = (sums[target] - sums[line] * power) % _MOD
+            step = Step("skip", at, at, line, target, state)
+            found.append(_Move(value, price, ahead, nodes[at, target, state], step, power, addend))
+        return found
 
 
 def _is_title(name: str) -> bool:
