@@ -119,6 +119,9 @@ class Evidence:
         self.snippet_names = Counter(name for name in snippet.names if name)
         solid = [item for item in snippet.items if item.kind == "line"]
         self.is_whole = is_whole(file, snippet)
+        # The drafts of a path come one after the other.
+        self._path: Path | None = None
+        self._of_path: dict[str, float] = {}
         self.problem = {
             "num_markers": min(4.0, sum(item.kind == "marker" for item in snippet.items)),
             "share_shown": sum(item.key in file.places for item in solid) / max(1, len(solid)),
@@ -137,11 +140,12 @@ class Evidence:
 
     def features(self, draft: Draft, dearer: float) -> tuple[float, ...]:
         """Return the features of a draft but for its syntax errors; `dearer` is by how much than the cheapest draft."""
-        found = dict.fromkeys(FEATURES, 0.0)
-        found.update(self.problem)
+        if draft.path is not self._path:
+            self._path, self._of_path = draft.path, dict.fromkeys(FEATURES, 0.0) | self.problem
+            self._add_path(draft.path.steps, self._of_path)
+            self._add_runs(draft.path.steps, self._of_path)
+        found = self._of_path.copy()
         found["dearer"] = dearer
-        self._add_path(draft.path.steps, found)
-        self._add_runs(draft.path.steps, found)
         rows = list(chain.from_iterable(draft.runs))
         shown = [at for at, row in enumerate(rows) if row.item is not None]
         kept = {row.line for row in rows if row.item is None}
