@@ -471,19 +471,26 @@ class _Search:
         at, old, new = state[:3]
         if not self.cells.in_window(end_new):
             return
+        ends = [end for end in self._ends(old, end_new) if self._may_be_block(old, end, new, end_new)]
+        if not ends:
+            return
         while end_at < len(self.items) and self.items[end_at].kind == "remark":
             end_at += 1
         rights = self._rights(end_at, end_new)
-        for end_old in self._ends(old, end_new):
-            is_empty = end_old == old and end_new == new
-            if is_empty or not self.cells.has(end_old, end_new):
-                continue
-            if end_old > old and end_new > new and self._shares_ends(old, end_old, new, end_new):
-                continue
+        for end_old in ends:
             for right in rights:
                 price, fault = self._judge(state, (at, end_at), (old, end_old), (new, end_new), right)
                 step = Step("block", (at, end_at), (old, end_old), (new, end_new), fault)
                 yield price, (end_at, end_old, end_new, right), step
+
+    def _may_be_block(self, old: int, end_old: int, new: int, end_new: int) -> bool:
+        """Tell whether lines of both texts may be one block: not none, nor with a line of both at its begin or end."""
+        if end_new == new:
+            return end_old > old and self.cells.has(end_old, end_new)
+        return self.cells.has(end_old, end_new) and not (
+            end_old > old
+            and (self.old_keys[old] == self.new_keys[new] or self.old_keys[end_old - 1] == self.new_keys[end_new - 1])
+        )
 
     def _ends(self, old: int, end_new: int) -> Sequence[int]:
         """Return the lines of the file, from `old` on, that may stand below a block: those like the result's line."""
@@ -501,9 +508,6 @@ class _Search:
         if item.kind != "marker" and end_new < len(self.new):
             rights.append("before_keep" if self._is_item(item, self.new_keys[end_new]) else "before_gap")
         return rights
-
-    def _shares_ends(self, old: int, end_old: int, new: int, end_new: int) -> bool:
-        return self.old_keys[old] == self.new_keys[new] or self.old_keys[end_old - 1] == self.new_keys[end_new - 1]
 
     def _judge(
         self, state: State, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int], right: Last
@@ -753,8 +757,10 @@ class _Search:
         return len({name for name in names if name} - stood) < len(lost)
 
     def _is_moved(self, name: str) -> bool:
-        after = self._surveys[1]
         simple = name.rsplit(".", 1)[-1]
+        if any(word.isascii() and word not in self.result for word in simple.split()):
+            return False
+        after = self._surveys[1]
         return after is not None and any(symbol.simple_name == simple for symbol in after.symbols)
 
     @cached_property
