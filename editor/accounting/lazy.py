@@ -316,7 +316,7 @@ class _Search:
             if len(done) > max_states or self.work > MAX_WORK:
                 self.too_many = True
                 return None
-            for price, after, step in self._moves(state):
+            for price, after, step in self._moves(state, may_fault=most > _FAULT):
                 item, old, new, _last = after
                 if new < self.low[item] or new > self.high[item] or not self.cells.has(old, new):
                     continue
@@ -328,7 +328,8 @@ class _Search:
                     heapq.heappush(heap, (total, -pushed, after))
         return None
 
-    def _moves(self, state: State) -> Iterator[tuple[int, State, Step]]:
+    def _moves(self, state: State, *, may_fault: bool) -> Iterator[tuple[int, State, Step]]:
+        """Yield the steps that may follow a state, what each costs, and the state behind it."""
         at, old, new, last = state
         if last.startswith("before"):
             yield self._forced_step(state)
@@ -338,13 +339,15 @@ class _Search:
             if last != "end":
                 yield 1, (at, old, new, "end"), Step("marker", (at, at), (old, old), (new, new))
         else:
-            yield from self._passes(state, item)
+            yield from self._passes(state, item, may_fault=may_fault)
         num_old, num_new = len(self.old), len(self.new)
         if old < num_old and new < num_new and self.old_keys[old] == self.new_keys[new]:
             if item is not None and item.kind != "marker" and self._is_item(item, self.old_keys[old]):
                 yield self._keep(state)
             yield self._gap(at, old, new, last)
         yield from self._blocks(state)
+        if not may_fault:
+            return
         if new < num_new and self.cells.has(old, new + 1):
             yield _FAULT + 200, (at, old, new + 1, last), Step("added", (at, at), (old, old), (new, new + 1), "added")
         if old < num_old and self.cells.has(old + 1, new):
@@ -361,7 +364,7 @@ class _Search:
             return 0, (at, old, new, "end"), Step("marker", (at, at), (old, old), (new, new))
         return 0, (at + 1, old, new, "marker"), Step("marker", (at, at + 1), (old, old), (new, new))
 
-    def _passes(self, state: State, item: Item) -> Iterator[tuple[int, State, Step]]:
+    def _passes(self, state: State, item: Item, *, may_fault: bool) -> Iterator[tuple[int, State, Step]]:
         """Yield the steps that take an item and no line of either text."""
         at, old, new, last = state
         one = (at, at + 1), (old, old), (new, new)
@@ -372,7 +375,8 @@ class _Search:
             yield 2, (at + 1, old, new, "marker"), Step("marker", *one)
         elif item.kind == "remark":
             yield 1, (at + 1, old, new, last), Step("skip", *one)
-        yield _FAULT, (at + 1, old, new, last), Step("missing", *one, "missing")
+        if may_fault:
+            yield _FAULT, (at + 1, old, new, last), Step("missing", *one, "missing")
 
     def _keep(self, state: State) -> tuple[int, State, Step]:
         at, old, new, _ = state
