@@ -120,12 +120,8 @@ class Costs:
     skip_stale: float = 0.5
 
 
-Way = tuple[Step, "Way | None"]
-"""The steps of a path, last first."""
-
-
 class _Move(NamedTuple):
-    """One step from a node: the least cost to the end of a path that takes it, its price, the least cost behind it.
+    """One step between two nodes: the least cost to the end of a path that takes it, its price, the least cost behind.
 
     The hash of a path's text is multiplied by `factor`, and `addend` added.
     """
@@ -134,9 +130,14 @@ class _Move(NamedTuple):
     price: float
     ahead: float
     node: _Node
-    step: Step | None
-    factor: int
-    addend: int
+    kind: Kind = "skip"
+    start: _Node | None = None
+    factor: int = 1
+    addend: int = 0
+
+
+Way = tuple[_Move, "Way | None"]
+"""The moves of a path, last first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -174,7 +175,7 @@ class Aligner:
         self.is_whole = is_whole(file, snippet)
         self._deletion_costs()
         self._ids: dict[str, int] = {}
-        self._hashes = self._prefix_hashes()
+        self._hash_lines()
         self._places: dict[tuple[object, ...], Floats] = {}
         self._solve()
 
@@ -198,15 +199,14 @@ class Aligner:
         self.delete_sum = np.concatenate([[0.0], np.cumsum(cost)])
         self.end_cost = ends
 
-    def _prefix_hashes(self) -> tuple[list[int], list[int]]:
-        total, power = 0, 1
-        sums, powers = [0], [1]
+    def _hash_lines(self) -> None:
+        """Sum the hashes of the file's lines above each line, with the powers for as many lines and their inverses."""
+        self._sums, self._powers, self._inverses = [0], [1], [1]
+        inverse = pow(_BASE, -1, _MOD)
         for key in self.file.keys:
-            total = (total * _BASE + self._id(key)) % _MOD
-            power = power * _BASE % _MOD
-            sums.append(total)
-            powers.append(power)
-        return sums, powers
+            self._sums.append((self._sums[-1] * _BASE + self._id(key)) % _MOD)
+            self._powers.append(self._powers[-1] * _BASE % _MOD)
+            self._inverses.append(self._inverses[-1] * inverse % _MOD)
 
     def _id(self, key: str) -> int:
         return self._ids.setdefault(key, len(self._ids) + 1)
@@ -469,23 +469,23 @@ class Aligner:
         heap: list[tuple[float, int, float, int, Way | None, _Move]] = []
         for count, (state, cost) in enumerate(((BOUND, 0.0), (ELIDED, opened))):
             ahead = float(self.best[0, state, 0])
-            move = _Move(0.0, 0.0, ahead, nodes[0, 0, state], None, 1, 0)
-            heap.append((cost + ahead, count, cost, 7, None, move))
+            heap.append((cost + ahead, count, cost, 7, None, _Move(0.0, 0.0, ahead, nodes[0, 0, state])))
         heapq.heapify(heap)
         limit = heap[0][0] + slack
         texts: set[int] = set()
         found: list[Path] = []
         count, steps = 2, 0
         while heap and len(found) < most and steps < MAX_STEPS:
-            total, _, cost, text, way, (_, _, _, node, step, factor, addend) = heapq.heappop(heap)
+            total, _, cost, text, way, move = heapq.heappop(heap)
+            node = move.node
             steps += 1
             if not steps % 256:
                 look()
-            text = (text * factor + addend) % _MOD
+            text = (text * move.factor + move.addend) % _MOD
             if text in node.texts:
                 continue
             node.texts.add(text)
-            way = way if step is None else (step, way)
+            way = (move, way)
             if node.at == self.size and node.line == self.num_lines:
                 if text not in texts:
                     texts.add(text)
@@ -495,9 +495,9 @@ class Aligner:
             if not node.moves:
                 self._expand(node, nodes, room)
             for move in node.moves if room < node.crowded else node.best_moves:
-                before = cost + move[1]
-                whole = before + move[2]
-                if whole <= limit and move[0] <= room:
+                before = cost + move.price
+                whole = before + move.ahead
+                if whole <= limit and move.least <= room:
                     count += 1
                     heapq.heappush(heap, (whole, -count, before, text, way, move))
         return found
@@ -523,23 +523,23 @@ class Aligner:
     def _move(
         self, node: _Node, nodes: _Nodes, price: float, kind: Kind, item_end: int, line_end: int, after: int
     ) -> _Move:
-        at, line = node.at, node.line
-        factor, addend = self._hash(kind, at, item_end, line, line_end)
+        factor, addend = self._hash(kind, node.at, item_end, node.line, line_end)
         ahead = float(self.best[item_end, after, line_end])
-        step = Step(kind, at, item_end, line, line_end, node.state)
-        return _Move(-_INF, price, ahead, nodes[item_end, line_end, after], step, factor, addend)
+        return _Move(-_INF, price, ahead, nodes[item_end, line_end, after], kind, node, factor, addend)
 
     def _hash(self, kind: Kind, at: int, item_end: int, line: int, line_end: int) -> tuple[int, int]:
-        """Return by what a step multiplies the hash of a text, and what it adds."""
+        """Return by what a step multiplies the hash of a text, and what it adds.
+
+        Lines that stay change nothing: what the file's lines down to where a path is add is taken out of the hash.
+        """
         if kind in ("match", "skip"):
-            sums, powers = self._hashes
-            power = powers[line_end - line]
-            return power, (sums[line_end] - sums[line] * power) % _MOD
-        power, total = 1, 0
+            return 1, 0
+        power, total = 1, self._sums[line]
         for item in range(at, item_end) if kind in ("sub", "insert", "rewrite") else ():
             power = power * _BASE % _MOD
-            total = (total * _BASE + self._id(self.snippet.items[item].key)) % _MOD
-        return power, total
+            total = total * _BASE + self._id(self.snippet.items[item].key)
+        inverse = self._inverses[line_end]
+        return power * self._powers[line] * inverse % _MOD, (total - self._sums[line_end]) * inverse % _MOD
 
     def _moves(self, at: int, line: int, state: int) -> Iterator[tuple[float, Kind, int, int, int]]:
         """Yield the moves from a node but for jumps over several lines."""
@@ -609,16 +609,11 @@ class Aligner:
         good = (values <= room).nonzero()[0]
         good = good[values[good].argsort(kind="stable")[: _MAX_EXITS + 1]]
         aheads = self.best[at, state, line + 1 + good]
-        sums, powers = self._hashes
-        found: list[_Move] = []
         columns = values[good].tolist(), prices[good].tolist(), aheads.tolist(), good.tolist()
-        for value, price, ahead, row in zip(*columns, strict=True):
-            target = line + 1 + row
-            power = powers[target - line]
-            addend = (sums[target] - sums[line] * power) % _MOD
-            step = Step("skip", at, at, line, target, state)
-            found.append(_Move(value, price, ahead, nodes[at, target, state], step, power, addend))
-        return found
+        return [
+            _Move(value, price, ahead, nodes[at, line + 1 + row, state], "skip", node)
+            for value, price, ahead, row in zip(*columns, strict=True)
+        ]
 
 
 def _is_title(name: str) -> bool:
@@ -635,7 +630,11 @@ def _steps_of(way: Way | None) -> tuple[Step, ...]:
     """Return the steps of a way in order, a definition that was inserted as a whole line by line."""
     steps: list[Step] = []
     while way is not None:
-        step, way = way
+        move, way = way
+        start, end = move.start, move.node
+        if start is None:
+            break
+        step = Step(move.kind, start.at, end.at, start.line, end.line, start.state)
         if step.kind == "insert":
             after = UNBOUND if step.state in (GAP, OUTSIDE, ELIDED, UNBOUND) or not step.item else NEW
             rest = range(step.item_end - 1, step.item, -1)
