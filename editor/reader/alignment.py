@@ -14,12 +14,12 @@ the k best distinct texts.
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -470,13 +470,13 @@ class Aligner:
         for count, (state, cost) in enumerate(((BOUND, 0.0), (ELIDED, opened))):
             ahead = float(self.best[0, state, 0])
             heap.append((cost + ahead, count, cost, 7, None, _Move(0.0, 0.0, ahead, nodes[0, 0, state])))
-        heapq.heapify(heap)
+        heapify(heap)
         limit = heap[0][0] + slack
         texts: set[int] = set()
         found: list[Path] = []
         count, steps = 2, 0
         while heap and len(found) < most and steps < MAX_STEPS:
-            total, _, cost, text, way, move = heapq.heappop(heap)
+            total, _, cost, text, way, move = heappop(heap)
             node = move.node
             steps += 1
             if not steps % 256:
@@ -499,7 +499,7 @@ class Aligner:
                 whole = before + move.ahead
                 if whole <= limit and move.least <= room:
                     count += 1
-                    heapq.heappush(heap, (whole, -count, before, text, way, move))
+                    heappush(heap, (whole, -count, before, text, way, move))
         return found
 
     def _expand(self, node: _Node, nodes: _Nodes, room: float) -> None:

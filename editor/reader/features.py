@@ -147,8 +147,15 @@ class Evidence:
         found = self._of_path.copy()
         found["dearer"] = dearer
         rows = list(chain.from_iterable(draft.runs))
-        shown = [at for at, row in enumerate(rows) if row.item is not None]
-        kept = {row.line for row in rows if row.item is None}
+        shown: list[int] = []
+        kept: set[int] = set()
+        at = 0
+        for run in draft.runs:
+            if run[0].item is None and run[0].line is not None:
+                kept.update(range(run[0].line, run[0].line + len(run)))
+            else:
+                shown += range(at, at + len(run))
+            at += len(run)
         self._add_text(rows, shown, kept, found)
         found["as_shown"], found["by_hunk"] = float(draft.as_shown), float(draft.by_hunk)
         found["kept_named"] = log1p(len(self.named & kept))
@@ -437,9 +444,7 @@ class Evidence:
             value = self._likenesses[old, new] = likeness(old, new, fuzz.ratio(old, new, score_cutoff=25) / 100)
         return value
 
-    def _add_text(
-        self, rows: Sequence[Row], shown: Sequence[int], kept: Set[int | None], found: dict[str, float]
-    ) -> None:
+    def _add_text(self, rows: Sequence[Row], shown: Sequence[int], kept: Set[int], found: dict[str, float]) -> None:
         """Add what the rows of a text show; `shown` are the numbers of those that the snippet shows.
 
         `kept` are the lines of the file that the others are: they alone double nothing that is not double in the file.
@@ -491,7 +496,7 @@ class Evidence:
                 found.setdefault(name, []).append(at)
         return found
 
-    def _num_stale_imports(self, added: Sequence[str], kept: Set[int | None]) -> int:
+    def _num_stale_imports(self, added: Sequence[str], kept: Set[int]) -> int:
         """Return how many unshown imports stay although a new one of their module has all their names."""
         new: dict[str | None, set[str]] = {}
         for text in added:
@@ -522,7 +527,7 @@ class Evidence:
             found["at_end"] = float(any(row.line is None for row in rows[-2:]))
 
 
-def _num_in(kept: Set[int | None], places: Sequence[int] | None) -> int:
+def _num_in(kept: Set[int], places: Sequence[int] | None) -> int:
     return sum(at in kept for at in places) if places else 0
 
 

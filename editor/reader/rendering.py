@@ -95,7 +95,7 @@ def _block_rows(
     for line, item in block:
         shown = snippet.items[item]
         kept = line if line is not None and line >= 0 else None
-        width = max(0, width_of(shown.line) + shift)
+        width = max(0, snippet.columns[item] + shift)
         if kept is not None and (shown.elided is not None or file.widths[kept] == width):
             rows.append(Row(file.lines[kept], kept, item))
             continue
@@ -113,7 +113,7 @@ def _shift_of(file: FileLines, snippet: Snippet, block: Sequence[tuple[int | Non
     for line, item in block:
         if line is not None and snippet.items[item].width == outermost:
             at = line if line >= 0 else -1 - line
-            shifts[file.widths[at] - width_of(snippet.items[item].line)] += 2 if line >= 0 else 1
+            shifts[file.widths[at] - snippet.columns[item]] += 2 if line >= 0 else 1
     return hunk if not shifts or hunk in shifts else shifts.most_common(1)[0][0]
 
 
