@@ -168,6 +168,13 @@ class _File:
     def defined_names(self) -> set[str]:
         return {name.rsplit(".", 1)[-1] for _, _, name in self.definitions}
 
+    @cached_property
+    def lone_symbols(self) -> list[Symbol]:
+        """The definitions whose qualified names no other has."""
+        symbols = () if self.survey is None else self.survey.symbols
+        counts = Counter(symbol.name for symbol in symbols)
+        return [symbol for symbol in symbols if counts[symbol.name] == 1]
+
     def _end_by_indent(self, at: int) -> int:
         """Return the line behind the last one that belongs to what a line opens, by indentation."""
         lines = self.lines
@@ -731,7 +738,7 @@ class _Search:
             key = self.old_keys[at]
             is_moved = self.file.counts[key] == 1 == len(self._new_places.get(key, ())) and key in self.shown
             names = self.removal.names_line(self.old[at].text)
-            self._goes_alone[at] = is_moved or names or at in self._rewritten
+            self._goes_alone[at] = is_moved or names or self._is_rewritten(at)
         return self._goes_alone[at] or any(
             old[0] <= first and end <= old[1] and first <= at < end for first, end in self._named_definitions
         )
@@ -761,11 +768,24 @@ class _Search:
         return len({name for name in names if name} - stood) < len(lost)
 
     def _is_moved(self, name: str) -> bool:
-        simple = name.rsplit(".", 1)[-1]
-        if any(word.isascii() and word not in self.result for word in simple.split()):
+        if not _may_name(self.result, name):
             return False
         after = self._surveys[1]
+        simple = name.rsplit(".", 1)[-1]
         return after is not None and any(symbol.simple_name == simple for symbol in after.symbols)
+
+    def _is_rewritten(self, at: int) -> bool:
+        return any(first <= at < end for first, end in self._named_in_snippet) and at in self._rewritten
+
+    @cached_property
+    def _named_in_snippet(self) -> list[tuple[int, int]]:
+        """The definitions of the file that the snippet may show anew, as it has the words of their names.
+
+        No other can be in `_rewritten`, for which the result is parsed.
+        """
+        shown = "\n".join(item.key for item in self.items if item.kind != "marker")
+        lone = (symbol for symbol in self.file.lone_symbols if _may_name(shown, symbol.name))
+        return [_range(self.old, symbol.name_line, symbol.end_line) for symbol in lone]
 
     @cached_property
     def _rewritten(self) -> frozenset[int]:
@@ -999,6 +1019,11 @@ class _Search:
         for line in lines:
             yield from line.above
             yield line.text
+
+
+def _may_name(text: str, name: str) -> bool:
+    """Tell whether a text has all words of a qualified name's last part: else no grammar finds that name in it."""
+    return all(word in text or not word.isascii() for word in name.rsplit(".", 1)[-1].split())
 
 
 def _is_loss(step: Step) -> bool:
