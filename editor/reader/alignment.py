@@ -176,7 +176,7 @@ class Aligner:
         self._deletion_costs()
         self._ids: dict[str, int] = {}
         self._hash_lines()
-        self._places: dict[tuple[object, ...], Floats] = {}
+        self._place_costs: dict[tuple[object, ...], Floats] = {}
         self._solve()
 
     def _deletion_costs(self) -> None:
@@ -281,8 +281,8 @@ class Aligner:
         is_import = IMPORT.match(item.key) is not None
         module = key_of(item.key) if is_import else None
         known = (width, bool(self.snippet.names[at]), module if is_import else None)
-        if known in self._places:
-            return self._places[known]
+        if known in self._place_costs:
+            return self._place_costs[known]
         above = np.concatenate([[0], self._widths]) if self.num_lines else np.zeros(1)
         below = np.concatenate([self._widths, [0]]) if self.num_lines else np.zeros(1)
         apart = (above != width) & (below != width)
@@ -303,7 +303,7 @@ class Aligner:
                 near[place + 1] = max(near[place + 1], value)
             cost = cost + costs.import_apart * (1 - near)
             cost[self._imports] += costs.early_import
-        self._places[known] = cost
+        self._place_costs[known] = cost
         return cost
 
     # -- best costs to the end
@@ -334,6 +334,8 @@ class Aligner:
         weak = np.append(self.file.weights[:num] < 0.75, False)
         self.weak_gap = weak * costs.weak
         self.weak_unbound = weak * costs.weak_unbound
+        self.places: dict[int, Floats] = {}
+        self.insertions: dict[int, list[tuple[float, int]]] = {}
         self.insides: dict[int, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}
         last = self.best[size]
         for state in (BOUND, NEW, GAP, ELIDED, OUTSIDE):
@@ -359,14 +361,16 @@ class Aligner:
                 rewritten[one.line] = min(rewritten[one.line], value)
             sure = np.minimum(taken, rewritten)
             in_gap = np.minimum(taken + self.weak_gap + self.renamed[at], rewritten)
+            self.insertions[at] = list(self._insertions(at))
             new, unbound = (self._best_inserted(at, state) for state in (NEW, UNBOUND))
+            place = self.places[at] = self.place_cost(at)
             for state in (BOUND, DELETED, CUT):
                 exits[state] = np.minimum(sure, costs.insert_first + new)
             if not at:
-                exits[BOUND] = np.minimum(sure, costs.insert_first + self.place_cost(at) + unbound)
+                exits[BOUND] = np.minimum(sure, costs.insert_first + place + unbound)
             exits[NEW] = np.minimum(sure, new)
             exits[UNBOUND] = np.minimum(np.minimum(taken + self.weak_unbound, rewritten), unbound)
-            placed = costs.insert_first + self.place_cost(at) + unbound
+            placed = costs.insert_first + place + unbound
             for state in (GAP, OUTSIDE, ELIDED):
                 exits[state] = np.minimum(in_gap, placed)
             if item.kind == "remark":
@@ -438,7 +442,7 @@ class Aligner:
 
     def _best_inserted(self, at: int, state: int) -> Floats:
         """Return for each line the least cost to the end where an item is inserted above it, which leaves `state`."""
-        costs = [price + self.best[end, state] for price, end in self._insertions(at)]
+        costs = [price + self.best[end, state] for price, end in self.insertions[at]]
         return np.asarray(np.min(costs, axis=0), np.float64)
 
     def elide_cost(self, at: int) -> float:
@@ -590,8 +594,8 @@ class Aligner:
                 yield self._rewrite_cost(one), "rewrite", one.item_end, one.line_end, BOUND
         is_apart = in_gap or is_start
         more = costs.insert_first if is_apart or state in (BOUND, DELETED, CUT) else 0.0
-        more += float(self.place_cost(at)[line]) if is_apart else 0.0
-        for insert, end in self._insertions(at):
+        more += float(self.places[at][line]) if is_apart else 0.0
+        for insert, end in self.insertions[at]:
             yield insert + more, "insert", end, line, UNBOUND if is_apart or state == UNBOUND else NEW
 
     def _end_of_gap(self, at: int, line: int, state: int) -> int:
