@@ -166,7 +166,7 @@ class Evidence:
         found["moved_definition"] = float(draft.moved and draft.movable)
         found["kept_definition"] = float(draft.movable and not draft.moved)
         self._add_said(rows, shown, found)
-        return tuple(found[name] for name in FEATURES)
+        return tuple(map(found.__getitem__, FEATURES))
 
     def _add_path(self, steps: Sequence[Step], found: dict[str, float]) -> None:
         num_elided = num_closed = num_cut = 0
