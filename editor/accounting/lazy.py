@@ -664,7 +664,7 @@ class _Search:
         if _solid_text(self.old_keys[old[0] : old[1]]) == _solid_text(self.new_keys[new[0] : new[1]]):
             return ""  # the same text, broken into lines in another way
         shown = left == "keep" and right == "before_keep"
-        definitions = self._lost_definitions(old, added, shown=shown)
+        definitions = shown and self._lost_definitions(old, added, shown=True)
         if shown and not definitions and old[1] - old[0] <= _MAX_UNNAMED:
             return ""
         explained = self._find_explained(old) | self._joined_imports(old, added)
@@ -688,7 +688,7 @@ class _Search:
         beside_shown = left == "keep" or right == "before_keep"
         if definitions or not can_replace(old_groups, new_groups, pairs_comments=beside_shown):
             return "removed"
-        return ""
+        return "removed" if not shown and self._lost_definitions(old, added, shown=False) else ""
 
     def _joined_imports(self, old: tuple[int, int], added: Sequence[Line]) -> set[int]:
         """Return the removed imports whose names a new import of the same module has."""
@@ -758,14 +758,11 @@ class _Search:
         definitions = self.file.definitions
         within = definitions[bisect_left(definitions, (old[0],)) : bisect_left(definitions, (old[1],))]
         lost = [name for _, _, name in within if not self.removal.names_definition(name)]
-        if not lost:
-            return False
-        kept = [name for name in lost if name.rsplit(".", 1)[-1] in names or self._is_moved(name)]
-        if len(kept) == len(lost):
-            return False
         # Beside a marker nothing is renamed to what the file has defined already: the marker may hide the lost one.
         stood = set() if shown else self.file.defined_names
-        return len({name for name in names if name} - stood) < len(lost)
+        if len({name for name in names if name} - stood) >= len(lost):
+            return False
+        return not all(name.rsplit(".", 1)[-1] in names or self._is_moved(name) for name in lost)
 
     def _is_moved(self, name: str) -> bool:
         if not _may_name(self.result, name):
