@@ -137,7 +137,8 @@ def _earlier(first: Record, second: Record, way: str, seed: int) -> Stale | None
     merged = merged_both(second["original"], first["original"], second["expected"])
     if case is None or merged is None:
         return None
-    return Stale("earlier", replace(case, original=first["original"]), (merged,))
+    right = (merged, second["expected"]) if case.format == "lazy" else (merged,)
+    return Stale("earlier", replace(case, original=first["original"]), right)
 
 
 def _later(first: Record, second: Record, way: str, seed: int) -> Stale | None:

@@ -34,27 +34,27 @@ class Cells:
         self.is_too_large = any((a2 - a1 + 1) * (b2 - b1 + 1) > MAX_WINDOW_CELLS for a1, a2, b1, b2 in windows)
         self._window_of = np.full(len(new) + 1, -1, np.int64)
         self._windows = windows
-        self._tables: list[np.ndarray[tuple[int, int], np.dtype[np.bool_]]] = []
+        self._tables: list[bytes] = []
         if self.is_too_large:
             return
         for number, (a1, a2, b1, b2) in enumerate(windows):
             self._window_of[b1 : b2 + 1] = number
-            self._tables.append(_near_best(old[a1:a2], new[b1:b2]))
+            self._tables.append(_near_best(old[a1:a2], new[b1:b2]).tobytes())
         self._starts = [window[2] for window in windows]
         self._diagonals: list[int] = self._diagonal.tolist()
-        self._numbers = self._window_of.tolist()
+        self._numbers: list[int] = self._window_of.tolist()
 
     def has(self, old: int, new: int) -> bool:
         """Tell whether a path may be at these numbers of lines."""
         number = self._numbers[new]
         if number < 0:
-            return bool(self._diagonals[new] == old)
-        a1, a2, b1, _ = self._windows[number]
-        return a1 <= old <= a2 and bool(self._tables[number][old - a1, new - b1])
+            return self._diagonals[new] == old
+        a1, a2, b1, b2 = self._windows[number]
+        return a1 <= old <= a2 and self._tables[number][(old - a1) * (b2 - b1 + 1) + new - b1] > 0
 
     def in_window(self, new: int) -> bool:
         """Tell whether changes are near a line of the result."""
-        return bool(self._numbers[new] >= 0)
+        return self._numbers[new] >= 0
 
     def next_window(self, new: int) -> int:
         """Return the first line of the result from `new` on that is in a window, or the number of all."""
@@ -104,19 +104,24 @@ def _near_best(old: Sequence[str], new: Sequence[str]) -> np.ndarray[tuple[int, 
     ids: dict[str, int] = {}
     left = np.array([ids.setdefault(key, len(ids)) for key in old], np.int64)
     right = np.array([ids.setdefault(key, len(ids)) for key in new], np.int64)
-    behind = _common(left, right)
-    before = _common(left[::-1], right[::-1])[::-1, ::-1]
-    near: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = (before + behind) >= behind[0, 0] - _SLACK
+    equal = left[:, None] == right
+    # The longest common subsequences of all ends, and of all starts: those of the ends of the reversed texts.
+    behind, before = _common(np.stack([equal, equal[::-1, ::-1]], axis=1))
+    near: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = (before[::-1, ::-1] + behind) >= behind[0, 0] - _SLACK
     return near
 
 
 def _common(
-    left: np.ndarray[tuple[int], np.dtype[np.int64]], right: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
-    """Return the lengths of the longest common subsequences of all ends of two sequences."""
-    table = np.zeros((len(left) + 1, len(right) + 1), np.int32)
-    for at in range(len(left) - 1, -1, -1):
-        below = table[at + 1]
-        row = np.maximum(below[:-1], below[1:] + (right == left[at]))
-        table[at, :-1] = np.maximum.accumulate(row[::-1])[::-1]
+    equal: np.ndarray[tuple[int, int, int], np.dtype[np.bool_]],
+) -> np.ndarray[tuple[int, int, int], np.dtype[np.int32]]:
+    """Return the lengths of the longest common subsequences of all ends of two sequences, for several pairs at once.
+
+    `equal` tells for a line of the first sequences, a pair, and a line of the second ones whether the lines are equal.
+    """
+    size, many, width = equal.shape
+    table = np.zeros((many, size + 1, width + 1), np.int32)
+    for at in range(size - 1, -1, -1):
+        below = table[:, at + 1]
+        row = np.maximum(below[:, :-1], below[:, 1:] + equal[at])
+        table[:, at, :-1] = np.maximum.accumulate(row[:, ::-1], axis=1)[:, ::-1]
     return table

@@ -17,7 +17,7 @@ import heapq
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -71,8 +71,7 @@ class Step(NamedTuple):
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line of a text that is not blank: its number (from 0), itself, its text without indentation, its depth.
 
     `above` are the blank lines above it.
@@ -109,13 +108,16 @@ def read(
     return _Search(original, result, sketch, language, said).reading(explains=explains)
 
 
-def _lines(text: str, language: str | None) -> list[Line]:
+def _lines(text: str, language: str | None, known: Mapping[str, Line]) -> list[Line]:
+    """Return the lines of a text that are not blank; `known` are lines of the file by their text."""
     found: list[Line] = []
     above: list[str] = []
     for number, line in enumerate(text.split("\n")):
-        key = line.strip()
+        like = known.get(line)
+        key = like.key if like is not None else line.strip()
         if key:
-            found.append(Line(number, line, key, level_of(line, language), tuple(above)))
+            width = like.width if like is not None else level_of(line, language)
+            found.append(Line(number, line, key, width, tuple(above)))
             above = []
         else:
             above.append(line)
@@ -127,7 +129,8 @@ class _File:
 
     def __init__(self, text: str, language: str | None) -> None:
         self.text, self.language = text, language
-        self.lines = _lines(text, language)
+        self.lines = _lines(text, language, {})
+        self.line_of = {line.text: line for line in self.lines}
         self.keys = [line.key for line in self.lines]
         self.counts = Counter(self.keys)
         self.places: dict[str, list[int]] = {}
@@ -166,6 +169,13 @@ class _File:
     def defined_names(self) -> set[str]:
         return {name.rsplit(".", 1)[-1] for _, _, name in self.definitions}
 
+    @cached_property
+    def lone_symbols(self) -> list[Symbol]:
+        """The definitions whose qualified names no other has."""
+        symbols = () if self.survey is None else self.survey.symbols
+        counts = Counter(symbol.name for symbol in symbols)
+        return [symbol for symbol in symbols if counts[symbol.name] == 1]
+
     def _end_by_indent(self, at: int) -> int:
         """Return the line behind the last one that belongs to what a line opens, by indentation."""
         lines = self.lines
@@ -193,13 +203,11 @@ class _Search:
         self.original, self.result, self.language = original, result, language
         self.file = _file(original, language)
         self.old, self.old_keys, self.places = self.file.lines, self.file.keys, self.file.places
-        self.new = _lines(result, language)
+        self.new = _lines(result, language, self.file.line_of)
         self.new_keys = [line.key for line in self.new]
         self.items, self.removal = _snippet(original, sketch, language, tuple(said))
         self.ops = line_opcodes(self.old_keys, self.new_keys)
         self.cells = Cells(self.old_keys, self.new_keys, self.ops)
-        self.inside = list(ancestor_keys([(line.key, line.width) for line in self.new], language))
-        self.counts_new = Counter(self.new_keys)
         self.shown = {item.key for item in self.items if item.kind == "line"}
         self._embed()
         self._goes_alone: dict[int, bool] = {}
@@ -310,7 +318,7 @@ class _Search:
             if len(done) > max_states or self.work > MAX_WORK:
                 self.too_many = True
                 return None
-            for price, after, step in self._moves(state):
+            for price, after, step in self._moves(state, may_fault=most > _FAULT):
                 item, old, new, _last = after
                 if new < self.low[item] or new > self.high[item] or not self.cells.has(old, new):
                     continue
@@ -322,7 +330,8 @@ class _Search:
                     heapq.heappush(heap, (total, -pushed, after))
         return None
 
-    def _moves(self, state: State) -> Iterator[tuple[int, State, Step]]:
+    def _moves(self, state: State, *, may_fault: bool) -> Iterator[tuple[int, State, Step]]:
+        """Yield the steps that may follow a state, what each costs, and the state behind it."""
         at, old, new, last = state
         if last.startswith("before"):
             yield self._forced_step(state)
@@ -332,13 +341,15 @@ class _Search:
             if last != "end":
                 yield 1, (at, old, new, "end"), Step("marker", (at, at), (old, old), (new, new))
         else:
-            yield from self._passes(state, item)
+            yield from self._passes(state, item, may_fault=may_fault)
         num_old, num_new = len(self.old), len(self.new)
         if old < num_old and new < num_new and self.old_keys[old] == self.new_keys[new]:
             if item is not None and item.kind != "marker" and self._is_item(item, self.old_keys[old]):
                 yield self._keep(state)
             yield self._gap(at, old, new, last)
         yield from self._blocks(state)
+        if not may_fault:
+            return
         if new < num_new and self.cells.has(old, new + 1):
             yield _FAULT + 200, (at, old, new + 1, last), Step("added", (at, at), (old, old), (new, new + 1), "added")
         if old < num_old and self.cells.has(old + 1, new):
@@ -355,7 +366,7 @@ class _Search:
             return 0, (at, old, new, "end"), Step("marker", (at, at), (old, old), (new, new))
         return 0, (at + 1, old, new, "marker"), Step("marker", (at, at + 1), (old, old), (new, new))
 
-    def _passes(self, state: State, item: Item) -> Iterator[tuple[int, State, Step]]:
+    def _passes(self, state: State, item: Item, *, may_fault: bool) -> Iterator[tuple[int, State, Step]]:
         """Yield the steps that take an item and no line of either text."""
         at, old, new, last = state
         one = (at, at + 1), (old, old), (new, new)
@@ -366,7 +377,8 @@ class _Search:
             yield 2, (at + 1, old, new, "marker"), Step("marker", *one)
         elif item.kind == "remark":
             yield 1, (at + 1, old, new, last), Step("skip", *one)
-        yield _FAULT, (at + 1, old, new, last), Step("missing", *one, "missing")
+        if may_fault:
+            yield _FAULT, (at + 1, old, new, last), Step("missing", *one, "missing")
 
     def _keep(self, state: State) -> tuple[int, State, Step]:
         at, old, new, _ = state
@@ -410,13 +422,18 @@ class _Search:
             sums.append(total)
         return sums
 
+    @cached_property
+    def _inside(self) -> list[frozenset[str]]:
+        """The keys of the lines that each line of the result lies in."""
+        return list(ancestor_keys([(line.key, line.width) for line in self.new], self.language))
+
     def _is_owned(self, at: int, new: int) -> bool:
         """Tell whether a line of the result lies in the block that the snippet shows it in."""
         parent = self.items[at].parent
         if parent < 0:
             return True
         owner = self.items[parent]
-        inside = self.inside[new]
+        inside = self._inside[new]
         if owner.key in inside or (owner.elided is not None and any(self._is_item(owner, key) for key in inside)):
             return True
         # Text of a string at the left edge hides by its indentation what the line lies in; the grammar knows better.
@@ -460,19 +477,26 @@ class _Search:
         at, old, new = state[:3]
         if not self.cells.in_window(end_new):
             return
+        ends = [end for end in self._ends(old, end_new) if self._may_be_block(old, end, new, end_new)]
+        if not ends:
+            return
         while end_at < len(self.items) and self.items[end_at].kind == "remark":
             end_at += 1
         rights = self._rights(end_at, end_new)
-        for end_old in self._ends(old, end_new):
-            is_empty = end_old == old and end_new == new
-            if is_empty or not self.cells.has(end_old, end_new):
-                continue
-            if end_old > old and end_new > new and self._shares_ends(old, end_old, new, end_new):
-                continue
+        for end_old in ends:
             for right in rights:
                 price, fault = self._judge(state, (at, end_at), (old, end_old), (new, end_new), right)
                 step = Step("block", (at, end_at), (old, end_old), (new, end_new), fault)
                 yield price, (end_at, end_old, end_new, right), step
+
+    def _may_be_block(self, old: int, end_old: int, new: int, end_new: int) -> bool:
+        """Tell whether lines of both texts may be one block: not none, nor with a line of both at its begin or end."""
+        if end_new == new:
+            return end_old > old and self.cells.has(end_old, end_new)
+        return self.cells.has(end_old, end_new) and not (
+            end_old > old
+            and (self.old_keys[old] == self.new_keys[new] or self.old_keys[end_old - 1] == self.new_keys[end_new - 1])
+        )
 
     def _ends(self, old: int, end_new: int) -> Sequence[int]:
         """Return the lines of the file, from `old` on, that may stand below a block: those like the result's line."""
@@ -490,9 +514,6 @@ class _Search:
         if item.kind != "marker" and end_new < len(self.new):
             rights.append("before_keep" if self._is_item(item, self.new_keys[end_new]) else "before_gap")
         return rights
-
-    def _shares_ends(self, old: int, end_old: int, new: int, end_new: int) -> bool:
-        return self.old_keys[old] == self.new_keys[new] or self.old_keys[end_old - 1] == self.new_keys[end_new - 1]
 
     def _judge(
         self, state: State, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int], right: Last
@@ -637,16 +658,16 @@ class _Search:
         added = self.new[new[0] : new[1]]
         if _solid_text(self.old_keys[old[0] : old[1]]) == _solid_text(self.new_keys[new[0] : new[1]]):
             return ""  # the same text, broken into lines in another way
+        shown = left == "keep" and right == "before_keep"
+        definitions = shown and self._lost_definitions(old, added, shown=True)
+        if shown and not definitions and old[1] - old[0] <= _MAX_UNNAMED:
+            return ""
         explained = self._find_explained(old) | self._joined_imports(old, added)
         removed = [at for at in range(*old) if at not in explained]
-        if not removed:
+        if not removed or (shown and not definitions and len(removed) <= _MAX_UNNAMED):
             return ""
-        if (left != "keep" or right != "before_keep") and self._loses_bracket(removed, added):
+        if not shown and self._loses_bracket(removed, added):
             return "removed"
-        shown = left == "keep" and right == "before_keep"
-        definitions = self._lost_definitions(old, added, shown=shown)
-        if shown and not definitions and len(removed) <= _MAX_UNNAMED:
-            return ""
         if not added:
             return "removed"
         lines = [self.old[at].text for at in removed]
@@ -662,7 +683,7 @@ class _Search:
         beside_shown = left == "keep" or right == "before_keep"
         if definitions or not can_replace(old_groups, new_groups, pairs_comments=beside_shown):
             return "removed"
-        return ""
+        return "removed" if not shown and self._lost_definitions(old, added, shown=False) else ""
 
     def _joined_imports(self, old: tuple[int, int], added: Sequence[Line]) -> set[int]:
         """Return the removed imports whose names a new import of the same module has."""
@@ -710,9 +731,9 @@ class _Search:
         """Tell whether a removed line is shown to go apart from its neighbours: rewritten, moved, or named."""
         if at not in self._goes_alone:
             key = self.old_keys[at]
-            is_moved = self.file.counts[key] == 1 == self.counts_new[key] and key in self.shown
+            is_moved = self.file.counts[key] == 1 == len(self._new_places.get(key, ())) and key in self.shown
             names = self.removal.names_line(self.old[at].text)
-            self._goes_alone[at] = at in self._rewritten or is_moved or names
+            self._goes_alone[at] = is_moved or names or self._is_rewritten(at)
         return self._goes_alone[at] or any(
             old[0] <= first and end <= old[1] and first <= at < end for first, end in self._named_definitions
         )
@@ -732,19 +753,31 @@ class _Search:
         definitions = self.file.definitions
         within = definitions[bisect_left(definitions, (old[0],)) : bisect_left(definitions, (old[1],))]
         lost = [name for _, _, name in within if not self.removal.names_definition(name)]
-        if not lost:
-            return False
-        kept = [name for name in lost if name.rsplit(".", 1)[-1] in names or self._is_moved(name)]
-        if len(kept) == len(lost):
-            return False
         # Beside a marker nothing is renamed to what the file has defined already: the marker may hide the lost one.
         stood = set() if shown else self.file.defined_names
-        return len({name for name in names if name} - stood) < len(lost)
+        if len({name for name in names if name} - stood) >= len(lost):
+            return False
+        return not all(name.rsplit(".", 1)[-1] in names or self._is_moved(name) for name in lost)
 
     def _is_moved(self, name: str) -> bool:
+        if not _may_name(self.result, name):
+            return False
         after = self._surveys[1]
         simple = name.rsplit(".", 1)[-1]
         return after is not None and any(symbol.simple_name == simple for symbol in after.symbols)
+
+    def _is_rewritten(self, at: int) -> bool:
+        return any(first <= at < end for first, end in self._named_in_snippet) and at in self._rewritten
+
+    @cached_property
+    def _named_in_snippet(self) -> list[tuple[int, int]]:
+        """The definitions of the file that the snippet may show anew, as it has the words of their names.
+
+        No other can be in `_rewritten`, for which the result is parsed.
+        """
+        shown = "\n".join(item.key for item in self.items if item.kind != "marker")
+        lone = (symbol for symbol in self.file.lone_symbols if _may_name(shown, symbol.name))
+        return [_range(self.old, symbol.name_line, symbol.end_line) for symbol in lone]
 
     @cached_property
     def _rewritten(self) -> frozenset[int]:
@@ -978,6 +1011,11 @@ class _Search:
         for line in lines:
             yield from line.above
             yield line.text
+
+
+def _may_name(text: str, name: str) -> bool:
+    """Tell whether a text has all words of a qualified name's last part: else no grammar finds that name in it."""
+    return all(word in text or not word.isascii() for word in name.rsplit(".", 1)[-1].split())
 
 
 def _is_loss(step: Step) -> bool:

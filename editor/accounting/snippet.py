@@ -265,12 +265,19 @@ def ancestor_keys(lines: Sequence[tuple[str, int]], language: str | None) -> Ite
     around: list[tuple[int, frozenset[str]]] = []
     for key, width in lines:
         if language != "markdown" and (key[0] == "#" or COMMENT.match(key)):
-            yield next((inside for at, inside in reversed(around) if at < width), frozenset())
+            yield _innermost(around, width)
             continue
         continues = _continues(key)
         while around and (around[-1][0] > width or (around[-1][0] == width and not continues)):
             around.pop()
-        inside = next((keys for at, keys in reversed(around) if at < width), frozenset())
+        inside = _innermost(around, width)
         yield inside
         if not continues or not around:
             around.append((width, inside | {key}))
+
+
+def _innermost(around: Sequence[tuple[int, frozenset[str]]], width: int) -> frozenset[str]:
+    for at, keys in reversed(around):
+        if at < width:
+            return keys
+    return frozenset()

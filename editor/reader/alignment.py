@@ -14,12 +14,12 @@ the k best distinct texts.
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ _INF = 1e9
 _BASE = 1_000_003
 _MOD = (1 << 61) - 1
 _MAX_EXITS = 24
+_ROUNDING = 1e-6
 _WHOLE_SHARE = 0.6
 _MIN_UNIT = 4
 
@@ -119,8 +120,48 @@ class Costs:
     skip_stale: float = 0.5
 
 
-Way = tuple[Step, "Way | None"]
-"""The steps of a path, last first."""
+class _Move(NamedTuple):
+    """One step between two nodes: the least cost to the end of a path that takes it, its price, the least cost behind.
+
+    The hash of a path's text is multiplied by `factor`, and `addend` added.
+    """
+
+    least: float
+    price: float
+    ahead: float
+    node: _Node
+    kind: Kind = "skip"
+    start: _Node | None = None
+    factor: int = 1
+    addend: int = 0
+
+
+Way = tuple[_Move, "Way | None"]
+"""The moves of a path, last first."""
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A place in snippet and file, and the state there: the texts of the paths to it, and the moves from it.
+
+    `moves` are in the order of lines; to a path with `crowded` room or more too many are open: only `best_moves` are.
+    """
+
+    at: int
+    line: int
+    state: int
+    texts: set[int] = field(default_factory=set)
+    moves: list[_Move] = field(default_factory=list)
+    best_moves: list[_Move] = field(default_factory=list)
+    crowded: float = _INF
+
+
+class _Nodes(dict[tuple[int, int, int], _Node]):
+    """The nodes that a search came to, by item, line and state; one that is asked for is made."""
+
+    def __missing__(self, place: tuple[int, int, int]) -> _Node:
+        node = self[place] = _Node(*place)
+        return node
 
 
 class Aligner:
@@ -134,8 +175,8 @@ class Aligner:
         self.is_whole = is_whole(file, snippet)
         self._deletion_costs()
         self._ids: dict[str, int] = {}
-        self._hashes = self._prefix_hashes()
-        self._places: dict[tuple[object, ...], Floats] = {}
+        self._hash_lines()
+        self._place_costs: dict[tuple[object, ...], Floats] = {}
         self._solve()
 
     def _deletion_costs(self) -> None:
@@ -158,27 +199,17 @@ class Aligner:
         self.delete_sum = np.concatenate([[0.0], np.cumsum(cost)])
         self.end_cost = ends
 
-    def _prefix_hashes(self) -> tuple[list[int], list[int]]:
-        total, power = 0, 1
-        sums, powers = [0], [1]
+    def _hash_lines(self) -> None:
+        """Sum the hashes of the file's lines above each line, with the powers for as many lines and their inverses."""
+        self._sums, self._powers, self._inverses = [0], [1], [1]
+        inverse = pow(_BASE, -1, _MOD)
         for key in self.file.keys:
-            total = (total * _BASE + self._id(key)) % _MOD
-            power = power * _BASE % _MOD
-            sums.append(total)
-            powers.append(power)
-        return sums, powers
+            self._sums.append((self._sums[-1] * _BASE + self._id(key)) % _MOD)
+            self._powers.append(self._powers[-1] * _BASE % _MOD)
+            self._inverses.append(self._inverses[-1] * inverse % _MOD)
 
     def _id(self, key: str) -> int:
         return self._ids.setdefault(key, len(self._ids) + 1)
-
-    def _with_lines(self, text: int, start: int, end: int) -> int:
-        sums, powers = self._hashes
-        size = end - start
-        part = (sums[end] - sums[start] * powers[size]) % _MOD
-        return (text * powers[size] + part) % _MOD
-
-    def _with_item(self, text: int, item: int) -> int:
-        return (text * _BASE + self._id(self.snippet.items[item].key)) % _MOD
 
     # -- costs of one item
 
@@ -250,8 +281,8 @@ class Aligner:
         is_import = IMPORT.match(item.key) is not None
         module = key_of(item.key) if is_import else None
         known = (width, bool(self.snippet.names[at]), module if is_import else None)
-        if known in self._places:
-            return self._places[known]
+        if known in self._place_costs:
+            return self._place_costs[known]
         above = np.concatenate([[0], self._widths]) if self.num_lines else np.zeros(1)
         below = np.concatenate([self._widths, [0]]) if self.num_lines else np.zeros(1)
         apart = (above != width) & (below != width)
@@ -272,7 +303,7 @@ class Aligner:
                 near[place + 1] = max(near[place + 1], value)
             cost = cost + costs.import_apart * (1 - near)
             cost[self._imports] += costs.early_import
-        self._places[known] = cost
+        self._place_costs[known] = cost
         return cost
 
     # -- best costs to the end
@@ -303,6 +334,8 @@ class Aligner:
         weak = np.append(self.file.weights[:num] < 0.75, False)
         self.weak_gap = weak * costs.weak
         self.weak_unbound = weak * costs.weak_unbound
+        self.places: dict[int, Floats] = {}
+        self.insertions: dict[int, list[tuple[float, int]]] = {}
         self.insides: dict[int, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}
         last = self.best[size]
         for state in (BOUND, NEW, GAP, ELIDED, OUTSIDE):
@@ -328,14 +361,16 @@ class Aligner:
                 rewritten[one.line] = min(rewritten[one.line], value)
             sure = np.minimum(taken, rewritten)
             in_gap = np.minimum(taken + self.weak_gap + self.renamed[at], rewritten)
+            self.insertions[at] = list(self._insertions(at))
             new, unbound = (self._best_inserted(at, state) for state in (NEW, UNBOUND))
+            place = self.places[at] = self.place_cost(at)
             for state in (BOUND, DELETED, CUT):
                 exits[state] = np.minimum(sure, costs.insert_first + new)
             if not at:
-                exits[BOUND] = np.minimum(sure, costs.insert_first + self.place_cost(at) + unbound)
+                exits[BOUND] = np.minimum(sure, costs.insert_first + place + unbound)
             exits[NEW] = np.minimum(sure, new)
             exits[UNBOUND] = np.minimum(np.minimum(taken + self.weak_unbound, rewritten), unbound)
-            placed = costs.insert_first + self.place_cost(at) + unbound
+            placed = costs.insert_first + place + unbound
             for state in (GAP, OUTSIDE, ELIDED):
                 exits[state] = np.minimum(in_gap, placed)
             if item.kind == "remark":
@@ -407,7 +442,7 @@ class Aligner:
 
     def _best_inserted(self, at: int, state: int) -> Floats:
         """Return for each line the least cost to the end where an item is inserted above it, which leaves `state`."""
-        costs = [price + self.best[end, state] for price, end in self._insertions(at)]
+        costs = [price + self.best[end, state] for price, end in self.insertions[at]]
         return np.asarray(np.min(costs, axis=0), np.float64)
 
     def elide_cost(self, at: int) -> float:
@@ -434,50 +469,85 @@ class Aligner:
     def best_paths(self, most: int, slack: float) -> list[Path]:
         """Return the best paths of distinct texts, cheapest first: so many at most, no dearer than the best by more."""
         opened = 0.0 if not self.size or self.snippet.items[0].kind == "marker" else self.costs.open_start
-        heap: list[tuple[float, int, float, int, int, int, int, Way | None]] = []
-        count = 0
-        for state, cost in ((BOUND, 0.0), (ELIDED, opened)):
-            heap.append((cost + float(self.best[0, state, 0]), count, cost, 0, 0, state, 7, None))
-            count += 1
-        heapq.heapify(heap)
+        nodes = _Nodes()
+        heap: list[tuple[float, int, float, int, Way | None, _Move]] = []
+        for count, (state, cost) in enumerate(((BOUND, 0.0), (ELIDED, opened))):
+            ahead = float(self.best[0, state, 0])
+            heap.append((cost + ahead, count, cost, 7, None, _Move(0.0, 0.0, ahead, nodes[0, 0, state])))
+        heapify(heap)
         limit = heap[0][0] + slack
-        seen: set[tuple[int, int, int, int]] = set()
         texts: set[int] = set()
         found: list[Path] = []
-        steps = 0
+        count, steps = 2, 0
         while heap and len(found) < most and steps < MAX_STEPS:
-            total, _, cost, at, line, state, text, way = heapq.heappop(heap)
+            total, _, cost, text, way, move = heappop(heap)
+            node = move.node
             steps += 1
             if not steps % 256:
                 look()
-            if at == self.size and line == self.num_lines:
+            text = (text * move.factor + move.addend) % _MOD
+            if text in node.texts:
+                continue
+            node.texts.add(text)
+            way = (move, way)
+            if node.at == self.size and node.line == self.num_lines:
                 if text not in texts:
                     texts.add(text)
                     found.append(Path(total, _steps_of(way)))
                 continue
-            if (at, line, state, text) in seen:
-                continue
-            seen.add((at, line, state, text))
-            for price, kind, item_end, line_end, after in self._moves(at, line, state, limit - cost):
-                before = cost + price
-                whole = before + float(self.best[item_end, after, line_end])
-                if whole > limit:
-                    continue
-                now = text
-                if kind in ("match", "skip"):
-                    now = self._with_lines(text, line, line_end)
-                elif kind in ("sub", "insert", "rewrite"):
-                    for one in range(at, item_end):
-                        now = self._with_item(now, one)
-                count += 1
-                step = Step(kind, at, item_end, line, line_end, state)
-                heapq.heappush(heap, (whole, -count, before, item_end, line_end, after, now, (step, way)))
+            room = limit - cost
+            if not node.moves:
+                self._expand(node, nodes, room)
+            for move in node.moves if room < node.crowded else node.best_moves:
+                before = cost + move.price
+                whole = before + move.ahead
+                if whole <= limit and move.least <= room:
+                    count += 1
+                    heappush(heap, (whole, -count, before, text, way, move))
         return found
 
-    def _moves(self, at: int, line: int, state: int, room: float) -> Iterator[tuple[float, Kind, int, int, int]]:
-        costs = self.costs
+    def _expand(self, node: _Node, nodes: _Nodes, room: float) -> None:
+        """Find the moves from a node, once: whoever comes to it later has no more room."""
+        at, line, state = node.at, node.line, node.state
+        first: list[_Move] = []
+        jumps: list[_Move] = []
         if state in (GAP, OUTSIDE, ELIDED):
-            yield from self._skips(at, line, state, room)
+            end = self._end_of_gap(at, line, state)
+            if end < self.num_lines:
+                sums = self.skip_sum[state]
+                price = float(sums[end] - sums[line]) + self.costs.leave_scope + float(self.skip_cost[OUTSIDE][end])
+                first.append(self._move(node, nodes, price, "skip", at, end + 1, OUTSIDE))
+            jumps = self._jumps(node, nodes, end, room + _ROUNDING)
+            if len(jumps) > _MAX_EXITS:
+                node.crowded = jumps.pop().least
+        last = [self._move(node, nodes, *one) for one in self._moves(at, line, state)]
+        node.best_moves = [*first, *jumps, *last]
+        node.moves = [*first, *sorted(jumps, key=lambda one: one.node.line), *last]
+
+    def _move(
+        self, node: _Node, nodes: _Nodes, price: float, kind: Kind, item_end: int, line_end: int, after: int
+    ) -> _Move:
+        factor, addend = self._hash(kind, node.at, item_end, node.line, line_end)
+        ahead = float(self.best[item_end, after, line_end])
+        return _Move(-_INF, price, ahead, nodes[item_end, line_end, after], kind, node, factor, addend)
+
+    def _hash(self, kind: Kind, at: int, item_end: int, line: int, line_end: int) -> tuple[int, int]:
+        """Return by what a step multiplies the hash of a text, and what it adds.
+
+        Lines that stay change nothing: what the file's lines down to where a path is add is taken out of the hash.
+        """
+        if kind in ("match", "skip"):
+            return 1, 0
+        power, total = 1, self._sums[line]
+        for item in range(at, item_end) if kind in ("sub", "insert", "rewrite") else ():
+            power = power * _BASE % _MOD
+            total = total * _BASE + self._id(self.snippet.items[item].key)
+        inverse = self._inverses[line_end]
+        return power * self._powers[line] * inverse % _MOD, (total - self._sums[line_end]) * inverse % _MOD
+
+    def _moves(self, at: int, line: int, state: int) -> Iterator[tuple[float, Kind, int, int, int]]:
+        """Yield the moves from a node but for jumps over several lines."""
+        costs = self.costs
         if line < self.num_lines:
             gone = float(self.delete_cost[line])
             if state == BOUND:
@@ -524,30 +594,30 @@ class Aligner:
                 yield self._rewrite_cost(one), "rewrite", one.item_end, one.line_end, BOUND
         is_apart = in_gap or is_start
         more = costs.insert_first if is_apart or state in (BOUND, DELETED, CUT) else 0.0
-        more += float(self.place_cost(at)[line]) if is_apart else 0.0
-        for insert, end in self._insertions(at):
+        more += float(self.places[at][line]) if is_apart else 0.0
+        for insert, end in self.insertions[at]:
             yield insert + more, "insert", end, line, UNBOUND if is_apart or state == UNBOUND else NEW
 
-    def _skips(self, at: int, line: int, state: int, room: float) -> Iterator[tuple[float, Kind, int, int, int]]:
-        """Yield the jumps over lines that stay, to the lines where something cheap enough may follow."""
-        end = self.num_lines
-        sums = self.skip_sum[state]
-        if state == GAP:
-            inside = self._inside(at)
-            out = np.flatnonzero(~inside[line:])
-            if len(out):
-                end = line + int(out[0])
-                price = float(sums[end] - sums[line]) + self.costs.leave_scope + float(self.skip_cost[OUTSIDE][end])
-                yield price, "skip", at, end + 1, OUTSIDE
-        if end == line:
-            return
-        values = self.exits[at, state, line + 1 : end + 1] + (sums[line + 1 : end + 1] - sums[line])
-        good = np.flatnonzero(values <= room)
-        if len(good) > _MAX_EXITS:
-            good = good[np.argsort(values[good], kind="stable")[:_MAX_EXITS]]
-        for jump in good.tolist():
-            target = line + 1 + jump
-            yield float(sums[target] - sums[line]), "skip", at, target, state
+    def _end_of_gap(self, at: int, line: int, state: int) -> int:
+        """Return the first line from here on for which the marker above an item may not stand."""
+        if state != GAP:
+            return self.num_lines
+        out = np.flatnonzero(~self._inside(at)[line:])
+        return line + int(out[0]) if len(out) else self.num_lines
+
+    def _jumps(self, node: _Node, nodes: _Nodes, end: int, room: float) -> list[_Move]:
+        """Return the jumps over lines that stay, to where something cheap enough may follow: best first, not all."""
+        at, line, state = node.at, node.line, node.state
+        prices = self.skip_sum[state][line + 1 : end + 1] - self.skip_sum[state][line]
+        values = self.exits[at, state, line + 1 : end + 1] + prices
+        good = (values <= room).nonzero()[0]
+        good = good[values[good].argsort(kind="stable")[: _MAX_EXITS + 1]]
+        aheads = self.best[at, state, line + 1 + good]
+        columns = values[good].tolist(), prices[good].tolist(), aheads.tolist(), good.tolist()
+        return [
+            _Move(value, price, ahead, nodes[at, line + 1 + row, state], "skip", node)
+            for value, price, ahead, row in zip(*columns, strict=True)
+        ]
 
 
 def _is_title(name: str) -> bool:
@@ -564,7 +634,11 @@ def _steps_of(way: Way | None) -> tuple[Step, ...]:
     """Return the steps of a way in order, a definition that was inserted as a whole line by line."""
     steps: list[Step] = []
     while way is not None:
-        step, way = way
+        move, way = way
+        start, end = move.start, move.node
+        if start is None:
+            break
+        step = Step(move.kind, start.at, end.at, start.line, end.line, start.state)
         if step.kind == "insert":
             after = UNBOUND if step.state in (GAP, OUTSIDE, ELIDED, UNBOUND) or not step.item else NEW
             rest = range(step.item_end - 1, step.item, -1)

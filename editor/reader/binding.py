@@ -49,6 +49,7 @@ def title_of(key: str) -> str | None:
 class FileLines:
     """The lines of a file that are not blank, by their index: text, key (without indentation), width, blanks above.
 
+    `starts` and `ends` are where each begins and ends in the text.
     `owners` are the names of the definitions that each line lies in, outermost first, its own included where it is a
     head. `weights` say how much it tells that a line is shown: little for brackets and for lines that stand often.
     """
@@ -61,6 +62,9 @@ class FileLines:
             rows.pop()
         self.numbers = [number for number, row in enumerate(rows) if row.strip()]
         self.lines = [rows[number] for number in self.numbers]
+        starts = [0, *accumulate(len(row) + 1 for row in rows)]
+        self.starts = [starts[number] for number in self.numbers]
+        self.ends = [start + len(line) for start, line in zip(self.starts, self.lines, strict=True)]
         ends = [-1, *self.numbers]
         self.above = [rows[before + 1 : number] for before, number in zip(ends, self.numbers, strict=False)]
         self.tail = rows[ends[-1] + 1 :]
@@ -165,8 +169,9 @@ def owners_of(rows: Sequence[tuple[str, int, str | None]]) -> list[tuple[str, ..
 class Snippet:
     """The items of a lazy snippet, and what is said beside it.
 
-    `shifts` are the columns to add to the indentation of each hunk's lines; a hunk of which no line stands in the file
-    has none. `verbatim` has (hunk, tab or space) for each kind of indentation of a hunk's lines that the file has too.
+    `columns` is the indentation of each item. `shifts` are the columns to add to it for each hunk; a hunk of which no
+    line stands in the file has none. `verbatim` has (hunk, tab or space) for each kind of indentation of a hunk's lines
+    that the file has too.
     """
 
     def __init__(self, sketch: Sketch, file: FileLines, said: Sequence[str]) -> None:
@@ -180,15 +185,16 @@ class Snippet:
         ]
         self.keys = [None if item.kind == "marker" else key_of(item.key) for item in items]
         self.owners = self._owners()
+        self.columns = [width_of(item.line) for item in items]
         self.shown = {item.key for item in items if item.kind == "line"}
         self.verbatim: set[tuple[int, str]] = set()
         weights: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        for item in items:
+        for item, column in zip(items, self.columns, strict=True):
             places = file.places.get(item.key, ()) if item.kind != "marker" and len(item.key) > 3 else ()
             if item.line[:1].isspace() and any(file.lines[at] == item.line for at in places[:200]):
                 self.verbatim.add((item.hunk, item.line[0]))
             for at in places[:200]:
-                weights[item.hunk][file.widths[at] - width_of(item.line)] += 1 / len(places) ** 2
+                weights[item.hunk][file.widths[at] - column] += 1 / len(places) ** 2
         self.shifts = {
             hunk: 0 if found.get(0, 0.0) >= 0.5 * max(found.values()) else max(found, key=lambda one: found[one])
             for hunk, found in weights.items()
@@ -215,8 +221,7 @@ class Snippet:
 
     def width(self, at: int) -> int:
         """Return the columns at which an item's line would stand in the file."""
-        item = self.items[at]
-        return width_of(item.line) + self.shifts.get(item.hunk, 0)
+        return self.columns[at] + self.shifts.get(self.items[at].hunk, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,10 +320,10 @@ class Bindings:
         keys = [item.key for item in self.snippet.items]
         marked = [item.kind != "line" for item in self.snippet.items]
         lines = [item.line if item.kind != "marker" else "-" for item in self.snippet.items]
-        shown = [(a, z) for a, z in _logical(keys, lines) if not any(marked[a:z])]
+        shown = [(a, z) for a, z in _logical(keys, statements(lines)) if not any(marked[a:z])]
         by_token: dict[tuple[str, ...], list[tuple[int, int, str]]] = defaultdict(list)
         wanted = {_first_tokens(keys[a])[:1] for a, _ in shown if keys[a]}
-        for i, k in _logical(self.file.keys, self.file.lines):
+        for i, k in _logical(self.file.keys, self.file.statements):
             token = _first_tokens(self.file.keys[i])[:1]
             if token in wanted:
                 by_token[token].append((i, k, "".join("".join(self.file.keys[i:k]).split())))
@@ -373,8 +378,8 @@ class Bindings:
                     self.rewrites[a].append(Rewrite(a, z, i, k, 0.9))
 
 
-def _logical(keys: Sequence[str], lines: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the lines that belong together by their brackets or by their indentation, by where they begin."""
+def _logical(keys: Sequence[str], numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the lines that belong together by their brackets or their statements' numbers, by where they begin."""
     depths = []
     for key in keys:
         text = _QUOTED.sub("", key)
@@ -390,7 +395,6 @@ def _logical(keys: Sequence[str], lines: Sequence[str]) -> list[tuple[int, int]]
             if depth <= 0:
                 found.append((at, end + 1))
                 break
-    numbers = statements(lines)
     starts = [at for at in range(len(numbers)) if not at or numbers[at] != numbers[at - 1]]
     ranges = zip(starts, [*starts[1:], len(numbers)], strict=True)
     return sorted(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, chain
 from math import log1p
 
 from rapidfuzz import fuzz
@@ -15,7 +16,7 @@ from rapidfuzz import fuzz
 from editor.accounting.statements import IMPORT, key_of, name_of
 from editor.reader.alignment import ELIDED, GAP, OUTSIDE, UNBOUND, Path, Step, closed_lines, is_whole, named_lines
 from editor.reader.binding import FileLines, Snippet, is_comment, likeness
-from editor.reader.rendering import Row
+from editor.reader.rendering import Row, Run
 from editor.syntax import num_errors
 
 _PATH = (
@@ -82,7 +83,7 @@ _GAPS = (GAP, ELIDED, OUTSIDE)
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A text before it is accounted for: its rows, the path that made it, and how.
+    """A text before it is accounted for: its runs of rows, the path that made it, and how.
 
     `as_shown` has the snippet's blank lines between lines that stay; `num_gone` lines that the path keeps go all the
     same. `movable` tells that a definition shown at a new place stands at its old one in the path, `moved` that it,
@@ -90,7 +91,7 @@ class Draft:
     """
 
     text: str
-    rows: Sequence[Row]
+    runs: Sequence[Run]
     path: Path
     as_shown: bool
     num_gone: int
@@ -106,7 +107,7 @@ class Evidence:
         self.file, self.snippet = file, snippet
         self.named = named_lines(file, snippet)
         self.quoted = {at for at in self.named if snippet.removal.quotes_line(file.lines[at])}
-        self.closed = closed_lines(file, snippet)
+        self.closed: list[int] = [0, *accumulate(closed_lines(file, snippet).tolist())]
         self.last_name = last_name(file, snippet)
         self.names = {name for name in snippet.names if name}
         self.ends = {end for _, end, _ in file.definitions}
@@ -121,6 +122,9 @@ class Evidence:
         self.snippet_names = Counter(name for name in snippet.names if name)
         solid = [item for item in snippet.items if item.kind == "line"]
         self.is_whole = is_whole(file, snippet)
+        # The drafts of a path come one after the other.
+        self._path: Path | None = None
+        self._of_path: dict[str, float] = {}
         self.problem = {
             "num_markers": min(4.0, sum(item.kind == "marker" for item in snippet.items)),
             "share_shown": sum(item.key in file.places for item in solid) / max(1, len(solid)),
@@ -139,14 +143,24 @@ class Evidence:
 
     def features(self, draft: Draft, dearer: float) -> tuple[float, ...]:
         """Return the features of a draft but for its syntax errors; `dearer` is by how much than the cheapest draft."""
-        found = dict.fromkeys(FEATURES, 0.0)
-        found.update(self.problem)
+        if draft.path is not self._path:
+            self._path, self._of_path = draft.path, dict.fromkeys(FEATURES, 0.0) | self.problem
+            self._add_path(draft.path.steps, self._of_path)
+            self._add_runs(draft.path.steps, self._of_path)
+        found = self._of_path.copy()
         found["dearer"] = dearer
-        self._add_path(draft.path.steps, found)
-        self._add_runs(draft.path.steps, found)
-        self._add_text(draft.rows, found)
+        rows = list(chain.from_iterable(draft.runs))
+        shown: list[int] = []
+        kept: set[int] = set()
+        at = 0
+        for run in draft.runs:
+            if run[0].item is None and run[0].line is not None:
+                kept.update(range(run[0].line, run[0].line + len(run)))
+            else:
+                shown += range(at, at + len(run))
+            at += len(run)
+        self._add_text(rows, shown, kept, found)
         found["as_shown"], found["by_hunk"] = float(draft.as_shown), float(draft.by_hunk)
-        kept = {row.line for row in draft.rows if row.item is None}
         found["kept_named"] = log1p(len(self.named & kept))
         found["kept_quoted"] = float(len(self.quoted & kept))
         found["as_shown_imports"] = float(draft.as_shown and bool(IMPORT.match(self.snippet.items[0].key or "-")))
@@ -154,8 +168,8 @@ class Evidence:
         found["moved"], found["gone"] = float(draft.moved), 0.0 if draft.moved else log1p(draft.num_gone)
         found["moved_definition"] = float(draft.moved and draft.movable)
         found["kept_definition"] = float(draft.movable and not draft.moved)
-        self._add_said(draft.rows, found)
-        return tuple(found[name] for name in FEATURES)
+        self._add_said(rows, shown, found)
+        return tuple(map(found.__getitem__, FEATURES))
 
     def _add_path(self, steps: Sequence[Step], found: dict[str, float]) -> None:
         num_elided = num_closed = num_cut = 0
@@ -177,11 +191,9 @@ class Evidence:
                 self._add_delete(step, above, found)
             elif step.kind == "skip":
                 num_elided += self._add_skip(step, above, found)
-                cut = self.last_name and step.item == len(self.snippet)
-                num_cut += bool(cut) and sum(
-                    self.last_name in self.file.owners[at] for at in range(step.line, step.line_end)
-                )
-                num_closed += int(self.closed[step.line : step.line_end].sum())
+                cut = bool(self.last_name) and step.item == len(self.snippet)
+                num_cut += cut and int(self.file.inside(self.last_name)[step.line : step.line_end].sum())
+                num_closed += self.closed[step.line_end] - self.closed[step.line]
             elif step.kind == "mark":
                 found["maybe_marker"] += self.snippet.items[step.item].kind == "maybe_marker"
             else:
@@ -438,12 +450,20 @@ class Evidence:
             value = self._likenesses[old, new] = likeness(old, new, fuzz.ratio(old, new, score_cutoff=25) / 100)
         return value
 
-    def _add_text(self, rows: Sequence[Row], found: dict[str, float]) -> None:
+    def _add_text(self, rows: Sequence[Row], shown: Sequence[int], kept: Set[int], found: dict[str, float]) -> None:
+        """Add what the rows of a text show; `shown` are the numbers of those that the snippet shows.
+
+        `kept` are the lines of the file that the others are: they alone double nothing that is not double in the file.
+        """
         file, snippet = self.file, self.snippet
-        keys = Counter(row.text.strip() for row in rows)
+        keys = Counter(rows[at].text.strip() for at in shown)
         found["double_lines"] = min(
             5.0,
-            sum(many > max(file.counts[key], self.items_count[key]) and len(key) > 12 for key, many in keys.items()),
+            sum(
+                many + _num_in(kept, file.places.get(key)) > max(file.counts.get(key, 0), self.items_count.get(key, 0))
+                for key, many in keys.items()
+                if len(key) > 12
+            ),
         )
         names: Counter[str] = Counter()
         for key, many in keys.items():
@@ -451,10 +471,15 @@ class Evidence:
             if defined:
                 names[defined] += many
         found["double_names"] = min(
-            3.0, sum(many > max(self.file_names[one], self.snippet_names[one]) for one, many in names.items())
+            3.0,
+            sum(
+                many + _num_in(kept, self._name_places.get(one)) > max(self.file_names[one], self.snippet_names[one])
+                for one, many in names.items()
+            ),
         )
         double = 0
-        for at, row in enumerate(rows):
+        for at in shown:
+            row = rows[at]
             if row.line is None and row.item is not None:
                 about = snippet.keys[row.item]
                 beside = [rows[at + d] for d in (-3, -2, -1, 1, 2, 3) if 0 <= at + d < len(rows)]
@@ -462,22 +487,38 @@ class Evidence:
                     one.item is None and one.line is not None and key_of(file.keys[one.line]) == about for one in beside
                 )
         found["double_keys"] = min(3.0, double)
-        found["stale_imports"] = min(3.0, self._num_stale_imports(rows))
-        found["reindented"] = min(5, sum(row.line is not None and row.text != file.lines[row.line] for row in rows)) / 5
+        new = [rows[at].text for at in shown if rows[at].line is None]
+        found["stale_imports"] = min(3.0, self._num_stale_imports(new, kept))
+        matches = ((rows[at].line, rows[at].text) for at in shown)
+        found["reindented"] = min(5, sum(line is not None and text != file.lines[line] for line, text in matches)) / 5
 
-    def _num_stale_imports(self, rows: Sequence[Row]) -> int:
+    @cached_property
+    def _name_places(self) -> dict[str, list[int]]:
+        """The lines of the file that define each name."""
+        found: dict[str, list[int]] = {}
+        for at, key in enumerate(self.file.keys):
+            name = name_of(key)
+            if name:
+                found.setdefault(name, []).append(at)
+        return found
+
+    def _num_stale_imports(self, added: Sequence[str], kept: Set[int]) -> int:
         """Return how many unshown imports stay although a new one of their module has all their names."""
         new: dict[str | None, set[str]] = {}
-        for row in rows:
-            if row.line is None and IMPORT.match(row.text):
-                new.setdefault(key_of(row.text), set()).update(_WORD.findall(row.text))
-        kept = (row.text for row in rows if row.item is None and IMPORT.match(row.text)) if new else ()
-        return sum(set(_WORD.findall(text)) <= new.get(key_of(text), set()) for text in kept)
+        for text in added:
+            if IMPORT.match(text):
+                new.setdefault(key_of(text), set()).update(_WORD.findall(text))
+        stay = (self.file.lines[at] for at in self._imports if at in kept) if new else ()
+        return sum(set(_WORD.findall(text)) <= new.get(key_of(text), set()) for text in stay)
 
-    def _add_said(self, rows: Sequence[Row], found: dict[str, float]) -> None:
+    @cached_property
+    def _imports(self) -> list[int]:
+        return [at for at, line in enumerate(self.file.lines) if IMPORT.match(line)]
+
+    def _add_said(self, rows: Sequence[Row], shown: Sequence[int], found: dict[str, float]) -> None:
         file = self.file
-        for at, row in enumerate(rows):
-            if row.line is not None:
+        for at in shown:
+            if rows[at].line is not None:
                 continue
             if self.after and at and rows[at - 1].line is not None:
                 line = rows[at - 1].line or 0
@@ -503,6 +544,10 @@ def stands_in_order(file: FileLines, snippet: Snippet) -> bool:
                 return False
             below = places[at] + 1
     return True
+
+
+def _num_in(kept: Set[int], places: Sequence[int] | None) -> int:
+    return sum(at in kept for at in places) if places else 0
 
 
 def _package_of(key: str) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from editor.errors import TooMuchWorkError
 from editor.reader.alignment import Aligner, Costs, Path
 from editor.reader.binding import Bindings, FileLines, Floats, Snippet
 from editor.reader.features import FEATURES, Draft, Evidence
-from editor.reader.rendering import moved_lines, moves_apart, rows_of, text_of
+from editor.reader.rendering import moved_lines, moves_apart, runs_of, text_of
 from editor.types import Candidate, ParsedEdit, ReadingCertainty, Sketch
 
 __all__ = [
@@ -67,28 +67,28 @@ _MAX_BEHIND = 4.0
 
 
 _OPEN = frozenset({
-    "added_free", "adopted", "brackets", "by_hunk", "comment_for_code", "double_keys", "double_names", "drop", "elide",
-    "errors", "gone", "kept_quoted", "lost_names", "maybe_marker", "moved", "new_owner", "paired_edge_other", "place",
-    "pure_aside", "removed_free", "removed_twin", "renamed", "rewrite_renamed", "rival_first", "stands", "sub_known",
-    "sub_other_key_at_gap", "unbound", "unheeded",
+    "added_free", "adopted", "brackets", "by_hunk", "comment_for_code", "delete_at_top", "delete_then_gap",
+    "delete_unit_then_gap", "double_keys", "double_names", "drop", "elide", "errors", "gap_then_delete", "gone",
+    "kept_quoted", "lost_names", "maybe_marker", "moved", "new_owner", "paired_edge_other", "place", "pure_aside",
+    "removed_aside", "removed_free", "removed_twin", "renamed", "rewrite_renamed", "rival_first", "stands",
+    "sub_known", "sub_other_key_at_gap", "unbound", "unheeded",
 })  # fmt: skip
 """Features of a reading that is never the answer without a model.
 
 It renames, moves, loses or doubles a definition, puts lines of the file into a new block, has new lines beside none
-that is shown or beside one like them that stays, puts a line beside a marker in the place of one about another thing,
-leaves lines out without a marker between shown ones or for a comment that may be text, keeps what is said to go, adds
-lines although all that are shown stand there already, or breaks the syntax.
+that is shown or beside one like them that stays, takes a line beside a marker away or puts it in the place of one about
+another thing, leaves lines out without a marker between shown ones or for a comment that may be text, keeps what is
+said to go, adds lines although all that are shown stand there already, or breaks the syntax.
 """
 
 _DOUBTFUL = frozenset({
-    "delete_at_top", "delete_then_gap", "delete_unit_then_gap", "gap_then_delete", "insert_known", "kept_named",
-    "leave_scope", "more_runs", "other_owner", "paired_edge", "removed_aside", "removed_between", "skip_closed",
-    "sub_at_gap",
+    "added_aside", "insert_known", "kept_named", "leave_scope", "more_runs", "other_owner", "paired_edge",
+    "removed_between", "rewrite", "skip_closed", "sub_at_gap",
 })  # fmt: skip
 """Features of a reading that is likely at most.
 
 It changes lines in two places (one of them may be context that the file has not, or not any more), or beside a marker;
-a line goes, or one that is new stands elsewhere too.
+a line goes, or a statement has another layout; or a line that is new stands elsewhere too.
 """
 
 
@@ -112,9 +112,9 @@ def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NU
     aligner = Aligner(file, snippet, Bindings(file, snippet), costs)
     seen: set[str] = set()
     for path in aligner.best_paths(num_paths, _SLACK):
-        kept = {at for step in path.steps if step.kind == "skip" for at in range(step.line, step.line_end)}
+        kept = set(chain.from_iterable(range(step.line, step.line_end) for step in path.steps if step.kind == "skip"))
         named = aligner.named & kept
-        moved = moved_lines(file, snippet, path)
+        moved = moved_lines(file, snippet, path, kept)
         movable = any(first in moved and end - 1 in moved for first, end, _ in file.definitions)
         choices = []
         if not _doubles_definition(file, snippet, path, moved):
@@ -122,15 +122,15 @@ def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NU
         choices += [(moved, True)] if moved else []
         choices += [(moved | named, True)] if moved and named else []
         for gone, is_moved in choices:
-            rows = rows_of(file, snippet, path, gone)
-            ways = [(rows, False, False), (rows, True, False)]
-            if moves_apart(snippet, rows):
-                ways.append((rows_of(file, snippet, path, gone, by_hunk=True), False, True))
-            for rows, as_shown, by_hunk in ways:
-                text = text_of(file, snippet, rows, as_shown=as_shown)
+            runs = runs_of(file, snippet, path, gone)
+            ways = [(runs, False, False), (runs, True, False)]
+            if moves_apart(snippet, runs):
+                ways.append((runs_of(file, snippet, path, gone, by_hunk=True), False, True))
+            for runs, as_shown, by_hunk in ways:
+                text = text_of(file, snippet, runs, as_shown=as_shown)
                 if text not in seen:
                     seen.add(text)
-                    yield Draft(text, rows, path, as_shown, len(gone), is_moved, movable, by_hunk)
+                    yield Draft(text, runs, path, as_shown, len(gone), is_moved, movable, by_hunk)
 
 
 def _doubles_definition(file: FileLines, snippet: Snippet, path: Path, moved: frozenset[int]) -> bool:

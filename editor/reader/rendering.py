@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from editor.accounting.snippet import width_of
 from editor.accounting.statements import IMPORT
@@ -13,8 +13,7 @@ from editor.reader.alignment import Path
 from editor.reader.binding import FileLines, Snippet
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One line of a result: its text, the line of the file that it is, the item that shows it (None: neither)."""
 
     text: str
@@ -27,27 +26,34 @@ class Row:
         return self.text.lstrip()[:1] in (")", "]", "}") or self.text.strip() == "end"
 
 
-def rows_of(
-    file: FileLines, snippet: Snippet, path: Path, gone: Set[int] = frozenset(), *, by_hunk: bool = False
-) -> list[Row]:
+Run = Sequence[Row]
+"""Rows of a result one below the other: shown ones, or lines of the file that it does not show and that stay."""
+
+
+def runs_of(
+    file: FileLines, snippet: Snippet, path: Path, gone: frozenset[int] = frozenset(), *, by_hunk: bool = False
+) -> list[Run]:
     """Return the lines of a result that are not blank; `gone` are skipped lines that go all the same.
 
     Shown lines side by side move as far as most of them, or, `by_hunk`, as far as most lines of their fence.
     """
-    rows: list[Row] = []
+    runs: list[Run] = []
     block: list[tuple[int | None, int]] = []
     unshown = _unshown_rows(file)
 
     def close() -> None:
         if block:
-            rows.extend(_block_rows(file, snippet, block, by_hunk=by_hunk))
+            runs.append(_block_rows(file, snippet, block, by_hunk=by_hunk))
             block.clear()
 
     for step in path.steps:
         if step.kind in ("skip", "mark"):
             close()
-            kept = unshown[step.line : step.line_end]
-            rows += (row for row in kept if row.line not in gone) if gone else kept
+            start = step.line
+            for at in (*sorted(gone.intersection(range(step.line, step.line_end))), step.line_end):
+                if start < at:
+                    runs.append(unshown[start:at])
+                start = at + 1
         elif step.kind == "match":
             block.append((step.line, step.item))
         elif step.kind == "sub":
@@ -56,7 +62,7 @@ def rows_of(
             block.append((None if step.kind == "insert" else -1 - step.line, step.item))
             block += ((None, item) for item in range(step.item + 1, step.item_end))
     close()
-    return rows
+    return runs
 
 
 @lru_cache(maxsize=2)
@@ -64,13 +70,14 @@ def _unshown_rows(file: FileLines) -> list[Row]:
     return [Row(line, at, None) for at, line in enumerate(file.lines)]
 
 
-def moves_apart(snippet: Snippet, rows: Sequence[Row]) -> bool:
+def moves_apart(snippet: Snippet, runs: Sequence[Run]) -> bool:
     """Tell whether a shown line stands at another depth than the most lines of its fence would have it at."""
     return any(
         row.item is not None
         and width_of(row.text) != snippet.width(row.item)
         and snippet.items[row.item].elided is None
-        for row in rows
+        for run in runs
+        for row in (run if run[0].item is not None else ())
     )
 
 
@@ -88,7 +95,7 @@ def _block_rows(
     for line, item in block:
         shown = snippet.items[item]
         kept = line if line is not None and line >= 0 else None
-        width = max(0, width_of(shown.line) + shift)
+        width = max(0, snippet.columns[item] + shift)
         if kept is not None and (shown.elided is not None or file.widths[kept] == width):
             rows.append(Row(file.lines[kept], kept, item))
             continue
@@ -106,7 +113,7 @@ def _shift_of(file: FileLines, snippet: Snippet, block: Sequence[tuple[int | Non
     for line, item in block:
         if line is not None and snippet.items[item].width == outermost:
             at = line if line >= 0 else -1 - line
-            shifts[file.widths[at] - width_of(snippet.items[item].line)] += 2 if line >= 0 else 1
+            shifts[file.widths[at] - snippet.columns[item]] += 2 if line >= 0 else 1
     return hunk if not shifts or hunk in shifts else shifts.most_common(1)[0][0]
 
 
@@ -114,15 +121,21 @@ def _indented(key: str, width: int, *, tabs: bool) -> str:
     return ("\t" * (width // 4) + " " * (width % 4) if tabs else " " * width) + key
 
 
-def text_of(file: FileLines, snippet: Snippet, rows: Sequence[Row], *, as_shown: bool = False) -> str:
+def text_of(file: FileLines, snippet: Snippet, runs: Sequence[Run], *, as_shown: bool = False) -> str:
     """Return the whole text with its blank lines: the file's, or between shown lines that stay the snippet's own."""
     out: list[str] = []
     above: Row | None = None
-    for row in rows:
-        out += _blanks(file, snippet, above, row, as_shown=as_shown)
-        out.append(row.text)
-        above = row
-    if rows and rows[-1].line == len(file) - 1:
+    for run in runs:
+        if run[0].item is None:
+            out += _blanks(file, snippet, above, run[0], as_shown=as_shown)
+            out.append(file.text[file.starts[run[0].line or 0] : file.ends[run[-1].line or 0]])
+            above = run[-1]
+            continue
+        for row in run:
+            out += _blanks(file, snippet, above, row, as_shown=as_shown)
+            out.append(row.text)
+            above = row
+    if above is not None and above.line == len(file) - 1:
         out += file.tail
     return "\n".join(out) + ("\n" if file.final_newline and out else "")
 
@@ -182,23 +195,22 @@ def _blanks_at_new(file: FileLines, snippet: Snippet, above: Row, row: Row) -> S
     return own
 
 
-def moved_lines(file: FileLines, snippet: Snippet, path: Path) -> frozenset[int]:
-    """Return the lines that a path keeps although the snippet shows them at a new place: they may have moved."""
+def moved_lines(file: FileLines, snippet: Snippet, path: Path, kept: Set[int]) -> frozenset[int]:
+    """Return the `kept` lines, those that a path skips, that the snippet shows at a new place: they may have moved."""
     new = {snippet.items[step.item].key for step in path.steps if step.kind == "insert"}
     names = {
         snippet.names[step.item]
         for step in path.steps
         if step.kind in ("insert", "sub") and snippet.names[step.item] and snippet.items[step.item].blanks
     }
-    kept = {at for step in path.steps if step.kind == "skip" for at in range(step.line, step.line_end)}
     found: set[int] = set()
     for first, end, name in file.definitions:
         body = range(first, end)
         is_kept = name in names and len(body) > 2 and all(at in kept for at in body)
         if is_kept and sum(file.keys[at] in new for at in body) > 0.4 * len(body):
             found.update(body)
-    for at in kept:
-        key = file.keys[at]
-        if key in new and file.counts[key] == 1 and (IMPORT.match(key) or len(key) > 15):
-            found.add(at)
+    for key in new:
+        places = file.places.get(key, ())
+        if len(places) == 1 and places[0] in kept and (IMPORT.match(key) or len(key) > 15):
+            found.add(places[0])
     return frozenset(found)
