@@ -66,6 +66,8 @@ _MAX_BEHIND = 4.0
 """A reading whose score is less than the best one's by more has a probability of less than 2 %."""
 
 
+_ERRORS = FEATURES.index("errors")
+
 _OPEN = frozenset({
     "added_free", "adopted", "brackets", "by_hunk", "comment_for_code", "delete_at_top", "delete_then_gap",
     "delete_unit_then_gap", "double_keys", "double_names", "drop", "elide", "errors", "gap_then_delete", "gone",
@@ -105,6 +107,11 @@ class Reading:
     probability: float = 0.0
     why: str = ""
     share: float = 0.0
+
+    @property
+    def is_broken(self) -> bool:
+        """Tell whether the text has more syntax errors than the file: a check would reject it."""
+        return self.features[_ERRORS] > 0
 
 
 def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NUM_PATHS) -> Iterator[Draft]:
@@ -183,14 +190,15 @@ def all_readings(
     else:
         scores = np.array(features).reshape(len(made), len(FEATURES)) @ order.weights
     found: list[Reading] = []
-    least = -np.inf
+    least, num_whole = -np.inf, 0
     for at in np.argsort(-scores, kind="stable")[:most].tolist():
         look()
         one = made[at]
-        if len(found) == most_readings or scores[at] < least:
+        if num_whole == most_readings or scores[at] < least:
             break
         if one.text != text and not account(text, one.text, edit, language, said, explains=False).faults:
             found.append(Reading(one.text, evidence.with_errors(features[at], one.text), why=_why(file, one)))
+            num_whole += order is None or not found[-1].is_broken
             least = max(least, scores[at] - _MAX_BEHIND)
     return ordered(found, order) if order is not None else found
 
@@ -258,14 +266,19 @@ def learned_order() -> Order:
 
 
 def ordered(found: Sequence[Reading], order: Order) -> list[Reading]:
-    """Return readings likeliest first, with their probabilities, without those that are far behind the first."""
+    """Return readings likeliest first, with their probabilities, without those that are far behind the first.
+
+    Those that break the syntax are left out where others do not.
+    """
     if not found:
         return []
     chances = order.probabilities(np.array([one.features for one in found]))
     groups = blank_line_groups([one.text for one in found])
     shares = np.bincount(groups, chances)[groups]
-    near = np.flatnonzero(chances >= chances.max() * np.exp(-_MAX_BEHIND))
-    best_first = near[np.argsort(-chances[near], kind="stable")].tolist()
+    whole = np.array([not one.is_broken for one in found])
+    kept = whole if whole.any() else ~whole
+    near = np.flatnonzero(kept & (chances >= chances[kept].max() * np.exp(-_MAX_BEHIND)))
+    best_first = near[np.argsort(-chances[near], kind="stable")][:MAX_CANDIDATES].tolist()
     return [replace(found[at], probability=float(chances[at]), share=float(shares[at])) for at in best_first]
 
 
