@@ -40,8 +40,8 @@ LIMIT = 25
 >>>>>>> REPLACE
 `;
 
+// Nothing says whether the lines between the first two are to go.
 const BY_WEIGHING = `        now = time.monotonic()
-        # ... existing code ...
         if len(recent) + cost > self.limit:
             return False
         recent += [now] * cost
