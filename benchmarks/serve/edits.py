@@ -47,7 +47,7 @@ def edits_by_rule(count: int, seed: int) -> list[Edit]:
             merged = applier().apply(edit.request())
         except HunkError:
             continue
-        if merged.status == "merged":
+        if merged.status == "merged" and merged.file.confidence is None:  # no reading: by a rule
             found.append(Edit(edit.original, edit.text, edit.path, merged.file.sha256_after))
         if len(found) == count:
             break
