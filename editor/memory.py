@@ -33,7 +33,7 @@ def memory_of(owner: str) -> Iterator[None]:
 def remember(maxsize: int) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Have a function's last results remembered by owner and arguments, so many of all owners together."""
 
-    def remembering(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         @lru_cache(maxsize)
         def kept(owner: str, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
             return function(*args, **named)
@@ -44,7 +44,7 @@ def remember(maxsize: int) -> Callable[[Callable[Arguments, Result]], Callable[A
         _FORGET.append(kept.cache_clear)
         return call
 
-    return remembering
+    return decorate
 
 
 def forget() -> None:

@@ -66,10 +66,10 @@ def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[st
     answer = _read_again(original, edit, language, said)
     if answer.certainty is not None and unclear_line(lines, edit.changes):
         answer = replace(answer, certainty=None)
-    return _answered(outcome, answer)
+    return _take_first(outcome, answer)
 
 
-def _answered(unresolved: Unresolved, answer: Answer) -> MergeOutcome:
+def _take_first(unresolved: Unresolved, answer: Answer) -> MergeOutcome:
     """Return the first reading of a snippet that no rule decides where that is sure enough; else all readings."""
     found = answer.candidates
     if answer.certainty is None:

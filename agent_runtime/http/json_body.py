@@ -83,7 +83,7 @@ def parse_json(text: bytes) -> Any:
     while (quote := text.find(b'"', at)) >= 0 and len(strings) <= 2 * MAX_VALUES:  # with more it is no JSON
         _add_bare(bare, text, at, quote)
         try:
-            string, at = _string(text, quote + 1)
+            string, at = _read_string(text, quote + 1)
         except json.JSONDecodeError as fault:
             raise _first_fault(bare, fault) from None
         bare += b'"%d"' % len(strings)
@@ -118,7 +118,7 @@ def _add_bare(bare: bytearray, text: bytes, start: int, end: int) -> None:
             raise BadRequest(f"the body holds more than {MAX_BARE_BYTES >> 20} MB outside of its strings")
 
 
-def _string(text: bytes, at: int) -> tuple[str, int]:
+def _read_string(text: bytes, at: int) -> tuple[str, int]:
     """The string whose first character is at `at`, and where the text goes on behind it; raises JSONDecodeError."""
     pieces, num_characters = list[str](), 0
     while True:

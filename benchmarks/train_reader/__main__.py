@@ -30,7 +30,7 @@ from benchmarks.train_reader.confidence import Answer, Line, bar, calibrate, con
 from benchmarks.train_reader.labelled import Labelled, labelled, version_of
 from benchmarks.train_reader.order import Order, fit
 from benchmarks.train_reader.plots import write_reliability
-from editor.reader.reader import FEATURES, all_readings, allowed
+from editor.reader.reader import FEATURES, all_readings, certainties_of
 
 ROOT = Path(__file__).resolve().parents[2]
 READER = ROOT / "editor" / "reader"
@@ -116,7 +116,7 @@ def answer_of(case: Labelled, order: Order) -> Answer:
     first = int(np.argmax(probabilities))
     share = float(probabilities[case.groups == case.groups[first]].sum())
     features = case.features[first].tolist()
-    return Answer(share, bool(case.exact[first]), bool(case.modulo[first]), allowed(features))
+    return Answer(share, bool(case.exact[first]), bool(case.modulo[first]), certainties_of(features))
 
 
 def figures_of(cases: Sequence[Labelled], answers: dict[str, Answer], bars: dict[str, float]) -> dict[str, Any]:

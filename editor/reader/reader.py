@@ -39,8 +39,8 @@ __all__ = [
     "Order",
     "Reading",
     "all_readings",
-    "allowed",
     "blank_line_groups",
+    "certainties_of",
     "learned_order",
     "ordered",
     "read",
@@ -216,7 +216,7 @@ def _why(file: FileLines, draft: Draft) -> str:
     return (", ".join(told) or "lines moved") + where
 
 
-def allowed(features: Sequence[float]) -> tuple[ReadingCertainty, ...]:
+def certainties_of(features: Sequence[float]) -> tuple[ReadingCertainty, ...]:
     """Return what an answer with these features may be at most, however probable it is."""
     found = {name for name, value in zip(FEATURES, features, strict=True) if value > 0}
     if found & _OPEN:
@@ -251,7 +251,7 @@ class Order:
 
     def certainty(self, reading: Reading) -> ReadingCertainty | None:
         """Return how sure an answer a reading is; None where it is below all bars, or assumes too much."""
-        may_be = allowed(reading.features)
+        may_be = certainties_of(reading.features)
         return next((name for name, least in self.bars if name in may_be and reading.share >= least), None)
 
 
