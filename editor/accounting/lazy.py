@@ -23,9 +23,19 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from editor.accounting.cells import Cells
-from editor.accounting.removal_text import RemovalText
+from editor.accounting.instruction import PlaceText, RemovalText
 from editor.accounting.snippet import Item, ancestor_keys, is_moved_alike, level_of, read_items, width_of
-from editor.accounting.statements import COMMENT, IMPORT, can_replace, grouped, is_rewrite, key_of, name_of, statements
+from editor.accounting.statements import (
+    COMMENT,
+    IMPORT,
+    can_replace,
+    grouped,
+    is_rewrite,
+    key_of,
+    may_be_call,
+    name_of,
+    statements,
+)
 from editor.alignment import line_opcodes
 from editor.memory import remember
 from editor.syntax import Survey, Symbol, survey
@@ -158,8 +168,9 @@ class _File:
             for symbol in symbols
             if symbol.end_line - symbol.name_line > 1
         }
+        knows_methods = self.survey is not None and self.survey.has_symbols
         for at, line in enumerate(self.lines):
-            name = name_of(line.text)
+            name = None if knows_methods and may_be_call(line.text) else name_of(line.text)
             end = self._end_by_indent(at) if name else at
             if name and end > at + 1 and (at, end) not in found:
                 found[at, end] = name
@@ -193,9 +204,9 @@ _file = remember(2)(_File)
 @remember(2)
 def _snippet(
     original: str, sketch: Sketch, language: str | None, said: tuple[str, ...]
-) -> tuple[list[Item], RemovalText]:
+) -> tuple[list[Item], RemovalText, PlaceText]:
     items, texts = read_items(sketch, _file(original, language).places, language)
-    return items, RemovalText([*said, *texts])
+    return items, RemovalText([*said, *texts]), PlaceText(said)
 
 
 class _Search:
@@ -205,7 +216,7 @@ class _Search:
         self.old, self.old_keys, self.places = self.file.lines, self.file.keys, self.file.places
         self.new = _lines(result, language, self.file.line_of)
         self.new_keys = [line.key for line in self.new]
-        self.items, self.removal = _snippet(original, sketch, language, tuple(said))
+        self.items, self.removal, self.place = _snippet(original, sketch, language, tuple(said))
         self.ops = line_opcodes(self.old_keys, self.new_keys)
         self.cells = Cells(self.old_keys, self.new_keys, self.ops)
         self.shown = {item.key for item in self.items if item.kind == "line"}
@@ -588,6 +599,8 @@ class _Search:
         below = self.new[new[1]] if new[1] < len(self.new) else None
         above = self.new[new[0] - 1] if new[0] else None
         depth = min(line.width for line in added)
+        if self._is_named_place(old):
+            return self._judge_names(old, added)
         is_import = all(IMPORT.match(line.text) or COMMENT.match(line.text) for line in added)
         beside_import = any(line is not None and IMPORT.match(line.text) for line in (above, below))
         if left == "start" and not (above is None or (is_import and beside_import)):
@@ -597,10 +610,22 @@ class _Search:
             return "misplaced"
         if below is not None and below.width > depth:
             return "misplaced"
+        return self._judge_names(old, added)
+
+    def _judge_names(self, old: int, added: Sequence[Line]) -> str:
+        """Judge new lines above a line of the file: they must not define or set again what stands around them."""
         sides = range(old, len(self.old)), range(old - 1, -1, -1)
-        if self._redefines(added) or any(self._has_reassigned(side, added) for side in sides):
-            return "rival"
-        return ""
+        return "rival" if self._redefines(added) or any(self._has_reassigned(side, added) for side in sides) else ""
+
+    def _is_named_place(self, old: int) -> bool:
+        """Tell whether the instruction says that new code goes above a line of the file."""
+        head = old
+        while head < len(self.old) and (COMMENT.match(self.old[head].text) or self.old_keys[head].startswith("@")):
+            head += 1
+        return any(
+            (end == old and self.place.is_after(name)) or (first == head and self.place.is_before(name))
+            for first, end, name in self.file.definitions
+        )
 
     def _rivals(self, side: range, added: Sequence[Line], items: tuple[int, int]) -> bool:
         """Tell whether an implied gap holds what the new lines may be meant to replace."""
@@ -658,7 +683,7 @@ class _Search:
         added = self.new[new[0] : new[1]]
         if _solid_text(self.old_keys[old[0] : old[1]]) == _solid_text(self.new_keys[new[0] : new[1]]):
             return ""  # the same text, broken into lines in another way
-        shown = left == "keep" and right == "before_keep"
+        shown = right == "before_keep" and (left == "keep" or self._begins_same(old, added))
         definitions = shown and self._lost_definitions(old, added, shown=True)
         if shown and not definitions and old[1] - old[0] <= _MAX_UNNAMED:
             return ""
@@ -684,6 +709,11 @@ class _Search:
         if definitions or not can_replace(old_groups, new_groups, pairs_comments=beside_shown):
             return "removed"
         return "removed" if not shown and self._lost_definitions(old, added, shown=False) else ""
+
+    def _begins_same(self, old: tuple[int, int], added: Sequence[Line]) -> bool:
+        """Tell whether removed and new lines begin with the head of one definition."""
+        name = name_of(self.old[old[0]].text)
+        return name is not None and bool(added) and name == name_of(added[0].text)
 
     def _joined_imports(self, old: tuple[int, int], added: Sequence[Line]) -> set[int]:
         """Return the removed imports whose names a new import of the same module has."""
@@ -735,7 +765,8 @@ class _Search:
             names = self.removal.names_line(self.old[at].text)
             self._goes_alone[at] = is_moved or names or self._is_rewritten(at)
         return self._goes_alone[at] or any(
-            old[0] <= first and end <= old[1] and first <= at < end for first, end in self._named_definitions
+            old[0] <= first and end - _is_bare(self.old_keys[end - 1]) <= old[1] and first <= at < end
+            for first, end in self._named_definitions
         )
 
     @cached_property

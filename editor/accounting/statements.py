@@ -57,6 +57,7 @@ _KEY = re.compile(
     r"[^\w\"'`$@#]*" + _SKIPPED + r"([\"'`]?[@#]?[\w$.\-]+[\"'`]?\??)"
     r"\s*(?:[:=(<{,\[)\]};&|+*/%>!]|-[=>]?|$|(?:in|is|and|or|not|as|of|if|instanceof)\b)"
 )
+_IDENTIFIER = re.compile(r"[\w$]+")
 _DIRECTIVE = re.compile(r"#\s*(?:if|elif)\w*\b")
 _QUOTED = re.compile(r"[\"'<]([^\"'>]+)[\">']")
 _TAG = re.compile(r"</?[\w.:-]*")
@@ -72,6 +73,14 @@ def name_of(line: str) -> str | None:
         if found:
             return None if _NO_NAMES.fullmatch(found[1]) else found[1]
     return None
+
+
+@lru_cache(maxsize=20_000)
+def may_be_call(line: str) -> bool:
+    """Tell whether a line that defines a name may as well be a call over several lines: `foo(`, `new Foo(a, {`."""
+    text = line.strip()
+    found = next((at for at, one in enumerate((_NAMED, _BOUND, _METHOD, _CALLED)) if one.match(text)), -1)
+    return found == 2
 
 
 @lru_cache(maxsize=20_000)
@@ -123,7 +132,8 @@ def statements(lines: Sequence[str]) -> list[int]:
         opens = text.endswith(_OPENING)
         if not is_comment:
             depth = max(0, depth + sum(map(text.count, "([")) - sum(map(text.count, ")]")))
-            if (opens and (depth == 0 or _BODY.search(text))) or text.endswith("}"):
+            closes = text.endswith("}") and text.count("{") < text.count("}")
+            if (opens and (depth == 0 or _BODY.search(text))) or closes:
                 depth = 0
         was_comment = is_comment
     return numbers
@@ -144,8 +154,14 @@ def is_rewrite(old: str, new: str) -> bool:
     if key is not None and key == _key_of_statement(new):
         return True
     if IMPORT.match(old_head) and IMPORT.match(new_head):
-        return fuzz.ratio(old, new) >= LIKE_IMPORT
+        return fuzz.ratio(old, new) >= LIKE_IMPORT or _is_moved_module(old, new)
     return fuzz.ratio(old, new) >= LIKE or ("\n" in old + new and fuzz.ratio(old_head, new_head) >= LIKE)
+
+
+def _is_moved_module(old: str, new: str) -> bool:
+    """Tell whether imports end in the same name, and the one has all words of the other: `use a::B`, `use x::a::B`."""
+    words, others = _IDENTIFIER.findall(old), _IDENTIFIER.findall(new)
+    return words[-1] == others[-1] and (set(words) <= set(others) or set(others) <= set(words))
 
 
 def _key_of_statement(text: str) -> str | None:

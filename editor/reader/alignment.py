@@ -32,6 +32,7 @@ MAX_STEPS = 12_000
 """Of the search for the best paths; past it those found so far are all."""
 
 _WORD = re.compile(r"\w+")
+_MOVE = re.compile(r"\bmov(?:e|es|ed|ing)\b", re.IGNORECASE)
 _INF = 1e9
 _BASE = 1_000_003
 _MOD = (1 << 61) - 1
@@ -39,6 +40,7 @@ _MAX_EXITS = 24
 _ROUNDING = 1e-6
 _WHOLE_SHARE = 0.6
 _MIN_UNIT = 4
+_OPENS = ("{", ":", "do", "then", "(", "[", ">")
 
 # What a path did last. UNBOUND: new lines of which nothing above is shown. CUT: deleting behind a gap.
 BOUND, NEW, UNBOUND, DELETED, CUT, GAP, ELIDED, OUTSIDE = range(8)
@@ -71,6 +73,7 @@ class Costs:
 
     insert: float = 0.15
     insert_first: float = 0.4
+    named_place: float = 1.5
     insert_sign: float = 0.06
     delete: float = 0.4
     delete_first: float = 0.6
@@ -101,6 +104,7 @@ class Costs:
     owner_shown: float = 3.0
     new_owner: float = 0.6
     rename: float = 0.5
+    head_for_line: float = 1.0
     rename_at_gap: float = 1.5
     retitle_at_gap: float = 4.0
     leave_scope: float = 1.2
@@ -112,6 +116,7 @@ class Costs:
     rewrite_layout: float = 1.2
     insert_unit: float = 1.0
     insert_unit_line: float = 0.02
+    insert_unit_head: float = 1.5
     insert_unit_gain: float = 0.9
     elided_head: float = 1.3
     skip: float = 0.002
@@ -172,6 +177,7 @@ class Aligner:
         self.size, self.num_lines = len(snippet), len(file)
         self.bindings = bindings
         self.named = named_lines(file, snippet)
+        self._named_places = named_places(file, snippet)
         self.is_whole = is_whole(file, snippet)
         self._deletion_costs()
         self._ids: dict[str, int] = {}
@@ -240,10 +246,13 @@ class Aligner:
                 value += costs.shift * 0.4
             old = file.names[place]
             if name and old and old != name:
-                if name in self._names or old in self._shown_names:
+                stays = self.snippet.place.is_after(old) or self.snippet.place.is_before(old)
+                if name in self._names or old in self._shown_names or stays:
                     continue
                 value += 1.5 * costs.rename
                 self.renamed[at, place] = costs.retitle_at_gap if _is_title(name) else costs.rename_at_gap
+            if name and not old and self.snippet.keys[at] != key_of(file.keys[place]):
+                value += costs.head_for_line
             row[place] = value
         return row
 
@@ -289,6 +298,7 @@ class Aligner:
         shallow = (above < width) | (below < width)
         cost: Floats = costs.depth * apart * np.where(shallow, 0.5, 1.0) + costs.within * ~file.is_between
         cost = cost + costs.early * (below == width)
+        cost[sorted(self._named_places)] -= costs.named_place
         if self.snippet.names[at]:
             blank = np.array([True, *(bool(rows) for rows in file.above[1:]), True])
             cost = cost + costs.no_blank * (~blank[: self.num_lines + 1] & (below >= width))
@@ -429,16 +439,20 @@ class Aligner:
         return cost + (3.0 if item.elided is not None else 0.0)
 
     def _insertions(self, at: int) -> Iterator[tuple[float, int]]:
-        """Yield what it costs to insert an item, or the new definition that it begins, and the item behind.
+        """Yield what it costs to insert an item, or the new block that it begins, and the item behind.
 
-        A definition is new as a whole although its lines stand elsewhere: little of what they gain there is lost.
+        A block is new as a whole although its lines stand elsewhere: little of what they gain there is lost. That a new
+        definition has only its head inserted, above lines of the file, is rare.
         """
-        yield self.insert_cost(at), at + 1
         end = self._units.get(at)
+        is_head = end is not None and self.snippet.names[at] is not None
+        yield self.insert_cost(at) + (self.costs.insert_unit_head if is_head else 0.0), at + 1
         if end is not None:
             gain = float(np.minimum(self.take[at:end].min(axis=1), 0.0).sum())
-            cost = self.costs.insert_unit + self.costs.insert_unit_line * (end - at)
-            yield cost + self.costs.insert_unit_gain * gain, end
+            cost = (
+                self.costs.insert_unit + self.costs.insert_unit_line * (end - at) + self.costs.insert_unit_gain * gain
+            )
+            yield min(cost, sum(map(self.insert_cost, range(at, end)))), end
 
     def _best_inserted(self, at: int, state: int) -> Floats:
         """Return for each line the least cost to the end where an item is inserted above it, which leaves `state`."""
@@ -649,12 +663,16 @@ def _steps_of(way: Way | None) -> tuple[Step, ...]:
 
 
 def new_units(file: FileLines, snippet: Snippet) -> dict[int, int]:
-    """Return where the definitions begin and end in a snippet that the file does not have, those without a marker."""
-    known = {name for name in file.names if name}
+    """Return where new blocks begin and end in a snippet, those without a marker.
+
+    They are definitions that the file does not have, or that are said to move, and statements with a body whose first
+    line the file does not have.
+    """
+    known = {name for name in file.names if name} - _said_to_move(snippet.said)
     found = {}
     for at, name in enumerate(snippet.names):
         item = snippet.items[at]
-        if not name or name in known or item.kind != "line":
+        if item.kind != "line" or (name in known if name else item.key in file.places or not item.key.endswith(_OPENS)):
             continue
         end = at + 1
         while end < len(snippet) and snippet.items[end].kind != "marker" and _is_in(snippet, end, at):
@@ -664,12 +682,18 @@ def new_units(file: FileLines, snippet: Snippet) -> dict[int, int]:
     return found
 
 
+def _said_to_move(said: str) -> set[str]:
+    """Return the words of what is said beside a snippet, where something is said to move."""
+    return set(_WORD.findall(said)) if _MOVE.search(said) else set()
+
+
 def _is_in(snippet: Snippet, at: int, head: int) -> bool:
     """Tell whether an item lies in the definition that another begins, or closes it."""
-    item = snippet.items[at]
-    if item.kind == "line":
-        return (snippet.names[head] or "") in snippet.owners[at]
-    return item.width > snippet.items[head].width
+    item, name = snippet.items[at], snippet.names[head]
+    if item.kind == "line" and name:
+        return name in snippet.owners[at]
+    closes = item.key[:1] in ")]}" or item.key == "end"
+    return item.width > snippet.items[head].width or (closes and item.width == snippet.items[head].width)
 
 
 def is_whole(file: FileLines, snippet: Snippet) -> bool:
@@ -713,6 +737,15 @@ def stale_imports(file: FileLines, snippet: Snippet) -> list[int]:
             new[key_of(item.key)].update(_WORD.findall(item.key))
     unshown = (at for at, key in enumerate(file.keys) if key not in snippet.shown and IMPORT.match(key)) if new else ()
     return [at for at in unshown if set(_WORD.findall(file.keys[at])) <= new.get(key_of(file.keys[at]), set())]
+
+
+def named_places(file: FileLines, snippet: Snippet) -> set[int]:
+    """Return the lines of the file above which new code goes, as the instruction says."""
+    place = snippet.place
+    if not place.says_anything:
+        return set()
+    ends = {end for _, end, name in file.definitions if place.is_after(name)}
+    return ends | {first for first, _, name in file.definitions if place.is_before(name)}
 
 
 def named_lines(file: FileLines, snippet: Snippet) -> frozenset[int]:

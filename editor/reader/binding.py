@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rapidfuzz import fuzz
 from rapidfuzz.process import cdist
 
-from editor.accounting.removal_text import RemovalText
+from editor.accounting.instruction import PlaceText, RemovalText
 from editor.accounting.snippet import Item, read_items, section_of, width_of
 from editor.accounting.statements import COMMENT, IMPORT, key_of, name_of, statements
 from editor.syntax import Survey, survey
@@ -28,6 +28,7 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 _WORD = re.compile(r"\w")
 _QUOTED = re.compile(r"([\"'`]).*?\1")
 _TITLED = re.compile(r"(?:\w+\s*)(?:\(\s*)?([\"'`])(.+?)\1.*(?:\bdo\b(?:\s*\|.*\|)?|[{>:(])$")
+_ENTRY = re.compile(r"-\s+(?:name|id|key|title|label)\s*:\s*[\"']?([^\"'#]+?)[\"']?$")
 _LIKE = 50.0
 _MAX_ALIKE = 64
 _MIN_PREFIX = 8
@@ -38,10 +39,16 @@ _SAME_STATEMENT = 0.72
 
 @lru_cache(maxsize=20_000)
 def title_of(key: str) -> str | None:
-    """Return the name that a line defines, or the title of the block that it opens (`it "adds" do`); None for none."""
+    """Return the name that a line defines, or the title of the block or entry that it begins; None for none.
+
+    Titles: `it "adds" do`, `- name: Publish`.
+    """
     name = name_of(key)
     if name is not None:
         return name
+    entry = _ENTRY.match(key)
+    if entry:
+        return entry[1]
     titled = _TITLED.match(key)
     return titled[2] if titled else None
 
@@ -178,7 +185,7 @@ class Snippet:
         items, texts = read_items(sketch, file.places, file.language)
         self.items: list[Item] = items
         self.said = " ".join((*said, *texts))
-        self.removal = RemovalText([*said, *texts])
+        self.removal, self.place = RemovalText([*said, *texts]), PlaceText(said)
         self.names = [
             None if item.kind == "marker" else title_of(item.key) or section_of(item.line, file.language)
             for item in items
@@ -199,6 +206,19 @@ class Snippet:
             hunk: 0 if found.get(0, 0.0) >= 0.5 * max(found.values()) else max(found, key=lambda one: found[one])
             for hunk, found in weights.items()
         }
+        self._shift_to_named(file)
+
+    def _shift_to_named(self, file: FileLines) -> None:
+        """Move fences of which no line stands in the file to the depth of the definition that they go beside."""
+        beside = [
+            first
+            for first, _, name in file.definitions
+            if self.place.says_anything and (self.place.is_after(name) or self.place.is_before(name))
+        ]
+        for hunk in {item.hunk for item in self.items} - set(self.shifts) if beside else ():
+            columns = [self.columns[at] for at, item in enumerate(self.items) if item.hunk == hunk and item.key]
+            if columns:
+                self.shifts[hunk] = file.widths[beside[0]] - min(columns)
 
     def __len__(self) -> int:
         return len(self.items)

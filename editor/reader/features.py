@@ -13,8 +13,20 @@ from math import log1p
 
 from rapidfuzz import fuzz
 
+from editor.accounting.snippet import width_of
 from editor.accounting.statements import IMPORT, key_of, name_of
-from editor.reader.alignment import ELIDED, GAP, OUTSIDE, UNBOUND, Path, Step, closed_lines, is_whole, named_lines
+from editor.reader.alignment import (
+    ELIDED,
+    GAP,
+    OUTSIDE,
+    UNBOUND,
+    Path,
+    Step,
+    closed_lines,
+    is_whole,
+    named_lines,
+    named_places,
+)
 from editor.reader.binding import FileLines, Snippet, is_comment, likeness
 from editor.reader.rendering import Row, Run
 from editor.syntax import num_errors
@@ -40,7 +52,7 @@ _TEXT = (
     "errors", "double_lines", "double_names", "double_keys", "as_shown", "as_shown_imports", "as_shown_said", "moved",
     "gone", "reindented", "by_hunk", "place", "other_owner", "new_owner", "renamed", "comment_for_code", "kept_named",
     "kept_quoted", "adopted", "insert_known", "removed_twin", "unheeded",
-    "more_runs", "stands",
+    "more_runs", "stands", "deeper", "head_swapped",
 )  # fmt: skip
 _SAID = (
     "sub_added",
@@ -53,6 +65,8 @@ _SAID = (
     "delete_added",
     "after_named",
     "before_named",
+    "named_place",
+    "unnamed_place",
     "at_end",
 )
 _PROBLEM = ("num_markers", "share_shown", "log_items")
@@ -79,6 +93,9 @@ _BEFORE = re.compile(r"(?:before|above|ahead of|on top of)\s+(?:the\s+|its\s+)?[
 _QUOTED = re.compile(r"[\"'<]([^\"'>]+)[\"'>]")
 _VARIABLE = ("const", "let", "var")
 _GAPS = (GAP, ELIDED, OUTSIDE)
+_OPENS = ("then", "do", "else", "begin", "try")
+_HEAD_ENDS = ("{", ":", *_OPENS)
+_SAME_HEAD = 85.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +134,7 @@ class Evidence:
         self.words = {word for word in _WORD.findall(said) if len(word) > 2}
         self.removes, self.adds = bool(_REMOVES.search(said)), bool(_ADDS.search(said))
         self.after, self.before = _AFTER.findall(said), _BEFORE.findall(said)
+        self.named_places = named_places(file, snippet)
         self.items_count = Counter(item.key for item in snippet.items if item.kind != "marker")
         self.file_names = Counter(name for name in file.names if name)
         self.snippet_names = Counter(name for name in snippet.names if name)
@@ -246,6 +264,7 @@ class Evidence:
         found["sub_other_key"] += other
         found["sub_at_gap"] += beside_gap
         found["sub_other_key_at_gap"] += beside_gap and other
+        found["head_swapped"] += not name and self._is_head_swapped(self.snippet.items[at].key, self.file.keys[line])
         if other and old:
             found["old_said" if self.words.intersection(_WORD.findall(old)) else "old_unsaid"] += 1
         is_renamed = bool(name and old_name and name != old_name)
@@ -264,6 +283,8 @@ class Evidence:
             found["inserted_within"] += not self.file.is_between[step.line]
         if step.state in _GAPS or not step.item:
             found["place"] += self._place(step.item, step.line)
+            if self.named_places and self.snippet.names[step.item]:
+                found["named_place" if step.line in self.named_places else "unnamed_place"] += 1
             is_named = bool(self.snippet.names[step.item]) and step.line < len(self.file)
             if is_named and not self.file.keys[step.line].startswith("if __name__"):
                 found["early"] += self.file.widths[step.line] == self.snippet.width(step.item)
@@ -487,6 +508,7 @@ class Evidence:
                     one.item is None and one.line is not None and key_of(file.keys[one.line]) == about for one in beside
                 )
         found["double_keys"] = min(3.0, double)
+        found["deeper"] = min(3.0, sum(self._is_deeper(rows, at) for at in shown))
         new = [rows[at].text for at in shown if rows[at].line is None]
         found["stale_imports"] = min(3.0, self._num_stale_imports(new, kept))
         matches = ((rows[at].line, rows[at].text) for at in shown)
@@ -501,6 +523,23 @@ class Evidence:
             if name:
                 found.setdefault(name, []).append(at)
         return found
+
+    @staticmethod
+    def _is_head_swapped(new: str, old: str) -> bool:
+        """Tell whether the head of a block is neither like the one whose place it takes nor holds its words."""
+        if not (new.endswith(_HEAD_ENDS) and old.endswith(_HEAD_ENDS)) or fuzz.ratio(new, old) >= _SAME_HEAD:
+            return False
+        words, others = set(_WORD.findall(new)), set(_WORD.findall(old))
+        return not (words <= others or others <= words)
+
+    @staticmethod
+    def _is_deeper(rows: Sequence[Row], at: int) -> bool:
+        """Tell whether a new line is deeper than its neighbours although that above opens nothing."""
+        if rows[at].line is not None or not 0 < at < len(rows) - 1:
+            return False
+        above, width = rows[at - 1].text, width_of(rows[at].text)
+        opens = above.rstrip().endswith(_OPENS) or not above.strip()[-1:].isalnum()
+        return not opens and width > width_of(above) and width > width_of(rows[at + 1].text)
 
     def _num_stale_imports(self, added: Sequence[str], kept: Set[int]) -> int:
         """Return how many unshown imports stay although a new one of their module has all their names."""

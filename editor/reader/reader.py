@@ -69,18 +69,19 @@ _MAX_BEHIND = 4.0
 _ERRORS = FEATURES.index("errors")
 
 _OPEN = frozenset({
-    "added_free", "adopted", "brackets", "by_hunk", "comment_for_code", "delete_at_top", "delete_then_gap",
+    "added_free", "adopted", "brackets", "by_hunk", "comment_for_code", "deeper", "delete_at_top", "delete_then_gap",
     "delete_unit_then_gap", "double_keys", "double_names", "drop", "elide", "errors", "gap_then_delete", "gone",
-    "kept_quoted", "lost_names", "maybe_marker", "moved", "new_owner", "paired_edge_other", "place", "pure_aside",
-    "removed_aside", "removed_free", "removed_twin", "renamed", "rewrite_renamed", "rival_first", "stands",
-    "sub_known", "sub_other_key_at_gap", "unbound", "unheeded",
+    "head_swapped", "kept_quoted", "lost_names", "maybe_marker", "moved", "new_owner", "paired_edge_other", "place",
+    "pure_aside", "removed_aside", "removed_free", "removed_twin", "renamed", "rewrite_renamed", "rival_first",
+    "stands", "sub_known", "sub_other_key_at_gap", "unbound", "unheeded",
 })  # fmt: skip
 """Features of a reading that is never the answer without a model.
 
 It renames, moves, loses or doubles a definition, puts lines of the file into a new block, has new lines beside none
 that is shown or beside one like them that stays, takes a line beside a marker away or puts it in the place of one about
-another thing, leaves lines out without a marker between shown ones or for a comment that may be text, keeps what is
-said to go, adds lines although all that are shown stand there already, or breaks the syntax.
+another thing, swaps the condition above a block for another, leaves lines out without a marker between shown ones or
+for a comment that may be text, keeps what is said to go, indents a new line below one that opens no block, adds lines
+although all that are shown stand there already, or breaks the syntax.
 """
 
 _DOUBTFUL = frozenset({
@@ -142,9 +143,14 @@ def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NU
 
 def _doubles_definition(file: FileLines, snippet: Snippet, path: Path, moved: frozenset[int]) -> bool:
     """Tell whether a definition with the very same head stands at its old place and at the new one."""
-    new = {snippet.items[step.item].key for step in path.steps if step.kind == "insert"}
+    new = {
+        (snippet.items[step.item].key, *snippet.owners[step.item][-2:-1])
+        for step in path.steps
+        if step.kind == "insert"
+    }
     return any(
-        first in moved and any(file.names[at] == name and file.keys[at] in new for at in range(first, end))
+        first in moved
+        and any(file.names[at] == name and (file.keys[at], *file.owners[at][-2:-1]) in new for at in range(first, end))
         for first, end, name in file.definitions
     )
 

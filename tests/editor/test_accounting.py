@@ -378,3 +378,60 @@ def test_one_line_altered_dropped_doubled_or_put_in_is_found(made: tuple[str, st
         "put in": [*lines[:at], "other()", *lines[at:]],
     }[way]
     assert faults(snippet, "\n".join(wrong) + "\n", file=file)
+
+
+CALLS = """class Pool:
+    def open(
+        self, size: int, options={}
+    ) -> Handle:
+        check(size)
+        log(size)
+        return self.make(
+            size,
+            options,
+        )
+"""
+
+
+def test_a_signature_over_several_lines_gives_way_to_one_over_one_line() -> None:
+    new = "    def open(self, size: int, options={}) -> Connection:\n"
+    result = new.join(CALLS.partition("    def open(\n        self, size: int, options={}\n    ) -> Handle:\n")[::2])
+    assert faults(f"class Pool:\n    # ...\n{new}        check(size)\n        # ...\n", result, file=CALLS) == ()
+
+
+def test_lines_between_a_changed_head_and_a_shown_line_may_go() -> None:
+    new = "    def open(self):\n"
+    head = "    def open(\n        self, size: int, options={}\n    ) -> Handle:\n        check(size)\n"
+    result = new.join(CALLS.partition(head)[::2])
+    assert faults(f"# ...\n{new}        log(size)\n        # ...\n", result, file=CALLS) == ()
+
+
+def test_a_call_over_several_lines_is_no_definition_that_could_be_lost() -> None:
+    call = "        return self.make(\n            size,\n            options,\n        )\n"
+    result = CALLS.replace(call, "        return self.make(size)\n")
+    assert faults("        log(size)\n        return self.make(size)\n# ...\n", result, file=CALLS) == ()
+
+
+def test_an_import_gives_way_to_the_same_one_by_a_longer_path() -> None:
+    file = "use std::fmt;\n\nuse ast::Analysis;\nuse error::Error;\n\npub struct Config;\n"
+    result = file.replace("use ast", "use crate::ast").replace("use error", "use crate::error")
+    snippet = "// ...\n\nuse crate::ast::Analysis;\nuse crate::error::Error;\n\n// ...\n"
+    assert faults(snippet, result, file=file, path="a.rs") == ()
+    other = result.replace("crate::error::Error", "crate::exit::Code")
+    assert faults(snippet.replace("crate::error::Error", "crate::exit::Code"), other, file=file, path="a.rs")
+
+
+def test_several_names_are_gone_in_one_sentence() -> None:
+    new = "from app.settings import load_settings"
+    snippet = f"import time\n\n{new}\n\n# ...\n"
+    result = FILE.replace("LIMIT = 100\nWINDOW_SECONDS = 60\n", f"{new}\n")
+    assert faults(snippet, result, "(`LIMIT` and `WINDOW_SECONDS` are gone.)") == ()
+    assert faults(snippet, result, "`LIMIT` stays and `WINDOW_SECONDS` is gone.")
+
+
+def test_a_lone_definition_goes_where_the_words_say_and_nowhere_else() -> None:
+    snippet = "    def close(self):\n        self.seen.clear()\n"
+    result = FILE.replace("    def allow(", f"{snippet}\n    def allow(")
+    assert faults(snippet, result, "Add close() above `allow`.") == ()
+    assert faults(snippet, result, "Add close() after `allow`.")
+    assert faults(snippet, result)

@@ -30,6 +30,13 @@ def first_reading(original: str, edit: str, path: str, said: tuple[str, ...] = (
     return outcome.candidates[0].text
 
 
+def readings(original: str, edit: str, path: str, said: tuple[str, ...] = ()) -> list[str]:
+    """Return the candidates of an edit that has no answer."""
+    outcome = merge(original, parse(edit, "lazy", path), language_of(path), said)
+    assert isinstance(outcome, Unresolved)
+    return [one.text for one in outcome.candidates]
+
+
 def test_fences_stand_in_the_order_of_the_file() -> None:
     edit = (
         "First the second function:\n\n```python\ndef second(a):\n    log(a, 2)\n    return a\n```\n\n"
@@ -214,3 +221,73 @@ def test_an_edit_that_comes_again_has_the_same_readings_from_memory_as_anew() ->
     assert isinstance(first, Merged | Unresolved)
     assert first.candidates
     assert first == again == merge(text, edit, "python")
+
+
+DESCRIBED = """describe 'errors' do
+  it 'dumps the trace' do
+    app = mock_app(Base) {
+      enable :dump
+      get '/' do
+        raise
+      end
+    }
+
+    get '/'
+    assert body.include?('trace')
+  end
+end
+
+describe 'sessions' do
+  it 'is off' do
+    assert !app.sessions?
+  end
+end
+"""
+
+
+def test_a_new_test_much_like_another_goes_behind_the_marker_and_tears_no_other_apart() -> None:
+    new = DESCRIBED.partition("  it 'dumps")[2].partition("end\n\ndescribe")[0].replace("raise", "raise NotFound")
+    new = "  it 'dumps" + new.replace("dumps the trace", "hides 404").replace(" the trace", " no 404")
+    snippet = f"describe 'errors' do\n  # ... existing tests ...\n\n{new}end\n"
+    meant = DESCRIBED.replace("  end\nend\n\ndescribe", f"  end\n\n{new}end\n\ndescribe")
+    assert first_reading(DESCRIBED, snippet, "errors_test.rb") == meant
+
+
+def test_a_definition_that_is_said_to_move_stands_once_though_its_head_has_changed() -> None:
+    original = PYTHON + "\n\ndef third(a):\n    check(a)\n    log(a)\n    return a * 3\n"
+    third = "async def third(a):\n    check(a)\n    log(a)\n    return a * 3\n"
+    snippet = f"import os\n\n\n{third}\n\ndef first(a):\n    # ...\n\n# ...\n"
+    said = ("Move third to the top and make it async.",)
+    meant = PYTHON.replace("import os\n", f"import os\n\n\n{third.rstrip()}\n")
+    assert meant in readings(original, snippet, "x.py", said)
+
+
+def test_a_new_guard_may_stand_above_one_like_it() -> None:
+    original = (
+        "class Door {\n  open(request: Request) {\n    if (request.isKnown === true) {\n"
+        "      log(`known: ${request}`)\n      return { approved: true }\n    }\n    return this.ask(request)\n  }\n}\n"
+    )
+    guard = "    if (this.isOpen === true) {\n      log(`open: ${request}`)\n      return { approved: true }\n    }\n"
+    snippet = f"// ...\n  open(request: Request) {{\n{guard}    // ... rest of the method unchanged\n  }}\n// ...\n"
+    inserted = original.replace("    if (request", f"{guard}    if (request")
+    assert inserted in readings(original, snippet, "door.ts", ("Let everyone in while the door is open.",))
+
+
+def test_a_lone_fence_goes_beside_the_definition_that_the_prose_names_at_its_depth() -> None:
+    original = "class Shop:\n    def open(self):\n        return 1\n\n    def close(self):\n        return 2\n"
+    fence = "```python\ndef clean(self):\n    self.sweep()\n    return 3\n```\n"
+    edit = f"Add this method to Shop, between `open` and `close`:\n\n{fence}"
+    new = "    def clean(self):\n        self.sweep()\n        return 3\n\n"
+    assert first_reading(original, edit, "shop.py") == original.replace("    def close", f"{new}    def close")
+
+
+def test_a_new_entry_of_a_list_need_not_take_the_place_of_another() -> None:
+    def step(name: str) -> str:
+        head = f"      - name: Publish {name}\n        if: skip != 'true'\n"
+        return f"{head}        run: |\n          cd packages/{name}\n          npm publish\n"
+
+    head = "jobs:\n  publish:\n    steps:\n"
+    original = head + "".join(map(step, ("shared", "agents", "core", "sdk")))
+    snippet = "      # ...\n          npm publish\n" + step("hub") + "      - name: Publish core\n        # ...\n"
+    meant = head + "".join(map(step, ("shared", "agents", "hub", "core", "sdk")))
+    assert meant in readings(original, snippet, "publish.yml")

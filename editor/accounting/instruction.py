@@ -1,4 +1,4 @@
-"""What the words around an edit say is to go: the prose of a chat answer, the instruction, comments about removals."""
+"""What the instruction, a chat answer's prose and comments about removals say: what goes, and where new code goes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _CLAUSE = re.compile(r"[,;]\s|\b(?:and|but|so that|while|then)\b")
 _OTHER_VERB = re.compile(
     r"\b(?:add\w*|append\w*|creat\w*|defin\w*|insert\w*|introduc\w*|keep\w*|make\w*|pass\w*|put\w*)\b", re.IGNORECASE
 )
+_SUBJECT = re.compile(r"\W*(?:the\s+)?[\"'`]\S+[\"'`]\W*")
 _WORD = re.compile(r"[A-Za-z_$][\w$]*(?:[.\-/:]+[\w$]+)*")
 _KINDS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = (
     (re.compile(r"\b(imports?|use statements?|usings?|requires?|includes?)\b", re.I), IMPORT),
@@ -36,6 +37,10 @@ _KINDS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = (
 _NEWLINE = re.compile(r"newline|new line|end of (?:the )?file|\beof\b|trailing", re.IGNORECASE)
 _MIN_QUOTE = 6
 _QUOTES = re.compile(r"`([^`]+)`|\"([^\"]+)\"|'([^']+)'|“([^”]+)”")
+_PLACE_NAME = r"(?:(?:the|its|an?|existing)\s+)*(?:`([^`]+)`|\"([^\"]+)\"|'([^']+)'|([A-Za-z_$@][\w$.\-/]{2,}))"
+_AFTER = re.compile(r"\b(?:after|below|beneath|under|underneath|following|next to|behind)\s+" + _PLACE_NAME)
+_BEFORE = re.compile(r"\b(?:before|above|ahead of|on top of)\s+" + _PLACE_NAME)
+_BETWEEN = re.compile(r"\bbetween\s+" + _PLACE_NAME + r"\s+and\s+" + _PLACE_NAME)
 _COMMON = re.compile(
     r"all|and|are|async|await|bool|class|const|def|default|export|false|for|from|function|has|have|import|int|into|its|let|"
     r"new|none|not|null|private|public|return|self|static|string|that|the|this|true|type|use|using|var|void|was|with"
@@ -45,13 +50,17 @@ _COMMON = re.compile(
 def _clauses(sentence: str) -> Iterator[str]:
     """Yield the clauses of a sentence that speak of removing: "drop `a`, `b` and define `c`" has two, not three."""
     speaks = False
+    subjects: list[str] = []
     for clause in _CLAUSE.split(sentence):
         if _VERB.search(clause):
             speaks = True
+            yield from subjects
         elif _OTHER_VERB.search(clause):
             speaks = False
         if speaks:
             yield clause
+        # "`a` and `b` are gone": what stands before the verb is only names.
+        subjects = [*subjects, clause] if not speaks and _SUBJECT.fullmatch(clause) else []
 
 
 class RemovalText:
@@ -97,3 +106,32 @@ class RemovalText:
     def _is_named(self, subject: str) -> bool:
         parts = [subject, subject.rsplit(".", 1)[-1]]
         return any(len(part) > 2 and not _COMMON.fullmatch(part.lower()) and part in self._words for part in parts)
+
+
+class PlaceText:
+    """The names behind which and before which new code goes: "after `foo`", "between foo and bar"."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        text = " ".join(" ".join(texts).split())
+        pairs = [("".join(found[:4]), "".join(found[4:])) for found in _BETWEEN.findall(text)]
+        self.after = frozenset(map(_bare, ["".join(found) for found in _AFTER.findall(text)] + [a for a, _ in pairs]))
+        self.before = frozenset(map(_bare, ["".join(found) for found in _BEFORE.findall(text)] + [b for _, b in pairs]))
+
+    @property
+    def says_anything(self) -> bool:
+        """Tell whether any place is named."""
+        return bool(self.after or self.before)
+
+    def is_after(self, name: str) -> bool:
+        """Tell whether new code goes behind a definition of a name."""
+        return _bare(name) in self.after
+
+    def is_before(self, name: str) -> bool:
+        """Tell whether new code goes in front of a definition of a name."""
+        return _bare(name) in self.before
+
+
+def _bare(name: str) -> str:
+    """Return a name without quotes, the call's brackets and the names that it lies in; a title as it is."""
+    name = name.strip("\"'`#.").removesuffix("()")
+    return name if " " in name else name.rsplit(".", 1)[-1]
