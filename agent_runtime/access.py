@@ -1,4 +1,4 @@
-"""Bearer tokens: what one is made of, what is kept of it, and whose request one is.
+"""Principals, their scopes, and bearer tokens.
 
 A token is `hunk_ID_SECRET`. ID tells which line of the token file it is and is no secret; SECRET is 256 random bits.
 The file keeps the SHA-256 of the whole: a slow hash with a salt, as for passwords, guards what people can remember and
@@ -10,13 +10,43 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
+from ipaddress import ip_address
+from typing import Literal, get_args
 
-from agent_runtime.access.principal import AccessScope, Principal
-from agent_runtime.errors import Unauthorized
+from agent_runtime.errors import BadRequest, Forbidden, Unauthorized
+
+AccessScope = Literal["apply", "read", "admin"]
+"""`apply`: have edits merged and the model asked, and write where the workspace allows it. `read`: see files, states
+and metrics. `admin`: register workspaces; holds the other two."""
+
+ALL_SCOPES: frozenset[AccessScope] = frozenset(get_args(AccessScope))
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Whoever sent a request. `salt` keeps what is computed for one tenant from all others (`Options.salt`)."""
+
+    tenant: str
+    scopes: frozenset[AccessScope]
+    salt: str = ""
+
+    def may(self, scope: AccessScope) -> bool:
+        """Whether it may do what `scope` stands for."""
+        return scope in self.scopes or "admin" in self.scopes
+
+    def check(self, scope: AccessScope) -> None:
+        """Raise Forbidden where it may not."""
+        if not self.may(scope):
+            raise Forbidden(f"the token of {self.tenant!r} lacks the scope {scope!r}; ask for one that has it")
+
+
+LOCAL = Principal("local", ALL_SCOPES)
+"""Everybody, where the service knows no tokens: it then listens on loopback only."""
 
 PURPOSE = b"hunk bearer token\0"
 """Goes before what is hashed, so that no hash of anything else, wherever it comes from, is a token's."""
@@ -98,3 +128,22 @@ def digest(token: str) -> str:
 
 
 _NOBODY = digest(secrets.token_urlsafe(32))
+
+
+def check_loopback(host: str) -> None:
+    """Raise BadRequest where others may reach a service there, that asks nobody for a token."""
+    if not _is_loopback(host):
+        raise BadRequest(
+            f"others reach {host or 'all addresses'}, and the service would ask nobody who they are: make a token with "
+            "`hunk token new NAME` and give its file with --tokens FILE, or listen on 127.0.0.1",
+            field="host",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether all addresses of a name are; one that has none cannot be listened on anyway."""
+    try:
+        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return True
+    return all(ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)

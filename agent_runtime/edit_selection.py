@@ -1,4 +1,4 @@
-"""Which of several files' edits belongs to a file that was named from outside, and how it reads on its own."""
+"""Selects the edit of one file from an edit of several files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from editor.errors import EditSyntaxError
-from editor.formats.parts import join_parts
-from editor.formats.targets import do_paths_fit, path_parts
+from editor.formats.file_names import do_paths_fit, path_parts
+from editor.formats.strays import join_parts
 from editor.types import ParsedEdit, Replacement, Substitutions
 
 

@@ -1,4 +1,4 @@
-"""The JSON of answers and problems, and back; the service, the client and the command line share it."""
+"""JSON of results and problems, and back."""
 
 from __future__ import annotations
 

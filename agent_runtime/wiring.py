@@ -10,28 +10,25 @@ from pathlib import Path
 import torch
 from opentelemetry.trace import TracerProvider
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.aside import Aside
-from agent_runtime.apply.time_limit import RULE_SECONDS
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.apply.rule_process import RULE_SECONDS, Aside
 from agent_runtime.errors import BadRequest
-from agent_runtime.http.service import Service
-from agent_runtime.limiting import TenantLimits, Tenants
-from agent_runtime.model_merge.model_merger import ModelMerger
-from agent_runtime.model_merge.slot import ModelSlot
-from agent_runtime.model_merge.warming import warm
-from agent_runtime.models.cache_key import cache_key
-from agent_runtime.models.load import LoadedModel, load_model
+from agent_runtime.llm.merger import ModelMerger, warm
+from agent_runtime.llm.model_slot import ModelSlot
+from agent_runtime.models.bf16_copy import cache_key
+from agent_runtime.models.config import DEFAULT_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
+from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.progress import Progress, Silent
-from agent_runtime.models.resolve import ModelFiles, resolve
-from agent_runtime.models.settings import DEFAULT_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
-from agent_runtime.models.store import Store
-from agent_runtime.telemetry.metering import Metering
-from agent_runtime.workspaces.registry import Workspaces
-from engine.cuda.device import device_named
+from agent_runtime.models.store import ModelFiles, Store, resolve
+from agent_runtime.quotas import TenantLimits, Tenants
+from agent_runtime.server.dependencies import Service
+from agent_runtime.telemetry.metrics import Metering
+from agent_runtime.workspace.registry import Workspaces
+from engine.device import device_named
 from engine.engine_config import EngineConfig
 from engine.errors import DeviceError
-from engine.reuse.audit import AuditConfig
-from engine.scheduling import SchedulerConfig
+from engine.reuse.idle_queue import AuditConfig
+from engine.scheduler import SchedulerConfig
 
 AUDITED = 0.02
 """Share of the approximate answers that are compared with exact ones, while nobody waits."""

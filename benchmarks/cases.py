@@ -26,7 +26,7 @@ from typing import Any, Literal
 from benchmarks.rendering import exact_replacement, lazy_snippet, search_replace_blocks
 from editor.errors import EditSyntaxError
 from editor.formats import parse_files
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.syntax import survey
 from editor.types import FormatName
 

@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.models.catalogue import CATALOGUE
-from agent_runtime.models.load import LoadedModel, load_model
-from agent_runtime.models.resolve import resolve
-from agent_runtime.models.settings import LoadOptions, ModelSettings
-from agent_runtime.models.store import Store
+from agent_runtime.models.config import LoadOptions, ModelSettings
+from agent_runtime.models.loader import LoadedModel, load_model
+from agent_runtime.models.store import Store, resolve
 from agent_runtime.process import settings
 from agent_runtime.prompt import ApplyPrompt, build_prompt
 from agent_runtime.wiring import open_model

@@ -24,11 +24,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agent_runtime.models.load import LoadedModel
-from agent_runtime.models.settings import DEFAULT_MODEL, LoadOptions, ModelSettings, Quantize
+from agent_runtime.models.config import DEFAULT_MODEL, LoadOptions, ModelSettings, Quantize
+from agent_runtime.models.loader import LoadedModel
 from agent_runtime.wiring import open_model
 from benchmarks.machine import describe
-from engine.model import Decoder
+from engine.decoder import Decoder
 
 SCHEMES: tuple[Quantize | None, ...] = (None, "int8", "int4")
 TEXTS = tuple(Path(str(module.__file__)) for module in (heapq, textwrap, shlex))

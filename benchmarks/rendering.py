@@ -10,8 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from editor.alignment import line_opcodes
-from editor.diff import unified_diff
+from editor.diff import line_opcodes, unified_diff
 
 _MARKER_SIZES = range(7, 10)
 

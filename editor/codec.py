@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from editor.alignment import LineOp, line_opcodes
+from editor.diff import LineOp, line_opcodes
 from editor.errors import BinaryFileError, CodecError, NotEncodableError, UndecodableError
 
 BOM = "\ufeff"

@@ -1,11 +1,158 @@
-"""Unified diffs as `patch` and `git apply` take them, made from rapidfuzz's opcodes over lines."""
+"""Line alignment of two texts by rapidfuzz, and unified diffs made from it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import NamedTuple
 
-from editor.alignment import LineOp, line_opcodes
+from rapidfuzz.distance import Indel
+
+from editor.effort import look
+
+# rapidfuzz keeps a bit matrix of len(a) * len(b); 4e8 bits are 50 MB.
+MAX_MATRIX_BITS = 400_000_000
+# Cuts within cuts: each one looks at all lines of its range again.
+MAX_CUTS = 8
+
+
+class LineOp(NamedTuple):
+    """Lines `a[a_start:a_end)` and `b[b_start:b_end)` are equal, or the first were replaced by the second.
+
+    A change with an empty `a` range is an insertion, one with an empty `b` range a deletion. Two changes never touch.
+    """
+
+    equal: bool
+    a_start: int
+    a_end: int
+    b_start: int
+    b_end: int
+
+
+def line_opcodes(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[LineOp]:
+    """Return the ops that turn `a` into `b`, in order and without gaps. Equal lines are equal as Python values."""
+    shorter = min(len(a), len(b))
+    head = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), shorter)
+    pairs = zip(islice(reversed(a), shorter - head), islice(reversed(b), shorter - head), strict=True)
+    tail = next((at for at, (x, y) in enumerate(pairs) if x != y), shorter - head)
+    ids: dict[Hashable, int] = {}
+    # Numbers instead of lines: rapidfuzz compares hashes, and small numbers have no collisions.
+    left = [ids.setdefault(line, len(ids)) for line in a[head : len(a) - tail]]
+    right = [ids.setdefault(line, len(ids)) for line in b[head : len(b) - tail]]
+    inner = _ops(left, right, _Range(0, len(left), 0, len(right)), 0)
+    matches = ((start_a + head, start_b + head, length) for start_a, start_b, length in inner)
+    ends = ((0, 0, head),), ((len(a) - tail, len(b) - tail, tail),)
+    return _joined(chain(ends[0], matches, ends[1]), len(a), len(b))
+
+
+def ops_of_changes(changes: Iterable[tuple[int, int, int]], num_lines: int) -> tuple[LineOp, ...]:
+    """Return the ops of changes in text order, each (start, end, number of new lines); those that touch are one."""
+    ops: list[LineOp] = []
+    at_a = at_b = 0
+    for start, end, size in changes:
+        if at_a < start:
+            ops.append(LineOp(True, at_a, start, at_b, at_b + start - at_a))
+            at_a, at_b = start, at_b + start - at_a
+        if ops and not ops[-1].equal:
+            ops[-1] = ops[-1]._replace(a_end=end, b_end=at_b + size)
+        else:
+            ops.append(LineOp(False, start, end, at_b, at_b + size))
+        at_a, at_b = end, at_b + size
+    rest = num_lines - at_a
+    return (*ops, LineOp(True, at_a, num_lines, at_b, at_b + rest)) if rest > 0 else tuple(ops)
+
+
+def _joined(matches: Iterable[tuple[int, int, int]], num_a: int, num_b: int) -> list[LineOp]:
+    ops: list[LineOp] = []
+    at_a = at_b = run = 0
+    for start_a, start_b, length in chain(matches, [(num_a, num_b, 0)]):
+        if at_a < start_a or at_b < start_b:
+            if run:
+                ops.append(LineOp(True, at_a - run, at_a, at_b - run, at_b))
+            ops.append(LineOp(False, at_a, start_a, at_b, start_b))
+            run = 0
+        run += length
+        at_a, at_b = start_a + length, start_b + length
+    if run:
+        ops.append(LineOp(True, at_a - run, at_a, at_b - run, at_b))
+    return ops
+
+
+class _Range(NamedTuple):
+    """Lines [a1, a2) of one text and [b1, b2) of the other."""
+
+    a1: int
+    a2: int
+    b1: int
+    b2: int
+
+
+def _ops(a: list[int], b: list[int], part: _Range, depth: int) -> Iterator[tuple[int, int, int]]:
+    """Yield runs of equal lines (start in a, start in b, length), the common ends trimmed first."""
+    look()
+    a1, a2, b1, b2 = part
+    prefix = 0
+    while a1 + prefix < a2 and b1 + prefix < b2 and a[a1 + prefix] == b[b1 + prefix]:
+        prefix += 1
+    if prefix:
+        yield a1, b1, prefix
+    a1, b1 = a1 + prefix, b1 + prefix
+    suffix = 0
+    while a1 < a2 - suffix and b1 < b2 - suffix and a[a2 - suffix - 1] == b[b2 - suffix - 1]:
+        suffix += 1
+    a2, b2 = a2 - suffix, b2 - suffix
+    if a1 < a2 and b1 < b2:
+        yield from _middle(a, b, _Range(a1, a2, b1, b2), depth)
+    if suffix:
+        yield a2, b2, suffix
+
+
+def _middle(a: list[int], b: list[int], part: _Range, depth: int) -> Iterator[tuple[int, int, int]]:
+    a1, a2, b1, b2 = part
+    if (a2 - a1) * (b2 - b1) <= MAX_MATRIX_BITS:
+        for op in Indel.opcodes(a[a1:a2], b[b1:b2]):
+            if op.tag == "equal":
+                yield a1 + op.src_start, b1 + op.dest_start, op.src_end - op.src_start
+        return
+    # Too large for one matrix: cut at lines that stand once on both sides, in order (patience diff, Bram Cohen 2009).
+    # Without such lines, lines at the same place are compared if both sides have as many; else the whole range counts
+    # as replaced. That is true, if not the shortest answer.
+    cuts = _unique_in_order(a, b, part) if depth < MAX_CUTS else []
+    at_a, at_b = a1, b1
+    for cut_a, cut_b in cuts:
+        yield from _ops(a, b, _Range(at_a, cut_a, at_b, cut_b), depth + 1)
+        yield cut_a, cut_b, 1
+        at_a, at_b = cut_a + 1, cut_b + 1
+    if cuts:
+        yield from _ops(a, b, _Range(at_a, a2, at_b, b2), depth + 1)
+    elif a2 - a1 == b2 - b1:
+        yield from ((at, at + b1 - a1, 1) for at in range(a1, a2) if a[at] == b[at + b1 - a1])
+
+
+def _unique_in_order(a: list[int], b: list[int], part: _Range) -> list[tuple[int, int]]:
+    """Return the longest increasing run of (place in a, place in b) over lines that are unique on both sides."""
+    a1, a2, b1, b2 = part
+    counts_a, counts_b = Counter(a[a1:a2]), Counter(b[b1:b2])
+    place_b = {line: i for i, line in enumerate(b[b1:b2], b1) if counts_b[line] == 1}
+    pairs = [(i, place_b[line]) for i, line in enumerate(a[a1:a2], a1) if counts_a[line] == 1 and line in place_b]
+    tails: list[int] = []
+    tail_at: list[int] = []
+    before: list[int] = []
+    for at, (_, place) in enumerate(pairs):
+        length = bisect_left(tails, place)
+        before.append(tail_at[length - 1] if length else -1)
+        tails[length : length + 1] = [place]
+        tail_at[length : length + 1] = [at]
+    run: list[tuple[int, int]] = []
+    at = tail_at[-1] if tail_at else -1
+    while at >= 0:
+        run.append(pairs[at])
+        at = before[at]
+    return run[::-1]
+
 
 NO_NEWLINE = "\\ No newline at end of file\n"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")

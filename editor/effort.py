@@ -1,7 +1,10 @@
-"""Lets whoever waits for a merge end it: long work looks, each few milliseconds, whether it still is to go on.
+"""Bounds on the work of one merge: cancellation, and a memory of what was computed last.
 
 What an edit may cost is bounded by counts where it is done (`TooMuchWorkError`); here somebody outside decides, because
 the client has left or others want the processor, too. Without anybody outside, a look costs next to nothing.
+
+An edit of a file that was merged a moment ago takes 1 ms in place of 120: whoever could see that for the texts of
+others would know what they send.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
+from typing import ParamSpec, TypeVar
 
 Verdict = Callable[[], Exception | None]
 """Gives what the work is to end with, None while it may go on; called from the thread that works."""
@@ -37,3 +42,44 @@ def is_to_end() -> bool:
     """Whether `look` would raise, for where nothing may be raised."""
     verdict = _VERDICT.get()
     return verdict is not None and verdict() is not None
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_OWNER: ContextVar[str] = ContextVar("editor_owner", default="")
+
+_FORGET: list[Callable[[], None]] = []
+
+
+@contextmanager
+def memory_of(owner: str) -> Iterator[None]:
+    """What is remembered in the block is of this owner, and only that is found."""
+    token = _OWNER.set(owner)
+    try:
+        yield
+    finally:
+        _OWNER.reset(token)
+
+
+def remember(maxsize: int) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Have a function's last results remembered by owner and arguments, so many of all owners together."""
+
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        @lru_cache(maxsize)
+        def kept(owner: str, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+            return function(*args, **named)
+
+        def call(*args: Arguments.args, **named: Arguments.kwargs) -> Result:
+            return kept(_OWNER.get(), *args, **named)  # type: ignore[arg-type]
+
+        _FORGET.append(kept.cache_clear)
+        return call
+
+    return decorate
+
+
+def forget() -> None:
+    """Drop all that is remembered, so that the next merge takes the time of a first one."""
+    for clear in _FORGET:
+        clear()

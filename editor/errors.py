@@ -1,4 +1,4 @@
-"""The errors that the editor raises; every message is one line that tells a person what to do.
+"""The errors that the editor raises, and how reasons and checks quote lines.
 
 EditorError
 ├── CodecError              the file's bytes cannot be edited as text
@@ -11,6 +11,7 @@ EditorError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 SyntaxCode = Literal["empty_edit", "only_markers", "malformed", "several_files"]
@@ -62,3 +63,22 @@ class EditSyntaxError(EditorError):
         self.code: SyntaxCode = code
         self.message = message
         self.suggestion = suggestion
+
+
+NOT_APPLICABLE = "not applicable"
+SHOWN = 5
+_MAX_CHARS = 120
+
+
+def span_of(start: int, end: int) -> str:
+    """Return 'line 3' or 'lines 3-5' for lines [start, end), which count from 0."""
+    return f"line {end}" if end <= start + 1 else f"lines {start + 1}-{end}"
+
+
+def listed(what: str, found: Sequence[str]) -> str:
+    """Return 'what: a, b (and n more)', '' if there are none. A long line is cut."""
+    if not found:
+        return ""
+    short = [text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…" for text in found[:SHOWN]]
+    more = f" (and {len(found) - SHOWN} more)" if len(found) > SHOWN else ""
+    return f"{what}: {', '.join(short)}{more}"

@@ -1,4 +1,4 @@
-r"""Merge an edit into a text without a model.
+"""Merge an edit into a text without a model.
 
 `Merged` is certain where one place fits at every change and no line of the file is lost that the edit does not name. A
 lazy snippet that no rule decides is merged as its likeliest reading, where that is sure enough (`editor.reader`).
@@ -10,20 +10,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from editor.accounting import account
-from editor.blocks.ranging import merge_ranges
-from editor.blocks.replacing import merge_replacements
-from editor.blocks.rewriting import merge_whole
-from editor.blocks.substituting import merge_substitutions
-from editor.errors import TooMuchWorkError
-from editor.lazy.prose import refuse_told
-from editor.lazy.sketching import merge_sketch, unclear_line
-from editor.matching.index import LineIndex, stripped
-from editor.memory import remember
-from editor.patches.hunks import merge_hunks
+from editor.effort import remember
+from editor.errors import TooMuchWorkError, listed
+from editor.hunks.apply import merge_hunks
+from editor.lazy.doubts import refuse_told
+from editor.lazy.merge import merge_sketch, unclear_line
+from editor.matching.ladder import LineIndex, stripped
 from editor.reader.reader import Answer, read
-from editor.stand_ins import refuse_stand_in
+from editor.required import refuse_stand_in
+from editor.search_replace.blocks import merge_replacements, merge_whole
+from editor.search_replace.line_ranges import merge_ranges
+from editor.search_replace.strings import merge_substitutions
 from editor.types import Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions, Unresolved
-from editor.wording import listed
 
 _MORE_LINES = "Show more lines above and below the new ones, or the definition or section that they belong to."
 _EXACT_LINES = "Send SEARCH/REPLACE blocks with the exact lines to change."
@@ -33,7 +31,7 @@ _SMALLER = "Send the edit in several parts, each with lines around its changes t
 def merge(original: str, edit: ParsedEdit, language: str | None = None, said: tuple[str, ...] = ()) -> MergeOutcome:
     r"""Apply an edit to a text with "\n" lines. The final newline stays as it was; a created file gets one.
 
-    `language` (of `editor.languages`) lets lazy snippets be bound by their definitions; without it by lines alone. In
+    `language` (of `editor.grammars`) lets lazy snippets be bound by their definitions; without it by lines alone. In
     YAML, where indentation is meaning, other edits are not moved to another depth for certain. `said` are texts beside
     a lazy snippet that may say what is to go. No reading of a lazy snippet is given, merged or as a candidate, that
     changes a line for which the snippet does not account.

@@ -1,4 +1,4 @@
-"""Edits of several files, all or none: created, updated, moved and deleted in the order in which the edits stand.
+"""Applies edits of several files, all or none.
 
 An edit sees what the edits before it made. Refused are: creating a file that exists, or moving onto one (unless that
 one is moved or deleted by the same diff); updating, moving or deleting one that is missing; deleting one whose text is
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from posixpath import normpath
 
 from editor.effort import look
-from editor.languages import language_of
+from editor.grammars import language_of
+from editor.hunks.apply import merge_hunks
 from editor.merge import merge
-from editor.patches.hunks import merge_hunks
 from editor.types import Action, AlreadyApplied, Merged, MergeOutcome, ParsedEdit, ReasonCode, Unresolved
 
 

@@ -1,4 +1,4 @@
-"""Placeholder lines such as `// ... existing code ...`: what stands for lines that an edit leaves out.
+"""Placeholder lines such as `// ... existing code ...`, which stand for lines that an edit leaves out.
 
 A placeholder is a line of its own that holds nothing but a comment of one of these forms, in any comment syntax:
 
@@ -13,7 +13,7 @@ placeholder at column 0, and `…` anywhere. Indented, `...` is a valid body in 
 braces: behind a line ending in `{`, `}` or `;`, or before a line starting with `}`.
 
 `may_be_placeholder` is wider: it also sees comments that a file may well have (`# existing logic`). Where such a
-comment is new and lines go beside it, it may stand for them (`editor/stand_ins.py`).
+comment is new and lines go beside it, it may stand for them (`editor/required.py`).
 """
 
 from __future__ import annotations

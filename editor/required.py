@@ -1,12 +1,17 @@
-"""What an edit requires to stand in the result, and what of it does not."""
+"""Checks that the lines of an edit are in the result, and that none of them stands in for removed lines.
+
+Asked of every edit that says exactly what shall stand in the file (all formats but lazy snippets): its author may have
+left lines out by habit, and a merge would lose them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from editor.formats.placeholders import holds_placeholder
-from editor.types import ParsedEdit, Sketch, Substitution, Substitutions
+from editor.diff import line_opcodes
+from editor.placeholders import holds_placeholder, is_comment, is_vague, may_be_placeholder, may_hold_placeholder
+from editor.types import ParsedEdit, Sketch, Substitution, Substitutions, Unresolved
 
 
 def solid(lines: Iterable[str]) -> Iterator[str]:
@@ -68,3 +73,80 @@ def _required(edit: ParsedEdit) -> Counter[str]:
         else:
             later.update(before - after)
     return +(required | added)
+
+
+# A comment of so many words at most is refused whatever else is new; a longer one where more goes than comes.
+_MAX_WORDS = 6
+
+
+def refuse_stand_in(original: str, merged: str, edit: ParsedEdit) -> Unresolved | None:
+    """Return why a merge is not certain if one of its new comments may stand for lines that go, else None."""
+    for before, after in _changes(original, merged, edit):
+        found = next((line for line in _stand_ins(before, after) if not _stands(line, original)), None)
+        if found is not None:
+            return Unresolved(
+                "open_intent",
+                f"The new comment '{found.strip()}' may stand for lines of the file that the edit takes away.",
+                num_candidates=1,
+                suggestion="Write out all lines that shall stand there, and leave the comment out.",
+            )
+    return None
+
+
+def _stands(line: str, original: str) -> bool:
+    return line.strip() in map(str.strip, original.split("\n"))
+
+
+def _changes(original: str, merged: str, edit: ParsedEdit) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+    if isinstance(edit.changes, Sketch):
+        yield original.split("\n"), merged.split("\n")
+    elif isinstance(edit.changes, Substitutions):
+        yield from ((item.old.split("\n"), item.new.split("\n")) for item in edit.changes.items)
+    elif any(change.hint.num_unseen for change in edit.changes):
+        yield original.split("\n"), merged.split("\n")
+    else:
+        yield from ((change.before, change.after) for change in edit.changes)
+
+
+def _stand_ins(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+    """Yield the new lines that may stand for removed lines beside them."""
+    if not may_hold_placeholder("\n".join(after)):
+        return
+    for old, new in _replaced(before, after):
+        gone, come = _statements(old), _statements(new)
+        if not gone:
+            continue
+        for at, line in enumerate(new):
+            beside = (new[at - 1] if at else "", new[at + 1] if at + 1 < len(new) else "")
+            if _may_stand_for(line, beside, more=gone > come):
+                yield line
+
+
+def _may_stand_for(line: str, beside: Sequence[str], *, more: bool) -> bool:
+    """Tell whether a new line may stand for removed ones; `more` says that more statements go than come."""
+    # Dots by themselves are a body in Python, and a part of a line in other places.
+    if not line.strip(" \t.…"):
+        return False
+    if not may_be_placeholder(line):
+        return holds_placeholder(line) or (more and is_vague(line))
+    words = len(line.split()) - 1
+    is_paragraph = words > _MAX_WORDS // 2 and any(map(is_comment, beside))
+    return not is_paragraph and (words <= _MAX_WORDS or more)
+
+
+def _statements(lines: Sequence[str]) -> int:
+    return sum(bool(line.strip()) and not is_comment(line) for line in lines)
+
+
+def _replaced(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+    """Yield what goes and what comes at each change; changes with only blank lines between them are one."""
+    old: list[str] = []
+    new: list[str] = []
+    for op in line_opcodes(before, after):
+        if not op.equal:
+            old += before[op.a_start : op.a_end]
+            new += after[op.b_start : op.b_end]
+        elif any(line.strip() for line in after[op.b_start : op.b_end]):
+            yield old, new
+            old, new = [], []
+    yield old, new

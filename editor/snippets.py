@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from editor.formats.placeholders import placeholder_lines
+from editor.definitions import Symbol
 from editor.grammars import GRAMMARS
-from editor.syntax import Survey, Symbol, survey
+from editor.placeholders import placeholder_lines
+from editor.syntax import Survey, survey
 
 _NAME = "hunk_snippet"
 _FRAME_NAMES = re.compile(rf"^(?:{_NAME}\.)+")

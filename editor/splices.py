@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-from editor.alignment import LineOp, ops_of_changes
+from editor.diff import LineOp, ops_of_changes
+from editor.errors import span_of
 from editor.types import Candidate, Rung, Unresolved
-from editor.wording import span_of
 
 MAX_CANDIDATES = 8
 

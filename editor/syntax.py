@@ -11,9 +11,8 @@ from importlib import import_module
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
 from editor.definitions import Captures, Symbol, definitions
-from editor.effort import is_to_end, look
+from editor.effort import is_to_end, look, remember
 from editor.grammars import GRAMMARS
-from editor.memory import remember
 
 __all__ = ["MAX_BYTES", "Survey", "Symbol", "nodes", "num_errors", "survey", "symbols"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from editor.alignment import LineOp
+from editor.diff import LineOp
 
 FormatName = Literal["lazy", "search_replace", "udiff", "v4a", "whole", "replace", "lines"]
 """The edit formats of interfaces.md."""

@@ -24,13 +24,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from editor.accounting import Reading, account
-from editor.evidence import removals
-from editor.formats.placeholders import holds_placeholder, placeholder_lines
-from editor.losses import Losses, accounted, elided_lines_kept, lines_removed, symbols_kept, truncated_tail
+from editor.checks import Losses, accounted, elided_lines_kept, lines_removed, removals, symbols_kept, truncated_tail
+from editor.errors import NOT_APPLICABLE, SHOWN, listed
+from editor.placeholders import holds_placeholder, placeholder_lines
 from editor.required import missing_lines, missing_texts, num_required
 from editor.syntax import Survey, survey
 from editor.types import Check, ParsedEdit, Policy, Sketch, Substitutions, UnaccountedLine
-from editor.wording import NOT_APPLICABLE, SHOWN, listed
 
 DAMAGE = frozenset({"marker_leak", "added_lines_present", "no_op", "truncated_tail", "accounted", "region_kept"})
 """The checks that reject a merge under the lenient policy, too; `region_kept` is of `editor.scope`."""

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.classic import ContinuousBatchingEngine
+    from engine.decoder import Decoder, KVCache, reset_all_caches
     from engine.engine import Engine, EngineStats
     from engine.engine_config import EngineConfig
-    from engine.kv_cache import KVCache, reset_all_caches
-    from engine.model import Decoder
-    from engine.scheduling import SchedulerConfig
+    from engine.scheduler import SchedulerConfig
     from engine.types import GenerationRequest, GenerationResult, GenerationStep
 
 __all__ = [
@@ -30,16 +29,16 @@ __all__ = [
 
 _HOMES = {
     "ContinuousBatchingEngine": "engine.classic",
-    "Decoder": "engine.model",
+    "Decoder": "engine.decoder",
     "Engine": "engine.engine",
     "EngineConfig": "engine.engine_config",
     "EngineStats": "engine.engine",
     "GenerationRequest": "engine.types",
     "GenerationResult": "engine.types",
     "GenerationStep": "engine.types",
-    "KVCache": "engine.kv_cache",
-    "SchedulerConfig": "engine.scheduling",
-    "reset_all_caches": "engine.kv_cache",
+    "KVCache": "engine.decoder",
+    "SchedulerConfig": "engine.scheduler",
+    "reset_all_caches": "engine.decoder",
 }
 """Imported when they are asked for: torch takes a second, and errors, types and scheduling do without it."""
 

@@ -1,4 +1,4 @@
-"""A decoder that gives a token the same bits whatever runs beside it, at the price of smaller products.
+"""A decoder whose result for a token does not depend on the rest of the batch.
 
 Plain products differ in their last bits with the number of rows: a library takes another kernel, or cuts the sums
 otherwise. Here every operation on rows is made for ROWS of them at a time, padded, so that all have one shape; and
@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.batch import Batch, KVStore, runs_of
-from engine.model import Decoder, Pass
-from engine.projections import AdapterRows, ProjectionKind
+from engine.decoder import Batch, Decoder, KVStore, Pass, runs_of
+from engine.layers import AdapterRows, ProjectionKind
 from kernels.accept import Likeliest, likeliest
 from kernels.attention import first_keys, invariant_attention
 from kernels.rms_norm import rms_norm

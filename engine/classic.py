@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.kv_pool import page_bytes
-from engine.model import Decoder
-from engine.scheduling import Scheduler, SchedulerConfig
+from engine.scheduler import Scheduler, SchedulerConfig
 from engine.types import GenerationRequest, Output
 
 

@@ -1,4 +1,4 @@
-"""The engine's loop: schedule, one ragged pass, choose, advance. Single-threaded; `Engine` gives it a thread."""
+"""The engine's loop: schedule, run one step, choose, advance. Single-threaded; `Engine` gives it a thread."""
 
 from __future__ import annotations
 
@@ -6,31 +6,47 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from engine.cuda.device import made_current
-from engine.draft_rows import DraftRows
+from engine.batch_invariant import InvariantDecoder
+from engine.decoder import Decoder
+from engine.device import made_current
 from engine.engine_config import EngineConfig
-from engine.errors import (
-    DeadlineExceeded,
-    DoesNotFit,
-    EngineError,
-    EngineFault,
-    RequestError,
-)
-from engine.generation import Generation
-from engine.idle_work import IdleStats, IdleWork
-from engine.invariant import InvariantDecoder
-from engine.model import Decoder
-from engine.paging import KVPages, root_key
-from engine.pass_choice import pool_and_passes
-from engine.pass_rows import PassRows
-from engine.projections import AdapterSet
+from engine.errors import DeadlineExceeded, DoesNotFit, EngineError, EngineFault, RequestError
+from engine.kv_cache import KVPages, root_key
+from engine.kv_pool import KVPool
+from engine.layers import AdapterSet
+from engine.request import Generation
 from engine.reuse import ReusePlan
-from engine.scheduling import Scheduler
-from engine.scheduling import Sequence as ScheduledSequence
-from engine.speculation.drafting import Drafting
-from engine.timed_passes import TimedPasses
+from engine.reuse.idle_runner import IdleStats, IdleWork
+from engine.runner.cuda_graphs import NUM_SPARE_PAGES
+from engine.runner.cuda_runner import KernelPasses, runs_by_kernels
+from engine.runner.kv_reuse import KVReuse, kv_reuse
+from engine.runner.step_rows import DraftRows, PassRows
+from engine.runner.step_times import TimedPasses
+from engine.runner.torch_runner import Passes, TorchPasses
+from engine.runner.verify import Verification
+from engine.scheduler import Scheduler
+from engine.scheduler import Sequence as ScheduledSequence
+from engine.speculation.draft_state import Drafting
 from engine.types import GenerationRequest, GenerationStep, Output, Proposer, SourceUsage
-from engine.verification import Verification
+from kernels.tuner import use_folder
+
+
+def pool_and_passes(model: Decoder, config: EngineConfig) -> tuple[KVPool, KVReuse | None, Passes]:
+    """The pool, what is kept of earlier prompts beside it, and what runs passes over both.
+
+    Raises EngineError where there is no memory for them, ValueError where the pool would hold nothing.
+    """
+    device, dtype = model.weights.device, model.weights.dtype
+    num_pages, by_kernels = config.num_pages(model.config, dtype), runs_by_kernels(model, config)
+    num_spare = NUM_SPARE_PAGES if by_kernels else 0
+    pool = KVPool(model.config, num_pages, config.page_size, device, dtype, num_spare)
+    reuse = kv_reuse(config, model, pool)
+    if not by_kernels:
+        return pool, reuse, TorchPasses(model, pool, reuse)
+    if config.kernels_dir is not None:
+        use_folder(config.kernels_dir)
+    return pool, reuse, KernelPasses(model, pool, reuse, config.most_graphs)
+
 
 _Chosen = tuple[PassRows, Verification | EngineFault | None]
 """A sequence's rows of the pass, and what was chosen behind them; None: within its prompt."""

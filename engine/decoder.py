@@ -1,24 +1,195 @@
-"""The decoder's forward pass."""
+"""The decoder's forward pass, its ragged batch and its contiguous KV cache."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.batch import Batch, KVRecorder, KVStore
-from engine.kv_cache import CacheView, KVCache
-from engine.projections import AdapterRows, DecoderWeights, LayerWeights, Projection, ProjectionKind, Quantization
-from engine.weights.fingerprint import fingerprint
+from engine.errors import DoesNotFit
+from engine.layers import Adapter, AdapterRows, DecoderWeights, LayerWeights, Projection, ProjectionKind, Quantization
+from engine.weights.checkpoint import fingerprint
 from engine.weights.parameters import Parameters
 from kernels.accept import Likeliest, likeliest
-from kernels.attention import Scratch, causal_attention, scattered_attention, single_queries
+from kernels.attention import Run, Scratch, causal_attention, scattered_attention, single_queries
 from kernels.rms_norm import rms_norm
 from kernels.rope import apply_rope, rope_table
 from kernels.swiglu import swiglu
+
+
+class KVRecorder(Protocol):
+    """Keeps what a pass computes, beside the KVStore that the pass looks back on."""
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Take keys before RoPE and values of all tokens of the batch, [num_tokens, num_kv_heads, head_dim] each."""
+        ...
+
+
+class KVStore(Protocol):
+    """The keys and values of one batch's sequences, those of earlier passes and those that this one adds.
+
+    `singles` are sequences of the batch that have one token in it and are best attended to together.
+    """
+
+    singles: Sequence[int]
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Store the keys and values of all tokens of the batch, [num_tokens, num_kv_heads, head_dim] each."""
+        ...
+
+    def runs(self, layer: int, index: int) -> Sequence[Run]:
+        """What the tokens of the batch's sequence `index` may look at, in order, up to its own last token."""
+        ...
+
+    def gather(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values of all `singles`, side by side, and the bias that hides what is too much of them.
+
+        [num_singles, most_tokens, num_kv_heads, head_dim] twice, and [num_singles, 1, 1, most_tokens], 0 or -inf.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The tokens of several sequences, ragged: those of sequence i are the rows `ranges[i]`, half-open.
+
+    A sequence's positions ascend. Those of the sequences `scattered` are not neighbours: what lies between has KV.
+    """
+
+    token_ids: Tensor  # int64 [num_tokens]
+    positions: Tensor  # int64 [num_tokens]
+    ranges: tuple[tuple[int, int], ...]
+    adapters: AdapterRows
+    scattered: frozenset[int] = frozenset()
+    recorder: KVRecorder | None = None
+
+    @classmethod
+    def of(
+        cls,
+        chunks: Sequence[tuple[int | Sequence[int], Sequence[int]]],
+        device: torch.device,
+        adapters: Sequence[Adapter | None] | None = None,
+    ) -> Batch:
+        """One chunk a sequence: where its tokens stand, or the first of them, and the tokens; and its LoRA adapter."""
+        token_ids = [token_id for _, ids in chunks for token_id in ids]
+        by_chunk = [range(at, at + len(ids)) if isinstance(at, int) else at for at, ids in chunks]
+        positions = [position for each in by_chunk for position in each]
+        borders = accumulate((len(ids) for _, ids in chunks), initial=0)
+        return cls(
+            torch.tensor(token_ids, dtype=torch.int64, device=device),
+            torch.tensor(positions, dtype=torch.int64, device=device),
+            tuple(pairwise(borders)),
+            AdapterRows.of(zip(adapters or [None] * len(chunks), (len(ids) for _, ids in chunks), strict=True)),
+            frozenset(at for at, each in enumerate(by_chunk) if each[-1] - each[0] >= len(each)),
+        )
+
+
+def runs_of(positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending positions as half-open ranges of neighbours: [3, 4, 8] are [(3, 5), (8, 9)]."""
+    if positions[-1] - positions[0] < len(positions):  # so it is for most
+        return [(positions[0], positions[-1] + 1)]
+    ends = [at for at in range(1, len(positions)) if positions[at] != positions[at - 1] + 1]
+    borders = [0, *ends, len(positions)]
+    return [(positions[first], positions[end - 1] + 1) for first, end in pairwise(borders)]
+
+
+class KVCache:
+    """One layer's keys and values for up to `max_batch_size` sequences of up to `max_seq_len` tokens.
+
+    `keys` and `values` are [max_batch_size, num_kv_heads, max_seq_len, head_dim]; of slot b, the tokens
+    [0, `lengths[b]`) are valid, and what lies behind is never read.
+    """
+
+    def __init__(
+        self,
+        max_batch_size: int,
+        max_seq_len: int,
+        num_kv_heads: int,
+        head_dim: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        shape = (max_batch_size, num_kv_heads, max_seq_len, head_dim)
+        self.keys = torch.zeros(shape, device=device, dtype=dtype)  # zeros touch every page now, not under a request
+        self.values = torch.zeros(shape, device=device, dtype=dtype)
+        self.lengths = [0] * max_batch_size
+        self.max_seq_len = max_seq_len
+
+    @classmethod
+    def from_model_config(
+        cls,
+        max_batch_size: int,
+        max_seq_len: int,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> list[KVCache]:
+        """One cache a layer."""
+        return [cls(max_batch_size, max_seq_len, num_kv_heads, head_dim, device, dtype) for _ in range(num_layers)]
+
+    def append(self, slot: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the next tokens' keys and values, [num_tokens, num_kv_heads, head_dim]; return all of the slot's.
+
+        What is returned are views [num_kv_heads, length, head_dim]. Raises DoesNotFit behind the cache's end.
+        """
+        start, end = self.lengths[slot], self.lengths[slot] + keys.shape[0]
+        if end > self.max_seq_len:
+            raise DoesNotFit(f"{end} tokens do not fit a cache of {self.max_seq_len}")
+        self.keys[slot, :, start:end] = keys.transpose(0, 1)
+        self.values[slot, :, start:end] = values.transpose(0, 1)
+        self.lengths[slot] = end
+        return self.keys[slot, :, :end], self.values[slot, :, :end]
+
+    def run(self, slot: int, first: int = 0) -> Run:
+        """Views of a slot's keys and values from token `first` on, [num_tokens, num_kv_heads, head_dim]."""
+        seen = slice(first, self.lengths[slot])
+        return self.keys[slot, :, seen].transpose(0, 1), self.values[slot, :, seen].transpose(0, 1)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget the tokens [length, ...) of a slot: a rejected draft, or another continuation."""
+        assert 0 <= length <= self.lengths[slot]
+        self.lengths[slot] = length
+
+
+def reset_all_caches(caches: Iterable[KVCache]) -> None:
+    """Forget every token of every slot; the memory stays."""
+    for cache in caches:
+        cache.lengths = [0] * len(cache.lengths)
+
+
+class CacheView:
+    """One slot of every layer's cache as the `KVStore` of a batch that holds `num_tokens` tokens of one sequence."""
+
+    singles: Sequence[int] = ()
+
+    def __init__(self, caches: Sequence[KVCache], slot: int, window: int | None, num_tokens: int) -> None:
+        self._caches = caches
+        self._slot = slot
+        start = caches[0].lengths[slot]
+        self._first_key = 0 if window is None else max(0, start + 1 - window)
+        if start + num_tokens > caches[0].max_seq_len:
+            raise DoesNotFit(f"{start + num_tokens} tokens do not fit a cache of {caches[0].max_seq_len}")
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Append to the layer's cache."""
+        self._caches[layer].append(self._slot, keys, values)
+
+    def runs(self, layer: int, index: int) -> list[Run]:
+        """One run: the cache is contiguous."""
+        assert index == 0, "a slot holds one sequence"
+        return [self._caches[layer].run(self._slot, self._first_key)]
+
+    def gather(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Never asked for: there is one sequence."""
+        raise AssertionError("a contiguous cache has no singles")
+
 
 LM_HEAD_ROWS = 64
 """Logits are made for this many positions at a time: 64 rows of a 150,000-word vocabulary are 19 MB in bf16."""

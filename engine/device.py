@@ -1,4 +1,4 @@
-"""Names of devices, and what is missing where the one that is asked for is not there."""
+"""Resolves names of devices, and reports why a device cannot be used."""
 
 from __future__ import annotations
 

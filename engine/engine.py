@@ -9,15 +9,14 @@ from types import TracebackType
 from typing import Self
 
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
-from engine.idle_work import IdleStats
-from engine.model import Decoder
-from engine.paging import PoolStats
-from engine.reuse.store import SpanStats
-from engine.scheduling import SchedulerStats
-from engine.streams import AsyncStream, Stream
+from engine.kv_cache import PoolStats
+from engine.reuse.idle_runner import IdleStats
+from engine.reuse.span_entry import SpanStats
+from engine.scheduler import SchedulerStats
 from engine.types import GenerationRequest, GenerationResult, Proposer, SourceUsage
-from engine.worker import Worker
+from engine.worker import AsyncStream, Stream, Worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import torch
 
 from engine.config import ModelConfig
 from engine.kv_pool import page_bytes
-from engine.reuse.audit import AuditConfig
-from engine.scheduling import SchedulerConfig
+from engine.reuse.idle_queue import AuditConfig
+from engine.scheduler import SchedulerConfig
 
 
 @dataclass(frozen=True, slots=True)

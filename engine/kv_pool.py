@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import EngineError
-from engine.paging import PageCopy
+from engine.kv_cache import PageCopy
 from kernels.attention import Run
 from kernels.backend import runs_triton
 from kernels.span_placement import move_layers

@@ -1,14 +1,14 @@
-"""One request's output as it is written: the choice of tokens, the stop, what is drafted, what it cost."""
+"""The state of one running request: sampling, stop strings, draft and usage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.projections import Adapter
+from engine.layers import Adapter
 from engine.reuse import ReusePlan
 from engine.sampling import Choice, Sampler
-from engine.speculation.drafting import Drafting
-from engine.stopping import StopFinder
+from engine.speculation.draft_state import Drafting
+from engine.stop_strings import StopFinder
 from engine.types import (
     DraftBranch,
     GenerationRequest,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from agent_runtime.models.load import LoadedModel
-from agent_runtime.models.settings import LoadOptions, ModelSettings
+from agent_runtime.models.config import LoadOptions, ModelSettings
+from agent_runtime.models.loader import LoadedModel
 from agent_runtime.wiring import open_model
 from engine import ContinuousBatchingEngine, GenerationRequest
 

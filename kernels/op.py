@@ -1,9 +1,10 @@
-"""What an op with a Triton kernel says of itself, so that parity, tuner and benchmark are written once for all."""
+"""The interface of an op with a Triton kernel, and the list of all ops."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol
 
 import torch
@@ -34,7 +35,7 @@ class Cost:
 class Op(Protocol):
     """One op: how to make inputs of it, what is true of them, how its kernel is run and varied.
 
-    `kernels/<op>/op.py` has it as `OP`, and `kernels.catalog` lists all.
+    `kernels/<op>/op.py` has it as `OP`, and `kernels.op` lists all.
     """
 
     @property
@@ -100,3 +101,14 @@ class Op(Protocol):
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
         """The bytes and operations counted."""
         ...
+
+
+NAMES = ("paged_attention", "rope_write", "span_placement", "accept", "rms_norm", "swiglu")
+
+
+def op_named(name: str) -> Op:
+    """One op; raises ValueError with the names that there are."""
+    if name not in NAMES:
+        raise ValueError(f"there is no op {name!r}; there are {', '.join(NAMES)}")
+    found: Op = import_module(f"kernels.{name}.op").OP
+    return found

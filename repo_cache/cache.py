@@ -12,19 +12,17 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from repo_cache.batches import Batch, Notice, NoticeKind
-from repo_cache.contents import Contents
+from repo_cache.contents import DEFAULT_HOT_BYTES, Contents
+from repo_cache.debouncer import Pending
 from repo_cache.errors import CacheClosed, RootError
-from repo_cache.hot import DEFAULT_HOT_BYTES
-from repo_cache.ignoring import IgnoreRules
-from repo_cache.pending import Pending
-from repo_cache.reading import MAX_FILE_BYTES
+from repo_cache.files import MAX_FILE_BYTES
+from repo_cache.ignore import IgnoreRules
 from repo_cache.snapshot import Changes, Snapshot
 from repo_cache.store import DEFAULT_STORE_BYTES, TokenStore
-from repo_cache.subscribing import MAX_NOTICES, Subscription, Update, call_back
+from repo_cache.subscriptions import MAX_NOTICES, Subscription, Update, call_back
 from repo_cache.tokenizer import BPETokenizer
-from repo_cache.types import FileTokens
-from repo_cache.watching import Watcher
+from repo_cache.types import Batch, FileTokens, Notice, NoticeKind
+from repo_cache.watcher import Watcher
 from repo_cache.workspace import IndexProgress, Workspace
 
 logger = logging.getLogger(__name__)

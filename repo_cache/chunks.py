@@ -1,21 +1,231 @@
-"""Cuts a file into spans, from scratch or from the spans of its last version, with the same result."""
+"""Cuts a file into spans at syntax borders, from scratch or from its last version.
+
+How long spans are: what is keyed by a span is computed again for all of it when a token of it changes, and each costs
+some bookkeeping and a border at which it meets what is not its neighbour any more. Of 138 real edits of files of 6,000
+tokens on average, spans of 52 tokens on average keep 97.7 % of the tokens, of 99 (these limits) 96.6 %, of 163 95.4 %,
+of 232 94.1 %.
+
+tree-sitter reparses a text for little more than its change, in theory. In a Python module of 10,000 lines it takes
+4 ms, changed or not, as its grammar lets only the smallest parts be used again, and one bracket left open makes
+another tree of all that follows. A block's spans depend on nothing outside of it: an edit costs the block around it,
+a syntax error stays inside of it, and a cut that takes over the other blocks is the cut from scratch.
+
+A block starts at a line that begins with no blank and no closing bracket, below a blank line. Where such a line is
+inside of a string, two blocks have a syntax error at their border, and the spans there are those of broken text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from repo_cache.block_cut import BlockTokens
-from repo_cache.blocks import block_starts, next_block_starts
-from repo_cache.incremental import EncodedText, Reencoded
-from repo_cache.keys import span_keys
-from repo_cache.spans import CutText, FileSpans
-from repo_cache.syntax import SyntaxTree, parse, reparse
-from repo_cache.text_change import TextChange
+from repo_cache.incremental import EncodedText, Reencoded, TextChange
+from repo_cache.spans import CutText, FileSpans, span_keys
+from repo_cache.syntax import GRAMMARS, HASHED_BYTES, SyntaxTree, kind_of_line, parse, reparse, syntax_borders
+
+
+def strongest(
+    positions: Sequence[int], strengths: Sequence[int], start: int, end: int, *, apart: int, reach: int
+) -> list[int]:
+    """The borders in (start, end) at which to cut, in order. `positions` increase; equal strengths: the first counts.
+
+    A border is in the running if no stronger one lies within `apart` of it, the two ends included. It is cut at if the
+    stretch between the nearest stronger ones of these is longer than `reach`. So
+
+    - pieces are at least `apart` long;
+    - a piece is at most `reach` long, but where no border in it is in the running: the strongest of these would have
+      all of the piece for its stretch;
+    - whether a border is cut at can be told from what lies within `reach + apart` of it: an edit changes no cut
+      that is farther away, as grouping by a running count would.
+
+    This is content-defined chunking by local maxima (Bjørner, Blass and Gurevich: Content-dependent chunking for
+    differential compression, the local maximum approach, 2010), with ranks above the hashes and a bound on the length.
+
+    >>> strongest([10, 40, 44, 80], [5, 7, 9, 3], 0, 100, apart=20, reach=50)
+    [44]
+    """
+    before, behind = _nearest_stronger(positions, strengths, start, end)
+    running = [
+        index
+        for index, position in enumerate(positions)
+        if position - before[index] >= apart and behind[index] - position >= apart
+    ]
+    kept = [positions[index] for index in running]
+    before, behind = _nearest_stronger(kept, [strengths[index] for index in running], start, end)
+    return [position for index, position in enumerate(kept) if behind[index] - before[index] > reach]
+
+
+def _nearest_stronger(
+    positions: Sequence[int], strengths: Sequence[int], start: int, end: int
+) -> tuple[list[int], list[int]]:
+    """For each border, where the nearest that is stronger stands on its left and on its right; else the end there."""
+    before, behind = [start] * len(positions), [end] * len(positions)
+    open_: list[int] = []  # borders to whose right none is stronger yet, strengths falling
+    for index, strength in enumerate(strengths):
+        while open_ and strengths[open_[-1]] < strength:
+            behind[open_.pop()] = positions[index]
+        if open_:
+            before[index] = positions[open_[-1]]
+        open_.append(index)
+    return before, behind
+
+
+MIN_TOKENS = 32
+"""Shorter spans are only those of shorter blocks."""
+GROUP_TOKENS = 128
+"""Neighbours are put together up to this; a definition or statement that is longer has a span of its own."""
+WHOLE_BYTES = 1024
+"""Definitions and statements up to this length, some 300 tokens, are not cut apart."""
+MAX_TOKENS = 512
+"""No span is longer."""
+
+_LINE = re.compile(rb"\n([ \t]*)(?=[^\s])")
+_CLOSERS = b")]}"
+
+_Borders = tuple[Sequence[int], Sequence[int]]
+"""Positions, increasing, and how strong the border at each is."""
+
+
+class BlockTokens:
+    """The tokens of one block: those that begin in `data`, and the first from which one of the block before ends."""
+
+    def __init__(self, data: bytes, token_ids: NDArray[np.uint32], token_ends: NDArray[np.int64], base: int) -> None:
+        """`token_ends` are offsets in `data`; `base` is where the first token begins, 0 or a little more."""
+        self.data = data
+        self.token_ids = token_ids
+        self.token_ends = token_ends
+        self._base = base
+
+    def ends(self, tree: SyntaxTree | None) -> list[int]:
+        """The token behind each span of the block, counted from the block's first."""
+        return list(self._ends(tree))
+
+    def _ends(self, tree: SyntaxTree | None) -> Iterator[int]:
+        finer = [self._line_borders, self._token_borders]
+        if tree is not None:
+            borders = self._at_tokens(syntax_borders(tree, self.data, WHOLE_BYTES))
+            yield from self._cut(0, len(self.token_ids), borders, finer)
+        else:
+            yield from self._cut(0, len(self.token_ids), self._line_borders(0, len(self.token_ids)), finer[1:])
+
+    def _cut(
+        self, start: int, end: int, borders: _Borders, finer: Sequence[Callable[[int, int], _Borders]]
+    ) -> Iterator[int]:
+        """Yield where the spans of tokens [start, end) end: at these borders, in long ones at finer ones."""
+        for last in (*strongest(*borders, start, end, apart=MIN_TOKENS, reach=GROUP_TOKENS), end):
+            num_tokens = last - start
+            if num_tokens > MAX_TOKENS and finer:
+                yield from self._cut(start, last, finer[0](start, last), finer[1:])
+            elif num_tokens > 0:
+                num_parts = -(-num_tokens // MAX_TOKENS)  # more than one where tokens repeat for ever
+                yield from (start + num_tokens * (part + 1) // num_parts for part in range(num_parts))
+            start = last
+
+    def _at_tokens(self, borders: _Borders) -> _Borders:
+        """Borders in bytes as borders in tokens: the first at or behind each; of those at one the strongest counts."""
+        strength_at: dict[int, int] = {}
+        places = np.searchsorted(self.token_ends, np.array(borders[0], np.int64), side="left") + 1
+        for position, place, strength in zip(borders[0], places.tolist(), borders[1], strict=True):
+            if position > self._base and place < len(self.token_ids):
+                strength_at[place] = max(strength, strength_at.get(place, 0))
+        return list(strength_at), list(strength_at.values())
+
+    def _line_borders(self, start: int, end: int) -> _Borders:
+        """The lines in tokens [start, end): the strongest is the least indented, of these that below a blank line."""
+        positions, strengths = [], []
+        first = int(self.token_ends[start - 1]) if start else self._base
+        for found in _LINE.finditer(self.data, max(0, first - 1), int(self.token_ends[end - 1])):
+            at = found.start() + 1
+            rank = ((255 - min(255, len(found[1]))) << 2) + kind_of_line(self.data, at)
+            if self.data[found.end()] in _CLOSERS:
+                rank = 0
+            positions.append(at)
+            strengths.append((rank << 32) + crc32(self.data[at : at + HASHED_BYTES]))
+        places, strengths_at = self._at_tokens((positions, strengths))
+        inside = [index for index, place in enumerate(places) if start < place < end]
+        return [places[index] for index in inside], [strengths_at[index] for index in inside]
+
+    def _token_borders(self, start: int, end: int) -> _Borders:
+        """Before every token, by a hash of it and of the three before it."""
+        ids = self.token_ids[start:end].astype(np.uint64)
+        hashes = ids.copy()
+        for back in (1, 2, 3):
+            hashes *= np.uint64(0x9E3779B97F4A7C15)  # the golden ratio's bits: Fibonacci hashing, Knuth 6.4
+            hashes[back:] += ids[:-back]
+        hashes = (hashes * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+        return list(range(start + 1, end)), hashes[1:].tolist()
+
+
+BLOCK_BYTES = 4096
+"""Blocks are longer only where no paragraph starts. The shorter, the less is parsed at an edit."""
+MIN_BLOCK_BYTES = 1024
+"""Blocks are shorter only in shorter files. The longer, the less often a block's border has to be one of spans too."""
+
+_OPENING_BYTES = 64
+_REACH = BLOCK_BYTES + 2 * MIN_BLOCK_BYTES + _OPENING_BYTES
+"""What lies farther away has no say in whether a block starts."""
+_PARAGRAPH = re.compile(rb"\n[ \t\r]*\n(?=[^\s)\]}])")
+_BLANKS = re.compile(rb"\s*")
+
+
+def block_starts(data: bytes, language: str | None) -> NDArray[np.int64]:
+    """Where the blocks of a file start; the first at 0. An empty file has none."""
+    return np.array([0, *_starts_between(data, language, 0, len(data))] if data else [], np.int64)
+
+
+def next_block_starts(
+    old: NDArray[np.int64], old_len: int, data: bytes, language: str | None, change: TextChange
+) -> NDArray[np.int64]:
+    """What `block_starts` gives for a file's next version: the old starts, and near the change new ones."""
+    if not len(old) or not data:
+        return block_starts(data, language)
+    moved = change.new_end - change.old_end
+    # A paragraph is told by its first letters and by the blank lines above it.
+    first = change.start - _OPENING_BYTES
+    last = max(_end_of_blanks(data, change.new_end + offset) for offset in range(3)) - moved
+    left = _last_at(old, first - _REACH)
+    right = _first_at(old, last + _REACH, old_len)
+    context_left, context_right = _last_at(old, left - _REACH), _first_at(old, right + _REACH, old_len)
+    between = _starts_between(data, language, context_left, context_right + moved)
+    made = [start for start in between if left < start < right + moved]
+    return np.concatenate([old[old <= left], np.array(made, np.int64), old[old >= right] + moved])
+
+
+def _starts_between(data: bytes, language: str | None, start: int, end: int) -> list[int]:
+    grammar = GRAMMARS.get(language) if language is not None else None
+    opening = grammar.opening if grammar is not None else None
+    positions, strengths = [], []
+    for found in _PARAGRAPH.finditer(data, start, end):
+        at = found.end()
+        if opening is None or opening.match(data, at, at + _OPENING_BYTES):
+            is_wide = not data[max(0, found.start() - 2) : found.start()].strip()  # two blank lines, or more
+            positions.append(at)
+            strengths.append((is_wide << 32) + crc32(data[at : at + _OPENING_BYTES]))
+    return strongest(positions, strengths, start, end, apart=MIN_BLOCK_BYTES, reach=BLOCK_BYTES)
+
+
+def _end_of_blanks(data: bytes, start: int) -> int:
+    found = _BLANKS.match(data, min(start, len(data)))
+    assert found is not None
+    return found.end()
+
+
+def _last_at(starts: NDArray[np.int64], offset: int) -> int:
+    """The last start that is not behind an offset, else 0."""
+    return int(starts[max(0, int(np.searchsorted(starts, offset, side="right")) - 1)])
+
+
+def _first_at(starts: NDArray[np.int64], offset: int, end: int) -> int:
+    """The first start that is not before an offset, else the end."""
+    index = int(np.searchsorted(starts, offset, side="left"))
+    return int(starts[index]) if index < len(starts) else end
+
 
 LONG_BYTES = 16_384
 """The trees of longer blocks are kept for the next cut: to parse less than that anew takes a millisecond or two."""

@@ -1,8 +1,9 @@
-"""Turns contents of files into tokens: equal ones once, changed ones from what they were, new ones in batches."""
+"""Encodes contents of files, with a cache of the texts that changed last."""
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -11,15 +12,80 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from repo_cache.cutting import cut, recut
+from repo_cache.chunks import cut, recut
 from repo_cache.errors import TokenizerError
-from repo_cache.grammars import language_of
-from repo_cache.hot import HotText, HotTexts
-from repo_cache.incremental import reencoded, restored
-from repo_cache.spans import FileSpans
+from repo_cache.incremental import EncodedText, reencoded, restored
+from repo_cache.spans import CutText, FileSpans
 from repo_cache.store import TokenStore
+from repo_cache.syntax import language_of
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens, SpanCutter
+
+DEFAULT_HOT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HotText:
+    """One content of a file, with everything that makes its next version cheap."""
+
+    text: EncodedText
+    cut: CutText
+
+    @property
+    def num_bytes(self) -> int:
+        """About what it takes in memory."""
+        text = self.text
+        own = len(text.data) + text.token_ids.nbytes + text.token_ends.nbytes
+        return own + self.cut.num_bytes
+
+
+Key = tuple[str, str | None]
+"""Content hash, and the language that the path stands for."""
+
+
+class HotTexts:
+    """At most `max_bytes` of them; not thread-safe."""
+
+    def __init__(self, max_bytes: int = DEFAULT_HOT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._texts: OrderedDict[Key, HotText] = OrderedDict()
+        self._num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all."""
+        return self._num_bytes
+
+    def get(self, key: Key) -> HotText | None:
+        """The text of this content, which then counts as used now."""
+        found = self._texts.get(key)
+        if found is not None:
+            self._texts.move_to_end(key)
+        return found
+
+    def put(self, key: Key, text: HotText) -> None:
+        """Keep it, and let those go that were not used for longest."""
+        self.drop(key)
+        if text.num_bytes > self._max_bytes:
+            return
+        self._texts[key] = text
+        self._num_bytes += text.num_bytes
+        while self._num_bytes > self._max_bytes:
+            self.drop(next(iter(self._texts)))
+
+    def drop(self, key: Key) -> None:
+        """Let it go, where it is there."""
+        found = self._texts.pop(key, None)
+        if found is not None:
+            self._num_bytes -= found.num_bytes
+
+    def check_integrity(self) -> None:
+        """The sizes add up, and to no more than the limit."""
+        assert self._num_bytes == sum(text.num_bytes for text in self._texts.values())
+        assert self._num_bytes <= self._max_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from repo_cache.private_folder import make_private, make_private_file
+from repo_cache.files import make_private, make_private_file
 
 logger = logging.getLogger(__name__)
 

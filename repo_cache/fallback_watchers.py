@@ -1,17 +1,22 @@
-"""Finds changes by walking a workspace again and again, where the system cannot tell of them."""
+"""Watches folders where inotify does not work: other platforms and network file systems."""
 
 from __future__ import annotations
 
 import logging
+import os
+import re
 import threading
 import time
 from pathlib import Path
 
-from repo_cache.batches import Notice, NoticeKind
-from repo_cache.debouncing import Debouncer
-from repo_cache.ignoring import IgnoreRules
-from repo_cache.reading import MAX_FILE_BYTES, is_settled
-from repo_cache.scanning import Scan, scan
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.observers import Observer
+
+from repo_cache.debouncer import Debouncer
+from repo_cache.files import MAX_FILE_BYTES, is_settled
+from repo_cache.ignore import IgnoreRules
+from repo_cache.scan import Scan, scan
+from repo_cache.types import Notice, NoticeKind
 
 logger = logging.getLogger(__name__)
 
@@ -80,3 +85,86 @@ def changed_paths(before: Scan, after: Scan) -> set[str]:
     changed |= before.files.keys() - after.files.keys()
     changed |= {path for path, _ in before.links.items() ^ after.links.items()}
     return changed
+
+
+QUIET_EVENTS = ("opened", "closed_no_write")
+
+
+class ObserverSource:
+    """Watches the whole tree, ignored folders too; what is ignored is dropped as soon as it is told."""
+
+    def __init__(self, root: Path, rules: IgnoreRules, changes: Debouncer) -> None:
+        self._root = str(root)
+        self._handler = _Handler(self._root, rules, changes)
+        self._observer = Observer()
+
+    def start(self) -> None:
+        """What changes after this returns is told. Raises OSError."""
+        self._observer.schedule(self._handler, self._root, recursive=True)
+        self._observer.start()
+
+    def stop(self) -> None:
+        """End the observer's threads."""
+        self._observer.stop()
+        if self._observer.is_alive():
+            self._observer.join()
+
+
+class _Handler(FileSystemEventHandler):
+    def __init__(self, root: str, rules: IgnoreRules, changes: Debouncer) -> None:
+        self._prefix, self._rules, self._changes = root + os.sep, rules, changes
+
+    def dispatch(self, event: FileSystemEvent) -> None:
+        """Every event comes here first."""
+        if event.event_type in QUIET_EVENTS or (event.is_directory and event.event_type == "modified"):
+            return
+        for place in (event.src_path, event.dest_path):
+            if place and os.fsdecode(place).startswith(self._prefix):
+                self._pass_on(os.fsdecode(place).removeprefix(self._prefix), is_folder=event.is_directory)
+
+    def _pass_on(self, path: str, *, is_folder: bool) -> None:
+        governed = self._rules.governed_by(path)
+        if governed is not None:
+            self._rules.forget(governed)
+            self._changes.touch(folders=[governed])
+        elif not self._rules.ignores(path, is_folder=is_folder):
+            self._changes.touch(folders=[path]) if is_folder else self._changes.touch([path])
+
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+
+REMOTE_TYPES = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "glusterfs"}
+    | {"9p", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "drvfs"}  # folders of a virtual machine's host
+)
+LOCAL_FUSE_TYPES = frozenset({"fuse.fuse-overlayfs", "fuse.bindfs", "fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse"})
+
+
+def remote_file_system(root: Path, mountinfo: Path = MOUNTINFO) -> str | None:
+    """The type of a network mount that the root lies on or that lies in it ('nfs4'); None where there is none.
+
+    Any FUSE file system counts (sshfs, s3fs, rclone) but those known to be local. Where the system has no such file,
+    none is found. Format: proc(5), /proc/pid/mountinfo.
+    """
+    try:
+        lines = mountinfo.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    under, inside = ("", ""), []
+    for place, kind in map(_mount, lines):
+        if root == Path(place) or root.is_relative_to(place):
+            under = max((place, kind), under, key=lambda mount: len(mount[0]))  # of two at one place the later hides
+        elif Path(place).is_relative_to(root):
+            inside.append(kind)
+    return next((kind for kind in [under[1], *inside] if _is_remote(kind)), None)
+
+
+def _mount(line: str) -> tuple[str, str]:
+    """Mount point and type: '36 35 98:0 /root /the\\040point rw - ext3 /dev/sda rw'."""
+    before, _, behind = line.partition(" - ")
+    place = before.split(" ")[4]
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place), behind.split(" ")[0]
+
+
+def _is_remote(kind: str) -> bool:
+    return kind in REMOTE_TYPES or (kind.startswith("fuse.") and kind not in LOCAL_FUSE_TYPES)

@@ -1,4 +1,4 @@
-"""Which paths of a workspace are left out: git's ignore rules at every level, and patterns of the user's."""
+"""Decides which paths of a workspace git's ignore rules and the user's patterns leave out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from repo_cache.files import read_small_file
 from repo_cache.ignore_patterns import PatternFile, as_bytes_text
-from repo_cache.reading import read_small_file
 
 GIT_FOLDER, IGNORE_FILE, EXCLUDE_FILE = ".git", ".gitignore", ".git/info/exclude"
 NOTHING = PatternFile(b"")

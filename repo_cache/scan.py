@@ -1,4 +1,4 @@
-"""Walks a workspace: every file that is in, with its stat, and every one that is skipped, with the reason."""
+"""Walks a workspace and lists its files, and those that are skipped with the reason."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from repo_cache.ignoring import FolderRules, IgnoreRules
-from repo_cache.reading import (
+from repo_cache.files import (
     FOLDER_FLAGS,
     MAX_FILE_BYTES,
     PASSAGE_FLAGS,
@@ -24,6 +23,7 @@ from repo_cache.reading import (
     open_below,
     reason_of,
 )
+from repo_cache.ignore import FolderRules, IgnoreRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,37 @@
-"""The spans of a file: runs of its tokens that end at syntax borders, held in arrays."""
+"""The spans of a file, and their keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from repo_cache.keys import KEY_BYTES
 from repo_cache.syntax import SyntaxTree
+
+KEY_BYTES = 16
+
+
+def span_keys(
+    fingerprint: bytes, token_ids: NDArray[np.uint32], start: int, ends: Sequence[int] | NDArray[np.uint32]
+) -> NDArray[np.uint8]:
+    """The keys of neighbouring spans, [num_spans, KEY_BYTES]: the first begins at token `start`, each ends at its end.
+
+    A key is BLAKE2b-128 (RFC 7693) over the tokenizer's fingerprint and the ids as little-endian uint32. The
+    fingerprint is hashed once and the state copied: a microsecond a span.
+    """
+    base = blake2b(fingerprint, digest_size=KEY_BYTES)
+    ids = np.ascontiguousarray(token_ids, dtype="<u4").view(np.uint8).data
+    digests = []
+    for end in ends:
+        state = base.copy()
+        state.update(ids[4 * start : 4 * int(end)])
+        digests.append(state.digest())
+        start = int(end)
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(digests), KEY_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +49,13 @@ class Span:
 class FileSpans:
     """The spans of one version of a file: they tile its tokens, no gap, no overlap. The arrays are read-only.
 
-    26 bytes a span. What belongs to blocks (see `repo_cache.blocks`) is there for the next cut: 8 bytes a block.
+    26 bytes a span. What belongs to blocks (see `repo_cache.chunks`) is there for the next cut: 8 bytes a block.
     """
 
     ends: NDArray[np.uint32]
     """The token behind each span, [num_spans]."""
     keys: NDArray[np.uint8]
-    """[num_spans, KEY_BYTES]; see `repo_cache.keys`."""
+    """[num_spans, KEY_BYTES]; see `repo_cache.spans`."""
     first_lines: NDArray[np.uint32]
     """The line of each span's first byte, [num_spans]."""
     mid_line: NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""Tells subscribers what happened, each at its own pace: a slow one gets several updates in one."""
+"""Delivers updates to subscribers, each at its own pace."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from repo_cache.batches import Notice
 from repo_cache.snapshot import Changes, Snapshot
+from repo_cache.types import Notice
 
 logger = logging.getLogger(__name__)
 

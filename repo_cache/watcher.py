@@ -1,4 +1,4 @@
-"""Watches a workspace and calls back with batches of what may have changed."""
+"""Watches a workspace and reports batches of changed paths."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from repo_cache.batches import Batch, Notice, NoticeKind
-from repo_cache.debouncing import Debouncer
-from repo_cache.ignoring import IgnoreRules
-from repo_cache.mounts import remote_file_system
-from repo_cache.polling import PollingSource
-from repo_cache.reading import MAX_FILE_BYTES
+from repo_cache.debouncer import Debouncer
+from repo_cache.fallback_watchers import PollingSource, remote_file_system
+from repo_cache.files import MAX_FILE_BYTES
+from repo_cache.ignore import IgnoreRules
+from repo_cache.types import Batch, Notice, NoticeKind
 
 if sys.platform == "linux":
     from repo_cache.inotify import CannotWatch, InotifySource
 else:
-    from repo_cache.observing import ObserverSource
+    from repo_cache.fallback_watchers import ObserverSource
 
 logger = logging.getLogger(__name__)
 

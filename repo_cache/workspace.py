@@ -1,4 +1,4 @@
-"""Brings a snapshot up to date: looks at files, reads those whose stat changed, has their tokens made."""
+"""Brings a snapshot up to date: scans the files and encodes those that changed."""
 
 from __future__ import annotations
 
@@ -6,21 +6,49 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
 from repo_cache.contents import Content, Contents
-from repo_cache.file_records import FileRecord
-from repo_cache.findings import Findings, next_snapshot
-from repo_cache.ignoring import IgnoreRules
-from repo_cache.path_map import PathMap
-from repo_cache.reading import FileContent, FileStat, SkipReason, is_settled, read_file
-from repo_cache.scanning import Scan, joined, scan, scan_paths
-from repo_cache.snapshot import Snapshot
-from repo_cache.store import TokenStore
-from repo_cache.subscribing import Update
+from repo_cache.files import FileContent, FileStat, SkipReason, is_settled, read_file
+from repo_cache.ignore import IgnoreRules
+from repo_cache.scan import Scan, joined, scan, scan_paths
+from repo_cache.snapshot import PathMap, Snapshot
+from repo_cache.store import FileRecord, TokenStore
+from repo_cache.subscriptions import Update
 from repo_cache.types import FileTokens
+
+
+@dataclass(slots=True)
+class Findings:
+    """What an update finds, by path."""
+
+    tokens: dict[str, FileTokens] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    encoded: dict[str, int] = field(default_factory=dict)
+
+
+def next_snapshot(before: Snapshot, found: Findings) -> Snapshot:
+    """`before` itself where nothing changed."""
+    tokens = {path: one for path, one in found.tokens.items() if before.files.get(path) is not one}
+    skipped = {path: why for path, why in found.skipped.items() if before.skipped.get(path) != why}
+    out = {path for path in (*found.gone, *found.skipped) if path in before.files}
+    in_again = {path for path in (*found.gone, *found.tokens) if path in before.skipped}
+    if not (tokens or skipped or out or in_again):
+        return before
+    num_tokens = before.num_tokens + sum(len(one) for one in tokens.values())
+    num_tokens -= sum(len(before.files[path]) for path in {*tokens, *out} if path in before.files)
+    return Snapshot(
+        before.root,
+        before.fingerprint,
+        before.version + 1,
+        before.files.updated(tokens, frozenset(out)),
+        before.skipped.updated(skipped, frozenset(in_again)),
+        num_tokens,
+    )
+
 
 FEW_FILES = 32
 FEW_BYTES = 4 << 20

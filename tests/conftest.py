@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from engine.model import Decoder
+from engine.decoder import Decoder
 from engine.weights import load
 from tests.models import RealModel, real_model, share_gguf_readers
 

@@ -11,9 +11,8 @@ import gguf
 import pytest
 
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.models.resolve import resolve
-from agent_runtime.models.settings import ModelSettings
-from agent_runtime.models.store import Store
+from agent_runtime.models.config import ModelSettings
+from agent_runtime.models.store import Store, resolve
 from engine.weights.gguf import GGUFModel
 from repo_cache.tokenizer import BPETokenizer, GGUFVocabulary
 

@@ -28,23 +28,22 @@ from torch import Tensor
 from agent_runtime import wiring
 from agent_runtime.cli import main as command_line
 from agent_runtime.models import text_side
-from agent_runtime.models.load import LoadedModel
-from agent_runtime.models.resolve import ModelFiles
+from agent_runtime.models.loader import LoadedModel
+from agent_runtime.models.store import ModelFiles
 from agent_runtime.models.text_side import TextSide
 from agent_runtime.prompt import form_called
 from agent_runtime.prompt.forms import TAG
-from engine import pass_choice
-from engine.batch import Batch, KVStore
+from engine import core
+from engine.decoder import Batch, Decoder, KVStore
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
-from engine.generation import Generation
+from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool
-from engine.kv_reuse import KVReuse
-from engine.model import Decoder
-from engine.paging import KVPages
-from engine.pass_rows import PassRows
-from engine.torch_passes import TorchPasses
-from engine.verification import Verification
+from engine.request import Generation
+from engine.runner.kv_reuse import KVReuse
+from engine.runner.step_rows import PassRows
+from engine.runner.torch_runner import TorchPasses
+from engine.runner.verify import Verification
 from engine.weights.gguf import GGUFModel
 from kernels.accept import Likeliest
 from tests.engine.tiny import tiny_config, tiny_parameters
@@ -166,7 +165,7 @@ def scripted_engine(lines: Sequence[Line], text: TextSide, config: EngineConfig)
     table = text.tokenizer.token_bytes()
     decoder = ScriptedDecoder(tiny_parameters(tiny_config(vocab_size=len(table), max_positions=CONTEXT)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pass_choice, "TorchPasses", Passes)
+        patch.setattr(core, "TorchPasses", Passes)
         return Engine(decoder, table, config)
 
 

@@ -1,4 +1,4 @@
-"""Applies an edit of several files: all or none. `editor.patches.patchset` decides on it, a model on single updates.
+"""Applies an edit of several files, all or none.
 
 A file's edits are one entry in the answer, however many of them there are: updates one after the other, a created file
 that is moved, a deleted one that is created anew.
@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from agent_runtime.apply.merger import ModelTask
-from agent_runtime.apply.naming import as_blocks
-from agent_runtime.apply.outcome import (
+from agent_runtime.apply.result import (
     NO_FILE,
     Outcome,
     Version,
@@ -21,11 +19,15 @@ from agent_runtime.apply.outcome import (
     file_result,
     merged_version,
     original_version,
+    refusal,
+    refused,
     status_of,
+    unreadable,
 )
-from agent_runtime.apply.refusals import refusal, refused, unreadable
+from agent_runtime.edit_selection import as_blocks
 from agent_runtime.errors import BadRequest, TooLarge
-from agent_runtime.telemetry.timings import Timings
+from agent_runtime.llm.interface import ModelTask
+from agent_runtime.progress import Timings
 from agent_runtime.types import (
     Action,
     ApplyRequest,
@@ -38,11 +40,10 @@ from agent_runtime.types import (
     least_sure,
     total_usage,
 )
-from editor import codec
+from editor import codec, patch_set
 from editor.errors import EditSyntaxError
 from editor.formats import parse_files
-from editor.languages import language_of
-from editor.patches import patchset
+from editor.grammars import language_of
 from editor.types import AlreadyApplied, Check, Merged, ParsedEdit, Policy, Unresolved
 from editor.verify import verify
 
@@ -59,7 +60,7 @@ def apply_patch(request: PatchRequest, read: Reader, ask: Ask, timings: Timings)
         originals = {path: (data, decode(data, path)) for path, data in files_named(edits, read).items()}
     with timings.phase("merge"):
         texts = {path: source.text for path, (_, source) in originals.items()}
-        found = patchset.merge_files(texts, edits).files
+        found = patch_set.merge_files(texts, edits).files
         steps = [_Step(edit, result) for edit, result in zip(edits, found, strict=True)]
         asked = _to_be_asked(steps, texts, request)
     tasks = {at: _task(step, texts, request) for at, step in enumerate(steps) if at in asked}
@@ -86,7 +87,7 @@ def edits_of(request: PatchRequest) -> tuple[ParsedEdit, ...]:
 
 def files_named(edits: Sequence[ParsedEdit], read: Reader) -> dict[str, bytes]:
     """The files that edits name, those that there are; raises what `read` raises."""
-    found = {path: read(path) for path in patchset.paths_of(edits)}
+    found = {path: read(path) for path in patch_set.paths_of(edits)}
     return {path: data for path, data in found.items() if data is not None}
 
 
@@ -99,7 +100,7 @@ class _Step:
     """One edit, what the rules make of it in its place in the set, and what a model made of it if it was asked."""
 
     edit: ParsedEdit
-    by_rule: patchset.FileResult
+    by_rule: patch_set.FileResult
     by_model: Outcome | None = None
 
     @property

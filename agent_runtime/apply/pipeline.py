@@ -1,4 +1,4 @@
-"""Applies edits: parse, merge by rule or by the model, verify the result, say how it was made."""
+"""Applies an edit: parse, merge by rule or by the model, verify."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from agent_runtime.apply.aside import Aside, LargeFilesError
-from agent_runtime.apply.at_once import at_once
-from agent_runtime.apply.merger import Merger, ModelChoice, ModelMerge, ModelTask
-from agent_runtime.apply.naming import as_blocks, edit_for
-from agent_runtime.apply.outcome import (
+from agent_runtime.apply.multi_file import apply_patch
+from agent_runtime.apply.result import (
     Outcome,
     decode,
     file_result,
     merged_version,
     original_version,
     other_endings,
+    reason_of,
+    refusal,
+    refused,
     status_of,
+    unreadable,
+    unsure,
+    with_path,
 )
-from agent_runtime.apply.patching import apply_patch
-from agent_runtime.apply.refusals import reason_of, refusal, refused, unreadable, unsure, with_path
-from agent_runtime.apply.reusing import mode_of
-from agent_runtime.apply.tracing import traced
+from agent_runtime.apply.rule_process import Aside, LargeFilesError
+from agent_runtime.edit_selection import as_blocks, edit_for
 from agent_runtime.errors import EditRefused, ModelUnavailable
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.telemetry.timings import Timings
+from agent_runtime.llm.interface import Merger, ModelChoice, ModelMerge, ModelTask, mode_of
+from agent_runtime.progress import Timings, Watcher, at_once, traced
 from agent_runtime.types import (
     ApplyRequest,
     ApplyResult,
@@ -40,14 +41,13 @@ from agent_runtime.types import (
 )
 from editor import codec
 from editor.accounting import repair
-from editor.errors import EditSyntaxError
+from editor.effort import memory_of
+from editor.errors import EditSyntaxError, listed
 from editor.formats import parse_files
-from editor.languages import language_of
-from editor.memory import memory_of
+from editor.grammars import language_of
 from editor.merge import merge
 from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Unresolved
 from editor.verify import passed, verify
-from editor.wording import listed
 
 ModelSource = Callable[[], Merger]
 """Gives the model when an edit needs it; raises ModelUnavailable where there is none (yet)."""

@@ -1,4 +1,4 @@
-"""Has rules work on large texts in processes of their own.
+"""Runs rules for large texts in processes of their own, and limits their time.
 
 Python runs one thread at a time, and some calls out of it take half a second on a megabyte: beside such an edit a small
 one, or a look whether the service lives, would wait. A process also ends at once when nobody waits any more, whatever
@@ -11,18 +11,20 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import Pipe
-from time import monotonic
+from threading import get_ident
+from time import monotonic, thread_time
 from typing import Any
 
-from agent_runtime.apply.merger import ModelTask
-from agent_runtime.apply.outcome import Outcome
-from agent_runtime.apply.refusals import refusal
+from agent_runtime.apply.result import Outcome, refusal
 from agent_runtime.errors import EditRefused, HunkError
-from agent_runtime.generation.watcher import Watcher
+from agent_runtime.llm.interface import ModelTask
+from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader, Reason
+from editor.effort import ended_by, look
 
 LOG = logging.getLogger("hunk.apply")
 
@@ -172,7 +174,7 @@ class _Process:
         """Raises OSError."""
         self._pipe, its_end = Pipe()
         with its_end:
-            code = f"from agent_runtime.apply.aside_process import main; main({its_end.fileno()})"
+            code = f"from agent_runtime.apply.rule_worker import main; main({its_end.fileno()})"
             # -P: what lies in the folder in which the service runs is not imported.
             command = [sys.executable, "-P", "-c", code]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its_end.fileno()])
@@ -233,3 +235,35 @@ class _Process:
 def _broken_off(why: str) -> EditRefused:
     suggestion = "Send the edit in several parts, each with lines that stand only once in the file."
     return refusal([Reason("too_much_work", f"The edit is past a bound of work: {why}.", suggestion=suggestion)])
+
+
+RULE_SECONDS = 10.0
+"""Of the processor, for one edit. The longest that the bounds of the editor let through take some seconds."""
+
+
+@contextmanager
+def rule_time(watcher: Watcher, seconds: float = RULE_SECONDS) -> Iterator[None]:
+    """What the editor does in the block ends once the watcher is left as it says, with EditRefused past the time.
+
+    Only the time of this thread counts, and only where it works: not the wait for the model, or for other threads.
+    """
+    thread, end = get_ident(), thread_time() + seconds
+
+    def verdict() -> Exception | None:
+        if watcher.is_left:
+            return watcher.ends_with
+        if get_ident() == thread and thread_time() > end:
+            return refusal([_too_much(seconds)])
+        return None
+
+    with ended_by(verdict):
+        look()
+        yield
+
+
+def _too_much(seconds: float) -> Reason:
+    return Reason(
+        "too_much_work",
+        f"The edit is past a bound of work: the rules took more than {seconds:g} s of the processor for it.",
+        suggestion="Send the edit in several parts, each with lines that stand only once in the file.",
+    )

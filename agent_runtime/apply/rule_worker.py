@@ -1,4 +1,4 @@
-"""What a process of `aside` runs: the rules' part of edits, one after the other, until the service is gone."""
+"""The main function of a process that runs rules for large texts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from multiprocessing.connection import Connection
 from traceback import extract_tb
 from typing import Any, NoReturn
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.merger import ModelTask
-from agent_runtime.apply.outcome import Outcome
-from agent_runtime.apply.time_limit import rule_time
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.apply.result import Outcome
+from agent_runtime.apply.rule_process import rule_time
 from agent_runtime.errors import HunkError
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.telemetry.timings import Timings
+from agent_runtime.llm.interface import ModelTask
+from agent_runtime.progress import Timings, Watcher
 
 NICENESS = 10
 """Small edits, which the service does itself, go before large ones where the processor has too much to do."""

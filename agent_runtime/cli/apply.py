@@ -17,22 +17,19 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.merger import Merger
-from agent_runtime.apply.outcome import decode
-from agent_runtime.cli.asking import open_client
-from agent_runtime.cli.faults import faults_as_json
-from agent_runtime.cli.render import print_diff, print_refusal, print_remarks
-from agent_runtime.cli.setting_options import takes
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.apply.result import decode
+from agent_runtime.cli.options import open_client, takes
+from agent_runtime.cli.render import faults_as_json, print_diff, print_refusal, print_remarks
+from agent_runtime.config.options import model_settings, single_options
+from agent_runtime.config.settings import SETTINGS
+from agent_runtime.config.sources import Chosen
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
-from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size, read_file
-from agent_runtime.files.writer import replace_file
-from agent_runtime.generation.watcher import Watcher
+from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
+from agent_runtime.llm.interface import Merger
 from agent_runtime.models.progress import LINE_EVERY_SECONDS, for_console
-from agent_runtime.settings.choosing import Chosen
-from agent_runtime.settings.declaration import SETTINGS
-from agent_runtime.settings.loading import model_settings, single_options
-from agent_runtime.shapes import result_to_json
+from agent_runtime.progress import Watcher
+from agent_runtime.serialization import result_to_json
 from agent_runtime.types import (
     DECIDE,
     ApplyRequest,
@@ -48,7 +45,8 @@ from agent_runtime.types import (
     ReuseName,
     ScopeName,
 )
-from agent_runtime.workspaces.workspace import Workspace
+from agent_runtime.workspace.workspace import Workspace
+from agent_runtime.workspace.writer import replace_file
 from editor.types import FormatName, Policy
 
 REFUSED = EditRefused.exit_code

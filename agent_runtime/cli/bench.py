@@ -17,7 +17,7 @@ from rapidfuzz.distance import OSA
 from rich.console import Console
 from rich.table import Table
 
-from agent_runtime.cli.faults import faults_as_json
+from agent_runtime.cli.render import faults_as_json
 from agent_runtime.errors import BadRequest
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -12,14 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent_runtime.cli.faults import faults_as_json
-from agent_runtime.cli.setting_options import CONFIG
+from agent_runtime.cli.options import CONFIG
+from agent_runtime.cli.render import faults_as_json
+from agent_runtime.config.options import model_settings
+from agent_runtime.config.settings import SETTINGS
+from agent_runtime.config.sources import Chosen, choose, commented_file, find, shown, unknown_variables, words
 from agent_runtime.errors import BadRequest
-from agent_runtime.settings.choosing import Chosen, choose, unknown_variables
-from agent_runtime.settings.declaration import SETTINGS
-from agent_runtime.settings.files import find
-from agent_runtime.settings.loading import model_settings
-from agent_runtime.settings.writing import commented_file, shown, words
 
 config = typer.Typer(
     name="config",

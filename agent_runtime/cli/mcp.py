@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from agent_runtime.access.loopback import check_loopback
-from agent_runtime.access.token_file import LiveTokens, TokenFile
-from agent_runtime.apply.reusing import mode_of
-from agent_runtime.cli.asking import open_client
-from agent_runtime.cli.listening import listen, url_of
+from agent_runtime.access import check_loopback
 from agent_runtime.cli.models import INTERRUPTED
-from agent_runtime.cli.setting_options import takes
+from agent_runtime.cli.options import listen, open_client, takes, url_of
+from agent_runtime.config.options import model_settings, service_options
+from agent_runtime.config.sources import Chosen
 from agent_runtime.errors import BadRequest
+from agent_runtime.llm.interface import mode_of
 from agent_runtime.models.progress import LineProgress
-from agent_runtime.settings.choosing import Chosen
-from agent_runtime.settings.loading import model_settings, service_options
+from agent_runtime.server.token_file import LiveTokens, TokenFile
 from agent_runtime.types import UNSEEN, Certainty
 
 if TYPE_CHECKING:
-    from agent_runtime.apply.merger import Merger
-    from agent_runtime.mcp.places import Place
+    from agent_runtime.llm.interface import Merger
+    from agent_runtime.mcp.backends import Place
 
 HTTP_PORT = 8312
 
@@ -52,9 +50,9 @@ def mcp_command(
     a workspace of the service. An agent starts it itself and talks to it over standard input and output; with --http it
     listens until Ctrl-C.
     """
-    from agent_runtime.http.server import leave
-    from agent_runtime.mcp.serving import serve_http, serve_stdio  # takes a second to import
+    from agent_runtime.mcp.server import serve_http, serve_stdio  # takes a second to import
     from agent_runtime.mcp.tools import build_server
+    from agent_runtime.server.uvicorn_server import leave
 
     console = Console(stderr=True, highlight=False)
     settings = chosen.values
@@ -90,9 +88,8 @@ def _place(
         raise BadRequest("name the folder with --root DIR, or a service that has one with --url URL", field="root")
     if workspace is not None and (settings.root is not None or not settings.url):
         raise BadRequest("--workspace is of the service of --url, without --root", field="workspace")
-    from agent_runtime.apply.aside import Aside
-    from agent_runtime.apply.time_limit import RULE_SECONDS
-    from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here, merging_there
+    from agent_runtime.apply.rule_process import RULE_SECONDS, Aside
+    from agent_runtime.mcp.backends import FolderPlace, LazyModel, merging_here, merging_there
     from agent_runtime.types import Options
 
     # A service is left its own way where nobody asked on the command line.
@@ -101,8 +98,8 @@ def _place(
     models = model_settings(os.environ, chosen)
     journals = models.cache_dir / "journals"
     if settings.url:
-        from agent_runtime.mcp.service import ServicePlace
-        from agent_runtime.workspaces.registry import DEFAULT
+        from agent_runtime.mcp.backends import ServicePlace
+        from agent_runtime.workspace.registry import DEFAULT
 
         client = open_client(chosen)
         if settings.root is None:

@@ -10,17 +10,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from agent_runtime.cli.faults import faults_as_json
+from agent_runtime.cli.render import faults_as_json
+from agent_runtime.config.options import model_settings
 from agent_runtime.models import catalogue
+from agent_runtime.models.bf16_copy import remove_damaged_copy
 from agent_runtime.models.catalogue import CatalogueEntry
-from agent_runtime.models.converted import remove_damaged_copy
+from agent_runtime.models.config import ModelSettings, parse_sources
+from agent_runtime.models.download import pull
 from agent_runtime.models.progress import Progress, for_console
-from agent_runtime.models.pull import pull
-from agent_runtime.models.resolve import resolve
-from agent_runtime.models.settings import ModelSettings, parse_sources
 from agent_runtime.models.sources import named_sources
-from agent_runtime.models.store import Store, ready, verify
-from agent_runtime.settings.loading import model_settings
+from agent_runtime.models.store import Store, ready, resolve, verify
 
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C ended, as shells have it: 128 + SIGINT."""

@@ -1,19 +1,23 @@
-"""Gives a command the settings that are declared for it as flags, and hands it all settings chosen."""
+"""Shared parts of the commands: settings as flags, the service's client, and sockets."""
 
 from __future__ import annotations
 
 import inspect
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from agent_runtime.cli.models import complete_model
-from agent_runtime.settings.choosing import choose
-from agent_runtime.settings.declaration import SETTINGS
-from agent_runtime.settings.setting import Command, Declared
+from agent_runtime.config.settings import SETTINGS, Command, Declared
+from agent_runtime.config.sources import Chosen, choose
+from agent_runtime.errors import BadRequest
+
+if TYPE_CHECKING:
+    from agent_runtime.client import Client
 
 Result = TypeVar("Result")
 
@@ -91,3 +95,38 @@ def default_words(each: Declared) -> str:
     if each.kind.many:
         return ", ".join(each.default) or "none"
     return f"{each.default:g}" if each.kind.base is float else str(each.default)
+
+
+def open_client(chosen: Chosen) -> Client:
+    """Of `url`, with `token`; raises BadRequest, which names the place of the one that is wrong."""
+    from agent_runtime.client import Client
+
+    try:
+        return Client(chosen.values.url, token=chosen.values.token)
+    except BadRequest as fault:
+        name = "token" if fault.field == "token" else "url"
+        _, _, wrong = str(fault).partition(" ")
+        raise BadRequest(f"{chosen.origins[name]} {wrong}", field=name) from None
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; raises BadRequest where the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()  # from here on clients wait instead of being refused
+    except OSError as error:
+        raise BadRequest(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; "
+            "choose another with --port (0 takes a free one)",
+            field="port",
+        ) from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Such as http://127.0.0.1:8311."""
+    name, number = listener.getsockname()[:2]
+    return f"http://[{name}]:{number}" if ":" in name else f"http://{name}:{number}"

@@ -1,16 +1,21 @@
-"""Shows results to a person: the coloured diff, how it was made and what it cost; or why an edit was refused."""
+"""Prints results, refusals and faults, for a person or as JSON."""
 
 from __future__ import annotations
 
+import functools
+import json
+from collections.abc import Callable
 from textwrap import wrap
+from typing import Any, TypeVar
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
-from agent_runtime.errors import EditRefused, ModelUnavailable
-from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage
-from agent_runtime.types.certainty import percent
-from editor.wording import listed, span_of
+from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable
+from agent_runtime.serialization import problem_of
+from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage, percent
+from editor.errors import listed, span_of
 
 DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
 MAX_READING_LINES = 8
@@ -177,3 +182,21 @@ def _prompt_split(usage: Usage) -> str:
     why = ", ".join(f"{count} {reason}" for reason, count in usage.recomputed_by.items() if count)
     run = f"{usage.recomputed} run" + (f": {why}" if why else "")
     return f"{usage.cached} cached, {usage.reused_approximate} reused approximately, {run}"
+
+
+Result = TypeVar("Result")
+
+
+def faults_as_json(command: Callable[..., Result]) -> Callable[..., Result]:
+    """A decorator for a command with a parameter `as_json`."""
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> Result:
+        try:
+            return command(**arguments)
+        except HunkError as fault:
+            if arguments["as_json"]:
+                typer.echo(json.dumps(problem_of(fault)))
+            raise
+
+    return run

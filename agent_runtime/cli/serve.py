@@ -7,16 +7,15 @@ import os
 import uvicorn
 from rich.console import Console
 
-from agent_runtime.access.loopback import check_loopback
-from agent_runtime.access.token_file import LiveTokens, TokenFile
-from agent_runtime.apply.reusing import mode_of
-from agent_runtime.cli.listening import listen, url_of
-from agent_runtime.cli.setting_options import takes
+from agent_runtime.access import check_loopback
+from agent_runtime.cli.options import listen, takes, url_of
+from agent_runtime.config.options import merge_options, model_settings, service_options, tenant_limits
+from agent_runtime.config.sources import Chosen
 from agent_runtime.errors import HunkError
+from agent_runtime.llm.interface import mode_of
 from agent_runtime.models.progress import LineProgress, for_console
-from agent_runtime.settings.choosing import Chosen
-from agent_runtime.settings.loading import merge_options, model_settings, service_options, tenant_limits
-from agent_runtime.telemetry.logs import configure
+from agent_runtime.server.token_file import LiveTokens, TokenFile
+from agent_runtime.telemetry.log import configure
 from agent_runtime.telemetry.systemd import tell_systemd
 
 
@@ -31,9 +30,8 @@ def serve_command(chosen: Chosen) -> None:
     tokens = None if settings.tokens is None else LiveTokens(TokenFile(settings.tokens))
     if tokens is None:
         check_loopback(settings.host)
-    from agent_runtime.http.app import build_app  # these take a second to import; `hunk --help` needs none
-    from agent_runtime.http.connection import connection_settings
-    from agent_runtime.http.server import ANSWER_SECONDS, DrainingServer, leave
+    from agent_runtime.server.app import build_app  # these take a second to import; `hunk --help` needs none
+    from agent_runtime.server.uvicorn_server import ANSWER_SECONDS, DrainingServer, connection_settings, leave
     from agent_runtime.telemetry.traces import tracer_provider
     from agent_runtime.wiring import model_slot, open_workspaces, service
 

@@ -13,14 +13,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from agent_runtime.access.principal import ALL_SCOPES, AccessScope
-from agent_runtime.access.tokens import NAME, AccessToken, TokenSet, new_token
-from agent_runtime.cli.faults import faults_as_json
+from agent_runtime.access import ALL_SCOPES, NAME, AccessScope, AccessToken, TokenSet, new_token
+from agent_runtime.cli.render import faults_as_json
+from agent_runtime.config import choose
 from agent_runtime.errors import BadRequest
-from agent_runtime.settings import choose
 
 if TYPE_CHECKING:
-    from agent_runtime.access.token_file import TokenFile
+    from agent_runtime.server.token_file import TokenFile
 
 tokens = typer.Typer(name="token", help="Make, list and revoke the tokens of a service.", no_args_is_help=True)
 
@@ -117,7 +116,7 @@ def revoke_command(
 
 
 def _file(given: Path | None) -> TokenFile:
-    from agent_runtime.access.token_file import TokenFile  # with pydantic, which `hunk --help` does not need
+    from agent_runtime.server.token_file import TokenFile  # with pydantic, which `hunk --help` does not need
 
     chosen = choose(os.environ)
     usual = (chosen.file.path or platformdirs.user_config_path("hunk", appauthor=False) / "config.toml").parent

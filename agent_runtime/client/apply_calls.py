@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent_runtime.client.call import Call
-from agent_runtime.client.requests import WorkspaceRequest
+from agent_runtime.client.call import Call, WorkspaceRequest
 from agent_runtime.errors import BadRequest, HunkError
-from agent_runtime.shapes import fault_of, result_from_json
+from agent_runtime.serialization import fault_of, result_from_json
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
 
 EditRequest = ApplyRequest | WorkspaceRequest
@@ -56,10 +55,7 @@ def apply_call(
 
 def apply_patch_call(request: PatchRequest, read: Reader, *, model: str | None = None) -> Call[ApplyResult]:
     """One edit of the files that it names; their texts travel with it. Raises what reading edit or files raises."""
-    from agent_runtime.apply.patching import (  # the parsers take as long to import as all else here
-        edits_of,
-        files_named,
-    )
+    from agent_runtime.apply.multi_file import edits_of, files_named
 
     texts = [{"path": path, **_text(data, path)} for path, data in files_named(edits_of(request), read).items()]
     body = {"edit": request.edit, "files": texts, **request.sent_options(), "model": model}
@@ -123,7 +119,7 @@ def _expected(request: WorkspaceRequest) -> dict[str, Any]:
 
 def _text(data: bytes, path: str) -> dict[str, str]:
     """A file as JSON can hold it: the whole text, BOM and line endings included, and its encoding."""
-    from agent_runtime.apply.outcome import decode
+    from agent_runtime.apply.result import decode
 
     encoding = decode(data, path).encoding
     return {"original": data.decode(encoding), "encoding": encoding}

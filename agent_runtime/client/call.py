@@ -1,4 +1,4 @@
-"""One request of the service's API and how its answer is read; all clients make and read the same ones."""
+"""A request of the API as a value, and the calls about the service itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import quote
+
+from agent_runtime.types import Options
 
 Value = TypeVar("Value")
 
@@ -49,3 +51,51 @@ def below(path: str) -> str:
 
 def _segment(name: str) -> str:
     return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRequest(Options):
+    """One edit of a file of a workspace of the service, or, without `path`, of the files that the edit names.
+
+    workspace: its name; None: the folder that the service was started with. expected_sha256: of the file as the sender
+    believes it to be, or of several by path; the service refuses the edit where one has another. prediction: what the
+    whole file is expected to be after the edit.
+    """
+
+    edit: str
+    path: str = ""
+    workspace: str | None = None
+    expected_sha256: str | Mapping[str, str] | None = None
+    prediction: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One model that the service runs; `id` is what a request's `model` names."""
+
+    id: str
+    owned_by: str = ""
+
+
+def models_call() -> Call[tuple[ModelEntry, ...]]:
+    """`GET /v1/models`, which has OpenAI's shape."""
+    return Call("GET", "/v1/models", lambda answer: tuple(_model(entry) for entry in answer["data"]))
+
+
+def stats_call() -> Call[dict[str, Any]]:
+    """`GET /stats`."""
+    return Call("GET", "/stats", lambda answer: dict(answer))
+
+
+def health_call() -> Call[bool]:
+    """`GET /healthz`."""
+    return Call("GET", "/healthz", lambda answer: answer["status"] == "ok", once=True)
+
+
+def ready_call() -> Call[bool]:
+    """`GET /readyz`; a service that is not ready answers with a problem."""
+    return Call("GET", "/readyz", lambda answer: answer["status"] == "ready", once=True)
+
+
+def _model(entry: Mapping[str, Any]) -> ModelEntry:
+    return ModelEntry(str(entry["id"]), str(entry.get("owned_by", "")))

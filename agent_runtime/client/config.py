@@ -1,4 +1,4 @@
-"""Where a client finds its service, as whom, how long it waits and how often it asks again."""
+"""Address, credentials, timeouts and retries of a client."""
 
 from __future__ import annotations
 

@@ -1,25 +1,173 @@
-"""The client's surface without a service: the same application, asked in this process and by no socket."""
+"""The client without a service: the same application, called in this process without a socket."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+import queue
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.merger import Merger
-from agent_runtime.client.blocking import Client
-from agent_runtime.client.in_process import InProcessTransport
-from agent_runtime.client.settings import NO_RETRIES, ClientSettings, Timeouts
+import anyio
+import httpx
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from starlette.applications import Starlette
+
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.client.client import Client
+from agent_runtime.client.config import NO_RETRIES, ClientSettings, Timeouts
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.http.app import build_app
-from agent_runtime.http.service import Service
-from agent_runtime.model_merge.on_demand import ModelOnDemand
+from agent_runtime.llm.interface import Merger
+from agent_runtime.llm.model_slot import ModelOnDemand
+from agent_runtime.models.config import DEFAULT_MODEL, SMALL_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.progress import Progress, Silent
-from agent_runtime.models.settings import DEFAULT_MODEL, SMALL_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
-from agent_runtime.telemetry.metering import Metering
-from agent_runtime.workspaces.registry import Workspaces
+from agent_runtime.server.app import build_app
+from agent_runtime.server.dependencies import Service
+from agent_runtime.telemetry.metrics import Metering
+from agent_runtime.workspace.registry import Workspaces
+
+Message = MutableMapping[str, Any]
+
+_log = logging.getLogger(__name__)
+
+
+class InProcessTransport(httpx.BaseTransport):
+    """Runs the application in an event loop of its own, from its startup to `close`; any number of threads may ask.
+
+    Answers come piece by piece, as the application sends them; one that is closed before its end tells the application
+    that its client has left.
+    """
+
+    def __init__(self, app: Starlette) -> None:
+        self._running = ExitStack()
+        self._exchanges: set[_Exchange] = set()
+        self._portal: BlockingPortal | None = self._running.enter_context(start_blocking_portal())
+        try:
+            self._running.enter_context(self._portal.wrap_async_context_manager(app.router.lifespan_context(app)))
+        except BaseException:
+            self.close()
+            raise
+        self._app: Starlette | None = app
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Answer one request; raises ConnectError once this is closed."""
+        portal, app = self._portal, self._app
+        if portal is None or app is None:
+            raise httpx.ConnectError("this client is closed", request=request)
+        exchange = _Exchange(request, portal)
+        self._exchanges.add(exchange)
+        try:
+            task = portal.start_task_soon(exchange.run, app)
+        except RuntimeError as error:  # it was closed in this moment
+            raise httpx.ConnectError("this client is closed", request=request) from error
+        task.add_done_callback(lambda _: self._exchanges.discard(exchange))
+        try:
+            start = exchange.next()
+            assert start is not None, "a message comes, or ReadError"
+        except BaseException:
+            exchange.leave()
+            raise
+        headers = [(name, value) for name, value in start["headers"]]
+        return httpx.Response(start["status"], headers=headers, stream=_Body(exchange), request=request)
+
+    def close(self) -> None:
+        """End what is under way, and shut the application down."""
+        self._portal = self._app = None
+        for exchange in list(self._exchanges):
+            exchange.leave()
+        self._running.close()
+
+
+class _Exchange:
+    """One request and its answer, handed from the event loop to the thread that asked."""
+
+    def __init__(self, request: httpx.Request, portal: BlockingPortal) -> None:
+        self._request, self._portal = request, portal
+        self._content = request.read()
+        self._timeout: float | None = request.extensions.get("timeout", {}).get("read")
+        self._sent: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._has_started = False
+        self._is_read = False
+        self._left: anyio.Event | None = None
+
+    async def run(self, app: Starlette) -> None:
+        """Have the application answer."""
+        self._left = anyio.Event()
+        try:
+            await app(self._scope(), self._receive, self._send)
+        except Exception:  # noqa: BLE001 -- as a server does: what it answers is a problem, and the log has the rest
+            _log.exception("%s %s broke down", self._request.method, self._request.url.path)
+        finally:
+            self._sent.put(None)
+
+    def next(self) -> Message | None:
+        """What the application sends next, None at the end; raises as httpx's transports do."""
+        try:
+            message = self._sent.get(timeout=self._timeout)
+        except queue.Empty:
+            raise httpx.ReadTimeout(f"no answer within {self._timeout} s", request=self._request) from None
+        if message is None and not self._has_started:
+            raise httpx.ReadError("the application gave no answer", request=self._request)
+        self._has_started = True
+        return message
+
+    def leave(self) -> None:
+        """Tell the application that nobody waits any more."""
+        try:
+            self._portal.start_task_soon(self._leave)
+        except RuntimeError:  # the loop has ended
+            return
+
+    async def _leave(self) -> None:
+        if self._left is not None:
+            self._left.set()
+
+    async def _receive(self) -> Message:
+        assert self._left is not None
+        if not self._is_read:
+            self._is_read = True
+            return {"type": "http.request", "body": self._content, "more_body": False}
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        self._sent.put(message)
+
+    def _scope(self) -> Message:
+        url = self._request.url
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": self._request.method,
+            "headers": [(name.lower(), value) for name, value in self._request.headers.raw],
+            "scheme": url.scheme,
+            "path": url.path,
+            "raw_path": url.raw_path.split(b"?")[0],
+            "query_string": url.query,
+            "root_path": "",
+            "server": (url.host, url.port),
+            "client": ("127.0.0.1", 0),
+        }
+
+
+class _Body(httpx.SyncByteStream):
+    """The answer's body as it comes."""
+
+    def __init__(self, exchange: _Exchange) -> None:
+        self._exchange = exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        while (message := self._exchange.next()) is not None:
+            yield message.get("body", b"")
+            if not message.get("more_body", False):
+                return
+
+    def close(self) -> None:
+        self._exchange.leave()
+
 
 logging.getLogger("hunk").addHandler(logging.NullHandler())  # a library says nothing unless it is told where
 

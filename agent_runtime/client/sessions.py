@@ -1,22 +1,154 @@
-"""A session of a service, as agent loops use it: read files, ask, apply an edit, and again."""
+"""Sessions of a service, and their calls: read files, ask, apply an edit."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
 
-from agent_runtime.client import session_calls as calls
-from agent_runtime.client.call import Call, Value
-from agent_runtime.client.session_calls import AskOptions, EditOptions, SessionUsage, Turn
-from agent_runtime.client.streams import AsyncStream, Final, Stream
+from agent_runtime.client import values
+from agent_runtime.client.call import Call, Value, path_of
+from agent_runtime.client.responses import AsyncStream, Final, Stream
 from agent_runtime.client.workspaces import AsyncSend, Send
 from agent_runtime.errors import HunkError, SessionMissing
-from agent_runtime.types import ApplyResult
+from agent_runtime.serialization import result_from_json
+from agent_runtime.types import ApplyResult, Certainty, Decide, Draft, Mode, ReuseName, ScopeName, Usage, total_usage
+from editor.types import FormatName, Policy
 
 if TYPE_CHECKING:
-    from agent_runtime.sessions import Answer, ReadFile, SessionState
+    from agent_runtime.session import Answer, ReadFile, SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one question or edit took; `timings` are milliseconds."""
+
+    kind: Literal["ask", "apply"]
+    usage: Usage
+    timings: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUsage:
+    """What a session has taken so far, turn by turn."""
+
+    turns: tuple[Turn, ...] = ()
+
+    @property
+    def total(self) -> Usage:
+        """All turns together."""
+        return total_usage(turn.usage for turn in self.turns)
+
+    def with_turn(self, turn: Turn) -> SessionUsage:
+        """One more."""
+        return SessionUsage((*self.turns, turn))
+
+
+class AskOptions(TypedDict, total=False):
+    """How a question is answered.
+
+    max_tokens: of the answer, 1024 by default. clock: what changes with every turn, such as the time: it stands right
+    before the question, so that nothing before it is computed anew. prediction: what the answer is expected to be; it
+    saves time where it is right and changes nothing where it is not. idempotency_key: as in `EditOptions`. The rest is
+    sampling; temperature 0 is greedy.
+    """
+
+    max_tokens: int | None
+    temperature: float
+    top_p: float
+    seed: int
+    stop: Sequence[str]
+    clock: str
+    prediction: str | None
+    idempotency_key: str
+
+
+class EditOptions(TypedDict, total=False):
+    """How an edit is applied in a session: what `agent_runtime.types.Options` has, and this.
+
+    path: the file; without, those that the edit names. write: the merged files take their places, and the next question
+    shows them. expected_sha256: of the file as the sender believes it to be. prediction: what the whole file is likely
+    to be. idempotency_key: of a call that is sent again by another process; each call has one of its own otherwise.
+    """
+
+    path: str | None
+    write: bool
+    expected_sha256: str | None
+    prediction: str | None
+    idempotency_key: str
+    format: FormatName | Literal["auto"]
+    instruction: str
+    mode: Mode
+    policy: Policy
+    min_certainty: Certainty | None
+    temperature: float
+    seed: int
+    max_tokens: int | None
+    draft: Draft
+    scope: ScopeName
+    decide: Decide
+    reuse: ReuseName | None
+    trace: bool
+
+
+def begin_call(workspace: str | None, reuse: ReuseName | None, preamble: str | None) -> Call[str]:
+    """A new session; its id."""
+    body = {"workspace": workspace, "reuse": reuse, "preamble": preamble}
+    return Call("POST", "/sessions", lambda answer: str(answer["id"]), _given(body))
+
+
+def state_call(session_id: str) -> Call[SessionState]:
+    """What it holds."""
+    return Call("GET", path_of("sessions", session_id), values.state_from_json)
+
+
+def end_call(session_id: str) -> Call[None]:
+    """The session is no more."""
+    return Call("DELETE", path_of("sessions", session_id), lambda _: None)
+
+
+def read_call(
+    session_id: str, paths: Iterable[str], texts: Mapping[str, str], forget: Iterable[str], *, with_text: bool
+) -> Call[tuple[ReadFile, ...]]:
+    """Files into the context, and out of it."""
+    body = {"paths": [*paths], "texts": dict(texts), "forget": [*forget], "with_text": with_text}
+    return Call("POST", path_of("sessions", session_id, "read"), values.read_from_json, body)
+
+
+def ask_call(session_id: str, question: str, options: AskOptions, *, stream: bool) -> Call[Answer]:
+    """A question; it has a key, so that it can be sent again without being asked twice."""
+    body = {"question": question, **options, "stream": stream}
+    key = body.pop("idempotency_key", None)
+    if "stop" in options:
+        body["stop"] = [*options["stop"]]
+    return Call(
+        "POST",
+        path_of("sessions", session_id, "ask"),
+        values.answer_from_json,
+        _given(body),
+        idempotency_key=str(key or uuid.uuid4()),
+        works=True,
+    )
+
+
+def apply_call(session_id: str, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
+    """An edit; it has a key, as it counts in what the session has used even where nothing is written."""
+    body = {"edit": edit, **options, "stream": stream}
+    key = body.pop("idempotency_key", None)
+    return Call(
+        "POST",
+        path_of("sessions", session_id, "apply"),
+        result_from_json,
+        _given(body),
+        idempotency_key=str(key or uuid.uuid4()),
+        works=True,
+    )
+
+
+def _given(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value is not None}
 
 
 class Follow(Protocol):
@@ -96,7 +228,7 @@ class Session(_SessionSoFar):
         They are shown as they are whenever a question is asked, so that none has to be read again. Says of each
         whether it is new or has changed, and with `with_text` what it holds. `forget`: files to be taken out.
         """
-        return self._send(calls.read_call(self._begun(), paths, texts or {}, forget, with_text=with_text))
+        return self._send(read_call(self._begun(), paths, texts or {}, forget, with_text=with_text))
 
     def ask(self, question: str, **options: Unpack[AskOptions]) -> Answer:
         """Ask the model, which is shown the files as they are now and all that was said; see `AskOptions`.
@@ -119,14 +251,14 @@ class Session(_SessionSoFar):
 
     def state(self) -> SessionState:
         """What the service knows of it: files, messages, usage."""
-        return self._send(calls.state_call(self._begun()))
+        return self._send(state_call(self._begun()))
 
     def close(self) -> None:
         """End the session, if it has begun and is still there."""
         session_id, self._id, self._ended = self._id, None, True
         if session_id is not None:
             try:
-                self._send(calls.end_call(session_id))
+                self._send(end_call(session_id))
             except SessionMissing:
                 return
 
@@ -137,10 +269,10 @@ class Session(_SessionSoFar):
         return self._id
 
     def _ask(self, question: str, options: AskOptions, *, stream: bool) -> Call[Answer]:
-        return self._counted("ask", calls.ask_call(self._begun(), question, options, stream=stream))
+        return self._counted("ask", ask_call(self._begun(), question, options, stream=stream))
 
     def _apply(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
-        return self._counted("apply", calls.apply_call(self._begun(), edit, options, stream=stream))
+        return self._counted("apply", apply_call(self._begun(), edit, options, stream=stream))
 
 
 class AsyncSession(_SessionSoFar):
@@ -171,7 +303,7 @@ class AsyncSession(_SessionSoFar):
         with_text: bool = False,
     ) -> tuple[ReadFile, ...]:
         """As `Session.read`."""
-        return await self._send(calls.read_call(await self._begun(), paths, texts or {}, forget, with_text=with_text))
+        return await self._send(read_call(await self._begun(), paths, texts or {}, forget, with_text=with_text))
 
     async def ask(self, question: str, **options: Unpack[AskOptions]) -> Answer:
         """As `Session.ask`."""
@@ -191,14 +323,14 @@ class AsyncSession(_SessionSoFar):
 
     async def state(self) -> SessionState:
         """As `Session.state`."""
-        return await self._send(calls.state_call(await self._begun()))
+        return await self._send(state_call(await self._begun()))
 
     async def aclose(self) -> None:
         """As `Session.close`."""
         session_id, self._id, self._ended = self._id, None, True
         if session_id is not None:
             try:
-                await self._send(calls.end_call(session_id))
+                await self._send(end_call(session_id))
             except SessionMissing:
                 return
 
@@ -209,7 +341,7 @@ class AsyncSession(_SessionSoFar):
         return self._id
 
     async def _ask(self, question: str, options: AskOptions, *, stream: bool) -> Call[Answer]:
-        return self._counted("ask", calls.ask_call(await self._begun(), question, options, stream=stream))
+        return self._counted("ask", ask_call(await self._begun(), question, options, stream=stream))
 
     async def _apply(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
-        return self._counted("apply", calls.apply_call(await self._begun(), edit, options, stream=stream))
+        return self._counted("apply", apply_call(await self._begun(), edit, options, stream=stream))

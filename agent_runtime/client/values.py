@@ -10,40 +10,40 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent_runtime.shapes import usage_from_json
+from agent_runtime.serialization import usage_from_json
 
 if TYPE_CHECKING:
-    from agent_runtime.browsing import FileContent, SnapshotPage, WorkspaceChanges, WorkspaceStatus
-    from agent_runtime.sessions import Answer, ReadFile, SeenFile, SessionState
-    from agent_runtime.workspaces.listing import FilePage
+    from agent_runtime.server.views import FileContent, SnapshotPage, WorkspaceChanges, WorkspaceStatus
+    from agent_runtime.session import Answer, ReadFile, SeenFile, SessionState
+    from agent_runtime.workspace.registry import FilePage
 
 Value = TypeVar("Value")
 
 
 def status_from_json(answer: Mapping[str, Any]) -> WorkspaceStatus:
     """Of `GET /workspaces/{name}`."""
-    from agent_runtime.browsing import WorkspaceStatus
+    from agent_runtime.server.views import WorkspaceStatus
 
     return _known(WorkspaceStatus, answer)
 
 
 def files_from_json(answer: Mapping[str, Any]) -> FilePage:
     """Of `GET /workspaces/{name}/files`."""
-    from agent_runtime.workspaces.listing import FilePage, ListedFile
+    from agent_runtime.workspace.registry import FilePage, ListedFile
 
     return FilePage(tuple(_known(ListedFile, file) for file in answer["files"]), answer["next"])
 
 
 def content_from_json(answer: Mapping[str, Any]) -> FileContent:
     """Of `GET /workspaces/{name}/files/{path}`."""
-    from agent_runtime.browsing import FileContent
+    from agent_runtime.server.views import FileContent
 
     return _known(FileContent, answer)
 
 
 def snapshot_from_json(answer: Mapping[str, Any]) -> SnapshotPage:
     """Of `GET /workspaces/{name}/snapshot`."""
-    from agent_runtime.browsing import SnapshotFile, SnapshotPage
+    from agent_runtime.server.views import SnapshotFile, SnapshotPage
 
     files = tuple(_known(SnapshotFile, file, spans=_ends(file.get("spans"))) for file in answer["files"])
     return _known(SnapshotPage, answer, files=files)
@@ -51,21 +51,21 @@ def snapshot_from_json(answer: Mapping[str, Any]) -> SnapshotPage:
 
 def changes_from_json(answer: Mapping[str, Any]) -> WorkspaceChanges:
     """Of `GET /workspaces/{name}/changes`."""
-    from agent_runtime.browsing import ChangedFile, WorkspaceChanges
+    from agent_runtime.server.views import ChangedFile, WorkspaceChanges
 
     return _known(WorkspaceChanges, answer, changes=tuple(_known(ChangedFile, each) for each in answer["changes"]))
 
 
 def read_from_json(answer: Mapping[str, Any]) -> tuple[ReadFile, ...]:
     """Of `POST /sessions/{id}/read`."""
-    from agent_runtime.sessions import ReadFile
+    from agent_runtime.session import ReadFile
 
     return tuple(_known(ReadFile, file) for file in answer["files"])
 
 
 def answer_from_json(answer: Mapping[str, Any]) -> Answer:
     """Of `POST /sessions/{id}/ask`."""
-    from agent_runtime.sessions import Answer
+    from agent_runtime.session import Answer
 
     usage, noted = usage_from_json(answer["usage"]), tuple(answer["noted"])
     return _known(Answer, answer, usage=usage, timings=dict(answer["timings"]), files=_seen(answer), noted=noted)
@@ -74,7 +74,7 @@ def answer_from_json(answer: Mapping[str, Any]) -> Answer:
 def state_from_json(answer: Mapping[str, Any]) -> SessionState:
     """Of `GET /sessions/{id}`."""
     from agent_runtime.context import HistoryMessage
-    from agent_runtime.sessions import SessionState
+    from agent_runtime.session import SessionState
 
     return _known(
         SessionState,
@@ -87,7 +87,7 @@ def state_from_json(answer: Mapping[str, Any]) -> SessionState:
 
 
 def _seen(answer: Mapping[str, Any]) -> tuple[SeenFile, ...]:
-    from agent_runtime.sessions import SeenFile
+    from agent_runtime.session import SeenFile
 
     return tuple(_known(SeenFile, file) for file in answer["files"])
 

@@ -1,17 +1,88 @@
-"""The workspaces of a service, as `client.workspaces` has them: folders that it may read and write, by name."""
+"""The workspaces of a service, and the calls about them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Generator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from agent_runtime.client import workspace_calls as calls
-from agent_runtime.client.call import Call, Value
-from agent_runtime.client.workspace_calls import DEFAULT, WAIT_SECONDS, Walk, Whole
+from agent_runtime.client import values
+from agent_runtime.client.call import Call, Value, below, path_of
 
 if TYPE_CHECKING:
-    from agent_runtime.browsing import FileContent, SnapshotPage, WorkspaceChanges, WorkspaceStatus
-    from agent_runtime.workspaces.listing import ListedFile
+    from agent_runtime.server.views import FileContent, SnapshotFile, SnapshotPage, WorkspaceChanges, WorkspaceStatus
+    from agent_runtime.workspace.registry import ListedFile
+
+DEFAULT = "default"
+"""The workspace that the service was started with."""
+
+PAGE = 10_000
+WAIT_SECONDS = 25.0
+
+Whole = TypeVar("Whole")
+Walk = Generator[Call[Any], Any, Whole]
+
+
+def list_call() -> Call[tuple[WorkspaceStatus, ...]]:
+    """All that the token may see."""
+    return Call(
+        "GET",
+        "/workspaces",
+        lambda answer: tuple(values.status_from_json(each) for each in answer["workspaces"]),
+    )
+
+
+def register_call(root: str, name: str | None) -> Call[WorkspaceStatus]:
+    """Again the same does nothing."""
+    body = {"root": root} | ({"name": name} if name is not None else {})
+    return Call("POST", "/workspaces", values.status_from_json, body, changes_nothing=True)
+
+
+def status_call(name: str) -> Call[WorkspaceStatus]:
+    """Of one."""
+    return Call("GET", path_of("workspaces", name), values.status_from_json)
+
+
+def remove_call(name: str) -> Call[None]:
+    """Its files stay."""
+    return Call("DELETE", path_of("workspaces", name), lambda _: None)
+
+
+def read_call(name: str, path: str) -> Call[FileContent]:
+    """One file."""
+    return Call("GET", f"{path_of('workspaces', name, 'files')}/{below(path)}", values.content_from_json)
+
+
+def changes_call(name: str, since: str, timeout_s: float) -> Call[WorkspaceChanges]:
+    """The service is silent until something changes, or for `timeout_s`."""
+    path = path_of("workspaces", name, "changes")
+    query: dict[str, Any] = {"since": since, "timeout_s": timeout_s}
+    return Call("GET", path, values.changes_from_json, query=query, silence_s=timeout_s)
+
+
+def files_walk(name: str) -> Walk[tuple[ListedFile, ...]]:
+    """All files of a workspace."""
+    found: list[ListedFile] = []
+    after: str | None = ""
+    while after is not None:
+        query: dict[str, Any] = {"limit": PAGE} | ({"after": after} if after else {})
+        page = yield Call("GET", path_of("workspaces", name, "files"), values.files_from_json, query=query)
+        found += page.files
+        after = page.next
+    return tuple(found)
+
+
+def snapshot_walk(name: str, *, spans: bool) -> Walk[SnapshotPage]:
+    """A whole snapshot: the pages behind the first are of its version."""
+    query: dict[str, Any] = {"limit": PAGE} | ({"spans": "true"} if spans else {})
+    path = path_of("workspaces", name, "snapshot")
+    found: list[SnapshotFile] = []
+    while True:
+        page: SnapshotPage = yield Call("GET", path, values.snapshot_from_json, query=dict(query))
+        found += page.files
+        if page.next is None:
+            return replace(page, files=tuple(found))
+        query |= {"after": page.next, "version": page.version}
 
 
 class Send(Protocol):
@@ -34,7 +105,7 @@ class ClientWorkspaces:
 
     def list(self) -> tuple[WorkspaceStatus, ...]:
         """The state of each."""
-        return self._send(calls.list_call())
+        return self._send(list_call())
 
     def register(self, root: str, name: str | None = None) -> WorkspaceStatus:
         """Make a folder on the service's machine a workspace, called as the folder is if not otherwise.
@@ -42,34 +113,34 @@ class ClientWorkspaces:
         Again the same does nothing. Raises Forbidden without the scope `admin`, OutsideRoot where the service was not
         started with `--allow-root` for it, Conflict where the name is taken.
         """
-        return self._send(calls.register_call(root, name))
+        return self._send(register_call(root, name))
 
     def status(self, name: str = DEFAULT) -> WorkspaceStatus:
         """The state of one; raises WorkspaceMissing."""
-        return self._send(calls.status_call(name))
+        return self._send(status_call(name))
 
     def remove(self, name: str) -> None:
         """Have the service forget one and end its sessions; its files stay. Raises Forbidden, WorkspaceMissing."""
-        self._send(calls.remove_call(name))
+        self._send(remove_call(name))
 
     def files(self, name: str = DEFAULT) -> tuple[ListedFile, ...]:
         """All files by path, but those that git ignores."""
-        return self._walk(calls.files_walk(name))
+        return self._walk(files_walk(name))
 
     def read(self, path: str, name: str = DEFAULT) -> FileContent:
         """One file: text, encoding and hash; raises FileMissing, OutsideRoot, BadFile where it is no text."""
-        return self._send(calls.read_call(name, path))
+        return self._send(read_call(name, path))
 
     def snapshot(self, name: str = DEFAULT, *, spans: bool = False) -> SnapshotPage:
         """All files as tokens, with hashes, and with the ends of their spans if asked for; raises NotIndexed."""
-        return self._walk(calls.snapshot_walk(name, spans=spans))
+        return self._walk(snapshot_walk(name, spans=spans))
 
     def changes(self, since: str, name: str = DEFAULT, *, timeout_s: float = WAIT_SECONDS) -> WorkspaceChanges:
         """What changed since a version, as soon as anything has; nothing, where nothing does for `timeout_s`.
 
         `since` is the `version` of a snapshot or of the last changes; raises SnapshotGone where it is too old.
         """
-        return self._send(calls.changes_call(name, since, timeout_s))
+        return self._send(changes_call(name, since, timeout_s))
 
     def _walk(self, walk: Walk[Whole]) -> Whole:
         value: Any = None
@@ -90,35 +161,35 @@ class AsyncClientWorkspaces:
 
     async def list(self) -> tuple[WorkspaceStatus, ...]:
         """As `ClientWorkspaces.list`."""
-        return await self._send(calls.list_call())
+        return await self._send(list_call())
 
     async def register(self, root: str, name: str | None = None) -> WorkspaceStatus:
         """As `ClientWorkspaces.register`."""
-        return await self._send(calls.register_call(root, name))
+        return await self._send(register_call(root, name))
 
     async def status(self, name: str = DEFAULT) -> WorkspaceStatus:
         """As `ClientWorkspaces.status`."""
-        return await self._send(calls.status_call(name))
+        return await self._send(status_call(name))
 
     async def remove(self, name: str) -> None:
         """As `ClientWorkspaces.remove`."""
-        await self._send(calls.remove_call(name))
+        await self._send(remove_call(name))
 
     async def files(self, name: str = DEFAULT) -> tuple[ListedFile, ...]:
         """As `ClientWorkspaces.files`."""
-        return await self._walk(calls.files_walk(name))
+        return await self._walk(files_walk(name))
 
     async def read(self, path: str, name: str = DEFAULT) -> FileContent:
         """As `ClientWorkspaces.read`."""
-        return await self._send(calls.read_call(name, path))
+        return await self._send(read_call(name, path))
 
     async def snapshot(self, name: str = DEFAULT, *, spans: bool = False) -> SnapshotPage:
         """As `ClientWorkspaces.snapshot`."""
-        return await self._walk(calls.snapshot_walk(name, spans=spans))
+        return await self._walk(snapshot_walk(name, spans=spans))
 
     async def changes(self, since: str, name: str = DEFAULT, *, timeout_s: float = WAIT_SECONDS) -> WorkspaceChanges:
         """As `ClientWorkspaces.changes`."""
-        return await self._send(calls.changes_call(name, since, timeout_s))
+        return await self._send(changes_call(name, since, timeout_s))
 
     async def _walk(self, walk: Walk[Whole]) -> Whole:
         value: Any = None

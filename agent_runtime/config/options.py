@@ -1,19 +1,13 @@
-"""What the settings say of the model: where it is looked for, how it is loaded and how it merges."""
+"""Options of model, merge and tenant limits, made from the settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent_runtime.limiting import TenantLimits
-from agent_runtime.models.settings import (
-    DEFAULT_SPAN_GIB,
-    SMALL_SPAN_GIB,
-    LoadOptions,
-    MergeOptions,
-    ModelSettings,
-)
-from agent_runtime.settings.choosing import Chosen, choose
-from agent_runtime.settings.declaration import SETTINGS, Settings
+from agent_runtime.config.settings import SETTINGS, Settings
+from agent_runtime.config.sources import Chosen, choose
+from agent_runtime.models.config import DEFAULT_SPAN_GIB, SMALL_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
+from agent_runtime.quotas import TenantLimits
 
 
 def model_settings(environ: Mapping[str, str], chosen: Chosen | None = None) -> ModelSettings:

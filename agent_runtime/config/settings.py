@@ -1,16 +1,180 @@
-"""The settings of `hunk`: one frozen class, a field each; the package's docstring says how to add one."""
+"""All settings of `hunk`, declared once: types, bounds, defaults and help."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Literal
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from agent_runtime.models.settings import DEFAULT_CONTEXT, DEFAULT_MODEL, DEFAULT_NUM_SEQS, Dtype, Quantize
-from agent_runtime.settings.setting import Command, Setting, declared
-from agent_runtime.telemetry.logs import LogFormat, LogLevel
+from agent_runtime.models.config import DEFAULT_CONTEXT, DEFAULT_MODEL, DEFAULT_NUM_SEQS, Dtype, Quantize
+from agent_runtime.telemetry.log import LogFormat, LogLevel
 from agent_runtime.types import ReuseName
+
+WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+BASES = (bool, int, float, str, Path)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`base` is one of `BASES`; `choices` are the only texts that there are, if any; `many` is a tuple of it."""
+
+    base: type[Any]
+    choices: tuple[str, ...] = ()
+    many: bool = False
+    optional: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+
+    def from_text(self, text: str) -> Any:
+        """A value as a variable holds it; raises ValueError. An empty one is None or () where that is a value."""
+        if self.many:
+            return tuple(self._one_of_text(part.strip()) for part in text.split(",") if part.strip())
+        return None if self.optional and not text.strip() else self._one_of_text(text.strip())
+
+    def from_toml(self, value: Any, folder: Path) -> Any:
+        """A value as a file in `folder` holds it, to which paths are relative; raises ValueError."""
+        if self.many:
+            if not isinstance(value, list):
+                raise ValueError
+            return tuple(self._one_of_toml(each, folder) for each in value)
+        return self._one_of_toml(value, folder)
+
+    def wanted(self) -> str:
+        """What to give, in words."""
+        one = self._one_wanted()
+        return f"a list, each {one}" if self.many else one
+
+    def _one_of_text(self, text: str) -> Any:
+        if self.base is bool:
+            if text.lower() not in WORDS:
+                raise ValueError
+            return WORDS[text.lower()]
+        if self.base is Path:
+            return _path(text)
+        return self._bounded(self.base(text))
+
+    def _one_of_toml(self, value: Any, folder: Path) -> Any:
+        if self.base is Path:
+            return folder / _path(value) if isinstance(value, str) else _refuse()
+        if self.base is float and type(value) is int:
+            value = float(value)
+        if type(value) is not self.base:  # True is an int, too
+            raise ValueError
+        return self._bounded(value)
+
+    def _bounded(self, value: Any) -> Any:
+        if self.choices and value not in self.choices:
+            raise ValueError
+        if self.base is float and not math.isfinite(value):
+            raise ValueError
+        if (self.minimum is not None and value < self.minimum) or (self.maximum is not None and value > self.maximum):
+            raise ValueError
+        return value
+
+    def _one_wanted(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        name = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}[
+            self.base
+        ]
+        match self.minimum, self.maximum:
+            case None, None:
+                return name
+            case least, None:
+                return f"{name} of at least {least:g}"
+            case None, most:
+                return f"{name} of at most {most:g}"
+            case least, most:
+                return f"{name} from {least:g} to {most:g}"
+
+
+def kind_of(annotation: Any, minimum: float | None = None, maximum: float | None = None) -> Kind:
+    """The kind that a type stands for: a base, a Literal of texts, `tuple[base, ...]`, or one of these or None."""
+    optional = False
+    if get_origin(annotation) in (Union, UnionType):
+        annotation, none = get_args(annotation)
+        assert none is NoneType, f"{annotation} | {none} is no kind of setting"
+        optional = True
+    many = get_origin(annotation) is tuple
+    if many:
+        annotation, rest = get_args(annotation)
+        assert rest is ...
+    choices: tuple[str, ...] = ()
+    if get_origin(annotation) is Literal:
+        annotation, choices = str, get_args(annotation)
+    assert annotation in BASES, f"{annotation} is no kind of setting"
+    return Kind(annotation, choices, many, optional, minimum, maximum)
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser() if text.strip() else _refuse()
+
+
+def _refuse() -> Any:
+    raise ValueError
+
+
+Command = Literal["serve", "apply", "mcp"]
+"""A command that takes settings as flags."""
+
+PREFIX = "HUNK_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How a setting is shown and bounded.
+
+    help: one sentence for `--help` and the written file. commands: those that have it as a flag; without any it is set
+    by file or environment only. group: the heading in `--help`. metavar: what stands for the value there. minimum,
+    maximum: of a number. unset: what a default of None means, in words. secret: never shown.
+    """
+
+    help: str
+    commands: tuple[Command, ...] = ()
+    group: str = "Service"
+    metavar: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    unset: str = ""
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One setting as a class declares it."""
+
+    name: str
+    annotation: Any
+    default: Any
+    kind: Kind
+    setting: Setting
+
+    @property
+    def variable(self) -> str:
+        """The environment's name for it."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """The command line's name for it."""
+        return "--" + self.name.replace("_", "-")
+
+
+def declared(settings: type[Any]) -> Iterator[Declared]:
+    """What a frozen dataclass declares, in its order: each field is `Annotated[type, Setting(...)]` with a default."""
+    hints = get_type_hints(settings, include_extras=True)
+    for field in fields(settings):
+        hint = hints[field.name]
+        assert get_origin(hint) is Annotated, f"{field.name} is not Annotated[type, Setting(...)]"
+        annotation, setting = get_args(hint)
+        assert isinstance(setting, Setting), f"{field.name} has no Setting"
+        kind = kind_of(annotation, setting.minimum, setting.maximum)
+        yield Declared(field.name, annotation, field.default, kind, setting)
+
 
 SERVE: tuple[Command, ...] = ("serve",)
 CLIENTS: tuple[Command, ...] = ("apply", "mcp")

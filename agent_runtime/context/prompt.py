@@ -1,27 +1,105 @@
-"""A session's prompts, turn by turn: what is stable stays where it is, what changes comes as late as it can."""
+"""Lays out a session's prompts so that their prefix stays the same from turn to turn."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_runtime.context.assembling import Assembly, TextIds
-from agent_runtime.context.change_rates import ChangeRates
-from agent_runtime.context.files import TextFiles
-from agent_runtime.context.frame import frame
-from agent_runtime.context.layout import FileCost, next_order
-from agent_runtime.context.notes import Notes
-from agent_runtime.context.segments import file_segments, keyed
-from agent_runtime.context.types import ContextMode, ContextPrompt, HistoryMessage
-from agent_runtime.prompt.chat_template import ChatTemplate
+from agent_runtime.context.change_notes import Notes
+from agent_runtime.context.file_order import ChangeRates, FileCost, next_order
+from agent_runtime.context.types import (
+    ContextEncoder,
+    ContextMode,
+    ContextPrompt,
+    HistoryMessage,
+    PartKind,
+    PromptPart,
+    file_segments,
+    keyed,
+)
+from agent_runtime.errors import BadFile
+from agent_runtime.prompt.chat_template import ChatTemplate, frame
 from engine.reuse import PromptSegment
-from repo_cache.text_change import num_equal
+from repo_cache.contents import Content, Contents
+from repo_cache.incremental import num_equal
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
+
+
+@dataclass(slots=True)
+class Assembly:
+    """Segments in order, and what they are."""
+
+    segments: list[PromptSegment] = field(default_factory=list)
+    parts: list[PromptPart] = field(default_factory=list)
+    num_tokens: int = 0
+
+    def add(self, kind: PartKind, name: str, segments: Iterable[PromptSegment]) -> None:
+        """One part; nothing where it has no tokens."""
+        before = self.num_tokens
+        for segment in segments:
+            if segment.token_ids:
+                self.segments.append(segment)
+                self.num_tokens += len(segment.token_ids)
+        if self.num_tokens > before:
+            self.parts.append(PromptPart(kind, name, self.num_tokens))
+
+
+class TextIds:
+    """Ids of texts, encoded once for as long as each next prompt has them too."""
+
+    def __init__(self, encoder: ContextEncoder) -> None:
+        self._encoder = encoder
+        self._last: dict[tuple[str, bool], list[int]] = {}
+        self._used: dict[tuple[str, bool], list[int]] = {}
+
+    def plain(self, text: str) -> list[int]:
+        """Of a text in which nothing is a control token."""
+        return self._ids(text, ours=False)
+
+    def ours(self, text: str) -> list[int]:
+        """Of the chat template's text."""
+        return self._ids(text, ours=True)
+
+    def begin(self) -> None:
+        """A new prompt: what the last one did not have is forgotten."""
+        self._last, self._used = self._used, {}
+
+    def _ids(self, text: str, *, ours: bool) -> list[int]:
+        ids = self._used.get((text, ours), self._last.get((text, ours)))
+        if ids is None:
+            ids = self._encoder.encode_template(text) if ours else self._encoder.encode(text)
+        self._used[text, ours] = ids
+        return ids
+
+
+HOT_BYTES = 16 << 20
+"""Of texts and trees kept for the next version of a file."""
+
+
+class TextFiles:
+    """Makes `FileTokens` of texts, the next version of a file for the price of the change."""
+
+    def __init__(self, tokenizer: BPETokenizer) -> None:
+        self._contents = Contents(tokenizer, None, HOT_BYTES)
+
+    def tokens(self, path: str, text: str, before: FileTokens | None) -> FileTokens:
+        """The tokens of a text; `before` are those of the file's last version. Raises BadFile where it has none."""
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise BadFile(f"{path} holds a lone surrogate at character {error.start}, which is not text") from None
+        (made,) = self._contents.encode([Content(path, data, sha256(data).hexdigest(), before)], in_bulk=False)
+        if made.tokens is None:
+            raise BadFile(f"{path} cannot be encoded: {made.reason}")
+        return made.tokens
+
 
 FILES_INTRO = "Files of the project. Notes further on may supersede lines of them; the latest note holds.\n"
 """The same in every mode, so that a change of the mode changes nothing before the files."""

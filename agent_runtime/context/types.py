@@ -1,18 +1,25 @@
-"""The values of a session's prompts: what a turn is made of, and what comes out."""
+"""Values of a session's prompt: turns, parts and segments."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, Protocol
+
+import numpy as np
 
 from agent_runtime.prompt import TextEncoder
 from agent_runtime.types import ReuseName
 from engine.reuse import PromptSegment, Reuse, ReuseMode
+from repo_cache.spans import span_keys
+from repo_cache.types import FileTokens
 
 ContextMode = ReuseName
 """How a session's prompts follow changes of its files.
 
-`balanced` leaves a changed file as it was first sent and appends what changed (see `overlay`); the engine reuses
+`balanced` leaves a changed file as it was first sent and appends what changed (see `change_notes`); the engine reuses
 exactly what it has computed. The others write the file anew; `fast` and `turbo` are the engine's modes of reuse behind
 the change.
 """
@@ -80,3 +87,25 @@ class ContextPrompt:
         if mode == "exact" or self.parts[-1].kind != "question":
             return allowed
         return replace(allowed, recompute=((self.parts[-2].end, self.parts[-1].end),))
+
+
+def file_segments(encoder: ContextEncoder, path: str, tokens: FileTokens, *, ends_line: bool) -> list[PromptSegment]:
+    """A file between a line that names it and one that ends it: a segment a span, with the cache's ids and keys.
+
+    `ends_line`: whether the file ends with a newline, or is empty. Whatever the path holds, it is text.
+    """
+    head, tail = f"<file path={json.dumps(path, ensure_ascii=False)}>\n", "</file>\n"
+    ids, spans = tokens.token_ids.tolist(), tokens.spans
+    borders = pairwise([0, *spans.ends.tolist()])
+    body = [PromptSegment(ids[start:end], key) for (start, end), key in zip(borders, spans.key_list(), strict=True)]
+    return [
+        keyed(encoder, encoder.encode(head)),
+        *body,
+        keyed(encoder, encoder.encode(tail if ends_line else f"\n{tail}")),
+    ]
+
+
+def keyed(encoder: ContextEncoder, token_ids: Sequence[int]) -> PromptSegment:
+    """A segment of these tokens, with the key that a span of the cache would have (`repo_cache.spans`)."""
+    (key,) = span_keys(encoder.fingerprint, np.array(token_ids, np.uint32), 0, [len(token_ids)])
+    return PromptSegment(tuple(token_ids), key.tobytes())

@@ -1,19 +1,116 @@
-"""What it was that changed between two prompts: one change after the other, each with a name."""
+"""Causes of a broken prefix, and the advice for each."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from agent_runtime.context.overlay import lines_of
-from agent_runtime.doctor.advice import ADVICE, CauseKind
-from agent_runtime.doctor.file_places import file_at
-from agent_runtime.doctor.prompt_text import PromptText, TextPart
-from agent_runtime.doctor.volatile import volatile_at
-from editor.alignment import line_opcodes
+from agent_runtime.context.change_notes import lines_of
+from agent_runtime.doctor.transcripts import PromptText, TextPart, file_at
+from editor.diff import line_opcodes
+
+_MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (
+        "uuid",
+        re.compile(r"(?<![0-9a-zA-Z])[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9a-zA-Z])"),
+    ),
+    (
+        "timestamp",
+        re.compile(
+            rf"""\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}  # 2026-01-31T09:30:00.123Z
+                (?:[T ,]+\d{{1,2}}:\d{{2}}(?::\d{{2}}(?:[.,]\d+)?)?(?:\s?[AaPp][Mm])?
+                (?:\s?(?:Z|UTC|GMT|[+-]\d{{2}}:?\d{{2}}))?)?
+            | (?:(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?,?\s+)?  # Sat, 31 Jan 2026 09:30:00
+                (?:\d{{1,2}}\s+(?:{_MONTHS})[a-z]*|(?:{_MONTHS})[a-z]*\s+\d{{1,2}})(?:,?\s+\d{{4}})?
+                (?:[ ,]+(?:at\s+)?\d{{1,2}}:\d{{2}}(?::\d{{2}})?(?:\s+\d{{4}})?)?
+            | \d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}}(?:[T ,]+\d{{1,2}}:\d{{2}}(?::\d{{2}})?)?  # 31.01.2026
+            | \d{{1,2}}:\d{{2}}(?::\d{{2}}(?:\.\d+)?)?(?:\s?[AaPp][Mm])?  # 09:30
+            | (?<!\d)1[5-9]\d{{8}}(?:\.\d+|\d{{3}}|\d{{6}}|\d{{9}})?(?!\d)  # 1769851800
+            """,
+            re.VERBOSE,
+        ),
+    ),
+    (
+        "id",
+        re.compile(
+            r"(?<![0-9a-zA-Z_-])(?=[0-9a-zA-Z_-]*\d)(?=[0-9a-zA-Z_-]*[a-zA-Z])[0-9a-zA-Z_-]{8,}(?![0-9a-zA-Z_-])"
+        ),
+    ),
+    ("counter", re.compile(r"(?<![\w.])\d+(?![\w.])|(?<=[#_])\d+\b")),
+)
+"""In the order in which they are tried: a point in time holds numbers, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volatile:
+    """A value that differs between two lines: its kind, what it reads in either, the character at which it begins."""
+
+    kind: str
+    first: str
+    second: str
+    start: int
+
+
+def volatile_at(first: str, second: str, place: int) -> Volatile | None:
+    """What value of these kinds two lines part in, at character `place`; None where they do not part in one."""
+    for kind, pattern in _KINDS:
+        one, other = _covering(pattern, first, place), _covering(pattern, second, place)
+        if one is not None and other is not None and one.group() != other.group():
+            return Volatile(kind, one.group(), other.group(), one.start()) if _is_value(kind, one, other) else None
+    return None
+
+
+def _is_value(kind: str, one: re.Match[str], other: re.Match[str]) -> bool:
+    """Names in code look like ids; random ones are full of digits."""
+    if kind != "id":
+        return True
+    return all(sum(char.isdigit() for char in each.group()) >= max(2, len(each.group()) // 8) for each in (one, other))
+
+
+def _covering(pattern: re.Pattern[str], line: str, place: int) -> re.Match[str] | None:
+    return next((found for found in pattern.finditer(line) if found.start() <= place <= found.end()), None)
+
+
+CauseKind = Literal[
+    "timestamp",
+    "uuid",
+    "id",
+    "counter",
+    "tools_order",
+    "tools_keys",
+    "tools_changed",
+    "moved",
+    "line_endings",
+    "whitespace",
+    "system_line",
+    "file",
+    "history",
+    "text",
+]
+
+ADVICE: dict[CauseKind, str] = {
+    "timestamp": "Put the clock behind everything that stays, right before the question, or give it as roughly as will "
+    "do: the day.",
+    "uuid": "Leave the id out of the prompt, or put it behind everything that stays.",
+    "id": "Leave the id out of the prompt, or put it behind everything that stays.",
+    "counter": "Leave the number out, or put it behind everything that stays.",
+    "tools_order": "Sort the tools by name before each request: sets and registries give them in any order.",
+    "tools_keys": "Write the tools' JSON with sorted keys, or keep the text of the first request.",
+    "tools_changed": "Give all tools from the first request on, and say later which of them may be used.",
+    "moved": "Leave the text where it was first sent and say it again at the end, instead of taking it out above.",
+    "line_endings": "Write texts into prompts with one kind of line ending.",
+    "whitespace": "Put texts together the same way each time: blanks and line breaks are tokens.",
+    "system_line": "Keep the system's message as it was first sent, and say what is new right before the question.",
+    "file": "Ask with reuse `fast`, which computes the changed span again and what it must behind it, or `balanced`, "
+    "which leaves the file and appends the change; or put files that change often behind those that do not.",
+    "history": "Only append to the history. Where it has to be cut, cut much at once and seldom.",
+    "text": "Send what stands before the question byte for byte as it was sent before.",
+}
 
 _MANY_LINES = 40
 """Of a file a change of more lines than this, and of half of them, is another file."""

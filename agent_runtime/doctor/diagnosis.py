@@ -1,14 +1,88 @@
-"""The whole answer about two prompts: the first byte that differs, what it was, what it cost."""
+"""Diagnoses two prompts or a recorded session: the first difference, its cause and its cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from agent_runtime.doctor.causes import Cause, Change, causes
-from agent_runtime.doctor.counting import Counts, Encoder, count
-from agent_runtime.doctor.prompt_text import PromptText
+from agent_runtime.doctor.transcripts import PromptText, RecordedSession, prompt_of_turn
+from agent_runtime.errors import BadRequest
+from engine.prompt_difference import first_difference
+
+BYTES_PER_TOKEN = 3.4
+"""Of Qwen2.5-Coder's tokenizer on recorded agent sessions; what is assumed without a tokenizer."""
+
+RUN = 8
+"""A shorter run of equal tokens is not worth taking over (`engine.reuse.plan.FEWEST_TOKENS`)."""
+
+_PIECE = re.compile(r"\w+|\s+|[^\w\s]+")
+
+
+class Encoder(Protocol):
+    """What counting needs of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text in which nothing is a control token."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of the second prompt: all tokens, those before the first that differs, and those behind it whose content the
+    first prompt has too, wherever it stands, in runs of `RUN`. `estimated`: from bytes.
+    """
+
+    num_tokens: int
+    num_kept: int
+    num_same: int
+    estimated: bool
+
+
+def count(first: str, second: str, place: int, encoder: Encoder | None) -> Counts:
+    """Count; `place` is the first character that differs."""
+    if encoder is not None:
+        one, other = encoder.encode(first), encoder.encode(second)
+        difference = first_difference(one, other)
+        num_kept = len(other) if difference is None else difference.index
+        found = sum(length for _, length in runs(one, other, num_kept))
+        return Counts(len(other), num_kept, found, estimated=False)
+    kept, behind = _tokens(second[:place]), second[place:]
+    pieces = _PIECE.findall(behind)
+    same = sum(
+        len("".join(pieces[start : start + length]).encode("utf-8", "replace"))
+        for start, length in runs(_PIECE.findall(first), pieces, 0)
+    )
+    return Counts(kept + _tokens(behind), kept, round(same / BYTES_PER_TOKEN), estimated=True)
+
+
+def runs(first: Sequence[Hashable], second: Sequence[Hashable], start: int) -> list[tuple[int, int]]:
+    """Where `second` behind `start` has runs of `RUN` and more that stand in `first` too: places and lengths."""
+    places = {tuple(first[place : place + RUN]): place for place in reversed(range(len(first) - RUN + 1))}
+    found = []
+    while start + RUN <= len(second):
+        place = places.get(tuple(second[start : start + RUN]))
+        if place is None:
+            start += 1
+            continue
+        length = RUN
+        while (
+            start + length < len(second)
+            and place + length < len(first)
+            and second[start + length] == first[place + length]
+        ):
+            length += 1
+        found.append((start, length))
+        start += length
+    return found
+
+
+def _tokens(text: str) -> int:
+    return round(len(text.encode("utf-8", "replace")) / BYTES_PER_TOKEN)
+
 
 MOST_LATER = 5
 """Changes behind the first that are told of: they break the prefix once the first is mended."""
@@ -163,3 +237,42 @@ def _excerpt(text: str, at: int) -> Excerpt:
     start = max(text.rfind("\n", 0, at) + 1, at - EXCERPT)
     end = text.find("\n", at)
     return Excerpt(text[start : min(end if end >= 0 else len(text), at + EXCERPT)], at - start)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenTurn:
+    """A turn, counted from 1, whose prompt does not begin with that of the turn before."""
+
+    number: int
+    diagnosis: Diagnosis
+
+
+def diagnose_turn(
+    session: RecordedSession, number: int, encoder: Encoder | None = None, speed: Speed = ASSUMED_SPEED
+) -> Diagnosis:
+    """A turn, counted from 1, against the one before; raises BadRequest where there are no such two."""
+    if not 2 <= number <= len(session.turns):
+        what = f"the turns 2 to {len(session.turns)} can be compared with the one before them"
+        if len(session.turns) < 2:
+            what = "a session of two turns is needed"
+        raise BadRequest(f"{session.name} has {len(session.turns)} turns, so there is no turn {number}: {what}")
+    before, now = (prompt_of_turn(session.turns[each]) for each in (number - 2, number - 1))
+    return diagnose(before, now, encoder, speed)
+
+
+def broken_turns(
+    session: RecordedSession, encoder: Encoder | None = None, speed: Speed = ASSUMED_SPEED
+) -> Iterator[BrokenTurn]:
+    """All turns that break the prefix of the one before, in order."""
+    before = None
+    for number, turn in enumerate(session.turns, start=1):
+        now = prompt_of_turn(turn)
+        if before is not None and not now.text.startswith(before.text):
+            yield BrokenTurn(number, diagnose(before, now, encoder, speed))
+        before = now
+
+
+def by_cause(turns: list[BrokenTurn]) -> dict[str, int]:
+    """How many turns each kind of cause broke, most first."""
+    kinds = Counter(each.diagnosis.cause.kind for each in turns if each.diagnosis.cause is not None)
+    return dict(kinds.most_common())

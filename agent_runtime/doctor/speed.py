@@ -1,13 +1,33 @@
-"""How fast a model reads prompts on this machine, from the pass times that the engine has measured and kept."""
+"""The prefill speed of a model on this machine."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+
 from agent_runtime.doctor.diagnosis import Speed
-from agent_runtime.doctor.fingerprints import known_fingerprint
-from agent_runtime.models.converted import sealed_copy
-from agent_runtime.models.resolve import resolve
-from agent_runtime.models.settings import ModelSettings
-from agent_runtime.models.store import Store
+from agent_runtime.models.bf16_copy import sealed_copy
+from agent_runtime.models.config import ModelSettings
+from agent_runtime.models.store import Store, resolve
+
+
+def known_fingerprint(weights: Path, cache_dir: Path, compute: Callable[[], str]) -> str:
+    """That of a folder's weights, in hex; `compute` is asked where its files are not those of last time."""
+    stats = [(each.name, each.stat()) for each in sorted(weights.iterdir()) if each.is_file()]
+    files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+    key = blake2b(f"{weights.resolve()} {files}".encode(), digest_size=16).hexdigest()
+    place = cache_dir / "fingerprints" / key
+    with contextlib.suppress(OSError, ValueError):
+        if kept := bytes.fromhex(place.read_text(encoding="ascii")):
+            return kept.hex()
+    fingerprint = compute()
+    with contextlib.suppress(OSError):  # it only saves time
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(fingerprint, encoding="ascii")
+    return fingerprint
+
 
 ROWS = 1024
 """Of a pass of the prefill, whose time is looked up."""
@@ -29,10 +49,10 @@ def measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | None:
     import torch  # takes a second to import
 
     from engine.errors import WeightsError
-    from engine.speculation.pass_times_file import PassTimesFile
-    from engine.timed_passes import machine
+    from engine.runner.step_times import machine
+    from engine.speculation.step_times import PassTimesFile
     from engine.weights import load
-    from engine.weights.fingerprint import fingerprint
+    from engine.weights.checkpoint import fingerprint
 
     def compute() -> str:
         return fingerprint(load(weights, torch.bfloat16)).hex()

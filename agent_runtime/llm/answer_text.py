@@ -1,4 +1,4 @@
-"""Makes text of the tokens that a model reads and writes, and keeps apart how each of them came about."""
+"""Decodes the tokens of prompts and answers, and records where each came from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from agent_runtime.generation.watcher import Piece, Watcher
+from agent_runtime.progress import Piece, Watcher
 from agent_runtime.types import AnswerTrace, ForwardTrace, Origin, OutputRun, PromptKind, PromptRun
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage
 

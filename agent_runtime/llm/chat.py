@@ -1,4 +1,4 @@
-"""Has a loaded model write the answers of chats, and hands out their text as it becomes certain."""
+"""Chat completions of a loaded model."""
 
 from __future__ import annotations
 
@@ -6,18 +6,76 @@ import time
 from collections.abc import Sequence
 from functools import cached_property
 
-from agent_runtime.chat.drafting import draft_of
-from agent_runtime.chat.prompting import prompt_ids
-from agent_runtime.chat.types import ChatAnswer, ChatRequest, ChatTokenLogprob, Prompt, ReadyPrompt
-from agent_runtime.errors import BadRequest, TooLarge
-from agent_runtime.generation.answer_text import follower
-from agent_runtime.generation.running import Run, fault_of, run_together, usage_of
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.models.load import LoadedModel
+from agent_runtime.errors import BadRequest, CorruptModel, TooLarge
+from agent_runtime.llm.answer_text import follower
+from agent_runtime.llm.generate import Run, fault_of, run_together, usage_of
+from agent_runtime.llm.interface import ChatAnswer, ChatMessage, ChatRequest, ChatTokenLogprob, Prompt, ReadyPrompt
+from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.text_side import TextSide
-from agent_runtime.telemetry.timings import Timings
+from agent_runtime.progress import Timings, Watcher
+from agent_runtime.prompt.chat_template import frame
 from engine import errors as engine_errors
+from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer, TokenLogprob
+from repo_cache.errors import TokenizerError
+
+
+def prompt_ids(text: TextSide, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+    """The chat template around the messages, each text encoded apart, so that no token reaches across a border.
+
+    What is sent again with the next question begins with the same tokens, and its KV is there. Raises BadRequest where
+    the template does not take these messages, or a text cannot be encoded.
+    """
+    if not messages:
+        raise BadRequest("there are no messages; send one at least", field="messages")
+    roles = [message.role for message in messages]
+    try:
+        pieces = frame(text.template, roles)
+    except CorruptModel as error:
+        raise BadRequest(
+            f"the model's chat template does not take messages of these roles in this order ({', '.join(roles)}): "
+            f"{error}",
+            field="messages",
+        ) from error
+    encode = text.tokenizer.encode_template
+    ids = encode(pieces[0])
+    for own, behind in zip(plain_ids(text, [message.text for message in messages]), pieces[1:], strict=True):
+        ids += own
+        ids += encode(behind)
+    return tuple(ids)
+
+
+def plain_ids(text: TextSide, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of each text, in which nothing is a control token; raises BadRequest where one cannot be encoded."""
+    try:
+        return [ids.tolist() for ids in text.tokenizer.encode_batch(texts)]
+    except TokenizerError as error:
+        raise BadRequest(f"the model cannot read this text: {error}", field="messages") from error
+
+
+def draft_of(text: TextSide, prompt: Sequence[int], prediction: str, most_tokens: int) -> Proposer:
+    """A draft that begins with the prediction, where there is one, and finds what is copied from the prompt.
+
+    Of the prediction, no more than `most_tokens` can be written.
+    """
+    expected = None
+    if prediction:
+        (ids,) = plain_ids(text, [prediction])
+        expected = (ids + turn_end(text))[:most_tokens]
+    return MergeDraft(
+        merges=[],
+        original=[],
+        update=prompt,
+        prediction=expected,
+        token_bytes=text.tokenizer.token_bytes(),
+    )
+
+
+def turn_end(text: TextSide) -> list[int]:
+    """The token with which the model ends its turn; none where the chat template shows none."""
+    behind = text.tokenizer.encode_template(frame(text.template, ["user", "assistant"])[-1])
+    return [number for number in behind if number in text.stop_ids][:1]
+
 
 NO_FILE = ""
 """The path of what an answer is about, in its trace."""

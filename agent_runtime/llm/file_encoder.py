@@ -7,10 +7,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from repo_cache.cutting import cut
-from repo_cache.grammars import language_of
-from repo_cache.incremental import EncodedText, encoded, reencoded, restored
-from repo_cache.text_change import text_change
+from repo_cache.chunks import cut
+from repo_cache.incremental import EncodedText, encoded, reencoded, restored, text_change
+from repo_cache.syntax import language_of
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
 

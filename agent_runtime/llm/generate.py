@@ -1,4 +1,4 @@
-"""Runs the questions of one edit through the engine together, and turns the engine's errors into ours."""
+"""Runs requests on the engine, and translates the engine's errors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from agent_runtime.errors import (
     ModelUnavailable,
     TooLarge,
 )
-from agent_runtime.generation.answer_text import AnswerText
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.telemetry.current_request import current_round
+from agent_runtime.llm.answer_text import AnswerText
+from agent_runtime.progress import Watcher
+from agent_runtime.request_context import current_round
 from agent_runtime.types import SourceUsage, Usage
 from engine import errors as engine_errors
 from engine.engine import Engine
-from engine.streams import Stream
 from engine.types import GenerationRequest, GenerationResult, GenerationUsage, Proposer
+from engine.worker import Stream
 
 FAULTS: dict[type[engine_errors.EngineError], tuple[type[HunkError], str]] = {
     engine_errors.DoesNotFit: (TooLarge, "start with a larger --kv-gib, or send less"),

@@ -1,4 +1,4 @@
-"""The values of one chat answer: what is asked, what is answered, and who answers."""
+"""Protocols of a merging and a chatting model, with their tasks and results."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.types import Draft, Usage
-from engine.reuse import EXACT, Reuse
+from agent_runtime.errors import Unsupported
+from agent_runtime.progress import Watcher
+from agent_runtime.types import ApplyRequest, Draft, GivenScope, ReuseName, ScoredReading, Usage
+from editor.types import Check, MergeOutcome, ParsedEdit
+from engine.reuse import EXACT, Reuse, ReuseMode
 
 if TYPE_CHECKING:
-    from agent_runtime.models.text_side import TextSide  # torch comes with it, and the slot is there before the model
+    from agent_runtime.models.text_side import TextSide
+    from agent_runtime.prompt import ApplyPrompt
+    from engine.engine import EngineStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +116,116 @@ class ChatModel(Protocol):
         the model is closed.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMerge:
+    r"""The model's whole file, with "\n" lines. `truncated` says that the token limit cut it.
+
+    `timings`: `prompt_ms` to build the prompt, `prefill_ms` to the end of the pass that confirms the first tokens,
+    `decode_ms` for the rest; `scope_ms` to find the regions, `score_ms` to score readings that were all in doubt, which
+    `readings` are. `scope` is what the model was given of the file, `checks` are those that only whoever gave it can
+    make.
+    """
+
+    text: str
+    truncated: bool
+    usage: Usage
+    timings: dict[str, float]
+    scope: GivenScope | None = None
+    checks: tuple[Check, ...] = ()
+    readings: tuple[ScoredReading, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which of a task's candidates a model holds for the likeliest.
+
+    `number` is its index in `by_rule.candidates`, None where the model is in doubt and may not write. `readings` are
+    those of them that were scored, in their order: all that the checks let pass. `timings` and `scope` as in
+    `ModelMerge`.
+    """
+
+    number: int | None
+    readings: tuple[ScoredReading, ...]
+    usage: Usage
+    timings: dict[str, float]
+    scope: GivenScope | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTask:
+    r"""One edit of one file that a model is to decide.
+
+    text: the file, with "\n" lines. edit: what `request.edit` was read as. by_rule: what the rules made of it, which
+    tells where it can touch the file and how the answer is likely to read.
+    """
+
+    text: str
+    request: ApplyRequest
+    edit: ParsedEdit
+    by_rule: MergeOutcome
+
+
+class Merger(Protocol):
+    """A model, as the apply pipeline sees it; any number of threads may use it at once."""
+
+    @property
+    def name(self) -> str:
+        """The model's name in the catalogue, or its file's."""
+        ...
+
+    def merge(self, task: ModelTask, watcher: Watcher) -> ModelMerge:
+        """Have the model write the task's file with its edit applied.
+
+        Raises TooLarge where file, edit and answer do not fit the context; BadRequest on bad sampling values; Busy,
+        Cancelled, DeadlinePassed, ModelFailed, or ModelUnavailable once it is closed.
+        """
+        ...
+
+    def choose(self, task: ModelTask, watcher: Watcher) -> ModelChoice | ModelMerge:
+        """Have the model choose among the task's candidates, one at least; in doubt, write the merge itself.
+
+        It does not write where `min_certainty` refuses what a model wrote. Raises what `merge` raises.
+        """
+        ...
+
+    def chat(self) -> ChatModel:
+        """The same model, to be asked for answers in a chat."""
+        ...
+
+    def stats(self) -> EngineStats | None:
+        """What the engine counts, None where there is none; waits for a pass of the model."""
+        ...
+
+    def close(self) -> None:
+        """Take no more edits; those that are being merged fail."""
+        ...
+
+
+def mode_of(asked: ReuseName | None, otherwise: ReuseName) -> ReuseMode:
+    """What a request asks for, or what holds where it asks for nothing; raises Unsupported for `balanced`.
+
+    `balanced` keeps the old file in the prompt and tells what changed behind it. One edit has no earlier turn whose
+    prompt could be kept.
+    """
+    name = asked or otherwise
+    if name == "balanced":
+        raise Unsupported(
+            "reuse 'balanced' is for sessions, which keep a file's old text and add what changed; for a single edit "
+            "use 'exact', or 'fast', which takes over the file's unchanged parts approximately",
+            field="reuse",
+        )
+    return name
+
+
+def reuse_of(prompt: ApplyPrompt, mode: ReuseMode) -> Reuse:
+    """What the engine may take over of the prompt: in the modes that approximate, parts of the file and nothing else.
+
+    The preamble is run where it is not cached, so that it is exact for all edits after this one. The edit and the
+    question are run always: they are about this very file, and a snippet that quotes the file would take its KV.
+    """
+    if mode == "exact":
+        return EXACT
+    first, end = prompt.file_at
+    return Reuse(mode, prompt.segment_ends, recompute=((0, first), (end, len(prompt.token_ids))))

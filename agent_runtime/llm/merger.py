@@ -1,4 +1,4 @@
-"""Merges an edit by asking the model for the regions that it can touch; all else stays as it is, byte for byte."""
+"""Merges an edit by asking the model for the regions that it can touch."""
 
 from __future__ import annotations
 
@@ -7,28 +7,46 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from agent_runtime.apply.merger import ModelChoice, ModelMerge, ModelTask
-from agent_runtime.apply.reusing import mode_of, reuse_of
-from agent_runtime.chat.answering import LoadedChat
-from agent_runtime.deciding import best_of, score_answers, sound, weigh
 from agent_runtime.errors import BadFile, BadRequest, TooLarge
-from agent_runtime.generation.answer_text import Follow, follower
-from agent_runtime.generation.running import Run, fault_of, run_together, usage_of
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.model_merge.drafting import draft_of
-from agent_runtime.model_merge.file_encoder import FileEncoder
-from agent_runtime.model_merge.scoping import Question, given, questions, scope_of, whole_file
-from agent_runtime.models.load import LoadedModel
-from agent_runtime.prompt import ApplyPrompt, build_prompt
+from agent_runtime.llm.answer_text import Follow, follower
+from agent_runtime.llm.chat import LoadedChat
+from agent_runtime.llm.file_encoder import FileEncoder
+from agent_runtime.llm.generate import Run, fault_of, run_together, usage_of
+from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask, mode_of, reuse_of
+from agent_runtime.llm.region_questions import Question, given, questions, scope_of, whole_file
+from agent_runtime.llm.scorer import best_of, score_answers, sound, weigh
+from agent_runtime.models.loader import LoadedModel
+from agent_runtime.models.text_side import TextSide
+from agent_runtime.progress import Watcher
+from agent_runtime.prompt import ApplyPrompt, TextEncoder, build_prompt, shared_ids
 from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, Usage, is_as_sure, total_usage
-from agent_runtime.workspaces.watched import KnownFiles
+from agent_runtime.workspace.index import KnownFiles
 from editor.scope import Scope, cut, region_kept, splice
 from editor.types import Candidate, Check, Unresolved
 from engine import errors as engine_errors
 from engine.engine import EngineStats
+from engine.errors import DoesNotFit
 from engine.reuse import ReuseMode
-from engine.types import GenerationRequest
+from engine.speculation import MergeDraft
+from engine.types import GenerationRequest, Proposer
 from repo_cache.errors import TokenizerError
+
+MAX_MERGES = 3
+"""Readings that a draft is made from; the others are rarely what the model writes."""
+
+
+def draft_of(question: Question, prompt: ApplyPrompt, encoder: TextEncoder, text: TextSide) -> Proposer:
+    """A draft for the answer to a question, which ends with the prompt's closing tag."""
+    encode = encoder.encode
+    expected = question.prediction
+    return MergeDraft(
+        merges=[encode(merge + prompt.stop) for merge in question.merges[:MAX_MERGES]],
+        original=prompt.file_ids,
+        update=prompt.edit_ids,
+        prediction=None if expected is None or expected in question.merges else encode(expected + prompt.stop),
+        token_bytes=text.tokenizer.token_bytes(),
+    )
+
 
 SPARE_TOKENS = 256
 """What an answer may be longer than file and edit together before it is cut: a model that runs away is stopped."""
@@ -284,3 +302,21 @@ def _lines(answer: bytes) -> str:
     r"""An answer as lines that each end with "\n"."""
     text = answer.decode("utf-8", errors="replace")
     return text if text.endswith("\n") or not text else text + "\n"
+
+
+AS_LONG_AS_IT_RUNS = 1e9
+"""Seconds. Whatever is evicted, this is evicted last: every edit needs it."""
+
+
+def warm(loaded: LoadedModel) -> int:
+    """Have the KV of the prompts' shared part computed and kept; returns how many tokens it has, 0 if it does not fit.
+
+    Raises EngineError where the engine fails or is closed.
+    """
+    text, engine = loaded.text, loaded.engine
+    token_ids = shared_ids(text.template, text.tokenizer, text.form)
+    try:
+        engine.run(GenerationRequest(prompt=token_ids, max_new_tokens=1, retain_s=AS_LONG_AS_IT_RUNS))
+    except DoesNotFit:  # no edit fits either, as each is told
+        return 0
+    return len(token_ids)

@@ -1,4 +1,4 @@
-"""The place of a model that is loaded while the service already answers."""
+"""A model that is loaded in the background, or when it is first needed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from agent_runtime.apply.merger import Merger
-from agent_runtime.chat.types import ChatModel
 from agent_runtime.errors import HunkError, ModelUnavailable
+from agent_runtime.llm.interface import ChatModel, Merger
 
-if TYPE_CHECKING:  # the engine brings torch along, which takes a second to import
+if TYPE_CHECKING:
     from engine.engine import EngineStats
 
 
@@ -76,3 +75,29 @@ class ModelSlot:
 def as_fault(name: str, error: Exception) -> ModelUnavailable:
     """What loading raised that nobody foresaw."""
     return ModelUnavailable(f"model {name} cannot be loaded: {type(error).__name__}: {error}")
+
+
+class ModelOnDemand(ModelSlot):
+    """Loads in the thread that needs the model first, and others wait for it. What fails is tried again."""
+
+    def __init__(self, name: str, load: Callable[[], Merger]) -> None:
+        super().__init__(name, load)
+        self._loading = threading.Lock()
+
+    def get(self) -> Merger:
+        """The model; raises what loading raises."""
+        with self._loading:
+            if not self.is_ready:
+                try:
+                    return self.load()
+                except HunkError:
+                    raise
+                except Exception as error:  # a file that cannot be mapped, memory that is not there
+                    raise as_fault(self.name, error) from error
+        return self.loaded()
+
+    def close(self) -> None:
+        """Close the model, and hold it no more."""
+        with self._loading:
+            super().close()
+            self._merger = None

@@ -1,15 +1,15 @@
-"""What a model is asked about one edit: a question for each region of the file that the edit can touch."""
+"""The questions to the model about one edit: one for each region that it can touch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent_runtime.apply.merger import ModelTask
-from agent_runtime.apply.naming import as_blocks
+from agent_runtime.edit_selection import as_blocks
+from agent_runtime.llm.interface import ModelTask
 from agent_runtime.types import GivenScope
 from editor import scope as editor_scope
-from editor.languages import language_of
-from editor.lazy.writing import snippet
+from editor.grammars import language_of
+from editor.lazy.merge import snippet
 from editor.scope import Region, Scope
 from editor.types import ParsedEdit, Sketch
 

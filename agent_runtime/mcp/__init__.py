@@ -1,5 +1,5 @@
 """An MCP server: agents read and edit the files of one folder through tools.
 
-`places` is where the files are and who merges (this process, or a service), `tools` what an agent can call, `telling`
-what it is answered, `serving` how they are reached: over standard input and output, or HTTP.
+`backends` reads and merges files, in this process or through a service. `tools` are the calls of an agent, `responses`
+their answers. `server` serves them over standard input and output, or over HTTP.
 """

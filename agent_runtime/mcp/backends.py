@@ -1,25 +1,121 @@
-"""A folder of this machine as the place of an agent's files; edits are merged here or by a service."""
+"""Backends of an MCP session: a local folder, or a workspace of a service."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, Protocol
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.aside import Aside
-from agent_runtime.apply.merger import Merger
-from agent_runtime.apply.outcome import decode
-from agent_runtime.client import Client
-from agent_runtime.errors import Stale
-from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.mcp.following import followed
-from agent_runtime.mcp.places import Edit, FileText, PlaceStatus, options_of
-from agent_runtime.types import ApplyRequest, ApplyResult, Options
-from agent_runtime.workspaces.workspace import Workspace
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.apply.result import decode
+from agent_runtime.apply.rule_process import Aside
+from agent_runtime.client import Client, Phase, Stream, Tokens, WorkspaceRequest
+from agent_runtime.errors import Cancelled, Stale
+from agent_runtime.limits import MAX_EDIT_BYTES, check_size
+from agent_runtime.llm.interface import Merger
+from agent_runtime.progress import Watcher
+from agent_runtime.types import UNSEEN, ApplyRequest, ApplyResult, Certainty, Mode, Options, surest
+from agent_runtime.workspace.registry import DEFAULT
+from agent_runtime.workspace.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """One file: its whole text, in `encoding` (a codec of Python) its bytes, and their hash."""
+
+    path: str
+    text: str
+    encoding: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """What an agent asks for; without `write` the file stays as it is."""
+
+    path: str
+    edit: str
+    instruction: str = ""
+    expected_sha256: str | None = None
+    write: bool = True
+    min_certainty: Certainty | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceStatus:
+    """Where the files are and who merges: a folder's `root`, or a service's `url` and `workspace`, or both.
+
+    model: what merges where no rule decides, None if that is not known. model_state: whether it is there yet. details:
+    what a service says of its workspace.
+    """
+
+    model_state: str
+    root: str | None = None
+    url: str | None = None
+    workspace: str | None = None
+    model: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def options_of(edit: Edit, given: Options) -> dict[str, Any]:
+    """The options of one edit; the mode is never `model`, whatever the server was started with: agents get no guess.
+
+    Nobody sees a merge before it is written, so it has to be `UNSEEN` at least, or what the server was started with.
+    An edit may ask for more, never for less.
+    """
+    mode: Mode = "auto" if given.mode == "model" else given.mode
+    floor = given.min_certainty or UNSEEN
+    least = surest((floor, edit.min_certainty or floor))
+    return given.options() | {"instruction": edit.instruction, "mode": mode, "min_certainty": least}
+
+
+class Place(Protocol):
+    """The files, and whoever merges edits into them; any number of threads may use it at once."""
+
+    def read(self, path: str) -> FileText:
+        """One file; raises BadFile, or NoConnection."""
+        ...
+
+    def edit(self, edit: Edit, watcher: Watcher) -> ApplyResult:
+        """Merge an edit, and write the result if it is merged and is to be written.
+
+        Raises Stale, EditRefused, BadFile, ModelUnavailable and what else a merge can end with.
+        """
+        ...
+
+    def status(self) -> PlaceStatus:
+        """What an agent may want to know of the place; raises NoConnection."""
+        ...
+
+    def close(self) -> None:
+        """End what is under way, and take no more."""
+        ...
+
+
+def followed(events: Stream[ApplyResult], watcher: Watcher) -> ApplyResult:
+    """The answer that a stream ends with; raises Cancelled, with the stream closed, once the watcher has stopped it.
+
+    That is seen between two events: the service tells of every phase, and of every pass in which the model writes.
+    """
+    left = threading.Event()
+    watcher.began(left.set)
+    num_tokens = 0
+    with events:
+        for event in events:
+            if not isinstance(event, Phase | Tokens):
+                return event
+            if left.is_set():
+                break
+            if isinstance(event, Phase):
+                watcher.entered(event.name)
+            else:
+                num_tokens += len(event.pieces)
+                watcher.wrote(num_tokens)
+    raise Cancelled("whoever asked has left; the service was told")
+
 
 Apply = Callable[[ApplyRequest, Watcher], ApplyResult]
 
@@ -127,3 +223,41 @@ def merging_there(client: Client, url: str) -> Merging:
         return PlaceStatus(model_state="loaded" if client.is_ready() else "not loaded yet", url=url)
 
     return Merging(lambda request, watcher: followed(client.stream(request), watcher), status, client.close)
+
+
+class ServicePlace:
+    """The files are where the service is, and it writes them; nothing of this machine is read."""
+
+    def __init__(self, client: Client, url: str, workspace: str = DEFAULT, *, options: Options | None = None) -> None:
+        """`workspace` is a name that the service knows, by default the folder that it was started with."""
+        self._client = client
+        self._url = url
+        self._workspace = workspace
+        self._options = options or Options()
+
+    def read(self, path: str) -> FileText:
+        """One file, as the service has it."""
+        file = self._client.workspaces.read(path, self._workspace)
+        return FileText(file.path, file.text, file.encoding, file.sha256)
+
+    def edit(self, edit: Edit, watcher: Watcher) -> ApplyResult:
+        """Have the service merge and write, both if the file is what the agent believes."""
+        check_size(len(edit.edit), "the edit", MAX_EDIT_BYTES)
+        request = WorkspaceRequest(
+            edit=edit.edit,
+            path=edit.path,
+            workspace=self._workspace,
+            expected_sha256=edit.expected_sha256,
+            **options_of(edit, self._options),
+        )
+        return followed(self._client.stream(request, write=edit.write), watcher)
+
+    def status(self) -> PlaceStatus:
+        """What the service says of the workspace."""
+        state = "loaded" if self._client.is_ready() else "not loaded yet"
+        details = asdict(self._client.workspaces.status(self._workspace))
+        return PlaceStatus(url=self._url, workspace=self._workspace, model_state=state, details=details)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()

@@ -1,4 +1,4 @@
-"""What an agent is told: of a merge, and of a fault with what to do about it; as text, and as values."""
+"""Results and errors of MCP tools."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
 from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable, Stale
-from agent_runtime.mcp.places import FileText, PlaceStatus
-from agent_runtime.shapes import problem_of
-from agent_runtime.types import ApplyResult, Certainty, FileResult, Method, Reason, Status
-from agent_runtime.types.certainty import percent
+from agent_runtime.mcp.backends import FileText, PlaceStatus
+from agent_runtime.serialization import problem_of
+from agent_runtime.types import ApplyResult, Certainty, FileResult, Method, Reason, Status, percent
 from editor.types import LineKind
 
 MAX_REASONS = 5

@@ -1,11 +1,13 @@
-"""Serves the tools over standard input and output, or over HTTP on a socket."""
+"""Serves MCP over standard input and output, or over HTTP."""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from io import BufferedReader, FileIO, TextIOWrapper
 from pathlib import Path
 
@@ -14,18 +16,113 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_runtime.access.principal import AccessScope, Principal
-from agent_runtime.access.token_file import LiveTokens
-from agent_runtime.errors import Forbidden, TooLarge
-from agent_runtime.http.access import KEY
-from agent_runtime.http.authentication import BearerTokens
-from agent_runtime.http.body_limit import BodyLimit
-from agent_runtime.http.connection import connection_settings
-from agent_runtime.http.guard import OwnHostsOnly
-from agent_runtime.http.problems import problem_response
-from agent_runtime.mcp.session_limit import IDLE_SECONDS, MAX_IN_ALL, SessionLimit
+from agent_runtime.access import AccessScope, Principal
+from agent_runtime.errors import Forbidden, TooLarge, TooManyRequests
+from agent_runtime.server.auth import KEY, BearerTokens, holder_of
+from agent_runtime.server.host_guard import OwnHostsOnly
+from agent_runtime.server.problems import problem_response
+from agent_runtime.server.request_body import BodyLimit
+from agent_runtime.server.token_file import LiveTokens
+from agent_runtime.server.uvicorn_server import connection_settings
+
+SESSION_ID = "mcp-session-id"
+
+MAX_OF_HOLDER = 64
+MAX_IN_ALL = 1024
+IDLE_SECONDS = 1800.0
+"""Without a request or an open stream; then a session ends, and its agent begins another."""
+
+
+@dataclass(slots=True)
+class _Session:
+    holder: str
+    used_at: float
+    num_in_work: int = 0
+
+
+class SessionLimit:
+    """Middleware around the protocol's own, which ends what is idle: answers 429 where a sender has too many sessions.
+
+    A sender is a tenant, or an address where there are no tokens. Used on one event loop.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        most: int = MAX_OF_HOLDER,
+        idle_s: float = IDLE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app = app
+        self._most = most
+        self._idle_s = idle_s
+        self._clock = clock
+        self._sessions: dict[str, _Session] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and follow which session it begins, uses or ends."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        name = Headers(scope=scope).get(SESSION_ID)
+        if name is None:
+            await self._begin(scope, receive, send)
+        else:
+            await self._use(name, scope, receive, send)
+
+    async def _begin(self, scope: Scope, receive: Receive, send: Send) -> None:
+        holder, now = holder_of(scope), self._clock()
+        for name in [name for name, one in self._sessions.items() if self._is_over(one, now)]:
+            del self._sessions[name]
+        # A session that has just begun stands here by its name and as beginning, and counts once.
+        if len({id(one) for one in self._sessions.values() if one.holder == holder}) >= self._most:
+            fault = TooManyRequests(f"there are {self._most} sessions of yours already; end one of them")
+            await problem_response(fault)(scope, receive, send)
+            return
+        session = _Session(holder, now, num_in_work=1)
+        beginning = f"{id(session)} begins"  # no id of the protocol's has a blank; it counts from here on
+        self._sessions[beginning] = session
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                name = Headers(raw=message["headers"]).get(SESSION_ID)
+                if name is not None:
+                    self._sessions[name] = session
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            del self._sessions[beginning]
+            self._used(session)
+
+    async def _use(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        session = self._sessions.get(name)
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.start" and scope["method"] == "DELETE" and message["status"] < 400:
+                self._sessions.pop(name, None)
+            await send(message)
+
+        if session is not None:
+            session.num_in_work += 1
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            if session is not None:
+                self._used(session)
+
+    def _used(self, session: _Session) -> None:
+        session.num_in_work -= 1
+        session.used_at = self._clock()
+
+    def _is_over(self, session: _Session, now: float) -> bool:
+        return not session.num_in_work and now - session.used_at > self._idle_s
+
 
 PATH = "/mcp"
 

@@ -15,15 +15,15 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, InputRequiredResult, Tool, ToolAnnotations
 from pydantic import Field, StringConstraints, ValidationError
 
-from agent_runtime.apply.time_limit import rule_time
+from agent_runtime.apply.rule_process import rule_time
 from agent_runtime.errors import BadRequest, HunkError
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.http.holder import holder_of
-from agent_runtime.http.leaving import Departure
-from agent_runtime.limiting.places import Placed, Places
-from agent_runtime.mcp import telling
-from agent_runtime.mcp.places import Edit, Place
-from agent_runtime.mcp.telling import EditAnswer, ReadAnswer, StatusAnswer
+from agent_runtime.mcp import responses
+from agent_runtime.mcp.backends import Edit, Place
+from agent_runtime.mcp.responses import EditAnswer, ReadAnswer, StatusAnswer
+from agent_runtime.progress import Watcher
+from agent_runtime.quotas.queue import Placed, Places
+from agent_runtime.server.auth import holder_of
+from agent_runtime.server.executor import Departure
 from agent_runtime.types import ApplyResult, Certainty
 
 INSTRUCTIONS = (
@@ -101,8 +101,8 @@ def build_server(place: Place) -> MCPServer:
             watcher = Placed(call, give_back)
             outcome = await call.followed(context, partial(_caught, _edited, place, asked, watcher))
         if isinstance(outcome, HunkError):
-            return telling.of_fault(outcome)
-        return telling.of_edit(outcome, written=asked.write)
+            return responses.of_fault(outcome)
+        return responses.of_edit(outcome, written=asked.write)
 
     @server.tool(
         description="Read a file, or some lines of it, with the sha256 that an edit of it can be held to.",
@@ -115,8 +115,8 @@ def build_server(place: Place) -> MCPServer:
     ) -> Annotated[CallToolResult, ReadAnswer]:
         outcome = await run_sync(_caught, place.read, path)
         if isinstance(outcome, HunkError):
-            return telling.of_fault(outcome)
-        return telling.of_read(outcome, start_line, end_line)
+            return responses.of_fault(outcome)
+        return responses.of_read(outcome, start_line, end_line)
 
     @server.tool(
         description="Tell which folder the files are in, which model merges what no rule decides, and its state.",
@@ -124,7 +124,7 @@ def build_server(place: Place) -> MCPServer:
     )
     async def workspace_status() -> Annotated[CallToolResult, StatusAnswer]:
         outcome = await run_sync(_caught, place.status)
-        return telling.of_fault(outcome) if isinstance(outcome, HunkError) else telling.of_status(outcome)
+        return responses.of_fault(outcome) if isinstance(outcome, HunkError) else responses.of_status(outcome)
 
     return server
 
@@ -142,7 +142,7 @@ class _Server(MCPServer):
             if not isinstance(fault.__cause__, ValidationError):
                 raise
             (tool,) = (each for each in await self.list_tools() if each.name == name)
-            return telling.of_fault(_fault_of_arguments(fault.__cause__, tool))
+            return responses.of_fault(_fault_of_arguments(fault.__cause__, tool))
 
 
 def _fault_of_arguments(error: ValidationError, tool: Tool) -> BadRequest:

@@ -1,4 +1,4 @@
-"""The one place of the catalogue that reads the environment: where models lie and which sources are tried."""
+"""The environment of the model catalogue: folders, sources and defaults."""
 
 from __future__ import annotations
 

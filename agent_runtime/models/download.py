@@ -1,4 +1,4 @@
-"""Bringing a model here: one file, from the first source that can give it, checked before it appears."""
+"""Downloads a model file, resumable and checked by its hash."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from filelock import FileLock, Timeout
 
 from agent_runtime.errors import CorruptModel, DownloadFailed
 from agent_runtime.models.catalogue import CatalogueEntry
-from agent_runtime.models.partial import Partial
 from agent_runtime.models.progress import Progress, Silent
-from agent_runtime.models.sources.base import Source, SourceError
+from agent_runtime.models.sources import Partial, Source, SourceError
 from agent_runtime.models.store import Store, verify
 
 MARGIN_BYTES = 64 << 20

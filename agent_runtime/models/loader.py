@@ -1,4 +1,4 @@
-"""Loads a model's files into an engine and the text side that goes with it."""
+"""Loads a model's files into an engine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 
 from agent_runtime.errors import BadRequest, CorruptModel, ModelUnavailable
 from agent_runtime.models import text_side
-from agent_runtime.models.cache_key import cache_key
-from agent_runtime.models.converted import (
+from agent_runtime.models.bf16_copy import (
+    cache_key,
     copy_path,
     file_sha256,
     is_sealed,
@@ -23,14 +23,14 @@ from agent_runtime.models.converted import (
     seal,
     write_tokenizer_config,
 )
-from agent_runtime.models.resolve import ModelFiles
+from agent_runtime.models.store import ModelFiles
 from agent_runtime.models.text_side import TextSide
 from agent_runtime.prompt import form_called
+from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.errors import EngineError, WeightsError
-from engine.model import Decoder
-from engine.projections import Quantization
+from engine.layers import Quantization
 from engine.weights import LoraAdapter, Parameters, load, save_folder
 from engine.weights.gguf import GGUFModel
 from repo_cache.errors import TokenizerError

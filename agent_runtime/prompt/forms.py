@@ -1,12 +1,11 @@
-"""The forms that a prompt can take: what the model is told, which examples it sees, in which order things stand."""
+"""Prompt forms: instructions, examples and order of sections."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent_runtime.prompt.examples import CART, FIRST, LIMITS, STORE, Example
-from agent_runtime.prompt.texts import REQUIRED, SECTIONS, Piece, Texts
+from agent_runtime.prompt.examples import CART, FIRST, LIMITS, REQUIRED, SECTIONS, STORE, Example, Piece, Texts
 
 TAG = "updated-code"
 """The answer's usual tag, also in the texts of a form; another takes its place where a file or an edit holds it."""

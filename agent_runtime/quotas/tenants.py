@@ -1,16 +1,49 @@
-"""Admits requests by tenant: how many a minute, how many at once, and how many tokens they may make the model run."""
+"""Rate limits of tenants: token buckets and shares of a common resource."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agent_runtime.errors import TooManyRequests
-from agent_runtime.limiting.bucket import TokenBucket
-from agent_runtime.telemetry.observer import Finished, Observer
+from agent_runtime.request_context import Finished, Observer
+
+
+class TokenBucket:
+    """Holds at most a minute's worth, `per_minute`, and is refilled evenly.
+
+    Libraries for rates take a unit a request; here an answer's tokens are known when it is done, so the bucket may go
+    below zero, and refuses until it is paid off. Not thread-safe.
+    """
+
+    def __init__(self, per_minute: float, clock: Callable[[], float]) -> None:
+        assert per_minute > 0
+        self._capacity = per_minute
+        self._per_second = per_minute / 60.0
+        self._clock = clock
+        self._level = per_minute
+        self._at = clock()
+
+    def wait_s(self, amount: float = 0.0) -> float:
+        """Seconds until it holds `amount` (0.0: now), or, of more than fits, until it is full."""
+        self._refill()
+        missing = min(amount, self._capacity) - self._level
+        return max(0.0, missing / self._per_second)
+
+    def charge(self, amount: float) -> None:
+        """Take this much, whether it is there or not."""
+        self._refill()
+        self._level -= amount
+
+    def _refill(self) -> None:
+        now = self._clock()
+        self._level = min(self._capacity, self._level + (now - self._at) * self._per_second)
+        self._at = now
+
 
 MAX_IN_WORK = 1024
 """Requests of all tenants that are in work at once, waiting for the model included."""
@@ -136,3 +169,29 @@ class Tenants(Observer):
                 None if tokens is None else TokenBucket(tokens, self.clock),
             )
         return found
+
+
+class Shares:
+    """Lets nobody take more than it leaves to all others, so that there is always something left for the next.
+
+    One alone may have a half, two a third each (dynamic thresholds; Choudhury & Hahne 1998). Used on one event loop.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._left = total
+        self._taken: Counter[str] = Counter()
+
+    def take(self, holder: str, amount: int) -> bool:
+        """Whether the holder may have so much more; if so, it has."""
+        if self._taken[holder] + amount > self._left - amount:
+            return False
+        self._taken[holder] += amount
+        self._left -= amount
+        return True
+
+    def give_back(self, holder: str, amount: int) -> None:
+        """The holder does with so much less."""
+        self._left += amount
+        self._taken[holder] -= amount
+        if not self._taken[holder]:
+            del self._taken[holder]

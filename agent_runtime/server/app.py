@@ -10,20 +10,19 @@ from anyio.to_thread import run_sync
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
-from agent_runtime.access.token_file import LiveTokens
-from agent_runtime.files.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES
-from agent_runtime.http.admission import Admission
-from agent_runtime.http.authentication import BearerTokens
-from agent_runtime.http.body_limit import BodyLimit
-from agent_runtime.http.guard import OwnHostsOnly
-from agent_runtime.http.openai.errors import OpenAIErrors
-from agent_runtime.http.openapi import ANY_PROBLEM, DescribedApp
-from agent_runtime.http.problems import add_problems
-from agent_runtime.http.request_id import RequestId
-from agent_runtime.http.request_log import RequestLog
-from agent_runtime.http.routes import ROUTES
-from agent_runtime.http.service import Service
-from agent_runtime.telemetry.current_request import RecordObserver
+from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES
+from agent_runtime.request_context import RecordObserver
+from agent_runtime.server.admission import Admission
+from agent_runtime.server.auth import BearerTokens
+from agent_runtime.server.dependencies import Service
+from agent_runtime.server.host_guard import OwnHostsOnly
+from agent_runtime.server.openapi import ANY_PROBLEM, DescribedApp
+from agent_runtime.server.problems import OpenAIErrors, add_problems
+from agent_runtime.server.request_body import BodyLimit
+from agent_runtime.server.request_id import RequestId
+from agent_runtime.server.request_log import RequestLog
+from agent_runtime.server.routes import ROUTES
+from agent_runtime.server.token_file import LiveTokens
 from agent_runtime.telemetry.traces import PhaseSpans
 
 MAX_BODY_BYTES = 6 * (MAX_FILE_BYTES + MAX_EDIT_BYTES)

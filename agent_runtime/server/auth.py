@@ -1,16 +1,108 @@
-"""Lets in who sends a token that the service knows, and says whose it is."""
+"""Authenticates requests by bearer token, checks scopes, and slows down failed attempts."""
 
 from __future__ import annotations
 
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent_runtime.access.principal import Principal
-from agent_runtime.access.token_file import LiveTokens
+from agent_runtime.access import LOCAL, AccessScope, Principal
 from agent_runtime.errors import HunkError, TooManyRequests, Unauthorized
-from agent_runtime.http.access import KEY
-from agent_runtime.http.problems import problem_response
-from agent_runtime.http.throttle import Throttle
+from agent_runtime.server.problems import problem_response
+from agent_runtime.server.token_file import LiveTokens
+
+KEY = "hunk.principal"
+"""Where in the ASGI scope the middleware that knows the tokens puts the principal."""
+
+BEARER = HTTPBearer(
+    scheme_name="bearer",
+    description="A token of the service; without tokens it listens on loopback only.",
+    auto_error=False,
+)
+"""Only describes the header in the OpenAPI document: the middleware reads it."""
+
+
+def principal_of(request: Request) -> Principal:
+    """Who sent the request."""
+    found: Principal = request.scope.get(KEY, LOCAL)
+    return found
+
+
+def needs(scope: AccessScope) -> Callable[..., Awaitable[Principal]]:
+    """A dependency for a route: the principal, which has this scope, or the problem `forbidden`."""
+
+    async def check(
+        request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)] = None
+    ) -> Principal:
+        principal = principal_of(request)
+        principal.check(scope)
+        return principal
+
+    return check
+
+
+def holder_of(scope: Scope) -> str:
+    """The tenant whose token the request came with, or the sender's network where the service knows no tokens.
+
+    Behind a proxy all requests come from one address, and the tokens tell them apart.
+    """
+    principal: Principal = scope.get(KEY, LOCAL)
+    if principal is not LOCAL:
+        return principal.tenant
+    client = scope.get("client")
+    return f"@{network_of(client[0] if client else '')}"  # no tenant's name has an @
+
+
+def network_of(address: str) -> str:
+    """An IPv4 address as it is; of an IPv6 address its /64, of which a client has all."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address[:64]
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
+        return str(ipaddress.ip_network((int(parsed), 64), strict=False))
+    return str(parsed)
+
+
+BURST = 20
+REFILL_SECONDS = 3.0
+MAX_ADDRESSES = 4096
+
+
+class Throttle:
+    """Counts the failures of each client address: `BURST` at once, then one every `REFILL_SECONDS`.
+
+    Only failures count, and a right token passes whatever came before: else one client could lock out all that share
+    its address, such as those behind a proxy. What guards the tokens is that 256 random bits are guessed at no rate;
+    this keeps the guesses from filling the log and the machine's time. The table is bounded: whoever failed longest
+    ago is forgotten first. An IPv6 address counts with its /64, of which a client has all.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._free_at: OrderedDict[str, float] = OrderedDict()
+
+    def failed(self, address: str) -> float:
+        """Note a failure; the seconds until the next one is answered, 0 where this one still is."""
+        key = network_of(address)
+        now = self._clock()
+        free_at = max(self._free_at.pop(key, now), now)  # when all failures so far are paid for
+        wait = free_at + REFILL_SECONDS - now - BURST * REFILL_SECONDS
+        self._free_at[key] = free_at if wait > 0 else free_at + REFILL_SECONDS
+        if len(self._free_at) > MAX_ADDRESSES:
+            self._free_at.popitem(last=False)
+        return max(0.0, wait)
+
+    def __len__(self) -> int:
+        return len(self._free_at)
+
 
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
 OPEN_FOLDER = "/static/"

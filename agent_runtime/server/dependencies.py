@@ -1,4 +1,4 @@
-"""The finished parts that the routes use."""
+"""The parts that the routes use."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from anyio import CapacityLimiter
 from opentelemetry.trace import TracerProvider
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.time_limit import RULE_SECONDS
-from agent_runtime.http.draining import Drain
-from agent_runtime.http.idempotency import KeptAnswers
-from agent_runtime.limiting import Places, Tenants, Turns
-from agent_runtime.model_merge.slot import ModelSlot
-from agent_runtime.sessions import Sessions
-from agent_runtime.telemetry.metering import Metering
-from agent_runtime.telemetry.observer import Observer
-from agent_runtime.workspaces.registry import Workspaces
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.apply.rule_process import RULE_SECONDS
+from agent_runtime.llm.model_slot import ModelSlot
+from agent_runtime.quotas import Places, Tenants, Turns
+from agent_runtime.request_context import Observer
+from agent_runtime.server.admission import Drain
+from agent_runtime.server.idempotency import KeptAnswers
+from agent_runtime.session import Sessions
+from agent_runtime.telemetry.metrics import Metering
+from agent_runtime.workspace.registry import Workspaces
 
 MAX_APPLIES = 1024
 """Edits that are worked on at once, a thread each; of those the model takes no more than its queue holds (429)."""

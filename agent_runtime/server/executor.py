@@ -1,22 +1,63 @@
-"""Runs work in a thread while other requests are answered, and ends it when its client leaves or it takes too long."""
+"""Runs work in a thread, and cancels it when its client disconnects."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from threading import Lock
 from typing import TypeVar
 
 from anyio.to_thread import run_sync
 from fastapi import Request
 
-from agent_runtime.apply.time_limit import rule_time
+from agent_runtime.apply.rule_process import rule_time
 from agent_runtime.errors import HunkError
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.http.draining import Drain
-from agent_runtime.http.leaving import Departure
-from agent_runtime.http.service import Service
-from agent_runtime.limiting.places import Placed
-from agent_runtime.telemetry.current_request import current_holder
+from agent_runtime.progress import Watcher
+from agent_runtime.quotas.queue import Placed
+from agent_runtime.request_context import current_holder
+from agent_runtime.server.admission import Drain
+from agent_runtime.server.dependencies import Service
+
+
+class Departure(Watcher):
+    """Happens at most once, when the client leaves, and stops what the model does then or would begin after.
+
+    An apply of several files asks the model several times at once, and one after the other: all are stopped, which
+    does nothing to those that have ended.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._happened = False
+        self._stops: list[Callable[[], None]] = []
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it has happened."""
+        return self._happened
+
+    async def wait_for(self, request: Request) -> None:
+        """Happen when the client of a request, whose body has been read, closes the connection."""
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        self.happen()
+
+    def began(self, stop: Callable[[], None]) -> None:
+        """Remember how to stop this, or do it if nobody waits for it."""
+        with self._lock:
+            self._stops.append(stop)
+            left = self._happened
+        if left:
+            stop()
+
+    def happen(self) -> None:
+        """The client has left, or has its answer."""
+        with self._lock:
+            self._happened = True
+            stops, self._stops = self._stops, []
+        for stop in stops:
+            stop()
+
 
 Result = TypeVar("Result")
 

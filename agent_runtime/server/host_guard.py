@@ -1,4 +1,4 @@
-"""Refuses requests that a web page elsewhere, or a name that was made to point here, could send, and abused headers."""
+"""Refuses requests with a foreign Host or Origin, and abused headers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent_runtime.errors import BadRequest, ForeignHost, HeadersTooLarge, HunkError
-from agent_runtime.http.problems import problem_response
+from agent_runtime.server.problems import problem_response
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 

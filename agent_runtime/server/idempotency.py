@@ -17,9 +17,9 @@ from typing import Annotated
 from cachetools import TTLCache
 from fastapi import Header
 
-from agent_runtime.access.principal import Principal
+from agent_runtime.access import Principal
 from agent_runtime.errors import BadRequest, KeyReused
-from agent_runtime.http.answer import Answer
+from agent_runtime.server.responses import Answer
 
 KEEP_SECONDS = 3600.0
 KEEP_BYTES = 32 << 20

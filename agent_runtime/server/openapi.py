@@ -1,17 +1,61 @@
-"""The OpenAPI document: every route with the problems that it answers, in one shape."""
+"""The OpenAPI document: answers, problems and examples of every route."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from dataclasses import fields
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, NoReturn, Optional, get_type_hints
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from agent_runtime.errors import HunkError, Stale
-from agent_runtime.http.examples import examples
-from agent_runtime.http.problems import PROBLEM_MEDIA
-from agent_runtime.shapes import problem_of
-from agent_runtime.types import Reason
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.errors import (
+    BadFile,
+    BadRequest,
+    Busy,
+    DeadlinePassed,
+    EditRefused,
+    FileMissing,
+    HunkError,
+    KeyReused,
+    ModelFailed,
+    ModelUnavailable,
+    OutsideRoot,
+    Stale,
+    TooLarge,
+    TooManyRequests,
+    Unsupported,
+    WorkspaceMissing,
+)
+from agent_runtime.serialization import problem_of, result_to_json
+from agent_runtime.server.problems import PROBLEM_MEDIA
+from agent_runtime.server.schemas import EXAMPLES as SENT
+from agent_runtime.types import ApplyRequest, FileResult, Reason, Status, Usage
+
+
+@cache
+def examples() -> dict[str, Any]:
+    """By method and path."""
+    merged = _merged()
+    others = json.loads(files("agent_runtime.server").joinpath("examples.json").read_text(encoding="utf-8"))
+    return {"POST /apply": merged, "POST /sessions/{session_id}/apply": merged, **others}
+
+
+def _merged() -> dict[str, Any]:
+    """The answer to the first example of a request, as the service gives it."""
+
+    def no_model() -> NoReturn:
+        raise ModelUnavailable("no rule merges the example")
+
+    sent = SENT[0]
+    result = Applier(no_model).apply(ApplyRequest(sent["original"].encode(), sent["edit"], sent["path"]))
+    answer: dict[str, Any] = json.loads(json.dumps(result_to_json(result)))
+    return answer
+
 
 Responses = dict[int | str, dict[str, Any]]
 """What FastAPI takes as `responses`, by status."""
@@ -87,3 +131,191 @@ class DescribedApp(FastAPI):
                 schemas.setdefault(name, schema)
             schemas["Problem"] = problem
         return document
+
+
+_hints = get_type_hints(FileResult)
+_ONLY_FILE: dict[str, Any] = {
+    each.name: (Optional[_hints[each.name]], Field(None, description="Of the only file."))  # noqa: UP045 -- made of a value
+    for each in fields(FileResult)
+    if each.name != "status"
+}
+
+
+class _ApplyAnswer(BaseModel):
+    """What became of the files. With a single file, its entry's fields stand here, too."""
+
+    status: Status
+    written: bool = Field(description="Whether the merged files have been put in their places.")
+    files: list[FileResult]
+    usage: Usage
+    timings: dict[str, float] = Field(description="Milliseconds by phase.")
+    trace: list[dict[str, Any]] | None = Field(description="An entry for each question to the model, where asked for.")
+    sha256: str | None = Field(None, description="Of the only file after the edit.")
+
+
+ApplyAnswer = create_model("ApplyAnswer", __base__=_ApplyAnswer, __doc__=_ApplyAnswer.__doc__, **_ONLY_FILE)
+
+
+class NdJson(StreamingResponse):
+    """JSON, an object a line."""
+
+    media_type = "application/x-ndjson"
+
+
+def apply_responses() -> Responses:
+    """Of `POST /apply`."""
+    events = [("phase", {"phase": "merge"}), ("tokens", _TOKENS), ("result", {"status": "merged", "...": "..."})]
+    stream = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
+    return {
+        200: {
+            "description": "What the edit came to: merged, rejected by a check, or nothing to do. With `stream`: the "
+            "events `phase` and `tokens`, comments while nothing happens, and at the end `result` or `problem`.",
+            "model": ApplyAnswer,
+            "content": {
+                "text/event-stream": {"schema": {"type": "string"}, "example": stream},
+            },
+        },
+        **_FAULTS,
+    }
+
+
+def batch_responses() -> Responses:
+    """Of `POST /apply/batch`."""
+    line = {"id": "first", "index": 0, "status": 200, "result": {"status": "merged", "...": "..."}}
+    return {
+        200: {
+            "description": "A line for each request as it finishes: `id` as it was sent, `index` in the batch, the "
+            "`status` that a request of its own would have had, and `result` or `problem`.",
+            "content": {NdJson.media_type: {"schema": {"type": "string"}, "example": json.dumps(line) + "\n"}},
+        },
+        **problems(BadRequest, TooLarge, TooManyRequests, Unsupported),
+    }
+
+
+_TOKENS = {"region": 0, "pieces": [{"text": "def", "origin": "copied"}, {"text": " add", "origin": "generated"}]}
+
+_FAULTS = problems(
+    BadRequest,
+    OutsideRoot,
+    FileMissing,
+    WorkspaceMissing,
+    Stale,
+    TooLarge,
+    EditRefused,
+    Unsupported,
+    BadFile,
+    KeyReused,
+    Busy,
+    ModelFailed,
+    ModelUnavailable,
+    DeadlinePassed,
+)
+
+
+class ErrorObject(BaseModel):
+    """What is wrong, as OpenAI says it."""
+
+    message: str
+    type: str
+    param: str | None = Field(description="The field of the request that is wrong.")
+    code: str | None
+    hunk: dict[str, Any] | None = Field(None, description="What OpenAI has no place for, such as `reasons`.")
+
+
+class ErrorAnswer(BaseModel):
+    """A request that is refused, or could not be done."""
+
+    error: ErrorObject
+
+
+class AnswerMessage(BaseModel):
+    """What is answered."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class Choice(BaseModel):
+    """The only answer."""
+
+    index: Literal[0]
+    message: AnswerMessage
+    logprobs: dict[str, Any] | None
+    finish_reason: Literal["stop", "length"]
+
+
+class PromptDetails(BaseModel):
+    """Of the prompt's tokens."""
+
+    cached_tokens: int = Field(description="Whose KV was there, exactly.")
+
+
+class CompletionDetails(BaseModel):
+    """Of a prediction's tokens, those that were put before the model."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class TokenUsage(BaseModel):
+    """Tokens as OpenAI counts them; all 0 where a rule merged an edit."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+
+class CompletionAnswer(BaseModel):
+    """A chat's answer, or a merged file."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[Choice] = Field(min_length=1, max_length=1)
+    usage: TokenUsage
+    hunk: dict[str, Any] = Field(
+        description="`usage` and `timings` as `POST /apply` has them; of an edit `status`, `method`, `rung`, "
+        "`candidates`, `certainty`, `confidence`, `checks`, `diff` and the file's hashes."
+    )
+
+
+class CodeApplyAnswer(BaseModel):
+    """A merged file."""
+
+    mergedCode: str = Field(description="The whole file.")  # noqa: N815 -- the name that hosted services gave it
+    hunk: dict[str, Any] = Field(description="As of a chat completion that merges an edit.")
+
+
+class ModelObject(BaseModel):
+    """A name under which the service's model may be asked."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    """All of them."""
+
+    object: Literal["list"]
+    data: list[ModelObject]
+
+
+FAULTS: Responses = {
+    "4XX": {"description": "The request is refused; docs/openai.md has the codes.", "model": ErrorAnswer},
+    "5XX": {"description": "The service cannot do it, or not now.", "model": ErrorAnswer},
+}
+"""Of every route below /v1."""
+
+COMPLETION: Responses = {
+    200: {
+        "description": "The answer; with `stream` its chunks, and comments while nothing comes.",
+        "model": CompletionAnswer,
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}

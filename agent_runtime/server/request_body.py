@@ -1,21 +1,203 @@
-"""Parses large JSON bodies in steps of a few milliseconds, in a thread: while the parser runs, no other thread does."""
+"""Reads and parses request bodies within limits of size, time, structure and memory."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from io import BytesIO
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
+import numpy as np
 from anyio.to_thread import run_sync
+from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_runtime.errors import BadRequest, TooLarge
-from agent_runtime.files.limits import MAX_FILE_BYTES
-from agent_runtime.http.structure import BLOCK_BYTES, MAX_VALUES
+from agent_runtime.errors import BadRequest, HunkError, RequestTooSlow, TooLarge, TooManyRequests
+from agent_runtime.limits import MAX_FILE_BYTES
+from agent_runtime.quotas import Shares
+from agent_runtime.server.admission import Drain
+from agent_runtime.server.auth import holder_of
+from agent_runtime.server.problems import problem_response
+
+MAX_DEPTH = 64
+"""Of arrays and objects in each other. Python's parser would take some hundreds, what is made of them fewer."""
+
+MAX_VALUES = 200_000
+"""Of one body; a batch of 256 requests with 100 files each has fewer. While the parser runs, no other thread does."""
+
+BLOCK_BYTES = 1 << 16
+"""What is looked at in one go, in some 0.1 ms: between two blocks other threads run."""
+
+_STEPS = np.zeros(256, np.int8)
+_STEPS[list(b"[{")] = 1
+_STEPS[list(b"]}")] = -1
+
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def check_structure(text: bytes, max_depth: int = MAX_DEPTH, max_values: int = MAX_VALUES) -> None:
+    """Raise BadRequest where a JSON text (UTF-8) is nested deeper, or holds more values, or a NUL byte.
+
+    Brackets and commas in strings do not count. Of what is not JSON the answer is any that a parser bears. Takes time
+    in proportion to the text, whatever is in it.
+    """
+    if b"\0" in text:
+        raise BadRequest("the body holds a NUL byte; send JSON as UTF-8")
+    num_openings = text.count(b"[") + text.count(b"{")
+    if num_openings <= max_depth and num_openings + text.count(b",") < max_values:
+        return
+    depth, num_values, num_quotes = 0, 1, 0
+    for bare, quotes in _outside_strings(text):
+        brackets = np.frombuffer(bare.translate(None, _NO_BRACKETS), np.uint8)
+        num_values += bare.count(b",") + bare.count(b"[") + bare.count(b"{")
+        num_quotes += quotes
+        if num_values > max_values or num_quotes > 4 * max_values:  # each may have a key
+            raise BadRequest(f"the body holds more than {max_values} values")
+        if not len(brackets):
+            continue
+        depths = depth + np.cumsum(_STEPS[brackets], dtype=np.int64)
+        if depths.max() > max_depth:
+            raise BadRequest(f"the body is nested deeper than {max_depth} arrays and objects")
+        depth = int(depths[-1])
+
+
+def _outside_strings(text: bytes) -> Iterator[tuple[bytes, int]]:
+    """What lies outside of strings, block by block, and how many strings begin and end in each.
+
+    A quote ends a string unless an odd number of backslashes stands before it: without the pairs of backslashes, and
+    then without the quotes that one stands before, every quote counts.
+    """
+    is_inside, cut_off = False, b""
+    for start in range(0, len(text), BLOCK_BYTES):
+        block = (cut_off + text[start : start + BLOCK_BYTES]).replace(b"\\\\", b"")
+        cut_off = block[-1:] if block.endswith(b"\\") else b""  # what it escapes is in the next block
+        parts = block[: len(block) - len(cut_off)].replace(b'\\"', b"").split(b'"')
+        yield b"".join(parts[is_inside::2]), len(parts) - 1
+        is_inside ^= len(parts) % 2 == 0
+
+
+BODY_SECONDS = 60.0
+"""How long a body may take; the largest that there may be comes in that time at 10 Mbit/s."""
+
+WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+"""The methods that may have one. What is open to all is only to be read, so of nobody a body is ever waited for."""
+
+MAX_HELD_BYTES = 512 << 20
+"""Of the bodies of all requests that are being read or answered; each sender has a share (`Shares`)."""
+
+
+class BodyLimit:
+    """Middleware: answers 413, 408, 400 or 429 where a body is over `max_bytes`, too slow, made badly or one too many.
+
+    Has to stand inside of what tells whose request it is: a body is read of nobody who may not send one, and what is
+    held of it counts for its sender, so that no sender has the memory of all.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_bytes: int,
+        seconds: float = BODY_SECONDS,
+        max_held_bytes: int = MAX_HELD_BYTES,
+        drain: Drain | None = None,
+    ) -> None:
+        self._app = app
+        self._drain = drain or Drain()
+        self._max_bytes = max_bytes
+        self._seconds = seconds
+        self._held = Shares(max_held_bytes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on with its body in one piece."""
+        if scope["type"] != "http" or not _has_body(scope):
+            await self._app(scope, receive, send)
+            return
+        if scope["method"] not in WITH_BODY:  # its body means nothing, and is not read
+            await self._app(scope, _replayed(b"", receive), _closing(send))
+            return
+        held = BytesIO()  # grows without copying what it holds, which a list of pieces could not be joined without
+        holder = holder_of(scope)
+        try:
+            try:
+                if not await self._read(scope, receive, holder, held):
+                    return
+                body = held.getvalue()
+                if len(body) > BLOCK_BYTES:
+                    await run_sync(check_structure, body)
+                else:
+                    check_structure(body)
+            except HunkError as fault:
+                response = problem_response(fault)
+                response.headers["Connection"] = "close"  # what is left of the body is not waited for
+                await response(scope, receive, send)
+                return
+            await self._app(scope, _replayed(body, receive), send)
+        finally:
+            self._held.give_back(holder, held.tell())
+
+    async def _read(self, scope: Scope, receive: Receive, holder: str, held: BytesIO) -> bool:
+        """Whether all of the body has come; not where its sender has left. Raises what is answered instead."""
+        announced = Headers(scope=scope).get("content-length", "")
+        num_bytes = 0
+        self._check(int(announced) if announced.isdigit() else 0)
+        try:
+            async with asyncio.timeout(self._seconds) as wait:
+                with self._drain.may_end(wait):
+                    while (message := await receive())["type"] != "http.disconnect":
+                        chunk = message.get("body", b"")
+                        num_bytes += len(chunk)
+                        self._check(num_bytes)
+                        if not self._held.take(holder, len(chunk)):
+                            raise TooManyRequests("too many large requests of yours are being answered at once")
+                        held.write(chunk)
+                        if not message.get("more_body", False):
+                            return True
+                    return False
+        except TimeoutError:
+            if self._drain.is_over:
+                raise self._drain.fault from None
+            raise RequestTooSlow(f"the request's body did not come within {self._seconds:g} seconds") from None
+
+    def _check(self, num_bytes: int) -> None:
+        if num_bytes > self._max_bytes:
+            raise TooLarge(f"the request's body is over the limit of {self._max_bytes / 1e6:.0f} MB")
+
+
+def _closing(send: Send) -> Send:
+    """What sends an answer with which the connection ends, as what is left of the body is not waited for."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", ()), (b"connection", b"close")]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return closing
+
+
+def _has_body(scope: Scope) -> bool:
+    headers = Headers(scope=scope)
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """What gives the body at first, and then what comes behind it: that the sender has left."""
+    is_new = True
+
+    async def replayed() -> Message:
+        nonlocal is_new
+        if is_new:
+            is_new = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replayed
+
 
 LARGE_BYTES = 1 << 20
 """Above this a body is parsed in steps; `json.loads` takes some 5 ms for so much."""

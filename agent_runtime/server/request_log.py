@@ -8,11 +8,11 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_runtime.access.principal import LOCAL, Principal
-from agent_runtime.http.access import KEY
-from agent_runtime.http.request_id import request_id
-from agent_runtime.telemetry.current_request import CURRENT, RequestRecord
-from agent_runtime.telemetry.metering import Metering
+from agent_runtime.access import LOCAL, Principal
+from agent_runtime.request_context import CURRENT, RequestRecord
+from agent_runtime.server.auth import KEY
+from agent_runtime.server.request_id import request_id
+from agent_runtime.telemetry.metrics import Metering
 
 LOG = logging.getLogger("hunk.request")
 

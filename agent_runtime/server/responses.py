@@ -1,19 +1,25 @@
-"""What one request comes to, whatever it is sent as: a response, an event of a stream, a line of a batch."""
+"""One result as a response, a server-sent event or a line.
+
+Each part waits until the connection has room for it. A client that does not read is cut off by `uvicorn_server.py`,
+and has left then.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
 from fastapi import Response
+from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
+from starlette.types import Receive, Scope, Send
 
 from agent_runtime.errors import HunkError
-from agent_runtime.http.problems import PROBLEM_MEDIA, headers_of
-from agent_runtime.shapes import problem_of, result_to_json
+from agent_runtime.serialization import problem_of, result_to_json
+from agent_runtime.server.problems import PROBLEM_MEDIA, headers_of
 from agent_runtime.types import ApplyResult
 
 PASSING = frozenset({429, 499})
@@ -87,3 +93,33 @@ def answer_of_fault(fault: HunkError) -> Answer:
     """The answer to a request that has failed."""
     content = json.dumps(problem_of(fault))  # in ASCII: what was sent may hold a lone surrogate, and is quoted
     return Answer(fault.http_status, content.encode(), headers_of(fault))
+
+
+CHUNK_BYTES = 1 << 16
+"""What is handed to the connection at once: it is held in full until the client has taken it."""
+
+UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Proxies between have to hand on each part as it comes."""
+
+
+class Streamed(StreamingResponse):
+    """A response in parts. `on_end` is called when it is over, whether all was sent or the client has left."""
+
+    def __init__(
+        self, parts: AsyncIterator[bytes], on_end: Callable[[], None], media_type: str, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(_in_chunks(parts), headers={**UNBUFFERED, **headers}, media_type=media_type)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the parts as they come."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+
+async def _in_chunks(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for part in parts:
+        for start in range(0, len(part), CHUNK_BYTES):
+            yield part[start : start + CHUNK_BYTES]

@@ -14,10 +14,9 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 
-from agent_runtime.access.principal import AccessScope, Principal
-from agent_runtime.access.tokens import NAME, AccessToken, TokenSet
+from agent_runtime.access import NAME, AccessScope, AccessToken, Principal, TokenSet
 from agent_runtime.errors import TokensUnreadable
-from agent_runtime.files.locking import locked
+from agent_runtime.workspace.journal import locked
 
 MAX_FILE_BYTES = 4 << 20
 

@@ -1,16 +1,22 @@
-"""What happened to the files of a workspace between two versions, and waiting for something to happen."""
+"""Views of a workspace: status, file content, snapshot pages and changes."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal
 
+from agent_runtime.apply.result import decode
 from agent_runtime.errors import NotIndexed, SnapshotGone
-from agent_runtime.workspaces.registered import GivenSnapshots
+from agent_runtime.workspace.index import WatchState
+from agent_runtime.workspace.registry import NOT_LOADED, GivenSnapshots, Registered
+from agent_runtime.workspace.workspace import Workspace
 from repo_cache.cache import RepoCache
 from repo_cache.errors import CacheClosed
 from repo_cache.snapshot import Snapshot
-from repo_cache.types import ChangeKind, FileChange
+from repo_cache.types import ChangeKind, FileChange, FileTokens
 
 MAX_CHANGES = 10_000
 """Of one answer; where more changed, a snapshot tells it as well."""
@@ -64,4 +70,115 @@ def _changed(change: FileChange) -> ChangedFile:
         change.after.content_hash if change.after is not None else "",
         len(change.after) if change.after is not None else 0,
         change.old_path,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """A file; `text`, a BOM and line endings included, in `encoding` gives the bytes that hash and size are of."""
+
+    path: str
+    text: str
+    encoding: str
+    sha256: str
+    size: int
+
+
+def file_content(workspace: Workspace, path: str) -> FileContent:
+    """A file, ignored or not; raises what `Workspace.read` raises, BadFile for one that is no text."""
+    data = workspace.read(path)
+    encoding = decode(data, path).encoding
+    return FileContent(path, data.decode(encoding), encoding, sha256(data).hexdigest(), len(data))
+
+
+MAX_OF_PAGE = 10_000
+MAX_WITH_SPANS = 200
+"""Of a page with spans: those of a file that nobody has asked about are cut then, which is a parse."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """One file: the hash of its bytes, how many tokens it has, and where its spans end in them, ascending."""
+
+    path: str
+    sha256: str
+    tokens: int
+    spans: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPage:
+    """Some files of one version; `num_files` and `num_tokens` are of all. `next`: as in `FilePage`."""
+
+    version: str
+    num_files: int
+    num_tokens: int
+    files: tuple[SnapshotFile, ...]
+    next: str | None
+
+
+def snapshot_page(given: GivenSnapshots, snapshot: Snapshot, *, after: str, limit: int, spans: bool) -> SnapshotPage:
+    """The files of a snapshot behind the path `after`, up to `limit`, and no more than a page may have."""
+    limit = min(limit, MAX_WITH_SPANS if spans else MAX_OF_PAGE)
+    paths = sorted(snapshot)
+    first = bisect_right(paths, after) if after else 0
+    found = paths[first : first + limit]
+    return SnapshotPage(
+        given.give(snapshot),
+        len(snapshot),
+        snapshot.num_tokens,
+        tuple(_file(path, snapshot[path], spans=spans) for path in found),
+        found[-1] if first + limit < len(paths) else None,
+    )
+
+
+def _file(path: str, tokens: FileTokens, *, spans: bool) -> SnapshotFile:
+    ends = tuple(tokens.spans.ends.tolist()) if spans else None
+    return SnapshotFile(path, tokens.content_hash, len(tokens), ends)
+
+
+WorkspaceState = WatchState | Literal["no-model", "unwatched"]
+"""`no-model`: files become tokens once the model is loaded. `unwatched`: they never do, as the service was told so."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceStatus:
+    """What is known of a workspace. Numbers and `version` are there while it is `watching`.
+
+    detail: in words, why nothing is known, or "". skipped: files that have no tokens, such as binary ones. indexed: the
+    share of the bytes that are indexed already, while `indexing`.
+    """
+
+    name: str
+    root: str
+    state: WorkspaceState
+    detail: str = ""
+    files: int | None = None
+    tokens: int | None = None
+    skipped: int | None = None
+    version: str | None = None
+    indexed: float | None = None
+
+
+def status_of(entry: Registered) -> WorkspaceStatus:
+    """Of a workspace, now; begins nothing and waits for nothing."""
+    watched = entry.watched
+    if watched is None:
+        return WorkspaceStatus(
+            entry.name, entry.root, "no-model" if entry.why_not == NOT_LOADED else "unwatched", entry.why_not
+        )
+    cache, progress = watched.cache, watched.progress
+    if cache is None:
+        done = None if progress is None else progress.num_bytes / max(1, progress.of_bytes)
+        return WorkspaceStatus(entry.name, entry.root, watched.state, watched.fault, indexed=done)
+    snapshot = cache.snapshot()
+    return WorkspaceStatus(
+        entry.name,
+        entry.root,
+        watched.state,
+        " ".join(notice.message for notice in cache.notices[-1:]),
+        len(snapshot),
+        snapshot.num_tokens,
+        len(snapshot.skipped),
+        entry.given.give(snapshot),
     )

@@ -1,4 +1,4 @@
-"""The files of a session's context: where each comes from, what it was when it was last looked at."""
+"""Files of a session: their sources, and what changed since they were last read."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import PurePosixPath
 
-from agent_runtime.apply.outcome import decode
+from agent_runtime.apply.result import decode
 from agent_runtime.errors import BadFile, BadRequest, OutsideRoot, TooLarge
-from agent_runtime.files.limits import MAX_FILE_BYTES, check_size
-from agent_runtime.sessions.types import FileState, ReadFile, SeenFile
-from agent_runtime.workspaces.watched import KnownFiles
-from agent_runtime.workspaces.workspace import Workspace
+from agent_runtime.limits import MAX_FILE_BYTES, check_size
+from agent_runtime.session.types import FileState, ReadFile, SeenFile
+from agent_runtime.workspace.index import KnownFiles
+from agent_runtime.workspace.workspace import Workspace
 from repo_cache.types import FileTokens
 
-MAX_FILES = 512
+MAX_SESSION_FILES = 512
 MAX_PATH = 4096
 MAX_BYTES = 2 << 20
 """Of all files of a context together: some 600,000 tokens, which is more than any context here holds."""
@@ -156,8 +156,8 @@ class SessionFiles:
 
 
 def _check_size(files: Mapping[str, _Version]) -> None:
-    if len(files) > MAX_FILES:
-        raise TooLarge(f"{len(files)} files are over the {MAX_FILES} that a session holds; have it forget some")
+    if len(files) > MAX_SESSION_FILES:
+        raise TooLarge(f"{len(files)} files are over the {MAX_SESSION_FILES} that a session holds; have it forget some")
     num_bytes = sum(version.size for version in files.values())
     if num_bytes > MAX_BYTES:
         raise TooLarge(

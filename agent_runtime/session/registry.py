@@ -1,4 +1,4 @@
-"""The sessions of a service: found by their ids, bounded in number, ended when nobody uses them."""
+"""The sessions of a service: found by id, bounded in number, expired when idle."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent_runtime.access.principal import Principal
+from agent_runtime.access import Principal
 from agent_runtime.errors import SessionMissing, TooManyRequests
-from agent_runtime.sessions.session import Session
+from agent_runtime.session.session import Session
 
 MAX_OF_TENANT = 32
 MAX_IN_ALL = 256

@@ -10,19 +10,17 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.chat.types import ChatModel, ChatRequest, ReadyPrompt
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.context import ContextPrompt, HistoryMessage, SessionContext
 from agent_runtime.errors import BadRequest, SessionBusy, SessionMissing, Stale, TooLarge
-from agent_runtime.files.limits import MAX_EDIT_BYTES, check_size
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.sessions.files import SessionFiles
-from agent_runtime.sessions.types import Answer, ReadFile, SessionState
-from agent_runtime.telemetry.timings import Timings
+from agent_runtime.limits import MAX_EDIT_BYTES, check_size
+from agent_runtime.llm.interface import ChatModel, ChatRequest, ReadyPrompt
+from agent_runtime.progress import Timings, Watcher
+from agent_runtime.session.files import SessionFiles
+from agent_runtime.session.types import Answer, ReadFile, SessionState
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, ReuseName, Usage, total_usage
-from agent_runtime.workspaces.watched import KnownFiles
-from agent_runtime.workspaces.workspace import Workspace
-from agent_runtime.workspaces.writing import written
+from agent_runtime.workspace.index import KnownFiles
+from agent_runtime.workspace.workspace import Workspace, written
 from repo_cache.errors import TokenizerError
 from repo_cache.types import FileTokens
 

@@ -1,1 +1,1 @@
-"""What a service tells whoever runs it: its log, traces, metrics, and its state to systemd."""
+"""Log, metrics, traces, and the state that systemd is told."""

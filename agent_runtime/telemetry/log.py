@@ -1,4 +1,4 @@
-"""The log of a service: one line an event, JSON for machines or key=value for people; it never holds the service up."""
+"""The log of a service: one line per event, as JSON or key=value."""
 
 from __future__ import annotations
 

@@ -1,11 +1,32 @@
-"""Prometheus counters of requests, edits and tokens; docs/api.md has the list."""
+"""Prometheus metrics, and the sliding window behind `GET /stats`."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+import platform
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from statistics import quantiles
+from typing import TYPE_CHECKING, Any
 
-from agent_runtime.telemetry.observer import Finished, Observer
-from agent_runtime.types import Usage
+from prometheus_client import CollectorRegistry, Gauge, GCCollector, Histogram, Info, ProcessCollector
+from prometheus_client import Counter as PrometheusCounter
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from agent_runtime.request_context import Finished, Observer
+from agent_runtime.types import Usage, total_usage
+
+if TYPE_CHECKING:
+    from engine.engine import EngineStats
+    from engine.kv_cache.page_pool import PoolStats
+    from engine.reuse.idle_runner import IdleStats
+    from engine.reuse.span_entry import SpanStats
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Seconds. A rule merges in milliseconds, a model on a CPU in seconds, a long file in a minute."""
@@ -17,7 +38,7 @@ class RequestCounters(Observer):
     """Counts what `Observer.finished` tells, and the HTTP requests whatever they ask for."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
+        self._requests = PrometheusCounter(
             "hunk_requests",
             "Requests for an edit or the model, by how they ended.",
             ["route", "outcome"],
@@ -36,26 +57,30 @@ class RequestCounters(Observer):
             registry=registry,
             buckets=FIRST_TOKEN_BUCKETS,
         )
-        self._edits = Counter(
+        self._edits = PrometheusCounter(
             "hunk_edits",
             "Files that were answered for, by who merged them and how sure that is.",
             ["method", "certainty"],
             registry=registry,
         )
-        self._prompt = Counter(
+        self._prompt = PrometheusCounter(
             "hunk_prompt_tokens", "Prompt tokens by where their KV came from.", ["kind"], registry=registry
         )
-        self._completion = Counter("hunk_completion_tokens", "Tokens that the model wrote.", registry=registry)
-        self._forwards = Counter(
+        self._completion = PrometheusCounter(
+            "hunk_completion_tokens", "Tokens that the model wrote.", registry=registry
+        )
+        self._forwards = PrometheusCounter(
             "hunk_forwards", "Passes of the model, one of several requests once for each.", registry=registry
         )
-        self._drafted = Counter(
+        self._drafted = PrometheusCounter(
             "hunk_draft_tokens",
             "Draft tokens that were put before the model, by where they were copied from.",
             ["source", "outcome"],
             registry=registry,
         )
-        self._http = Counter("hunk_http_requests", "HTTP requests.", ["method", "route", "status"], registry=registry)
+        self._http = PrometheusCounter(
+            "hunk_http_requests", "HTTP requests.", ["method", "route", "status"], registry=registry
+        )
         self._http_seconds = Histogram(
             "hunk_http_request_duration_seconds",
             "Time to the end of the answer.",
@@ -66,7 +91,7 @@ class RequestCounters(Observer):
         self._in_flight = Gauge(
             "hunk_http_requests_in_flight", "HTTP requests that are being answered.", registry=registry
         )
-        self._refused = Counter(
+        self._refused = PrometheusCounter(
             "hunk_refused_requests", "HTTP requests that a limit refused, by which.", ["limit"], registry=registry
         )
 
@@ -105,3 +130,241 @@ class RequestCounters(Observer):
     def refused(self, limit: str) -> None:
         """A limit has refused an HTTP request."""
         self._refused.labels(limit).inc()
+
+
+FRESH_S = 0.25
+"""How old a look may be. The engine answers between two of its passes, so a page that asks often would wait often."""
+
+
+class EngineLook:
+    """The engine's counts, at most `FRESH_S` old; blocks for a pass of the model where they are older."""
+
+    def __init__(self, ask: Callable[[], EngineStats | None], clock: Callable[[], float] = time.monotonic) -> None:
+        """`ask` gives None while there is no engine."""
+        self._ask = ask
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: EngineStats | None = None
+        self._last_at: float | None = None
+
+    def __call__(self) -> EngineStats | None:
+        """The counts, None while no model is loaded."""
+        with self._lock:  # who comes meanwhile takes what this one is told
+            if self._last_at is None or self._clock() - self._last_at > FRESH_S:
+                self._last = self._ask()
+                self._last_at = self._clock()
+            return self._last
+
+
+class EngineMetrics(Collector):
+    """Nothing but `hunk_model_loaded 0` while no model is loaded."""
+
+    def __init__(self, look: Callable[[], EngineStats | None]) -> None:
+        self._look = look
+
+    def describe(self) -> Iterator[Metric]:
+        """Have registration ask nothing of the engine."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """One look at the engine."""
+        stats = self._look()
+        yield GaugeMetricFamily("hunk_model_loaded", "1 once the model can be asked.", float(stats is not None))
+        if stats is None:
+            return
+        scheduler = stats.scheduler
+        yield _states(
+            "hunk_engine_requests",
+            "Requests that the model works on, and that wait for it.",
+            {"running": scheduler.num_running, "waiting": scheduler.num_waiting},
+        )
+        yield _total("hunk_engine_passes", "Passes of the model, whoever took part.", stats.num_passes)
+        yield _total("hunk_engine_preemptions", "Requests that lost their memory to others.", scheduler.num_preempted)
+        yield from _pool(stats.kv)
+        yield from _idle(stats.idle)
+        if stats.spans is not None:
+            yield from _spans(stats.spans)
+
+
+def _pool(kv: PoolStats) -> Iterator[Metric]:
+    yield _states(
+        "hunk_kv_pages",
+        "Pages for keys and values: held by requests, only cached, free.",
+        {"in_use": kv.num_in_use, "cached": kv.num_cached, "free": kv.num_free},
+    )
+    yield _total("hunk_kv_evicted_pages", "Cached pages whose memory was needed.", kv.num_evicted)
+    yield _total("hunk_kv_queried_tokens", "Tokens that were looked for in the prefix cache.", kv.num_queries)
+    yield _total("hunk_kv_hit_tokens", "Those of them that were found.", kv.num_hits)
+
+
+def _idle(idle: IdleStats) -> Iterator[Metric]:
+    yield GaugeMetricFamily("hunk_idle_tasks", "Prompts that are to be run exactly in idle time.", idle.num_waiting)
+    yield _total("hunk_idle_rebuilt_prompts", "Prompts that were, in idle time.", idle.counts.rebuilt)
+    yield _total("hunk_idle_rebuilt_tokens", "Their tokens.", idle.counts.rebuilt_tokens)
+    yield _total(
+        "hunk_idle_audited_answers", "Approximate answers that were compared with exact ones.", idle.counts.audited
+    )
+
+
+def _spans(spans: SpanStats) -> Iterator[Metric]:
+    yield GaugeMetricFamily("hunk_span_store_entries", "Entries that are kept for later edits.", spans.num_entries)
+    yield GaugeMetricFamily("hunk_span_store_tokens", "Their tokens.", spans.num_tokens)
+    yield GaugeMetricFamily("hunk_span_store_bytes", "Their memory.", spans.num_bytes)
+    yield _total("hunk_span_queried_tokens", "Tokens behind exact prefixes that were looked for.", spans.num_queried)
+    yield _total("hunk_span_hit_tokens", "Those of them that were found.", spans.num_hit)
+    yield _total("hunk_span_evicted_entries", "Entries whose memory was needed.", spans.num_evicted)
+    yield _total("hunk_span_disk_hits", "Entries that were read from the disk.", spans.num_tier_hits)
+    yield _total("hunk_span_disk_misses", "Entries that the disk had lost or damaged.", spans.num_tier_misses)
+    yield _total("hunk_span_disk_faults", "Entries that could not be written to the disk.", spans.num_tier_faults)
+
+
+def _states(name: str, what: str, by_state: dict[str, int]) -> Metric:
+    family = GaugeMetricFamily(name, what, labels=["state"])
+    for state, value in by_state.items():
+        family.add_metric([state], value)
+    return family
+
+
+def _total(name: str, what: str, value: int) -> Metric:
+    return CounterMetricFamily(name, what, value)
+
+
+WINDOW_S = 300.0
+MAX_REQUESTS = 2000
+"""At 300 edits a second by rule, the last seven seconds; what the model does in five minutes on a CPU fits in."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    at: float
+    request: Finished
+
+
+class Rolling(Observer):
+    """Keeps the requests of the last `window_s` seconds, `max_requests` of them at most."""
+
+    def __init__(
+        self,
+        window_s: float = WINDOW_S,
+        max_requests: int = MAX_REQUESTS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._window_s = window_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: deque[_Seen] = deque(maxlen=max_requests)
+
+    def finished(self, request: Finished) -> None:
+        """Keep it."""
+        with self._lock:
+            self._seen.append(_Seen(self._clock(), request))
+
+    def rates(self) -> dict[str, Any]:
+        """The `window` of `GET /stats` (docs/api.md); a rate is null where there is nothing to divide by."""
+        with self._lock:
+            oldest = self._clock() - self._window_s
+            while self._seen and self._seen[0].at < oldest:
+                self._seen.popleft()
+            requests = [seen.request for seen in self._seen]
+        usage = total_usage([request.usage for request in requests])
+        return {
+            "seconds": self._window_s,
+            "requests": len(requests),
+            "outcomes": dict(Counter(request.outcome for request in requests)),
+            "prompt": usage.prompt,
+            "cached": usage.cached,
+            "reused_approximate": usage.reused_approximate,
+            "recomputed": usage.recomputed,
+            "completion": usage.completion,
+            "forwards": usage.forwards,
+            "prefix_hit_rate": _share(usage.cached, usage.prompt),
+            "approximate_share": _share(usage.reused_approximate, usage.prompt),
+            "tokens_per_forward": _share(usage.completion, usage.forwards),
+            "total_ms": _spread([request.timings["total_ms"] for request in requests if "total_ms" in request.timings]),
+            "first_token_ms": _spread([one.first_token_ms for one in requests if one.first_token_ms is not None]),
+        }
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None
+
+
+def _spread(values: Sequence[float]) -> dict[str, float] | None:
+    """Median and 99th percentile, None without values."""
+    if not values:
+        return None
+    cuts = quantiles(values, n=100, method="inclusive") if len(values) > 1 else [values[0]] * 99
+    return {"p50": round(cuts[49], 3), "p99": round(cuts[98], 3)}
+
+
+def _no_engine() -> EngineStats | None:
+    return None
+
+
+class Metering(Observer):
+    """Feeds the counters and the rolling window, and tells whoever else has subscribed."""
+
+    def __init__(self, look: Callable[[], EngineStats | None] = _no_engine) -> None:
+        """`look` gives the engine's counts, None while no model is loaded."""
+        self._registry = CollectorRegistry()
+        self._look = EngineLook(look)
+        self._started = time.monotonic()
+        self._others: list[Observer] = []
+        self.counters = RequestCounters(self._registry)
+        self.window = Rolling()
+        Info("hunk_build", "What runs.", registry=self._registry).info(
+            {"version": version("hunk"), "python": platform.python_version(), "torch": version("torch")}
+        )
+        self._registry.register(EngineMetrics(self._look))
+        ProcessCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+
+    def subscribe(self, observer: Observer) -> None:
+        """Tell it too."""
+        self._others.append(observer)
+
+    def finished(self, request: Finished) -> None:
+        """Count it."""
+        self.counters.finished(request)
+        self.window.finished(request)
+        for other in self._others:
+            other.finished(request)
+
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """All metrics in the format that the scraper's Accept header asks for, and its content type.
+
+        Waits for a pass of the model: not for an event loop.
+        """
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    def stats(self) -> dict[str, Any]:
+        """Queue, cache and rolling rates, as `GET /stats` gives them; waits for a pass of the model."""
+        engine = self._look()
+        queue = {"running": 0, "waiting": 0}
+        if engine is not None:
+            queue = {"running": engine.scheduler.num_running, "waiting": engine.scheduler.num_waiting}
+        return {
+            "uptime_s": round(time.monotonic() - self._started, 3),
+            "queue": queue,
+            "cache": None if engine is None else _cache(engine),
+            "window": self.window.rates(),
+        }
+
+
+def _cache(engine: EngineStats) -> Mapping[str, Any]:
+    kv, spans = engine.kv, engine.spans
+    pages = {"in_use": kv.num_in_use, "cached": kv.num_cached, "free": kv.num_free, "total": kv.num_pages}
+    return {
+        "pages": pages,
+        "hit_rate": round(kv.rolling_hit_rate, 4),
+        "spans": None
+        if spans is None
+        else {
+            "entries": spans.num_entries,
+            "tokens": spans.num_tokens,
+            "max_tokens": spans.num_slots,
+            "bytes": spans.num_bytes,
+            "hit_rate": round(spans.num_hit / spans.num_queried, 4) if spans.num_queried else 0.0,
+        },
+    }

@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.trace import TracerProvider
 
 from agent_runtime.errors import BadRequest
-from agent_runtime.telemetry.observer import Finished, Observer
+from agent_runtime.request_context import Finished, Observer
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -1,1 +1,1 @@
-"""Files on disk: found below one folder and never outside it, written wholly or not at all."""
+"""Folders that are read and written: confinement, atomic writes, and their index."""

@@ -1,4 +1,4 @@
-"""The files below a service's root as tokens and spans, watched while they change."""
+"""The tokens and spans of a root's files, kept up to date by a watcher."""
 
 from __future__ import annotations
 

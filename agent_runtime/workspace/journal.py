@@ -1,28 +1,104 @@
-"""Remembers what a write of files is about to do, so that the next start can finish or undo one that was broken off.
+"""The write-ahead journal of file writes, and locks on folders.
 
 <folder>/<hash of the root>/         is locked by whoever writes below that root with this journal
                             <id>.json  of a write that goes on, or was broken off
 
 The folder lies apart from the files, and only its owner writes there: what it says is done. A copy of the record lies
 beside the files (`record_copies.py`), for those who have another journal; it is believed less. A record names only
-paths below its root, and what is done about it is done by descriptors (`confined.py`).
+paths below its root, and what is done about it is done by descriptors (`sandbox.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.files.locking import locked
-from repo_cache.private_folder import make_private
+from agent_runtime.errors import BadFile
+from repo_cache.files import FOLDER_FLAGS, make_private, open_below
+
+NUM_TRIES = 16
+"""Times that folders are locked anew, because another folder had taken the place of one meanwhile."""
+
+NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+"""How flock fails on a file system without locks of folders, such as NFS."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Wait until nobody else, in any process, holds this; a process that is killed holds it no more. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked_below(root: Path, folders: Collection[str]) -> Iterator[None]:
+    """Wait until nobody else holds any of these folders below the root, and hold them all.
+
+    They are locked in order of device and inode, whatever they are called: two holders never wait for each other. A
+    folder that is not there, cannot be listed or has no locks is left out. Raises BadFile where folders keep changing,
+    or none can be opened any more.
+    """
+    for _ in range(NUM_TRIES):
+        with contextlib.ExitStack() as opened:
+            try:
+                by_inode = _open_each(root, folders, opened)
+                for inode in sorted(by_inode):
+                    _lock(by_inode[inode])
+                with contextlib.ExitStack() as again:
+                    are_same = _open_each(root, folders, again).keys() == by_inode.keys()
+            except OSError as error:
+                raise BadFile(
+                    f"cannot lock the folders of the edit: {error.strerror or error}; nothing was changed"
+                ) from error
+            if are_same:
+                yield
+                return
+    raise BadFile("the folders of the edit are renamed all the time; nothing was changed")
+
+
+def hold_new(root: Path, folder: str, stack: contextlib.ExitStack) -> None:
+    """Lock a folder that was just made, for as long as the stack lasts; raises BlockingIOError, or OSError.
+
+    Does not wait: this holder has locked other folders, and who holds this one may wait for those.
+    """
+    descriptor = open_below(root, folder, FOLDER_FLAGS)
+    stack.callback(os.close, descriptor)
+    _lock(descriptor, fcntl.LOCK_NB)
+
+
+def _open_each(root: Path, folders: Collection[str], stack: contextlib.ExitStack) -> dict[tuple[int, int], int]:
+    """The descriptors of the folders by device and inode; the stack closes them, which gives their locks back."""
+    by_inode = {}
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            descriptor = open_below(root, folder, FOLDER_FLAGS)
+            stack.callback(os.close, descriptor)
+            state = os.fstat(descriptor)
+            by_inode[state.st_dev, state.st_ino] = descriptor
+    return by_inode
+
+
+def _lock(descriptor: int, flags: int = 0) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+
 
 LOG = logging.getLogger("hunk.journal")
 

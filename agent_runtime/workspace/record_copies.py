@@ -24,10 +24,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from agent_runtime.errors import HunkError
-from agent_runtime.files.confined import Confined, is_below
-from agent_runtime.files.journal import LOG, MAX_RECORD_BYTES, VERSION, Record, UnknownVersion, parse_record
-from agent_runtime.files.limits import bytes_of
-from repo_cache.reading import FOLDER_FLAGS, READ_FLAGS, open_below
+from agent_runtime.limits import bytes_of
+from agent_runtime.workspace.journal import LOG, MAX_RECORD_BYTES, VERSION, Record, UnknownVersion, parse_record
+from agent_runtime.workspace.sandbox import Confined, is_below
+from repo_cache.files import FOLDER_FLAGS, READ_FLAGS, open_below
 
 COPY = re.compile(r"\.([0-9a-f]{16})\.record\.hunk", re.ASCII)
 

@@ -1,20 +1,164 @@
-"""The folders that the service may read and write, by name."""
+"""Registered workspaces: names, owners, file lists, and the snapshots that were given out."""
 
 from __future__ import annotations
 
 import re
+import secrets
 import threading
-from collections.abc import Callable, Sequence
+import time
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent_runtime.access.principal import LOCAL, Principal
-from agent_runtime.errors import BadRequest, Conflict, OutsideRoot, WorkspaceMissing
-from agent_runtime.files.confined import is_below
-from agent_runtime.workspaces.registered import Registered
-from agent_runtime.workspaces.watched import WatchedFiles
-from agent_runtime.workspaces.workspace import Workspace
+from agent_runtime.access import LOCAL, Principal
+from agent_runtime.errors import BadRequest, Conflict, NotIndexed, OutsideRoot, SnapshotGone, WorkspaceMissing
+from agent_runtime.limits import MAX_FILE_BYTES
+from agent_runtime.workspace.index import WatchedFiles
+from agent_runtime.workspace.sandbox import is_below
+from agent_runtime.workspace.workspace import Workspace
+from repo_cache.cache import RepoCache
+from repo_cache.ignore import IgnoreRules
+from repo_cache.scan import scan
+from repo_cache.snapshot import Snapshot
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
+
+MAX_LISTED = 10_000
+"""Of one page."""
+
+PAGES_SECONDS = 10.0
+"""For which the pages behind the first are of the walk that the first one made."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file by its path (relative, POSIX)."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilePage:
+    """Some files in the order of their paths; `next` is what to ask for behind these, None where they are the last."""
+
+    files: tuple[ListedFile, ...]
+    next: str | None
+
+
+class Listing:
+    """One workspace's files; the first page takes a walk over it, one walk at a time. Thread-safe."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._lock = threading.Lock()
+        self._paths: list[str] = []
+        self._sizes: Mapping[str, int] = {}
+        self._walked_at = -PAGES_SECONDS
+
+    def page(self, after: str = "", limit: int = MAX_LISTED) -> FilePage:
+        """Up to `limit` files behind the path `after`. Needs no tokens: binary files are among them, ignored ones are
+        not, and neither are those that are too large to be edited.
+        """
+        with self._lock:
+            if not after or time.monotonic() - self._walked_at > PAGES_SECONDS:
+                self._walk()
+            paths, sizes = self._paths, self._sizes
+        first = bisect_right(paths, after) if after else 0
+        found = paths[first : first + limit]
+        more = first + limit < len(paths)
+        return FilePage(tuple(ListedFile(path, sizes[path]) for path in found), found[-1] if more else None)
+
+    def _walk(self) -> None:
+        files = scan(self._root, IgnoreRules(self._root), max_file_bytes=MAX_FILE_BYTES).files
+        self._paths, self._sizes = sorted(files), {path: stat.size for path, stat in files.items()}
+        self._walked_at = time.monotonic()
+
+
+MAX_SNAPSHOTS = 64
+"""Versions of one workspace that a client may still ask for the changes since; the newest that were given out.
+
+Snapshots share what they have in common: 64 of them cost what changed in between.
+"""
+
+
+NOT_LOADED = "the model, whose tokenizer it takes, is not loaded yet"
+
+
+class GivenSnapshots:
+    """Snapshots by the version under which clients know them, the newest; thread-safe.
+
+    A version is a word of this indexing and the number of the snapshot, so that one of an earlier run of the service,
+    or of a workspace that was registered anew, is never taken for another.
+    """
+
+    def __init__(self) -> None:
+        self._word = secrets.token_hex(4)
+        self._by_version: OrderedDict[str, Snapshot] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def give(self, snapshot: Snapshot) -> str:
+        """The snapshot's version, from which changes may be asked for now."""
+        version = f"{self._word}-{snapshot.version}"
+        with self._lock:
+            self._by_version[version] = snapshot
+            self._by_version.move_to_end(version)
+            if len(self._by_version) > MAX_SNAPSHOTS:
+                self._by_version.popitem(last=False)
+        return version
+
+    def given(self, version: str) -> Snapshot:
+        """The snapshot of a version; raises SnapshotGone."""
+        with self._lock:
+            found = self._by_version.get(version)
+        if found is None:
+            raise SnapshotGone(
+                f"version {version!r} is not kept (any more): read the snapshot again, and ask for changes since that"
+            )
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class Registered:
+    """A workspace by name. `tenant` is None for what everybody sees: the folder that the service was started with.
+
+    `watched` is None until the model, and with it its tokenizer, is loaded, and for good where nothing is watched;
+    `why_not` then says why.
+    """
+
+    name: str
+    workspace: Workspace
+    tenant: str | None = None
+    watched: WatchedFiles | None = None
+    why_not: str = NOT_LOADED
+    given: GivenSnapshots = field(default_factory=GivenSnapshots)
+    listing: Listing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.listing = Listing(self.workspace.root)
+
+    @property
+    def root(self) -> str:
+        """The folder, resolved."""
+        return str(self.workspace.root)
+
+    def indexed(self, timeout_s: float) -> RepoCache:
+        """The files as tokens, which are indexed now if they were not; raises NotIndexed where that takes longer."""
+        watched = self.watched
+        if watched is None:
+            raise NotIndexed(f"workspace {self.name!r} has no snapshot: {self.why_not}")
+        if not watched.wait(timeout_s) or (cache := watched.cache) is None:
+            why = watched.fault or "its files are being indexed; try again in some seconds"
+            raise NotIndexed(f"workspace {self.name!r} has no snapshot: {why}")
+        return cache
+
+    def close(self) -> None:
+        """Look at its files no more."""
+        if self.watched is not None:
+            self.watched.close()
+
 
 DEFAULT = "default"
 """The workspace of `hunk serve --root`, which a request means where it names none."""

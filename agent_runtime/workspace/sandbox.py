@@ -1,8 +1,8 @@
-"""Looks at files below a folder and never outside it, whatever is renamed or linked meanwhile.
+"""Opens files below a folder and never outside it, whatever is renamed or linked meanwhile.
 
 A path is resolved first, with its symbolic links, and has to end below the root. That look is no guard, as what it saw
 may be something else a moment later. The guard is how the resolved path is opened then: from the root's descriptor
-name by name, following no link (`repo_cache.reading.open_below`); and what is done is done through the descriptor that
+name by name, following no link (`repo_cache.files.open_below`); and what is done is done through the descriptor that
 came of it. A link that comes up in between is met as a link, and the path is resolved anew.
 
 The root is taken as it was named: whoever may replace the folders above it decides what it is. So does whoever moves an
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from agent_runtime.errors import BadFile, BadRequest, FileMissing, OutsideRoot, TooLarge
-from agent_runtime.files.limits import bytes_of, check_regular
-from repo_cache.reading import FOLDER_FLAGS, PASSAGE_FLAGS, READ_FLAGS, is_git, open_below
+from agent_runtime.limits import bytes_of, check_regular
+from repo_cache.files import FOLDER_FLAGS, PASSAGE_FLAGS, READ_FLAGS, is_git, open_below
 
 NUM_LOOKS = 16
 """Times that a path is resolved; whose links change that often leads nowhere."""

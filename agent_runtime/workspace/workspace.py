@@ -1,16 +1,18 @@
-"""The folder that files are read from and written to, and nothing outside it."""
+"""Reads and writes files below one root."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from agent_runtime.errors import FileMissing, HunkError
-from agent_runtime.files.confined import Confined
-from agent_runtime.files.journal import LOG, Journal, journals_about
-from agent_runtime.files.recovery import recover, recover_below
-from agent_runtime.files.writer import Change, write_all
-from agent_runtime.types import FileResult
+from agent_runtime.progress import Watcher
+from agent_runtime.types import ApplyResult, FileResult
+from agent_runtime.workspace.journal import LOG, Journal, journals_about
+from agent_runtime.workspace.recovery import recover, recover_below
+from agent_runtime.workspace.sandbox import Confined
+from agent_runtime.workspace.writer import Change, write_all
 
 
 class Workspace:
@@ -71,3 +73,17 @@ class Workspace:
                     recover(Confined(journal.root), journal)
             except (OSError, HunkError) as error:
                 LOG.error("the journal of %s cannot be read: %s", journal.root, error)
+
+
+def written(workspace: Workspace, result: ApplyResult, watcher: Watcher) -> ApplyResult:
+    """Write the merged files, all or none, and say so; nothing where a check rejected them or nothing is to be done.
+
+    Raises Stale, BadFile or OutsideRoot as `Workspace.write` does, and what the watcher says where nobody waits any
+    more: then nothing is written.
+    """
+    if result.status != "merged":
+        return result
+    if watcher.is_left:
+        raise watcher.ends_with
+    workspace.write(result.files)
+    return replace(result, written=True)

@@ -1,4 +1,4 @@
-"""Writes merged files in place of the old ones: wholly or not at all, one file or several.
+"""Writes merged files atomically, one or several, with their journal.
 
 All files are looked at before any is touched, and all new bytes are on the disk before the first name changes. An error
 in the middle undoes what was done; what a process that was killed left is finished or undone at the next start, or
@@ -20,12 +20,20 @@ from hashlib import sha256
 from pathlib import Path
 
 from agent_runtime.errors import BadFile, FileMissing, OutsideRoot
-from agent_runtime.files.confined import NOTHING, Confined
-from agent_runtime.files.journal import Entry, Journal, Record
-from agent_runtime.files.locking import hold_new
-from agent_runtime.files.record_copies import remove_copies, write_copies
-from agent_runtime.files.recovery import BrokenOffAbove, clean_up, hold_folders, recover, recover_below, undo
-from agent_runtime.files.renaming import do, stale, write_new
+from agent_runtime.workspace.journal import Entry, Journal, Record, hold_new
+from agent_runtime.workspace.record_copies import remove_copies, write_copies
+from agent_runtime.workspace.recovery import (
+    BrokenOffAbove,
+    clean_up,
+    do,
+    hold_folders,
+    recover,
+    recover_below,
+    stale,
+    undo,
+    write_new,
+)
+from agent_runtime.workspace.sandbox import NOTHING, Confined
 
 OF_GIT = ("HEAD", "commondir", "objects", "refs")
 """Names by which git knows a repository that is not called `.git`."""

@@ -31,7 +31,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
-from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import UnknownModel
 from agent_runtime.process import settle
 from agent_runtime.types import Decide, Mode, Options, ScopeName
@@ -45,7 +45,7 @@ from benchmarks.machine import describe
 from benchmarks.snippets import STYLES, make_snippet, pairs
 
 if TYPE_CHECKING:
-    from agent_runtime.model_merge.model_merger import ModelMerger
+    from agent_runtime.llm.merger import ModelMerger
 
 
 def main() -> None:
@@ -114,7 +114,7 @@ def _options() -> argparse.Namespace:
 def _model_source(name: str) -> Callable[[], ModelMerger]:
     @cache
     def opened() -> ModelMerger:
-        from agent_runtime.models.settings import LoadOptions, ModelSettings
+        from agent_runtime.models.config import LoadOptions, ModelSettings
         from agent_runtime.wiring import open_merger
 
         print(f"opening {name}", file=sys.stderr, flush=True)

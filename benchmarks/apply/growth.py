@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.types import Options
 from benchmarks.apply.measuring import Row, measure
 from benchmarks.cases import Case

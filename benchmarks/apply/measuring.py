@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import EditRefused, HunkError, UnknownModel
 from agent_runtime.types import CERTAINTIES, ApplyRequest, ApplyResult, FileResult, Options, PatchRequest
 from benchmarks.apply.executing import Execution, execute, has_tests
@@ -17,7 +17,7 @@ from editor import codec
 from editor.diff import unified_diff
 from editor.errors import EditSyntaxError
 from editor.formats import parse
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.merge import merge
 from editor.syntax import nodes
 from editor.types import Unresolved

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.models import text_side
-from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.config import ModelSettings
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.copy.cases import GOAL, HUNKS, LINES, CopyCase, cases, cells
 from benchmarks.copy.contest import Contest, Limits

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from benchmarks.engine.figures import time_to_first
 from benchmarks.peers.contestant import Contestant
 from benchmarks.peers.jobs import Answer, Arrival, Job, Speculation
-from editor.alignment import line_opcodes
+from editor.diff import line_opcodes
 
 PIECES = 3
 

@@ -12,12 +12,11 @@ import time
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
-from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import HunkError, TooLarge
-from agent_runtime.model_merge.model_merger import ModelMerger
-from agent_runtime.model_merge.warming import warm
-from agent_runtime.models.load import LoadedModel
-from agent_runtime.models.settings import LoadOptions, ModelSettings
+from agent_runtime.llm.merger import ModelMerger, warm
+from agent_runtime.models.config import LoadOptions, ModelSettings
+from agent_runtime.models.loader import LoadedModel
 from agent_runtime.types import ApplyRequest, ScopeName
 from agent_runtime.wiring import open_model
 from benchmarks.copy.cases import CopyCase
@@ -28,10 +27,9 @@ from benchmarks.peers.serving import peak_bytes, serve, take_stdout
 from engine.core import EngineCore
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
-from engine.scheduling import SchedulerConfig
-from engine.speculation.pass_times import PassTimes
-from engine.speculation.pass_times_file import PassTimesFile
-from engine.timed_passes import machine
+from engine.runner.step_times import machine
+from engine.scheduler import SchedulerConfig
+from engine.speculation.step_times import PassTimes, PassTimesFile
 from engine.types import GenerationRequest, Proposer
 
 APPLY_KV_GIB = 0.5

@@ -13,12 +13,12 @@ from benchmarks.cases import AnyCase, Case, PatchCase, lines_of
 from benchmarks.judging import Outcome, judge, same, same_but_blank_lines
 from benchmarks.snippets.hidden import hides_deletion
 from editor import codec
+from editor.effort import forget
 from editor.errors import EditSyntaxError
 from editor.formats import parse, parse_files
-from editor.languages import language_of
-from editor.memory import forget
+from editor.grammars import language_of
 from editor.merge import merge
-from editor.patches.patchset import merge_files
+from editor.patch_set import merge_files
 from editor.types import AlreadyApplied, Check, FormatName, Merged, MergeOutcome, Unresolved
 from editor.verify import verify
 

@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 from platformdirs import user_cache_path
 
 from benchmarks.cases import Case
+from editor.effort import forget
 from editor.formats import parse
-from editor.languages import language_of
-from editor.memory import forget
+from editor.grammars import language_of
 from editor.merge import merge
 from editor.types import Merged, ParsedEdit, Sketch, Substitutions
 from editor.verify import verify

@@ -20,9 +20,9 @@ from benchmarks.edit.generated import pair
 from editor import codec
 from editor.errors import EditSyntaxError
 from editor.formats import parse
-from editor.formats.placeholders import holds_placeholder
 from editor.merge import merge
-from editor.stand_ins import refuse_stand_in
+from editor.placeholders import holds_placeholder
+from editor.required import refuse_stand_in
 from editor.types import AlreadyApplied, FormatName, Merged
 
 _PATH = "dir/file.py"

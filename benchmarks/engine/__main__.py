@@ -18,7 +18,7 @@ from typing import Any
 
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.models import text_side
-from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.config import ModelSettings
 from benchmarks.engine.contest import Outcome, hold
 from benchmarks.engine.contestants import entrants
 from benchmarks.engine.rows import agreement_rows, figure_rows, pass_rows, summary

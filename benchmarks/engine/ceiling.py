@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.engine.roofline import layer_shapes
 from benchmarks.peers.serving import serve, take_stdout
 from engine.config import ModelConfig
-from engine.projections.packed import packs
+from engine.layers.linear import packs
 
 ROW_COUNTS = (128, 512, 1024, 2048)
 SECONDS_EACH = 0.15

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from agent_runtime.models.converted import copy_path
-from agent_runtime.models.resolve import ModelFiles, resolve
-from agent_runtime.models.store import Store
+from agent_runtime.models.bf16_copy import copy_path
+from agent_runtime.models.store import ModelFiles, Store, resolve
 from agent_runtime.process import settings, spin_settings
 from benchmarks.peers.contestant import Contestant, ContestantFailed
 from benchmarks.peers.environments import PEERS, Peer

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from agent_runtime.models.settings import LoadOptions, ModelSettings
+from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.wiring import open_model
 from benchmarks.peers.jobs import Job, Recorder
 from benchmarks.peers.serving import peak_bytes, serve, take_stdout

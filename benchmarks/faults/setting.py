@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from agent_runtime.access.token_file import TokenFile
-from agent_runtime.access.tokens import new_token
+from agent_runtime.access import new_token
+from agent_runtime.server.token_file import TokenFile
 from benchmarks.serve.service import Running, serving
 
 POLITE, ATTACKER = "polite", "attacker"
@@ -78,7 +78,7 @@ def _make_model(folder: Path) -> None:
     """Make a model that no request of this benchmark asks; the service wants one to start."""
     import torch  # takes a second to import
 
-    from agent_runtime.models.converted import write_tokenizer_config
+    from agent_runtime.models.bf16_copy import write_tokenizer_config
     from engine.config import ModelConfig
     from engine.weights import Parameters
     from engine.weights.safetensors import save_folder

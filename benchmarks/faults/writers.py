@@ -23,9 +23,9 @@ from pathlib import Path
 import httpx
 
 from agent_runtime.errors import HunkError
-from agent_runtime.files.confined import Confined
-from agent_runtime.files.journal import Journal
-from agent_runtime.files.writer import Change, replace_file, write_all
+from agent_runtime.workspace.journal import Journal
+from agent_runtime.workspace.sandbox import Confined
+from agent_runtime.workspace.writer import Change, replace_file, write_all
 from benchmarks.rendering import exact_replacement
 from benchmarks.serve.service import HUNK
 

@@ -31,9 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.errors import HunkError
-from agent_runtime.models.resolve import resolve
-from agent_runtime.models.settings import ModelSettings
-from agent_runtime.models.store import Store
+from agent_runtime.models.config import ModelSettings
+from agent_runtime.models.store import Store, resolve
 from agent_runtime.process import settle
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.forwards.cases import ForwardsCase, made_cases

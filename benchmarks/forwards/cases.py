@@ -14,7 +14,7 @@ from benchmarks.rendering import changes
 from benchmarks.snippets import STYLES, Pair, make_snippet, pairs
 from editor.errors import EditSyntaxError
 from editor.formats import parse
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.merge import merge
 from editor.types import AlreadyApplied, Merged
 

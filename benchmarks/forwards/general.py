@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from engine.speculation.suffix_index import NO_TOKEN, SuffixIndex
+from engine.speculation.sources import NO_TOKEN, SuffixIndex
 from engine.types import Draft
 
 TREE_DEPTH = 24

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from agent_runtime.models.load import LoadedModel
-from agent_runtime.models.settings import LoadOptions, ModelSettings
+from agent_runtime.models.config import LoadOptions, ModelSettings
+from agent_runtime.models.loader import LoadedModel
 from agent_runtime.prompt import build_prompt
 from agent_runtime.wiring import open_model
 from benchmarks.forwards.cases import ForwardsCase

@@ -34,9 +34,9 @@ from benchmarks.machine import describe
 from benchmarks.ops.__main__ import NO_CARD
 from benchmarks.ops.ceilings import STATED, Ceilings, NoCard, cuda_device, measured
 from benchmarks.ops.timing import CudaTimer
-from engine.model import Decoder
-from kernels.tuning import use_folder
-from kernels.tuning.store import default_folder
+from engine.decoder import Decoder
+from kernels.tuner import use_folder
+from kernels.tuner.store import default_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

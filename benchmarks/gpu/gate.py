@@ -15,8 +15,8 @@ from benchmarks.gpu.shapes import random_parameters
 from benchmarks.gpu.stream import write
 from engine.config import ModelConfig
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
-from engine.model import Decoder
 from engine.types import Draft, GenerationRequest, Proposer
 from engine.weights import Parameters
 

@@ -30,11 +30,11 @@ from benchmarks.gpu.pieces import TextTokens
 from benchmarks.gpu.script import ScriptedDecoder
 from benchmarks.gpu.stream import Written, settle, write
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.kv_pool import page_bytes
-from engine.model import Decoder
 from engine.reuse import Reuse
-from engine.scheduling import SchedulerConfig
+from engine.scheduler import SchedulerConfig
 from engine.types import GenerationRequest
 
 NUM_PLAIN = 256

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from agent_runtime.errors import HunkError
-from agent_runtime.models.resolve import resolve
-from agent_runtime.models.settings import ModelSettings
-from agent_runtime.models.store import Store
+from agent_runtime.models.config import ModelSettings
+from agent_runtime.models.store import Store, resolve
 from repo_cache.tokenizer import BPETokenizer
 
 TOKENIZER = "qwen2.5-coder-0.5b"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.model import Decoder
+from engine.decoder import Decoder
 from engine.types import Draft, Proposer
 from kernels.accept import Likeliest, likeliest_of
 

@@ -28,10 +28,9 @@ from benchmarks.ops.measuring import Measured, counted, measure
 from benchmarks.ops.shapes import chosen
 from benchmarks.ops.tables import op_lines, row_json, way_lines
 from benchmarks.ops.timing import CudaTimer
-from kernels.catalog import NAMES, op_named
-from kernels.op import Op, Shape
-from kernels.tuning import use_folder
-from kernels.tuning.store import default_folder
+from kernels.op import NAMES, Op, Shape, op_named
+from kernels.tuner import use_folder
+from kernels.tuner.store import default_folder
 
 DTYPE = torch.bfloat16
 

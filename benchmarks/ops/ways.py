@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.ops import flash_infer
 from kernels import parity
 from kernels.op import Inputs, Op, Shape, Variant
-from kernels.tuning import variant_for
+from kernels.tuner import variant_for
 
 Outputs = tuple[Tensor, ...]
 Call = Callable[[], Outputs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.config import ModelSettings
 from benchmarks.peers.environments import PEERS, PeerFailed, build
 
 

@@ -29,7 +29,7 @@ from benchmarks.cases import DEFAULT_CASES
 from benchmarks.machine import describe
 from benchmarks.prompts.tasks import KINDS, Task, tasks
 from editor.formats import parse
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.scope import cut, region_kept, splice
 from editor.verify import passed, verify
 
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows there, too")
     options = parser.parse_args()
 
-    from agent_runtime.models.settings import LoadOptions, ModelSettings
+    from agent_runtime.models.config import LoadOptions, ModelSettings
     from agent_runtime.wiring import open_model
 
     found = chosen(tasks(options.cases, options.kinds.split(","), options.seed), options.half, options.limit)

@@ -21,7 +21,7 @@ from benchmarks.cases import Case, load
 from benchmarks.snippets import STYLES, Pair, make_snippet, pairs
 from editor.errors import EditSyntaxError
 from editor.formats import parse
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.merge import merge
 from editor.scope import Region, regions
 from editor.syntax import survey

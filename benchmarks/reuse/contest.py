@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.config import ModelSettings
 from benchmarks.engine.__main__ import is_there
 from benchmarks.engine.contestants import entrants
 from benchmarks.peers.contestant import ContestantFailed

@@ -17,11 +17,12 @@ import numpy as np
 from benchmarks.reuse.compaction import WINDOW, Compactor, Limits
 from benchmarks.reuse.prompts import Prompts
 from benchmarks.reuse.sessions import Message, Session
-from engine.paging import KVPages, root_key
+from engine.kv_cache import KVPages, root_key
 from engine.reuse import PromptSegment, RecomputeReason, Reuse, ReuseMode, ReusePlan, plan_reuse
-from engine.reuse.lineage import Lineage
-from engine.reuse.recording import Recording
-from engine.reuse.store import SpanIndex, SpanStore
+from engine.reuse.plan import Lineage
+from engine.reuse.span_index import SpanIndex
+from engine.reuse.span_store import SpanStore
+from engine.runner.kv_reuse import Recording
 
 PAGE_SIZE = 32
 NUM_PAGES = 2 * 16_384 // PAGE_SIZE

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from agent_runtime.models.settings import LoadOptions, ModelSettings
+from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.wiring import open_model
 from benchmarks.engine.ours import Ours
 from benchmarks.peers.serving import peak_bytes, serve, take_stdout
@@ -16,7 +16,7 @@ from engine.core import EngineCore
 from engine.engine_config import EngineConfig
 from engine.kv_pool import page_bytes
 from engine.reuse import Reuse
-from engine.scheduling import SchedulerConfig
+from engine.scheduler import SchedulerConfig
 from engine.types import GenerationRequest
 
 NUM_SEQUENCES = 2

@@ -21,8 +21,8 @@ from pathlib import Path
 from random import Random
 
 from agent_runtime.context import ContextMode, HistoryMessage, SessionContext
-from agent_runtime.context.overlay import line_edits, lines_of
-from agent_runtime.models.settings import LoadOptions, ModelSettings
+from agent_runtime.context.change_notes import line_edits, lines_of
+from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.process import settle
 from agent_runtime.prompt.chat_template import ChatTemplate
 from benchmarks.machine import describe

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from random import Random
 
-from agent_runtime.context.files import TextFiles
-from agent_runtime.context.overlay import line_edits, lines_of, note, unsaid
-from agent_runtime.context.segments import file_segments
+from agent_runtime.context.change_notes import line_edits, lines_of, note, unsaid
+from agent_runtime.context.prompt import TextFiles
+from agent_runtime.context.types import file_segments
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.snippets import Pair
 from benchmarks.snippets import pairs as recorded_pairs
-from editor.languages import language_of
+from editor.grammars import language_of
 from engine.reuse import PromptSegment
 from repo_cache.tokenizer import BPETokenizer
 

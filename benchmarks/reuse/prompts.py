@@ -11,10 +11,10 @@ from pathlib import PurePath
 import numpy as np
 
 from benchmarks.reuse.sessions import Message
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.syntax import survey
 from engine.reuse import PromptSegment
-from repo_cache.keys import span_keys
+from repo_cache.spans import span_keys
 from repo_cache.tokenizer import BPETokenizer
 
 FEWEST_LINES = 4

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent_runtime.context import ContextMode, HistoryMessage, SessionContext
-from agent_runtime.doctor.recorded import Message as Recorded
-from agent_runtime.doctor.recorded import ToolCall
+from agent_runtime.doctor.transcripts import Message as Recorded
+from agent_runtime.doctor.transcripts import ToolCall
 from agent_runtime.prompt.chat_template import ChatTemplate
 from benchmarks.reuse.compaction import Compactor, Limits
 from benchmarks.reuse.counting import Prompt

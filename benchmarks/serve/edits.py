@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.merger import Merger
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import HunkError, ModelUnavailable
+from agent_runtime.llm.interface import Merger
 from agent_runtime.types import ApplyRequest, Mode
 from benchmarks.rendering import lazy_snippet, search_replace, udiff
 

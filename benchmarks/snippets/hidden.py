@@ -6,7 +6,7 @@ import re
 
 from benchmarks.cases import Case
 from benchmarks.rendering import changes
-from editor.formats.placeholders import holds_placeholder
+from editor.placeholders import holds_placeholder
 
 _REMOVAL = re.compile(
     r"\b(remov|delet|drop|strip|eliminat|without|no longer|get rid|replac|instead|renam|mov|inlin|merg|simplif|unus)",

@@ -37,8 +37,8 @@ from benchmarks.snippets.indenting import dedented, indent_of
 from benchmarks.snippets.parts import TEST_LAYOUT, TEST_WORDING, Part, part_of
 from benchmarks.snippets.showing import Change, filled, gaps, header, runs, sayable
 from benchmarks.snippets.wordings import ODD_WORDINGS, WORDINGS, Marker, comment
-from editor.formats.placeholders import holds_placeholder
-from editor.languages import language_of
+from editor.grammars import language_of
+from editor.placeholders import holds_placeholder
 
 SHAPE = "made"
 LAYOUTS = ("plain", "path", "heading")

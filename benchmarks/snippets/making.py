@@ -28,8 +28,8 @@ from benchmarks.rendering import Span
 from benchmarks.snippets import indenting
 from benchmarks.snippets.showing import Change, filled, gaps, header, runs, sayable
 from benchmarks.snippets.wordings import Marker
-from editor.formats.placeholders import holds_placeholder, placeholder_lines
-from editor.syntax import Symbol
+from editor.definitions import Symbol
+from editor.placeholders import holds_placeholder, placeholder_lines
 
 _CLOSERS = ("}", ")", "]", "end", "</")
 _MAX_DEFINITION = 150

@@ -19,8 +19,9 @@ from random import Random
 
 from benchmarks.rendering import changes
 from benchmarks.snippets.pairs import Pair
-from editor.languages import language_of
-from editor.syntax import Survey, Symbol, survey
+from editor.definitions import Symbol
+from editor.grammars import language_of
+from editor.syntax import Survey, survey
 
 _MAX_EDITED_LINES = 60
 _MAX_FILLER_LINES = 300

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from benchmarks.rendering import Span, changes, ends_alike
-from editor.languages import language_of
-from editor.syntax import Survey, Symbol, survey
+from editor.definitions import Symbol
+from editor.grammars import language_of
+from editor.syntax import Survey, survey
 
 _MAX_CONTEXT = 12
 _SMALL_GAP = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from editor.languages import language_of
+from editor.grammars import language_of
 
 WORDINGS = (
     "... existing code ...",

@@ -30,7 +30,8 @@ from benchmarks.train_reader.confidence import Answer, Line, bar, calibrate, con
 from benchmarks.train_reader.labelled import Labelled, labelled, version_of
 from benchmarks.train_reader.order import Order, fit
 from benchmarks.train_reader.plots import write_reliability
-from editor.reader.reader import FEATURES, all_readings, certainties_of
+from editor.reader.features import FEATURES
+from editor.reader.reader import all_readings, certainties_of
 
 ROOT = Path(__file__).resolve().parents[2]
 READER = ROOT / "editor" / "reader"

@@ -18,7 +18,7 @@ from benchmarks.judging import same_but_blank_lines
 from editor import codec
 from editor.errors import EditorError
 from editor.formats import parse
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.reader.reader import blank_line_groups
 from editor.types import ParsedEdit
 

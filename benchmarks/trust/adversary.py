@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import HunkError
 from agent_runtime.types import ApplyRequest
 from benchmarks.slow_inputs import SlowInput

@@ -17,8 +17,9 @@ from benchmarks import rendering
 from benchmarks.cases import Case
 from benchmarks.trust.corruptions import RightText, altered
 from benchmarks.trust.doors import DOORS, Doors
-from editor.languages import language_of
-from editor.syntax import Symbol, survey
+from editor.definitions import Symbol
+from editor.grammars import language_of
+from editor.syntax import survey
 from editor.types import FormatName
 
 NUM_EDITS = 120

@@ -34,8 +34,9 @@ from random import Random
 from benchmarks.cases import Case
 from benchmarks.rendering import Span, changes
 from editor import codec
-from editor.languages import language_of
-from editor.syntax import Survey, Symbol, survey
+from editor.definitions import Symbol
+from editor.grammars import language_of
+from editor.syntax import Survey, survey
 
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|[<>=!]=?|&&|\|\||[-+*/]")
 _CONTRARIES = (("<", ">"), ("<=", ">="), ("==", "!="), ("&&", "||"), ("+", "-"), ("*", "/"), ("=", "+="))

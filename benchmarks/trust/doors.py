@@ -18,21 +18,19 @@ from httpx_sse import EventSource
 from mcp.client import Client as McpClient
 from typer.testing import CliRunner
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.merger import Merger, ModelChoice, ModelMerge, ModelTask
-from agent_runtime.chat.types import ChatModel
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.cli.main import app as command_line
-from agent_runtime.client.in_process import InProcessTransport
-from agent_runtime.client.local import LocalClient
+from agent_runtime.client.local import InProcessTransport, LocalClient
 from agent_runtime.errors import HunkError
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.http.app import build_app
-from agent_runtime.http.service import Service
-from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here
+from agent_runtime.llm.interface import ChatModel, Merger, ModelChoice, ModelMerge, ModelTask
+from agent_runtime.llm.model_slot import ModelOnDemand
+from agent_runtime.mcp.backends import FolderPlace, LazyModel, merging_here
 from agent_runtime.mcp.tools import build_server
-from agent_runtime.model_merge.on_demand import ModelOnDemand
+from agent_runtime.progress import Watcher
+from agent_runtime.server.app import build_app
+from agent_runtime.server.dependencies import Service
 from agent_runtime.types import ApplyRequest, Usage
-from agent_runtime.workspaces.registry import Workspaces
+from agent_runtime.workspace.registry import Workspaces
 from benchmarks.cases import Case
 from editor.types import Unresolved
 

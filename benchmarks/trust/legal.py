@@ -28,9 +28,9 @@ from rapidfuzz import fuzz
 
 from benchmarks.rendering import changes
 from benchmarks.trust.corruptions import RightText
-from editor.formats.placeholders import holds_placeholder
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.merge import merge
+from editor.placeholders import holds_placeholder
 from editor.syntax import num_errors
 from editor.types import Merged, ParsedEdit, Sketch, Unresolved
 

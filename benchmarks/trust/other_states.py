@@ -28,9 +28,9 @@ from pathlib import Path
 from random import Random
 from typing import Literal, TypeVar
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.merger import Merger
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import HunkError, ModelUnavailable
+from agent_runtime.llm.interface import Merger
 from agent_runtime.types import ApplyRequest, ApplyResult
 from benchmarks.cases import Case, Record
 from benchmarks.rendering import changes
@@ -39,7 +39,7 @@ from benchmarks.trust.planted import solid_lines
 from benchmarks.trust.right_results import WAYS, case_of, commit_records, folder_of
 from editor import codec
 from editor.formats import parse_files
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.syntax import survey
 from editor.types import Substitutions
 

@@ -17,21 +17,20 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.merger import ModelChoice, ModelMerge, ModelTask
-from agent_runtime.apply.naming import edit_for
-from agent_runtime.chat.types import ChatModel
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.edit_selection import edit_for
 from agent_runtime.errors import HunkError
-from agent_runtime.generation.watcher import Watcher
+from agent_runtime.llm.interface import ChatModel, ModelChoice, ModelMerge, ModelTask
+from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyRequest, Usage
 from benchmarks.cases import Case
 from benchmarks.trust.corruptions import RightText, plant
 from benchmarks.trust.legal import Legal
 from editor import codec
-from editor.alignment import line_opcodes
+from editor.diff import line_opcodes
 from editor.errors import EditorError
 from editor.formats import parse_files
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.types import ParsedEdit
 from editor.verify import passed, verify
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from editor.accounting.explicit import changed_lines, unaccounted_lines
 from editor.accounting.lazy import Reading, read
+from editor.effort import remember
 from editor.errors import TooMuchWorkError
-from editor.memory import remember
 from editor.types import ParsedEdit, Sketch, UnaccountedLine
 
 __all__ = ["Reading", "Repair", "account", "repair"]

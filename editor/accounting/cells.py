@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from editor.alignment import LineOp
+from editor.diff import LineOp
 
 MAX_WINDOW_CELLS = 16_000_000
 """Of the lines about one change, file times result; past it the readings are not tried."""

@@ -18,13 +18,12 @@ import numpy as np
 from rapidfuzz import fuzz
 
 from editor.accounting.snippet import is_moved_alike, width_of
-from editor.alignment import line_opcodes
+from editor.diff import line_opcodes
 from editor.errors import TooMuchWorkError
-from editor.formats.placeholders import is_placeholder
-from editor.matching.index import LineIndex, folded
-from editor.matching.ladder import find
-from editor.matching.spelling import in_file_spelling
-from editor.patches.finding import with_signs
+from editor.hunks.locate import with_signs
+from editor.matching.file_style import in_file_spelling
+from editor.matching.ladder import LineIndex, find, folded
+from editor.placeholders import is_placeholder
 from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitutions, UnaccountedLine
 
 State = TypeVar("State")

@@ -36,9 +36,10 @@ from editor.accounting.statements import (
     name_of,
     statements,
 )
-from editor.alignment import line_opcodes
-from editor.memory import remember
-from editor.syntax import Survey, Symbol, survey
+from editor.definitions import Symbol
+from editor.diff import line_opcodes
+from editor.effort import remember
+from editor.syntax import Survey, survey
 from editor.types import Sketch, UnaccountedLine
 
 MAX_STATES = 60_000

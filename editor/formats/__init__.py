@@ -1,4 +1,4 @@
-"""Edits as text to the one intermediate form, whatever format they are written in."""
+"""Parses an edit of any format into the one intermediate form."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Callable
 from typing import Literal
 
 from editor.errors import EditSyntaxError
-from editor.formats import json_edit, lazy, lines, search_replace, udiff, v4a, whole
-from editor.formats import replace as replace_format
-from editor.formats.parts import join_parts
-from editor.formats.targets import kind_of
-from editor.languages import language_of
+from editor.formats import json_edit, lazy, line_ranges, search_replace, unified_diff, v4a
+from editor.formats import json_edit as replace_format
+from editor.formats.file_names import kind_of
+from editor.formats.strays import join_parts
+from editor.grammars import language_of
 from editor.types import FormatName, ParsedEdit, Replacement, Substitution, Substitutions
 
 _MARK = "\ufeff"
 _READERS: dict[FormatName, Callable[[str, str], tuple[ParsedEdit, ...]]] = {
     "lazy": lambda edit, path: (lazy.parse(edit, path),),
-    "lines": lambda edit, _: lines.parse_files(edit),
-    "replace": lambda edit, _: replace_format.parse_files(edit),
+    "lines": lambda edit, _: line_ranges.parse_files(edit),
+    "replace": lambda edit, _: replace_format.parse_string_replacements(edit),
     "search_replace": search_replace.parse_files,
-    "udiff": lambda edit, _: udiff.parse_files(edit),
+    "udiff": lambda edit, _: unified_diff.parse_files(edit),
     "v4a": lambda edit, _: v4a.parse_files(edit),
-    "whole": whole.parse_files,
+    "whole": lazy.parse_whole_files,
 }
 
 
@@ -124,11 +124,11 @@ def detect(edit: str, path: str = "") -> FormatName:
         return "search_replace"
     if first is None:
         plain = _cannot_be_json(path)
-        if lines.looks_like(edit):
+        if line_ranges.looks_like(edit):
             return "lines"
-        if replace_format.looks_like(edit, plain=plain):
+        if replace_format.looks_like_string_replacement(edit, plain=plain):
             return "replace"
-        if whole.looks_like(edit, plain=plain):
+        if lazy.looks_like_whole_file(edit, plain=plain):
             return "whole"
     return "lazy"
 
@@ -140,11 +140,11 @@ def _cannot_be_json(path: str) -> bool:
 def _refuse_json(text: str, path: str) -> None:
     """Raise `EditSyntaxError` for a call that cannot be read, and for JSON that is to be the text of a program."""
     plain = _cannot_be_json(path)
-    if whole.looks_like(text, plain=plain) or not (
+    if lazy.looks_like_whole_file(text, plain=plain) or not (
         json_edit.holds_call(text, plain=plain) or (plain and json_edit.holds_json(text))
     ):
         return
-    replace_format.parse_files(text)
+    replace_format.parse_string_replacements(text)
     raise EditSyntaxError(
         "malformed",
         f"The edit is JSON, and no text of '{path}'.",
@@ -152,4 +152,4 @@ def _refuse_json(text: str, path: str) -> None:
     )
 
 
-_PATCHES: dict[FormatName, Callable[[str], bool]] = {"v4a": v4a.looks_like, "udiff": udiff.looks_like}
+_PATCHES: dict[FormatName, Callable[[str], bool]] = {"v4a": v4a.looks_like, "udiff": unified_diff.looks_like}

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 
 from editor.errors import EditSyntaxError
 from editor.formats.fences import Fence, fences_of, is_fence, opens_literal, without_fence
-from editor.formats.naming import file_name
-from editor.formats.placeholders import is_placeholder
-from editor.formats.targets import Kind, do_paths_fit, is_label, kind_of
-from editor.languages import language_of
+from editor.formats.file_names import Kind, do_paths_fit, file_name, is_label, kind_of
+from editor.grammars import language_of
+from editor.placeholders import is_placeholder
 
 _MARKDOWN_INFOS = frozenset({"markdown", "md", "mdx"})
 _PLAIN_INFOS = frozenset({"", "text", "txt", "plaintext", "plain"})

@@ -1,21 +1,254 @@
-"""Where a hunk of a unified diff ends: by the counts of its header if they agree with its lines, else by looks."""
+r"""The syntax of unified diffs: hunk headers, lines, file names and the end of a hunk.
+
+--- a/src/x.py                            prefixes of git, hg
+--- "a/\303\274.py"                       C quoting, octal bytes of UTF-8
+--- x.py<TAB>2024-01-01 10:00:00 +0000    a tab ends the name; a time stamp behind spaces does too
+--- x.py<TAB>(revision 12)                Subversion
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from editor.formats.diff_hunks import Header
-from editor.formats.diff_lines import (
-    HOW,
-    closes_hunk,
-    ends_talk,
-    is_blank,
-    is_name_pair,
-    is_signature,
-    line_error,
-    no_hunk_line,
+from editor.errors import EditSyntaxError
+from editor.types import Hint, Replacement
+
+# Numbers of more digits count no lines, and Python refuses to read them.
+_NUMBER = r"(\d{1,18})"
+NUMBERED = re.compile(rf"@@+ -{_NUMBER}(?:,{_NUMBER})? \+{_NUMBER}(?:,{_NUMBER})? @@+(?P<heading>.*)")
+_NO_CODE = re.compile(r"[\s.,+\-\d]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """One `@@` line: the ranges [start, count) of both sides, None where it has no numbers."""
+
+    old: tuple[int, int] | None
+    new: tuple[int, int] | None
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hunk:
+    """One hunk; `final_newline` is whether the new text ends with one, None if the hunk does not say."""
+
+    change: Replacement
+    header: Header
+    final_newline: bool | None
+
+
+def header_of(line: str) -> Header:
+    """Return what an `@@` line says."""
+    line = line.rstrip("\r")
+    numbered = NUMBERED.fullmatch(line)
+    if numbered:
+        old = (int(numbered[1]), int(numbered[2] or 1))
+        new = (int(numbered[3]), int(numbered[4] or 1))
+        return Header(old, new, numbered["heading"].strip())
+    inside, closing, heading = line[2:].partition("@@")
+    named = [part.strip() for part in ((inside, heading) if closing else (line[2:],))]
+    return Header(None, None, next((part for part in named if not _NO_CODE.fullmatch(part)), ""))
+
+
+def hunk_of(header: Header, body: Sequence[str], counted: bool) -> Hunk:
+    """Return the hunk of the lines below a header; `counted` tells whether its counts are theirs."""
+    before: list[str] = []
+    after: list[str] = []
+    sign = ""
+    old_open, new_open = -1, -1
+    for line in body:
+        if line.startswith("\\"):
+            old_open = len(before) if sign in " -" else old_open
+            new_open = len(after) if sign in " +" else new_open
+            continue
+        sign, text = line[:1] or " ", line[1:]
+        if sign in " -":
+            before.append(text)
+        if sign in " +":
+            after.append(text)
+    old_is_open, new_is_open = old_open == len(before), new_open == len(after)
+    hint = Hint(_line_hint(header, counted), (header.scope,) if header.scope else (), old_is_open or new_is_open)
+    final_newline = None if old_is_open == new_is_open else old_is_open
+    return Hunk(Replacement(tuple(before), tuple(after), hint), header, final_newline)
+
+
+def _line_hint(header: Header, counted: bool) -> int | None:
+    """Return the line index that a header gives; '-1,N' with wrong counts is a form filled in, not a place."""
+    if header.old is None or (not counted and header.old[0] <= 1):
+        return None
+    start, count = header.old
+    return start - 1 if count and start else start
+
+
+HOW = (
+    "Write each hunk as a line '@@ -start,count +start,count @@', then every line with ' ' (kept), '-' (removed) or "
+    "'+' (added) before it, blank lines too."
 )
-from editor.formats.diff_names import DEV_NULL, may_name_files, name_in
+
+FENCE = re.compile(r"(`{3,}|~{3,})[\w-]*\s*")
+_DIFF_FENCE = re.compile(r"(`{3,}|~{3,})(?:diff|patch)\s*", re.IGNORECASE)
+_SIGNATURE = re.compile(r"-- ?|-{3,}")
+_FRAME = re.compile(
+    r"diff .*|Only in .*|Binary files .*|index \w+\.\.\w+.*|(?:new|deleted|old) (?:file )?mode .*|similarity .*|"
+    r"Property changes on: .*|={10,}|_{10,}|[A-Z]+|</?(?:diff|patch|edits?|changes|answer|response|output)>|"
+    r"['\"`]{3}|From [0-9a-f]{40} .*|commit [0-9a-f]{7,40}.*"
+)
+_VERSION = re.compile(r"\d+(\.\w+)+.*")
+
+
+def is_blank(line: str) -> bool:
+    """Tell whether a line holds nothing but spaces."""
+    return not line.strip()
+
+
+def is_signature(line: str) -> bool:
+    """Tell whether a line is the '-- ' above a mail's signature, or a rule."""
+    return _SIGNATURE.fullmatch(line) is not None
+
+
+def is_diff_fence(line: str) -> bool:
+    """Tell whether a line opens a fence that says that it holds a diff."""
+    return _DIFF_FENCE.fullmatch(line) is not None
+
+
+def is_signed(lines: Sequence[str], start: int) -> bool:
+    """Tell whether a fence that opens above a line holds a hunk without a header: a sign before every solid line."""
+    end = next((at for at in range(start, len(lines)) if FENCE.fullmatch(lines[at])), len(lines))
+    body = lines[start:end]
+    if is_name_pair(lines, start) or not any(line[:1] in {"+", "-"} for line in body):
+        return False
+    return all(line[:1] in {" ", "+", "-", ""} for line in body)
+
+
+def is_name_pair(lines: Sequence[str], at: int) -> bool:
+    """Tell whether a `--- ` and a `+++ ` line stand here, each with a name."""
+    if at < 0 or at + 1 >= len(lines):
+        return False
+    old, new = lines[at], lines[at + 1]
+    return old.startswith("--- ") and new.startswith("+++ ") and not is_blank(old[4:]) and not is_blank(new[4:])
+
+
+def closes_hunk(lines: Sequence[str], at: int) -> bool:
+    """Tell whether a hunk ends above a line whatever the counts in its header say."""
+    line = lines[at]
+    if line.startswith(("@@", "diff --git ", "Index: ", "*** End Patch")) or FENCE.fullmatch(line):
+        return True
+    if line == "-- " and at + 1 < len(lines) and _VERSION.fullmatch(lines[at + 1]):
+        return True
+    return is_name_pair(lines, at) and at + 2 < len(lines) and lines[at + 2].startswith("@@")
+
+
+def ends_talk(lines: Sequence[str], at: int) -> bool:
+    """Tell whether a line behind a hunk belongs to what tools and shells write there, and to no file."""
+    return closes_hunk(lines, at) or _FRAME.fullmatch(lines[at]) is not None or is_signature(lines[at])
+
+
+def line_error(lines: Sequence[str], at: int, what: str, how: str) -> EditSyntaxError:
+    """Return the error that shows a line, says what is wrong with it and how to do it."""
+    line = lines[at] if at < len(lines) else ""
+    shown = line if len(line) <= 60 else line[:57] + "..."
+    return EditSyntaxError("malformed", f"Line {at + 1} of the diff ('{shown}') {what}.", how)
+
+
+def no_hunk_line(lines: Sequence[str], at: int) -> EditSyntaxError:
+    """Return the error of a line that stands among those of a hunk."""
+    return line_error(lines, at, "stands among the lines of a hunk, but begins with none of ' ', '+', '-'", HOW)
+
+
+DEV_NULL = "/dev/null"
+# Two paths of any system are shorter; each space of a header is tried as the one between them.
+_MAX_HEADER_CHARS = 10_000
+_STAMP = re.compile(
+    r"(?<!\s)\s++(\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*|\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d.*)$"
+    r"|(?<!\s)\s*+\((revision \d+|working copy|nonexistent)\)$"
+)
+_EPOCH = re.compile(r"\s(1970-01-01 00:00:00|\w{3} Jan 0?1 00:00:00 1970)|\((revision 0|nonexistent)\)")
+_ESCAPE = re.compile(r'\\([0-7]{1,3}|[abfnrtv"\\])')
+_NAMED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\"}
+# What git puts before old and new names, by configuration and by what is compared.
+_PREFIXES = (("a/", "b/"), ("i/", "w/"), ("c/", "i/"), ("c/", "w/"), ("o/", "w/"), ("b/", "a/"))
+_BACKUPS = (".orig", ".old", ".bak", "~")
+_GIT_HEADER = re.compile(r'diff --git ("(?:[^"\\]|\\.)*"|\S.*?) ("(?:[^"\\]|\\.)*"|\S.*)')
+
+
+def name_in(header: str) -> str:
+    """Return the name that stands behind `--- ` or `+++ `, prefix included."""
+    header = header.rstrip("\r")
+    if header.startswith('"'):
+        closed = re.match(r'"((?:[^"\\]|\\.)*)"', header)
+        return _unquoted(closed[1]) if closed else header
+    return _STAMP.sub("", header.split("\t", 1)[0]).rstrip(" ")
+
+
+def is_absent(header: str) -> bool:
+    """Tell whether a header's time stamp or revision may say that the file does not exist on this side."""
+    return name_in(header) == DEV_NULL or _EPOCH.search(header) is not None
+
+
+def path_and_move(old: str, new: str) -> tuple[str, str]:
+    """Return the path that two names mean, and the new path of a rename or ''.
+
+    Different names behind the prefixes `a/` and `b/` are a rename. Without prefixes (`diff -u x.py.orig x.py`) they are
+    one file: the name without the suffix of a backup, the one that is the end of the other, else the old one.
+    """
+    if DEV_NULL in (old, new):
+        side, name = ("a/", old) if new == DEV_NULL else ("b/", new)
+        return name.removeprefix(side), ""
+    if old == new:
+        return old, ""
+    for left, right in _PREFIXES:
+        if old.startswith(left) and new.startswith(right):
+            one, other = old[2:], new[2:]
+            if one == other:
+                return one, ""
+            if left == "a/":
+                return one, other
+    if old.removeprefix("a/") == new.removeprefix("b/"):
+        return new.removeprefix("b/"), ""
+    if any(old == new + suffix for suffix in _BACKUPS) or old.endswith("/" + new):
+        return new, ""
+    return old, ""
+
+
+def may_name_files(old: str, new: str) -> bool:
+    """Tell whether what stands behind `--- ` and `+++ ` may be two files: one, or two names with a suffix or folder."""
+    names = name_in(old), name_in(new)
+    if DEV_NULL in names or names[0] == names[1] or "\t" in old + new:
+        return True
+    return all(re.fullmatch(r"\S*[\w-][./\\]\w\S*", name) for name in names)
+
+
+def git_header_names(line: str) -> tuple[str, str]:
+    """Return the two names of a `diff --git` line, prefixes included; two empty names where they cannot be told.
+
+    Names with spaces are not quoted: then the split is right that leaves two names equal behind their prefixes.
+    """
+    whole = _GIT_HEADER.fullmatch(line.rstrip("\r"))
+    if whole is None or len(line) > _MAX_HEADER_CHARS:
+        return "", ""
+    if whole[1].startswith('"') or whole[2].startswith('"') or line.count(" ") == 3:
+        return name_in(whole[1]), name_in(whole[2])
+    rest = line[len("diff --git ") :].rstrip("\r")
+    for at, char in enumerate(rest):
+        old, new = rest[:at], rest[at + 1 :]
+        if char == " " and (old == new or old.partition("/")[2] == new.partition("/")[2] != ""):
+            return old, new
+    return "", ""
+
+
+def _unquoted(quoted: str) -> str:
+    r"""Undo C quoting; octal escapes are bytes of UTF-8 ('\303\274' is one letter)."""
+    octets = bytearray()
+    at = 0
+    for escape in _ESCAPE.finditer(quoted):
+        octets += quoted[at : escape.start()].encode()
+        code = escape[1]
+        octets += bytes([int(code, 8) & 0xFF]) if code[0].isdigit() else _NAMED[code].encode()
+        at = escape.end()
+    return (octets + quoted[at:].encode()).decode("utf-8", "replace")
+
 
 _COUNTS = "Give the hunk a header with the right counts: '@@ -start,count +start,count @@'."
 

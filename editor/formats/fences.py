@@ -1,4 +1,4 @@
-"""Markdown code fences: where they open and close, and which stand inside of a string or comment of a program."""
+"""Markdown code fences: where they open and close."""
 
 from __future__ import annotations
 

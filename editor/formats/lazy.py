@@ -1,7 +1,12 @@
-"""Lazy snippets: literal lines, with placeholders such as `// ... existing code ...` for what stays as it is.
+r"""Parses lazy snippets and whole files.
 
 A snippet without any placeholder is read too; whether it is the whole file or a part of it is for the merge to say.
 Of a chat answer only the code fences are read; between two of them, above and below them a placeholder is understood.
+
+Lines are only taken for a whole file where the format was named. A call says it itself:
+
+    {"command": "create", "path": "a.py", "file_text": "x = 1\n"}
+    {"file_path": "a.py", "content": "x = 1\n"}
 """
 
 from __future__ import annotations
@@ -11,12 +16,14 @@ from itertools import groupby
 from operator import itemgetter
 
 from editor.errors import EditSyntaxError
+from editor.formats import json_edit, strays
 from editor.formats.answers import Answer, read_answer
 from editor.formats.fences import opens_literal
-from editor.formats.placeholders import placeholder_lines
+from editor.formats.file_names import kind_of
+from editor.formats.json_edit import TEXT, Item
 from editor.formats.strays import is_context_diff, is_normal_diff, refuse_strays
-from editor.formats.targets import kind_of
 from editor.matching.ladder import indent
+from editor.placeholders import placeholder_lines
 from editor.types import ParsedEdit, Sketch
 
 _SIGNED = re.compile(r"\+(?!\+).*\S.*")
@@ -131,3 +138,59 @@ def _detected(num_placeholders: int, num_parts: int) -> str:
         return f"{parts}no SEARCH block and no placeholder: a snippet or a whole file"
     plural = "" if num_placeholders == 1 else "s"
     return f"{parts}lazy snippet with {num_placeholders} placeholder line{plural}"
+
+
+_HOW = 'Send all lines of the file, or {"path": "...", "file_text": "..."}.'
+
+
+def looks_like_whole_file(edit: str, *, plain: bool = False) -> bool:
+    """Tell whether an edit is the call of a tool that writes files; with `plain`, keys of data files count too."""
+    return json_edit.looks_like(edit, (TEXT,), plain=plain)
+
+
+def parse_whole_files(edit: str, path: str = "") -> tuple[ParsedEdit, ...]:
+    """Return the file's lines as they are; raises `EditSyntaxError` if there are none, or they are no lines of a file.
+
+    Placeholders are not looked for: the file may hold such lines of its own, which only the merge can tell.
+    """
+    if looks_like_whole_file(edit, plain=kind_of(path) not in ("json", "unknown")):
+        return _calls(edit)
+    answer = read_answer(edit.split("\n"), path, whole=True)
+    (lines,) = answer.parts
+    first = next((at for at, line in enumerate(lines) if line.strip()), None)
+    if first is not None and kind_of(path) in ("code", "json"):
+        strays.refuse_strays(lines, (first,), "any block, and the format 'whole' was named")
+    refuse_other_formats(answer, path, whole=True)
+    sketch = _whole_sketch("\n".join(lines), "The edit is an empty fenced block.")
+    return (ParsedEdit("whole", sketch, "declared to be the whole file", prose=answer.prose),)
+
+
+def _calls(edit: str) -> tuple[ParsedEdit, ...]:
+    items, prose = json_edit.read(edit)
+    try:
+        files = json_edit.by_path(items)
+        return tuple(_written(path, changes, prose) for path, changes in files.items())
+    except EditSyntaxError as error:
+        raise EditSyntaxError(error.code, error.message, _HOW) from error
+
+
+def _written(path: str, items: list[Item], prose: str) -> ParsedEdit:
+    if len(items) > 1:
+        raise json_edit.malformed(
+            f"The file '{path}' is written {len(items)} times." if path else "Two files are written."
+        )
+    fields = items[0].fields
+    if fields.keys() - {TEXT, "note"}:
+        raise json_edit.malformed("A call that writes a whole file has nothing but a path and the text.")
+    sketch = _whole_sketch(json_edit.text_of(items[0], TEXT), "The text of the file is empty.")
+    creates = items[0].command in ("create", "create_file")
+    what = "creates the file" if creates else "writes the whole file"
+    action = "create" if creates else "update"
+    return ParsedEdit("whole", sketch, f"a call that {what}", path, action, prose=prose)  # type: ignore[arg-type]
+
+
+def _whole_sketch(text: str, message: str) -> Sketch:
+    lines = text.removesuffix("\n").split("\n")
+    if not any(line.strip() for line in lines):
+        raise EditSyntaxError("empty_edit", message, "Send the lines of the file.")
+    return Sketch((tuple(lines),), opens_elided=False, closes_elided=False, complete=True)

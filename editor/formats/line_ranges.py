@@ -1,4 +1,4 @@
-"""Edits by line numbers: JSON, or the `edit 3:5` ... `end_of_edit` of SWE-agent.
+"""Parses edits by line numbers: JSON, or SWE-agent's `edit 3:5` ... `end_of_edit`.
 
     {"start_line": 3, "end_line": 5, "old": "the lines 3 to 5 as they are", "new": "what shall stand there"}
     {"insert_line": 5, "old": "line 5 as it is", "new": "what shall stand below it"}

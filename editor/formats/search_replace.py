@@ -1,4 +1,15 @@
-r"""SEARCH/REPLACE blocks, as aider, Cline and Roo Code have models write them.
+r"""Parses SEARCH/REPLACE blocks, as aider, Cline and Roo Code have models write them.
+
+    <<<<<<< SEARCH
+    :start_line:12
+    -------
+    12 | old line
+    =======
+    12 | new line
+    >>>>>>> REPLACE
+
+A line of the file that begins like a marker is written with a backslash before it (`\=======`). `:end_line:` is read
+and not used, as in Roo's own `multi-search-replace.ts`.
 
     path/to/file.py                 optional: names the file of this block and of those below without a name
     <<<<<<< SEARCH                  or `------- SEARCH`, `<<<<<<< ORIGINAL`, `<<<<<<< SEARCH path/to/file.py`
@@ -19,7 +30,7 @@ Whatever else stands between blocks is talk, unless it looks like a part of an e
 column 0 and are five to nine characters long, **the three of one block equally long**: so a file that itself holds
 `=======` (a merge conflict, a heading) is edited with markers of another length. A second divider or opener of the same
 length inside a block would have to be guessed about, and is refused instead; so is a block without its end, whose
-REPLACE part may have been cut. Roo's dialect escapes such lines (`roo.py`). HTML escapes are left as they are: a file
+REPLACE part may have been cut. Roo's dialect escapes such lines. HTML escapes are left as they are: a file
 may hold them (Roo-Code#10804, cline#7698).
 """
 
@@ -30,14 +41,78 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from editor.errors import EditSyntaxError
-from editor.formats import roo
 from editor.formats.answers import is_code, prose_of
 from editor.formats.fences import is_fence, outer_fence
-from editor.formats.naming import file_name
-from editor.formats.placeholders import is_placeholder
+from editor.formats.file_names import file_name, is_label, kind_of
 from editor.formats.strays import refuse_strays
-from editor.formats.targets import is_label, kind_of
+from editor.placeholders import is_placeholder
 from editor.types import Hint, ParsedEdit, Replacement
+
+_HEADER = re.compile(r"\s*:(?P<which>start|end)_line:\s*(?P<line>\d{1,18})\s*")
+_RULE = re.compile(r"-{5,9}\s*")
+_ESCAPED = re.compile(r"\\(?=<{7}|={7}|>{7}|-{7}|:start_line:|:end_line:)")
+_ESCAPED_MARKER = re.compile(r"\\(<{7}|={7}|>{7})")
+_NUMBERED = re.compile(r"\s*(?P<line>\d{1,18})\s+\|(?!\|) ?(?P<text>.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How the blocks of one edit are read; `escapes` tells that a backslash before a marker is taken away."""
+
+    escapes: bool
+
+    def read(self, before: list[str], after: list[str]) -> Replacement:
+        """Return the block with these lines between its markers; raises `EditSyntaxError`."""
+        line, before = _without_header(before)
+        if not self.escapes and any(map(_ESCAPED_MARKER.match, after)) and not any(map(_ESCAPED_MARKER.match, before)):
+            raise EditSyntaxError(
+                "malformed",
+                "A REPLACE line begins with a backslash and a marker: the backslash may escape it, or be meant.",
+                "Use markers of 8 or 9 characters, and write such lines as they shall stand in the file.",
+            )
+        if self.escapes or any(map(_ESCAPED_MARKER.match, before)):
+            before, after = _unescaped(before), _unescaped(after)
+        sent = Replacement(tuple(before), tuple(after), Hint(line=line))
+        numbered = _without_numbers(before, after)
+        if numbered is None:
+            return sent
+        first, before, after = numbered
+        hint = Hint(line=first if line is None else line)
+        return Replacement(tuple(before), tuple(after), hint, verbatim=sent)
+
+
+def dialect_of(lines: list[str]) -> Dialect:
+    """Return the dialect of an edit: it is Roo's if any of its blocks has a line hint."""
+    return Dialect(escapes=any(map(_HEADER.fullmatch, lines)))
+
+
+def _without_header(before: list[str]) -> tuple[int | None, list[str]]:
+    """Return the hint as an index, and the lines below hints and rule; a rule without hints is text of the file."""
+    line: int | None = None
+    start = 0
+    while start < len(before) and (header := _HEADER.fullmatch(before[start])):
+        if header["which"] == "start" and int(header["line"]) > 0:
+            line = int(header["line"]) - 1
+        start += 1
+    if 0 < start < len(before) and _RULE.fullmatch(before[start]):
+        start += 1
+    return line, before[start:]
+
+
+def _unescaped(lines: list[str]) -> list[str]:
+    return [_ESCAPED.sub("", line, count=1) if line.startswith("\\") else line for line in lines]
+
+
+def _without_numbers(before: list[str], after: list[str]) -> tuple[int, list[str], list[str]] | None:
+    """Return the first number and the lines without numbers, if SEARCH counts up and REPLACE has numbers too."""
+    old, new = [_NUMBERED.fullmatch(line) for line in before], [_NUMBERED.fullmatch(line) for line in after]
+    if not before or not all(old) or not all(new):
+        return None
+    numbers = [int(one["line"]) for one in old if one]
+    if numbers != list(range(numbers[0], numbers[0] + len(numbers))) or numbers[0] < 1:
+        return None
+    return numbers[0] - 1, [one["text"] for one in old if one], [one["text"] for one in new if one]
+
 
 _OPENER = re.compile(r"(<{5,9}|-{5,9}) ?(?:SEARCH|ORIGINAL)>?(?:\s+(?P<name>\S+))?\s*", re.IGNORECASE)
 _DIVIDER = re.compile(r"(={5,9})\s*")
@@ -133,7 +208,7 @@ def _detected(num_blocks: int) -> str:
 
 
 def _blocks(lines: list[str]) -> Iterator[_Block]:
-    dialect = roo.dialect(lines)
+    dialect = dialect_of(lines)
     at = above = 0
     while at < len(lines):
         block = None
@@ -149,7 +224,7 @@ def _blocks(lines: list[str]) -> Iterator[_Block]:
             at = above = block.end
 
 
-def _block(lines: list[str], opened: int, above: int, dialect: roo.Dialect) -> _Block:
+def _block(lines: list[str], opened: int, above: int, dialect: Dialect) -> _Block:
     """Return the block that opens at `opened`; what stands between `above` and it may name its file."""
     marker = _marker(_OPENER, lines[opened])
     divider, closer = "=" * len(marker), _CLOSER_OF[marker[0]] * len(marker)

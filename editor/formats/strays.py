@@ -1,4 +1,4 @@
-"""Parts of edits that stand where none are read: outside of the blocks, hunks or calls, or in another format.
+"""Text of an edit outside of its blocks, and parts that are for the same file.
 
 What stands outside is talk, and left out; a change among it would be lost, so it is an error.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from editor.errors import EditSyntaxError
+from editor.types import ParsedEdit
 
 _LEADING = r"[\s>]*"
 _MARKER = re.compile(
@@ -73,3 +75,43 @@ def _has_signs(lines: Sequence[str], start: int, talk: set[int]) -> bool:
             return True
         at += 1
     return False
+
+
+def join_parts(files: Sequence[ParsedEdit]) -> tuple[ParsedEdit, ...]:
+    """Return the edits with the updates of one file joined, where a diff or patch names it more than once.
+
+    Not joined are parts of which a later one quotes lines that an earlier one writes: they are to be applied in turn.
+    """
+    joined: dict[str, ParsedEdit] = {}
+    for number, file in enumerate(files):
+        known = joined.get(file.path)
+        if known is None:
+            joined[file.path] = file
+        elif _may_join(known, file):
+            joined[file.path] = _joined(known, file)
+        else:
+            joined[f"{file.path}\n{number}"] = file
+    return tuple(joined.values())
+
+
+def _may_join(one: ParsedEdit, other: ParsedEdit) -> bool:
+    if not (isinstance(one.changes, tuple) and isinstance(other.changes, tuple) and one.ordered and other.ordered):
+        return False
+    if {one.action, other.action} != {"update"} or one.move_to or other.move_to:
+        return False
+    written = {line for change in one.changes for line in _solid(change.after) - _solid(change.before)}
+    return not any(written & _solid(change.before) for change in other.changes)
+
+
+def _joined(one: ParsedEdit, other: ParsedEdit) -> ParsedEdit:
+    assert isinstance(one.changes, tuple)
+    assert isinstance(other.changes, tuple)
+    final_newline = one.final_newline if other.final_newline is None else other.final_newline
+    prose = "\n".join(text for text in dict.fromkeys((one.prose, other.prose)) if text)
+    detected = f"{one.detected}, and {other.detected}"
+    changes = one.changes + other.changes
+    return replace(one, changes=changes, detected=detected, final_newline=final_newline, prose=prose)
+
+
+def _solid(lines: Sequence[str]) -> set[str]:
+    return {line.strip() for line in lines if any(map(str.isalnum, line))}

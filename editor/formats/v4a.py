@@ -1,4 +1,4 @@
-r"""V4A patches, as OpenAI's models write them for apply_patch.
+"""V4A patches, as OpenAI's models write them for apply_patch.
 
     *** Begin Patch
     *** Update File: path            or `*** Add File: path` with '+' lines, `*** Delete File: path`

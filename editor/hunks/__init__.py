@@ -1,1 +1,1 @@
-"""Diffs and V4A patches: ordered hunks put into one file, and sets of files, all or none."""
+"""Diffs and V4A patches: ordered hunks of one file, and edits of several files."""

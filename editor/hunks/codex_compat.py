@@ -1,4 +1,4 @@
-"""Hunks applied as Codex's apply_patch does, to the letter: the first match wins, and nothing is checked for a second.
+"""Applies hunks as Codex's apply_patch does.
 
 From the place of the hunk before, lines are compared exactly, then without blanks at their ends, then without blanks
 around them, then with typographic dashes, quotes and spaces as ASCII. The matched lines are replaced by the patch's
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from editor.matching.nearest import nearest_miss
+from editor.matching.near_miss import nearest_miss
 from editor.types import Merged, Replacement, Rung, Unresolved
 
 _ASCII = {

@@ -1,22 +1,244 @@
-"""Where the lines of each hunk stand in a text: all places of its old lines, or of its new ones if it is done."""
+"""Finds the place of each hunk by its lines, its scope, its hint and its order.
+
+In this order: a place at the end of the file for a hunk that says so; exactly the line that the hunk gives, moved by as
+much as the hunks next to it that stand in one place only; the place inside the hunk's scope; the only place that keeps
+all hunks in their order. A line number or a scope never makes lines fit that do not stand there.
+
+Either the old lines stand nowhere and the new ones do, or new lines stand there beside their context. A hunk of the
+latter kind that stands exactly at its line is open: the text repeats itself, or the diff was sent twice.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
-from editor.alignment import line_opcodes
+from editor.diff import line_opcodes
 from editor.errors import TooMuchWorkError
-from editor.matching.indentation import Shift, indent
-from editor.matching.index import exact
-from editor.matching.ladder import Places
-from editor.matching.result import Result, find_result, result_at
-from editor.patches.done import standing
-from editor.patches.hunk_places import in_order
-from editor.patches.slots import Slot, num_common, slot_of
-from editor.patches.target import Target
+from editor.hunks.slots import Scopes, Slot, Target, num_common, slot_of
+from editor.matching.applied import MIN_EVIDENCE, Result, find_result, result_at
+from editor.matching.ladder import Places, Shift, exact, indent, starts_in
 from editor.types import Replacement
+
+
+def choose(slots: Sequence[Slot], target: Target) -> list[Slot]:
+    """Return the slots, decided where a rule decides."""
+    told = [_by_end(slot, target.blank_below, len(target.lines)) for slot in slots]
+    told = [slot.at(slot.starts[0], "unique") if _is_certain(slot) else slot for slot in told]
+    told = _by_hint(told)
+    told = [_by_scope(slot, target.scopes) for slot in told]
+    return _by_order(told)
+
+
+def in_order(slots: Sequence[Slot]) -> bool:
+    """Tell whether all decided hunks stand in their order, without overlapping."""
+    cores = [slot.core(slot.chosen) for slot in slots if slot.chosen is not None]
+    return all(_fits(above, below) for above, below in pairwise(cores))
+
+
+def expected_lines(slots: Sequence[Slot]) -> list[int | None]:
+    """Return where each slot should begin by its line number and the nearest unique hunks; None if that is open."""
+    if not _has_plausible_lines(slots):
+        return [None] * len(slots)
+    above = _offsets(slots, behind=True)
+    below = _offsets(slots[::-1], behind=False)[::-1]
+    return [
+        _expected(slot.line, {*pair} - {None}) for slot, pair in zip(slots, zip(above, below, strict=True), strict=True)
+    ]
+
+
+def _expected(line: int | None, offsets: set[int | None]) -> int | None:
+    offset = offsets.pop() if len(offsets) == 1 else None
+    return None if line is None or offsets else line + (offset or 0)
+
+
+def _offsets(slots: Sequence[Slot], *, behind: bool) -> list[int | None]:
+    """Return for each slot by how much the nearest anchor before it stands off its line number."""
+    offsets: list[int | None] = []
+    offset: int | None = None
+    for slot in slots:
+        offsets.append(offset)
+        if _is_anchor(slot):
+            offset = _offset(slot, behind=behind)
+    return offsets
+
+
+def _is_certain(slot: Slot) -> bool:
+    # Blank lines alone say nothing: one blank line in a file is no reason to change that one.
+    return len(slot.starts) == 1 and (not slot.change.before or any(map(str.strip, slot.change.before)))
+
+
+def _by_end(slot: Slot, blank_below: int, num_lines: int) -> Slot:
+    if not slot.change.hint.at_end:
+        return slot
+    at_end = [start for start in slot.starts if start + slot.size == num_lines]
+    return slot.narrowed(at_end) if at_end else slot.between(blank_below - slot.size, num_lines)
+
+
+def _has_plausible_lines(slots: Sequence[Slot]) -> bool:
+    """Tell whether the line numbers ascend; models also fill in one number everywhere."""
+    lines = [slot.line for slot in slots if slot.line is not None]
+    return all(above < below for above, below in pairwise(lines))
+
+
+def _is_anchor(slot: Slot) -> bool:
+    return slot.rule == "unique" and slot.chosen is not None and slot.line is not None
+
+
+def _offset(anchor: Slot, *, behind: bool) -> int:
+    assert anchor.chosen is not None
+    assert anchor.line is not None
+    grown = len(anchor.change.after) - len(anchor.change.before) if anchor.done and behind else 0
+    return anchor.chosen - anchor.line + grown
+
+
+def _by_hint(slots: Sequence[Slot]) -> list[Slot]:
+    decided = list(slots)
+    above = _offsets(slots, behind=True)
+    for at, (slot, expected) in enumerate(zip(slots, expected_lines(slots), strict=True)):
+        # Where the hunk fits its own line too, and nothing above has moved, a copy of its lines may have come below.
+        stays = expected != slot.line and slot.line is not None and slot.stands_at(slot.line)
+        is_disputed = stays and not above[at]
+        if slot.chosen is None and expected is not None and slot.stands_at(expected) and not is_disputed:
+            decided[at] = slot.at(expected, "hint")
+    return decided
+
+
+def _by_scope(slot: Slot, scopes: Scopes) -> Slot:
+    named = slot.change.hint.scopes
+    if slot.chosen is not None or not named or not slot.starts:
+        return slot
+    inside = [start for start in slot.starts if scopes.hold(named, start, start + slot.size)]
+    if not inside:
+        return slot
+    slot = slot.narrowed(inside)
+    return slot.at(inside[0], "scope") if _is_certain(slot) else slot
+
+
+def _by_order(slots: Sequence[Slot]) -> list[Slot]:
+    """Decide the hunks that have one place left between the first and the last that keep all hunks in order."""
+    first = _leftmost(slots)
+    last = _rightmost(slots)
+    if first is None or last is None:
+        return list(slots)
+    decided: list[Slot] = []
+    for slot, low, high in zip(slots, first, last, strict=True):
+        if slot.chosen is None and slot.starts:
+            slot = slot.between(low, high)
+            slot = slot.at(slot.starts[0], "order") if _is_certain(slot) else slot
+        decided.append(slot)
+    return decided
+
+
+def _leftmost(slots: Sequence[Slot]) -> list[int] | None:
+    placed: list[int] = []
+    above: tuple[int, int] | None = None
+    for slot in slots:
+        starts = _options(slot)
+        first = 0 if above is None else bisect_left(starts, above[1] - slot.lead)
+        at_or_behind = (starts[row] for row in range(first, len(starts)))
+        start = next((at for at in at_or_behind if above is None or _fits(above, slot.core(at))), None)
+        if start is None:
+            return None
+        placed.append(start)
+        above = slot.core(start)
+    return placed
+
+
+def _rightmost(slots: Sequence[Slot]) -> list[int] | None:
+    placed: list[int] = []
+    below: tuple[int, int] | None = None
+    for slot in reversed(slots):
+        starts = _options(slot)
+        last = len(starts) if below is None else bisect_right(starts, below[0] - slot.size + slot.trail)
+        at_or_before = (starts[row] for row in range(last - 1, -1, -1))
+        start = next((at for at in at_or_before if below is None or _fits(slot.core(at), below)), None)
+        if start is None:
+            return None
+        placed.append(start)
+        below = slot.core(start)
+    return placed[::-1]
+
+
+def _options(slot: Slot) -> Sequence[int]:
+    return slot.starts if slot.chosen is None else (slot.chosen,)
+
+
+def _fits(above: tuple[int, int], below: tuple[int, int]) -> bool:
+    """Tell whether one range ends before the other begins; two insertions at one point have no order."""
+    return above[1] <= below[0] and above != below
+
+
+def standing(target: Target, change: Replacement, grown: int) -> Places | None:
+    """Return the one place where the new lines of a hunk that quotes no words stand, not by chance.
+
+    `grown` is by how many lines the hunks before it make the text longer.
+    """
+    if sum(char.isalnum() for line in change.after for char in line) < MIN_EVIDENCE:
+        return None
+    there = target.find(change.after)
+    if there is None or there.rung not in ("exact", "trailing_space"):
+        return None
+    expected = len(target.lines) - len(change.after) if change.hint.line is None else change.hint.line + grown
+    unique = len(there.starts) == 1
+    if expected not in there.starts or (not change.before and not unique):
+        return None
+    return Places(there.rung, (expected,), (there.shifts[there.starts.index(expected)],))
+
+
+def mark_repeated(target: Target, slots: Sequence[Slot], final_newline: bool | None) -> list[Slot]:
+    """Mark hunks as done that only repeat what stands there, unless others show that the edit is not applied.
+
+    Where others show that it is, such a hunk is done even if it stands exactly at its line. `final_newline` is what the
+    edit says of the end of the text, None if nothing.
+    """
+    places = [_repeated_place(target, slot) for slot in slots]
+    others_done = any(slot.done and slot.proven for slot in slots)
+    told = list(slots)
+    for number, (slot, at) in enumerate(zip(slots, places, strict=True)):
+        if at is not None and slot.chosen is not None:
+            reaches_end = slot.chosen + slot.size == len(target.lines)
+            wants_other_end = reaches_end and final_newline not in (None, target.has_final_newline)
+            is_done = not wants_other_end and (others_done or _is_repeated(slot, at))
+            told[number] = _marked(slot, at) if is_done else slot.narrowed([slot.chosen])
+    if all(slot.done for slot in told):
+        return told
+    return [
+        new if at is None or old.chosen is None else old.narrowed([old.chosen])
+        for old, new, at in zip(slots, told, places, strict=True)
+    ]
+
+
+def _repeated_place(target: Target, slot: Slot) -> int | None:
+    """Return where the new lines of a hunk stand around its place; None if they do not."""
+    if slot.done or slot.chosen is None or not slot.change.before:
+        return None
+    return _repeated_at(target.lines, slot, slot.chosen)
+
+
+def _marked(slot: Slot, at: int) -> Slot:
+    return slot_of(slot.number, slot.change, Places(slot.rung, (at,), (Shift(),)), done=True).at(at, "unique")
+
+
+def _is_repeated(slot: Slot, at: int) -> bool:
+    """Tell whether the result that stands at a line is the hunk's own, and not a line like it by chance."""
+    if at == slot.line != slot.chosen:
+        return True
+    held = slot.chosen == slot.line and all(slot.context)
+    return not held and any(char.isalnum() for line in slot.added for char in line)
+
+
+def _repeated_at(lines: Sequence[str], slot: Slot, start: int) -> int | None:
+    """Return where all new lines stand so that they hold the place of the old ones, None if they do not."""
+    after, end = slot.change.after, start + slot.size
+    if len(after) <= slot.size:
+        return None
+    first = max(0, end - len(after))
+    found = next(starts_in(lines[first : start + len(after)], after), None)
+    return None if found is None else first + found
+
 
 MAX_PLACES = 2_000_000
 """The places of all hunks of one edit, a place counted once for each hunk that fits there."""

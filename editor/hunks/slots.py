@@ -1,4 +1,4 @@
-"""Scopes of a hunk: the lines that are said to stand above it (`@@ class A`, the heading of a diff's section).
+"""Hunks with the places where they can go, and the scopes that are named above them.
 
 What a scope line opens reaches to the next line that is indented no deeper, and is no bracket, comment or text of a
 literal that spans lines; a line that opens nothing (a heading of Markdown) reaches to the end of the file.
@@ -7,12 +7,107 @@ literal that spans lines; a line that opens nothing (a heading of Markdown) reac
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from itertools import islice, takewhile
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise, takewhile
+from typing import Literal
 
-from editor.matching.indentation import indent
-from editor.matching.index import LineIndex, stripped
-from editor.matching.literals import literal_lines
+from editor.matching.file_style import in_file_spelling, literal_lines
+from editor.matching.ladder import LineIndex, Mapping, Places, find, indent, stripped
+from editor.splices import Splice
+from editor.types import Replacement, Rung, Unresolved
+
+Rule = Literal["unique", "hint", "scope", "order"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A hunk with all the places of its lines: those of `before`, or of `after` where it is `done` already.
+
+    `chosen` is one of `starts` once a `rule` has decided. The first `lead` and last `trail` lines are context. `proven`
+    says that a hunk that is done is held by its context, or line. `told` says that the new lines of one that is not
+    found to the letter stand in the file; `is_twin` that its places may then be like the one that is meant.
+    """
+
+    number: int
+    change: Replacement
+    starts: tuple[int, ...]
+    rung: Rung
+    mappings: tuple[Mapping, ...]
+    lead: int
+    trail: int
+    done: bool = False
+    chosen: int | None = None
+    rule: Rule | None = None
+    proven: bool = False
+    told: str = ""
+    is_twin: bool = False
+
+    @property
+    def size(self) -> int:
+        """Return the number of lines that stand in the file."""
+        return len(self.change.after if self.done else self.change.before)
+
+    @property
+    def line(self) -> int | None:
+        """Return the line index that the hunk gives."""
+        return self.change.hint.line
+
+    @property
+    def context(self) -> tuple[int, int]:
+        """Return how many lines of context there are above and below; repeated lines may count on both sides."""
+        before, after = self.change.before, self.change.after
+        return num_common(before, after), num_common(before[::-1], after[::-1])
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Return the new lines without those of context."""
+        return self.without_context(self.change.after)
+
+    def without_context(self, after: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the new lines, in whatever spelling they come, less the context above and below."""
+        return after[self.lead : len(after) - self.trail]
+
+    def core(self, start: int) -> tuple[int, int]:
+        """Return the range of lines at a place that are not context."""
+        return start + self.lead, start + self.size - self.trail
+
+    def stands_at(self, start: int) -> bool:
+        """Tell whether the lines stand at a line."""
+        row = bisect_left(self.starts, start)
+        return row < len(self.starts) and self.starts[row] == start
+
+    def at(self, start: int, rule: Rule) -> Slot:
+        """Return the slot with a place decided."""
+        return replace(self, chosen=start, rule=rule)
+
+    def between(self, low: int, high: int) -> Slot:
+        """Return the slot with its places in [low, high] only, and none decided."""
+        kept = slice(bisect_left(self.starts, low), bisect_right(self.starts, high))
+        if kept == slice(0, len(self.starts)):
+            return replace(self, chosen=None, rule=None)
+        return replace(self, starts=self.starts[kept], mappings=self.mappings[kept], chosen=None, rule=None)
+
+    def narrowed(self, starts: Collection[int]) -> Slot:
+        """Return the slot with no other places than these, and none decided."""
+        kept = [bisect_left(self.starts, start) for start in sorted(starts)]
+        mappings = tuple(self.mappings[row] for row in kept)
+        return replace(self, starts=tuple(sorted(starts)), mappings=mappings, chosen=None, rule=None)
+
+
+def slot_of(number: int, change: Replacement, places: Places, *, done: bool = False) -> Slot:
+    """Return the slot of a hunk; a line is context of one side only, of the upper one if both could have it."""
+    lead = num_common(change.before, change.after)
+    most = min(len(change.before), len(change.after)) - lead
+    trail = min(num_common(change.before[::-1], change.after[::-1]), most)
+    return Slot(number, change, places.starts, places.rung, places.shifts, lead, trail, done)
+
+
+def num_common(a: Sequence[str], b: Sequence[str]) -> int:
+    """Return how many lines two runs begin with alike."""
+    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
 
 _TAB = 4
 _PARAMETERS = re.compile(r"(?P<head>[^()]*\w\()\s*(?:\.{3}|…)?\s*\)\W*")
@@ -119,3 +214,65 @@ def _begins_with(key: str, sought: str) -> bool:
 
 def _width(line: str) -> int:
     return len(indent(line).expandtabs(_TAB))
+
+
+class Target:
+    """One text; every run of lines is looked for once."""
+
+    def __init__(self, original: str, language: str | None = None) -> None:
+        lines = original.split("\n")
+        self.has_final_newline = lines[-1] == ""
+        if self.has_final_newline:
+            lines.pop()
+        self.original = original
+        self.lines = lines
+        self.index = LineIndex(lines, language)
+        self.scopes = Scopes(self.index)
+        self._found: dict[tuple[str, ...], Places | None] = {}
+
+    @property
+    def blank_below(self) -> int:
+        """Return the line from which on all lines are blank."""
+        end = len(self.lines)
+        while end and not self.lines[end - 1].strip():
+            end -= 1
+        return end
+
+    def find(self, wanted: tuple[str, ...]) -> Places | None:
+        """Return all places on the strictest rung that finds the lines; one of them must not be blank."""
+        if wanted not in self._found:
+            self._found[wanted] = find(self.index, wanted)
+        return self._found[wanted]
+
+
+def splice_at(target: Target, slot: Slot, start: int) -> tuple[Splice | None, str]:
+    """Return what a hunk writes at one of its places, and what is in doubt about it; None if nothing can be written.
+
+    Context is left out: hunks may share lines of it.
+    """
+    found = target.lines[start : start + slot.size]
+    if slot.done:
+        return Splice(start, start + slot.size, tuple(found), slot.rung, done=True), ""
+    first, last = slot.core(start)
+    if slot.rung == "exact":
+        return Splice(first, last, slot.added, slot.rung), ""
+    mapping = slot.mappings[bisect_left(slot.starts, start)]
+    held, yaml = slot.line == start, target.index.language == "yaml"
+    written = in_file_spelling(slot.change, found, mapping, slot.rung, held=held, yaml=yaml)
+    if written is None:
+        return None, "for the indentation, and the new lines cannot be moved to it"
+    return Splice(first, last, slot.without_context(written.lines), slot.rung), written.doubt
+
+
+def clash(splices: Sequence[Splice]) -> Unresolved | None:
+    """Refuse hunks that change the same lines, or add lines at the same point."""
+    ordered = sorted((one for one in splices if not one.done), key=lambda one: (one.start, one.end))
+    for above, below in pairwise(ordered):
+        if below.start < above.end or (above.start, above.end) == (below.start, below.end):
+            return Unresolved(
+                "open_intent",
+                f"Two hunks change the same lines: {above.where} and {below.where}.",
+                num_candidates=2,
+                suggestion="Join the two hunks into one.",
+            )
+    return None

@@ -1,17 +1,155 @@
-"""Doubts about a placed block: what a careless snippet, or one that hides a deletion, may have meant instead."""
+"""Doubts about a placed block of a snippet: twins, copies, hidden deletions, and what the prose says.
+
+A block that is shown with a line of its twin's is anchored at the twin: in a test file where one case already has the
+new argument, a snippet that adds it to the next case reads like the first one. So near twins are left to the model.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from editor.lazy.edges import DoubtError, Edge, key, quoted
-from editor.lazy.placements import Block, Placement
-from editor.lazy.showing import can_anchor
-from editor.lazy.twins import twin_of
-from editor.matching.index import LineIndex, starts_in
-from editor.matching.ladder import indent, rstripped
-from editor.wording import span_of
+from rapidfuzz import fuzz
+
+from editor.diff import LineOp, line_opcodes
+from editor.errors import span_of
+from editor.lazy.edges import DoubtError, Edge, key, quoted, same_field
+from editor.matching.ladder import LineIndex, indent, rstripped, starts_in
+from editor.types import ParsedEdit, Unresolved
+
+_LIKE_A_TWIN = 0.75
+_MAX_SHIFT = 12
+# Lines that stand this often ("}", "return None") tell nothing about a place.
+_MAX_OCCURRENCES = 200
+
+
+def twin_of(
+    index: LineIndex, block: Sequence[str], start: int, end: int, *, share: float = _LIKE_A_TWIN, at_least: int = 3
+) -> int | None:
+    """Return the first line (from 0) of a place like lines [start, end), where `block` was put; None if it has none.
+
+    A place is a twin if that `share` of the block's lines, and at least `at_least`, stand there, in order and about as
+    far apart.
+    """
+    rows = {at: rstripped(line) for at, line in enumerate(block) if line.strip()}
+    keyed = index.by(rstripped)
+    here = set(keyed.keys[start:end])
+    num_here = sum(line in here for line in rows.values())
+    wanted = max(at_least, share * num_here)
+    if num_here < at_least:
+        return None
+    occurrences = {line: _outside(keyed.places.get(line, ()), start, end) for line in set(rows.values())}
+    shift = min(_MAX_SHIFT, len(block) - min(len(block), end - start) + 1)
+    votes: dict[int, set[int]] = defaultdict(set)
+    for row, line in rows.items():
+        if len(occurrences[line]) <= _MAX_OCCURRENCES:
+            for at in occurrences[line]:
+                for offset in range(at - row, at - row + shift + 1):
+                    votes[offset].add(row)
+    return min((max(0, offset) for offset, found in votes.items() if len(found) >= wanted), default=None)
+
+
+def _outside(places: Sequence[int], start: int, end: int) -> list[int]:
+    return [*places[: bisect_left(places, start)], *places[bisect_left(places, end) :]]
+
+
+_GOES = re.compile(
+    r"\b(?:remov\w+|delet\w+|drop(?:s|ped)?|renam\w+|mov(?:e|es|ed|ing)|replac\w+|get rid|rid of|goes? away|no longer|"
+    r"instead of|swap\w*)\b",
+    re.IGNORECASE,
+)
+# Between the old and the new lines: "with:", "to this:", "After:".
+_BECOMES = re.compile(
+    r"^\W*(?:with|to|into|by|after|becomes?|new|now|should be)\b.{0,40}:\W*$", re.IGNORECASE | re.MULTILINE
+)
+
+
+def refuse_told(edit: ParsedEdit) -> Unresolved | None:
+    """Return why a snippet cannot be merged for certain: the prose around it says more than its lines; else None."""
+    told = _GOES.search(edit.prose) or _BECOMES.search(edit.prose)
+    if told is None:
+        return None
+    return Unresolved(
+        "open_intent",
+        f"The text around the code says more than the code shows ('{told[0].strip()}'): lines may have to go.",
+        suggestion="Send SEARCH/REPLACE blocks with the lines that change and those that go.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block without the blank lines next to placeholders; `gap_*` tell how many there were."""
+
+    lines: tuple[str, ...]
+    gap_above: int
+    gap_below: int
+    open_above: bool
+    open_below: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Lines [start, end) of the file become `lines`."""
+
+    start: int
+    end: int
+    lines: tuple[str, ...]
+
+
+_MIN_ANCHOR_CHARS = 3
+# Per cent of rapidfuzz's ratio that a line must share with the one whose new form it is.
+_SAME_LINE = 50
+
+
+def with_all_of(hidden: Sequence[str], shown: Sequence[str]) -> list[str] | None:
+    """Return `shown` in the file's spelling if it holds all `hidden` lines in their order, else None."""
+    merged = list(shown)
+    at = 0
+    for line in hidden:
+        while at < len(shown) and rstripped(shown[at]) != rstripped(line):
+            at += 1
+        if at == len(shown):
+            return None
+        merged[at] = line
+        at += 1
+    return merged
+
+
+def in_other_form(hidden: Sequence[str], shown: Sequence[str]) -> bool:
+    """Tell whether each hidden line that is not shown stands there changed, about the same name and no line more."""
+    return all(
+        op.equal or _same_lines(hidden, shown, op)
+        for op in line_opcodes([rstripped(line) for line in hidden], [rstripped(line) for line in shown])
+    )
+
+
+def _same_lines(hidden: Sequence[str], shown: Sequence[str], op: LineOp) -> bool:
+    if op.a_end - op.a_start != op.b_end - op.b_start:
+        return False
+    pairs = zip(hidden[op.a_start : op.a_end], shown[op.b_start : op.b_end], strict=True)
+    return all(
+        same_field(have, sent) and indent(have) == indent(sent) and fuzz.ratio(have, sent) >= _SAME_LINE
+        for have, sent in pairs
+    )
+
+
+def added(gap: Sequence[str], hidden: Sequence[str]) -> list[str]:
+    left = Counter(hidden)
+    left.subtract(gap)
+    return [line for line in gap if left[line] < 0]
+
+
+def unique_lines(lines: Sequence[str]) -> frozenset[str]:
+    counts = Counter(rstripped(line) for line in lines)
+    return frozenset(line for line, count in counts.items() if count == 1 and can_anchor(line))
+
+
+def can_anchor(line: str) -> bool:
+    return sum(char.isalnum() for char in line) >= _MIN_ANCHOR_CHARS
+
 
 _MIN_REPEATED = 2
 _MIN_COPIED_CHARS = 10

@@ -19,8 +19,7 @@ from functools import lru_cache
 
 from rapidfuzz import fuzz, process
 
-from editor.matching.index import LineIndex
-from editor.matching.ladder import indent, rstripped
+from editor.matching.ladder import LineIndex, indent, rstripped
 from editor.snippets import without_strings
 from editor.types import ReasonCode
 

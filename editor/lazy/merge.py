@@ -1,22 +1,49 @@
-"""One block of a sketch bound to its place in the file by lines that stand just once, or not at all.
+"""Merges lazy snippets that only add lines or change single lines: anchored, then by syntax.
 
 Between two anchors a block shows everything: the file's lines there must all be among the block's, in order, or stand
 there in another form one by one (`timeout: 30` for `timeout: 20`). Beyond the outermost anchors lie the edges
 (`editor/lazy/edges.py`).
+
+Lines that stand in many places (`return result`) leave it open where a block ends; a definition's extent does not. So
+a snippet that consists of complete definitions is merged for certain if each is bound and only gains lines, or has
+fields changed in place. Whatever would take a line away is left to `editor/reader/`.
+
+Every block has to be anchored (`editor/lazy/merge.py`). A snippet that would take a line away, or whose lines stand
+in another order, may mean to delete, to move, or just be careless: its readings are given as candidates
+(`editor/reader/`), for a model to choose from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from editor.lazy.doubts import refuse_copies, refuse_known, refuse_repeated_tail, refuse_same_neighbours
-from editor.lazy.edges import DoubtError, Edge, check_addition, check_edge, is_closing, quoted, read_edge
-from editor.lazy.placements import Block, Placement
-from editor.lazy.showing import added, can_anchor, in_other_form, with_all_of
-from editor.matching.index import LineIndex, starts_in
-from editor.matching.ladder import find, rstripped
-from editor.wording import span_of
+from editor.errors import span_of
+from editor.lazy.doubts import (
+    Block,
+    Placement,
+    added,
+    can_anchor,
+    in_other_form,
+    refuse_copies,
+    refuse_known,
+    refuse_other_gap,
+    refuse_repeated_tail,
+    refuse_rival,
+    refuse_same_neighbours,
+    refuse_twin,
+    unique_lines,
+    with_all_of,
+)
+from editor.lazy.edges import NOTE, DoubtError, Edge, check_addition, check_edge, is_closing, quoted, read_edge
+from editor.lazy.units import Unit, flat, units_of
+from editor.matching.ladder import LineIndex, find, rstripped, starts_in
+from editor.placeholders import holds_placeholder, is_placeholder
+from editor.snippets import survey_snippet
+from editor.syntax import Survey, survey
+from editor.types import AlreadyApplied, Merged, MergeOutcome, Sketch, Unresolved
 
 
 def place(index: LineIndex, floor: int, block: Block, unique: frozenset[str]) -> Placement:
@@ -149,3 +176,232 @@ def _place_at_end(index: LineIndex, floor: int, block: Block) -> Placement:
 
 def _begins_with(outer: Sequence[str], inner: Sequence[str]) -> bool:
     return [rstripped(line) for line in outer[: len(inner)]] == [rstripped(line) for line in inner]
+
+
+def bound_lines(lines: list[str], sketch: Sketch, language: str | None) -> list[str] | None:
+    """Return the merged lines, None where a part of the snippet is not surely bound."""
+    seen = survey("\n".join(lines), language)
+    snippet, markers = flat(sketch)
+    sent = survey_snippet(["" if at in markers else line for at, line in enumerate(snippet)], language)
+    if seen is None or sent is None or seen.error_lines or sent.error_lines:
+        return None
+    shown = units_of(snippet, sent, markers)
+    if not all(unit.is_marker or (unit.kind and not unit.elides) for unit in shown):
+        return None  # before the units of a long file are told
+    file = units_of(lines, seen)
+    places = _places(file, shown, seen)
+    if places is None:
+        return None
+    merged, index = list(lines), LineIndex(lines)
+    try:
+        for s, f in sorted(places.items(), reverse=True):
+            have, unit = file[f], shown[s]
+            merged[have.start : have.end] = _grown(index, have, snippet, unit)
+    except DoubtError:
+        return None
+    return merged
+
+
+def _definition(unit: Unit) -> tuple[str, str]:
+    """Return (kind, name) of a definition that the grammar knows; a method counts as a function."""
+    return "function" if unit.kind == "method" else unit.kind, unit.name
+
+
+def _places(file: Sequence[Unit], shown: Sequence[Unit], seen: Survey) -> dict[int, int] | None:
+    """Return for every definition of the snippet which of the file it is; None if one is open, or out of order."""
+    defined = Counter(symbol.simple_name for symbol in seen.symbols)
+    in_file = {_definition(unit): f for f, unit in enumerate(file) if unit.kind}
+    places: dict[int, int] = {}
+    for s, unit in enumerate(shown):
+        if unit.is_marker:
+            continue
+        wanted = _definition(unit)
+        if wanted not in in_file or defined[unit.name] != 1:
+            return None
+        if unit.width != file[in_file[wanted]].width:
+            return None
+        places[s] = in_file[wanted]
+    ascending = all(f < below for f, below in pairwise(places.values()))
+    return places if places and ascending and not any(_hides(file, shown, places)) else None
+
+
+def _hides(file: Sequence[Unit], shown: Sequence[Unit], places: dict[int, int]) -> Iterator[bool]:
+    """Yield whether the file has units where the snippet, without a marker, shows none."""
+    first, last = min(places), max(places)
+    yield first == 0 and places[first] > 0
+    yield last == len(shown) - 1 and places[last] < len(file) - 1
+    for (s, f), (next_s, next_f) in pairwise(sorted(places.items())):
+        yield next_s == s + 1 and next_f != f + 1
+
+
+def _grown(index: LineIndex, have: Unit, snippet: Sequence[str], unit: Unit) -> list[str]:
+    """Return a definition with the lines that it gains; raises `DoubtError` if it loses one, or gains it twice."""
+    hidden, sent = index.lines[have.start : have.end], snippet[unit.start : unit.end]
+    merged = with_all_of(hidden, sent)
+    if merged is None:
+        if not in_other_form(hidden, sent):
+            raise DoubtError("open_intent", "A line would be lost.")
+        return list(sent)
+    gained = added(merged, hidden)
+    stands = index.by(str.strip).places
+    if any(can_anchor(line) and line.strip() in stands for line in gained):
+        raise DoubtError("open_intent", "A line that is gained stands elsewhere: it may be moved.")
+    check_addition(gained, index, have.end)
+    return merged
+
+
+_OTHER_FORMAT = re.compile(
+    r"<{5,9} ?(?:SEARCH|ORIGINAL|HEAD)\b|-{5,9} ?SEARCH\b|={7}$|[>+]{5,9} ?(?:REPLACE|UPDATED)\b|"
+    r"@@ .*@@|\*\*\* (?:Begin|End|Update|Add|Delete)\b"
+)
+_SUGGESTION = "Send SEARCH/REPLACE blocks with the exact lines to change."
+
+
+def merge_sketch(lines: list[str], sketch: Sketch, language: str | None = None) -> MergeOutcome:
+    """Return the merged text, every line with an ending, or why there is none, with the readings that there are."""
+    try:
+        merged = _merged_lines(lines, sketch)
+    except DoubtError as doubt:
+        bound = bound_lines(lines, sketch, language) if sketch.elides else None
+        if bound is not None and bound != lines:
+            return Merged("".join(line + "\n" for line in bound), "syntax")
+        return Unresolved(doubt.code, doubt.reason, doubt.num_candidates, suggestion=_SUGGESTION)
+    if merged == lines:
+        return AlreadyApplied("All lines of the snippet already stand in the file.")
+    return Merged("".join(line + "\n" for line in merged), "anchored")
+
+
+def _merged_lines(lines: list[str], sketch: Sketch) -> list[str]:
+    unclear = unclear_line(lines, sketch)
+    if unclear:
+        raise DoubtError("open_intent", unclear)
+    if not sketch.elides:
+        return _whole(lines, sketch.blocks[0])
+    if not any(line.strip() for line in lines):
+        raise DoubtError("open_intent", "The file is empty, so there is nothing that a placeholder can stand for.")
+    unique = unique_lines(lines) & unique_lines([line for block in sketch.blocks for line in block])
+    index = LineIndex(lines)
+    merged: list[str] = []
+    at = 0
+    unspaced: list[tuple[Block, Placement]] = []
+    placed: list[tuple[Block, Placement]] = []
+    for block in _blocks(sketch):
+        placement = place(index, at, block, unique)
+        refuse_twin(index, block, placement)
+        placed.append((block, placement))
+        merged += lines[at : placement.start]
+        merged += placement.lines
+        at = placement.end
+        refuse_other_gap(lines, block, placement)
+        spaced = block.gap_above > 0 and _is_solid(lines, placement.start - 1)
+        spaced |= block.gap_below > 0 and _is_solid(lines, placement.end)
+        unspaced += [(block, placement)] if spaced else []
+    merged += lines[at:]
+    for block, placement in unspaced:
+        # Blank lines next to a placeholder are layout, unless the block brings nothing else that is new, and is more
+        # than the head of what follows: then they may be the context of lines to be deleted.
+        if merged == lines or (not _is_head(block) and _adds_nothing(lines, placement)):
+            raise DoubtError(
+                "open_intent", "All lines of a block stand in the file, but other lines where the edit has blank ones."
+            )
+    for block, placement in placed:
+        if merged == lines:
+            refuse_rival(index, block, placement)
+        elif not _is_head(block) and _adds_nothing(lines, placement):
+            where = span_of(placement.start, placement.end)
+            raise DoubtError("open_intent", f"A block stands at {where} already: it may hide a deletion.", 2)
+    return merged
+
+
+def _is_head(block: Block) -> bool:
+    """Tell whether a block may just be the head of what follows (`class A:`)."""
+    return sum(bool(line.strip()) for line in block.lines) == 1
+
+
+def _adds_nothing(lines: list[str], placement: Placement) -> bool:
+    """Tell whether a block changes nothing but blank lines."""
+    have = lines[placement.start : placement.end]
+    return [line for line in placement.lines if line.strip()] == [line for line in have if line.strip()]
+
+
+def unclear_line(lines: list[str], sketch: Sketch) -> str:
+    """Say which line of a snippet or of the file may be a note, a placeholder or of another format; "" for none."""
+    stands = {line.strip() for line in lines}
+    for line in lines:
+        if is_placeholder(line):
+            return f"The file itself holds the placeholder line {quoted(line)}."
+    for line in (line for block in sketch.blocks for line in block if line.strip() not in stands):
+        if holds_placeholder(line):
+            return f"A placeholder stands behind code in the line {quoted(line)}."
+        if _OTHER_FORMAT.match(line):
+            return f"The line {quoted(line)} belongs to another format of edits, or to a file."
+        if NOTE.match(line):
+            return f"The comment {quoted(line)} may be a note about the edit, or part of it."
+    return ""
+
+
+def _whole(lines: list[str], block: tuple[str, ...]) -> list[str]:
+    """Read a snippet without placeholders: sure only if all lines of the file are in it, so none can be lost."""
+    if not any(line.strip() for line in lines):
+        return list(block)
+    trimmed = list(_without_blank_ends(block))
+    body = list(_without_blank_ends(lines))
+    merged = with_all_of(body, trimmed)
+    if merged is None or not any(can_anchor(line) for line in body):
+        raise DoubtError("open_intent", "The snippet has no placeholder: it may be the whole file, or a part of it.", 2)
+    first = next(at for at, line in enumerate(lines) if line.strip())
+    return [*lines[:first], *merged, *lines[first + len(body) :]]
+
+
+def _blocks(sketch: Sketch) -> list[Block]:
+    last = len(sketch.blocks) - 1
+    blocks: list[Block] = []
+    for number, literal in enumerate(sketch.blocks):
+        lines = _without_blank_ends(literal)
+        open_above = number > 0 or sketch.opens_elided
+        open_below = number < last or sketch.closes_elided
+        above = next(at for at, line in enumerate(literal) if line.strip())
+        below = next(at for at, line in enumerate(reversed(literal)) if line.strip())
+        blocks.append(Block(lines, above, below, open_above, open_below))
+    return blocks
+
+
+def _is_solid(lines: Sequence[str], at: int) -> bool:
+    return 0 <= at < len(lines) and bool(lines[at].strip())
+
+
+def _without_blank_ends(lines: Sequence[str]) -> tuple[str, ...]:
+    solid = [at for at, line in enumerate(lines) if line.strip()]
+    return tuple(lines[solid[0] : solid[-1] + 1]) if solid else ()
+
+
+_WORDS = "... existing code ..."
+_MARKERS = {
+    "css": f"/* {_WORDS} */",
+    "html": f"<!-- {_WORDS} -->",
+    "markdown": f"<!-- {_WORDS} -->",
+    "sql": f"-- {_WORDS}",
+} | dict.fromkeys(("python", "ruby", "yaml", "toml", "bash"), f"# {_WORDS}")
+
+
+def snippet(sketch: Sketch, language: str | None) -> str:
+    """Return the snippet without a final newline; the markers are indented as they were sent, or as the next block."""
+    marker = _MARKERS.get(language or "", f"// {_WORDS}")
+    gaps = iter(sketch.marker_indents)
+
+    def markers(block: Sequence[str]) -> list[str]:
+        return [indent + marker for indent in next(gaps, (_indent(block),))]
+
+    lines: list[str] = []
+    for number, block in enumerate(sketch.blocks):
+        if number or sketch.opens_elided:
+            lines += markers(block)
+        lines += block
+    if sketch.closes_elided:
+        lines += markers(sketch.blocks[-1])
+    return "\n".join(lines)
+
+
+def _indent(block: Sequence[str]) -> str:
+    first = next((line for line in block if line.strip()), "")
+    return first[: len(first) - len(first.lstrip())]

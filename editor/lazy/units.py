@@ -12,9 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from editor.definitions import Symbol
 from editor.lazy.edges import COMMENT
 from editor.matching.ladder import indent
-from editor.syntax import Survey, Symbol
+from editor.syntax import Survey
 from editor.types import Sketch
 
 _CONTINUES = re.compile(

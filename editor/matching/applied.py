@@ -1,4 +1,4 @@
-"""Whether the result of a change stands in a text already, as an earlier application left it.
+"""Detects changes that were applied to a text before.
 
 New lines that stand in the text are no proof by themselves: kept lines always stand there, short lines stand there by
 chance, and SEARCH may have missed its place by a typo. What cannot be told is said in `doubt`.
@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from rapidfuzz import fuzz
 from rapidfuzz.distance import LCSseq
 
-from editor.alignment import LineOp, line_opcodes
-from editor.matching.index import LineIndex, stripped
-from editor.matching.ladder import Places, find
-from editor.matching.nearest import Near, nearest_places
+from editor.diff import LineOp, line_opcodes
+from editor.errors import span_of
+from editor.matching.ladder import LineIndex, Places, find, stripped
+from editor.matching.near_miss import Near, nearest_places
 from editor.types import Replacement, Rung
-from editor.wording import span_of
 
 # Fewer letters and digits than this stand in a file by chance, unless the new text is much like the old one.
 MIN_EVIDENCE = 8

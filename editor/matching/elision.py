@@ -1,4 +1,4 @@
-"""SEARCH parts that leave out their middle: `...` lines that stand for the same lines in SEARCH and in REPLACE.
+"""Matches SEARCH parts that leave out their middle with `...` lines.
 
     def load(path):                 def load(path, strict):
         ...                             ...
@@ -14,15 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
-from editor.formats.placeholders import is_placeholder
-from editor.matching.indentation import Mapping, Shift, indent
-from editor.matching.index import stripped
-from editor.matching.ladder import LineIndex, find
-from editor.matching.literals import literal_lines
-from editor.matching.spelling import already_there, in_file_spelling
+from editor.errors import span_of
+from editor.matching.file_style import already_there, in_file_spelling, literal_lines
+from editor.matching.ladder import LineIndex, Mapping, Shift, find, indent, stripped
+from editor.placeholders import is_placeholder
+from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.types import Replacement, Rung, Unresolved
-from editor.wording import span_of
 
 # More pieces than this are not looked for, and more ways to place them not told apart.
 _MAX_PIECES = 50

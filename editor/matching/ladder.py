@@ -1,29 +1,305 @@
-"""The matching ladder: where in a file a run of lines stands, strictest rung first, every place counted.
+"""The matching ladder: finds lines in a file, exact comparison first.
+
+Either one run of blanks stands more (or less) before every line, or the one side has tabs where the other has a fixed
+number of spaces. Nothing else counts as the same indentation.
 
     exact            the lines are equal
     trailing_space   they are equal but for spaces, tabs and carriage returns at line ends
-    reindent         they are equal but for one mapping of indentations (`indentation.py`), if there are words
-    folded           they are equal but for that, and for characters that look alike (`folding.py`)
+    reindent         they are equal but for one mapping of indentations (`ladder.py`), if there are words
+    folded           they are equal but for that, and for characters that look alike (`unicode.py`)
 
 The first rung that finds anything decides. More than one place on it is an ambiguity, which no looser rung can mend.
-The rungs `elided` (`editor/matching/eliding.py`) and `fuzzy` (`editor/matching/fuzzy.py`) are built on these four.
+The rungs `elided` (`editor/matching/elision.py`) and `fuzzy` (`editor/matching/near_miss.py`) are built on these four.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from editor.effort import look
 from editor.errors import TooMuchWorkError
-from editor.matching.folding import fold
-from editor.matching.indentation import Mapping, Shift, indent, mapping
-from editor.matching.index import LineIndex, exact, folded, rstripped, stripped
+from editor.matching.unicode import BLANKS, fold
 from editor.types import Rung
+
+__all__ = ["LineIndex", "Places", "Shift", "find", "indent", "rstripped"]
+
+Key = Callable[[str], str]
+# Of an edit with more changes than this that are done already, the rest is not asked for near misses.
+_MAX_SEARCHES = 100
+
+
+def exact(line: str) -> str:
+    """Compare lines as they are."""
+    return line
+
+
+def rstripped(line: str) -> str:
+    """Return a line without the blanks at its end that the second rung forgives; NBSP and form feed stay."""
+    return line.rstrip(BLANKS)
+
+
+def stripped(line: str) -> str:
+    """Return a line without the blanks at both ends."""
+    return line.strip(BLANKS)
+
+
+def folded(line: str) -> str:
+    """Return a line with look-alikes folded, without blanks at both ends: the loosest way of comparing."""
+    return fold(line).strip(BLANKS)
+
+
+MAX_COMPARED = 8_000_000
+"""The places that are compared for all blocks or hunks of one edit."""
+
+# From here on each of the places is not compared over all lines: in periodic texts that takes time by the square.
+_MANY_COMPARED = 4
+
+
+class LineIndex:
+    """The lines of one text with their places; the lines must not change while it is used.
+
+    `language` is that of the text (`editor.grammars`), None if it is not known. `searches_left` bounds how often the
+    whole text is looked through for lines that are only like others.
+    """
+
+    def __init__(self, lines: Sequence[str], language: str | None = None) -> None:
+        self.lines = lines
+        self.language = language
+        self.searches_left = _MAX_SEARCHES
+        self._by_key: dict[Key, KeyedLines] = {}
+        self._is_ascii: bool | None = None
+        self._folded: list[str] | None = None
+
+    @property
+    def is_ascii(self) -> bool:
+        """Tell whether there is nothing to fold."""
+        if self._is_ascii is None:
+            self._is_ascii = all(map(str.isascii, self.lines))
+        return self._is_ascii
+
+    @property
+    def folded_lines(self) -> Sequence[str]:
+        """Return the lines with look-alikes folded, blanks at both ends included."""
+        if self._folded is None:
+            self._folded = [fold(line) for line in self.lines]
+        return self._folded
+
+    def by(self, key: Key) -> KeyedLines:
+        """Return the lines under one way of comparing."""
+        if key is folded and self.is_ascii:
+            key = stripped
+        known = self._by_key.get(key)
+        if known is None:
+            look()
+            known = KeyedLines(list(self.lines) if key is exact else [key(line) for line in self.lines])
+            self._by_key[key] = known
+        return known
+
+
+class KeyedLines:
+    """The keys of a text's lines in order, and where each key stands.
+
+    The places are worth their making from the second question on; the first is answered by looking through the keys.
+    """
+
+    def __init__(self, keys: list[str]) -> None:
+        self.keys = keys
+        self._places: dict[str, list[int]] = {}
+        self._was_asked = False
+        self._num_compared = 0
+
+    @property
+    def places(self) -> dict[str, list[int]]:
+        """Return all places of every key."""
+        if not self._places:
+            for at, key in enumerate(self.keys):
+                self._places.setdefault(key, []).append(at)
+        return self._places
+
+    def starts(self, sought: Sequence[str]) -> tuple[int, ...]:
+        """Return all places where the sought keys stand one below the other; only those of one key are looked at.
+
+        Raises `TooMuchWorkError` when all questions together have compared too many places.
+        """
+        look()
+        if self._was_asked or self._places:
+            pivot, found = self._rarest(sought)
+        else:
+            self._was_asked = True
+            pivot = max(range(len(sought)), key=lambda at: len(sought[at]))
+            found = self._scan(sought[pivot])
+        wanted, size, last = list(sought), len(sought), len(self.keys) - len(sought)
+        is_periodic = len(found) * size > _MANY_COMPARED * len(self.keys)
+        self._num_compared += len(self.keys) if is_periodic else len(found)
+        if self._num_compared > MAX_COMPARED:
+            raise TooMuchWorkError(f"its lines stand in more than {MAX_COMPARED} places together")
+        if is_periodic:
+            return tuple(starts_in(self.keys, wanted))
+        if size == 1:
+            return tuple(found)
+        candidates = (at - pivot for at in found)
+        return tuple(at for at in candidates if 0 <= at <= last and self.keys[at : at + size] == wanted)
+
+    def _rarest(self, sought: Sequence[str]) -> tuple[int, Sequence[int]]:
+        """Return which of the keys stands least often, and where; nowhere is least."""
+        rarest, fewest = 0, self.places.get(sought[0], [])
+        for offset, key in enumerate(sought):
+            if not fewest:
+                break
+            places = self.places.get(key, [])
+            if len(places) < len(fewest):
+                rarest, fewest = offset, places
+        return rarest, fewest
+
+    def _scan(self, key: str) -> Sequence[int]:
+        found: list[int] = []
+        at = -1
+        try:
+            while True:
+                at = self.keys.index(key, at + 1)
+                found.append(at)
+        except ValueError:
+            return found
+
+
+def starts_in(keys: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
+    """Yield where all wanted keys stand one below the other, periodic or not, each key looked at once or twice.
+
+    Knuth, Morris and Pratt, 1977.
+    """
+    borders = _borders(wanted)
+    matched = 0
+    for at, key in enumerate(keys):
+        while matched and (matched == len(wanted) or wanted[matched] != key):
+            matched = borders[matched - 1]
+        matched += wanted[matched] == key
+        if matched == len(wanted):
+            yield at + 1 - matched
+
+
+def _borders(wanted: Sequence[str]) -> list[int]:
+    """Return for every beginning of the keys how long the longest shorter one is that also ends it."""
+    borders = [0] * len(wanted)
+    matched = 0
+    for at in range(1, len(wanted)):
+        while matched and wanted[matched] != wanted[at]:
+            matched = borders[matched - 1]
+        matched += wanted[matched] == wanted[at]
+        borders[at] = matched
+    return borders
+
+
+_TABS_THEN_SPACES = re.compile(r"(\t*)( *)")
+_UNITS = (2, 3, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What the file's indentation has more (`added`) or less (`removed`) than that of the lines looked for.
+
+    `mixes` says that the file itself has tabs and spaces in one indentation here.
+    """
+
+    added: str = ""
+    removed: str = ""
+    mixes: bool = False
+
+    def apply(self, line: str) -> str | None:
+        """Return a line moved to the file's indentation; None if it cannot be moved, or would mix tabs and spaces."""
+        if not line.strip(BLANKS):
+            return line
+        if not line.startswith(self.removed):
+            return None
+        rest = line[len(self.removed) :]
+        return None if not self.mixes and _mixed(self.added, indent(rest)) else self.added + rest
+
+
+@dataclass(frozen=True, slots=True)
+class Retab:
+    """One tab of the file for every `unit` spaces of the edit (`to_tabs`), or the other way, `depth` levels deeper."""
+
+    unit: int
+    depth: int
+    to_tabs: bool
+
+    def apply(self, line: str) -> str | None:
+        """Return a line with the file's kind of indentation; None if its own is neither all spaces nor tabs first."""
+        if not line.strip(BLANKS):
+            return line
+        own = indent(line)
+        levels = _levels(own, self.unit, spaces=self.to_tabs)
+        if levels is None or levels[0] + self.depth < 0:
+            return None
+        level, rest = levels[0] + self.depth, " " * levels[1]
+        return ("\t" * level if self.to_tabs else " " * (self.unit * level)) + rest + line[len(own) :]
+
+
+Mapping = Shift | Retab
+
+
+def mapping(found: Sequence[str], wanted: Sequence[str]) -> Mapping | None:
+    """Return the one mapping from `wanted` to `found` that holds on every line that is not blank, or None."""
+    pairs = [(indent(line), indent(sought)) for line, sought in zip(found, wanted, strict=True) if sought.strip(BLANKS)]
+    return (_shift(pairs) or _retab(pairs)) if pairs else None
+
+
+def indent(line: str) -> str:
+    """Return the spaces and tabs that a line begins with."""
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _shift(pairs: Sequence[tuple[str, str]]) -> Shift | None:
+    """Return the shift of all pairs (indentation of the file, of the edit)."""
+    have, had = pairs[0]
+    if have.endswith(had):
+        added, removed = have[: len(have) - len(had)], ""
+    elif had.endswith(have):
+        added, removed = "", had[: len(had) - len(have)]
+    else:
+        return None
+    if any(have != added + had[len(removed) :] or not had.startswith(removed) for have, had in pairs):
+        return None
+    return Shift(added, removed, any(" " in have and "\t" in have for have, _ in pairs))
+
+
+def _retab(pairs: Sequence[tuple[str, str]]) -> Retab | None:
+    to_tabs = any("\t" in have for have, _ in pairs)
+    if to_tabs == any("\t" in had for _, had in pairs):
+        return None
+    found = [one for unit in _UNITS for one in _retabs_by(unit, pairs, to_tabs)]
+    level = [one for one in found if one.depth == 0]
+    return next(iter(level), None) if level or len(found) != 1 else found[0]
+
+
+def _retabs_by(unit: int, pairs: Sequence[tuple[str, str]], to_tabs: bool) -> Iterator[Retab]:
+    depths: set[int] = set()
+    for have, had in pairs:
+        in_file = _levels(have, unit, spaces=not to_tabs)
+        in_edit = _levels(had, unit, spaces=to_tabs)
+        if in_file is None or in_edit is None or in_file[1] != in_edit[1]:
+            return
+        depths.add(in_file[0] - in_edit[0])
+    if len(depths) == 1:
+        yield Retab(unit, depths.pop(), to_tabs)
+
+
+def _levels(own: str, unit: int, *, spaces: bool) -> tuple[int, int] | None:
+    """Return (levels, spaces left over) of an indentation of spaces, or of tabs with a few spaces behind them."""
+    if spaces:
+        return None if "\t" in own else divmod(len(own), unit)
+    parts = _TABS_THEN_SPACES.fullmatch(own)
+    return (len(parts[1]), len(parts[2])) if parts is not None and len(parts[2]) < unit else None
+
+
+def _mixed(outer: str, inner: str) -> bool:
+    # One space behind tabs is the ` *` of a block comment.
+    return ("\t" in outer and inner.startswith("  ")) or (" " in outer and "\t" in inner)
+
 
 MAX_LINES_MAPPED = 1_000_000
 """The lines whose indentation is compared at all places of one block."""
-
-__all__ = ["LineIndex", "Places", "Shift", "find", "indent", "rstripped"]
 
 
 @dataclass(frozen=True, slots=True)

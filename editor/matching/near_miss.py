@@ -1,18 +1,25 @@
-"""The nearest miss: the places in a file that are most like lines that were not found, shown as a small diff."""
+"""The places most similar to lines that were not found, and hints that choose among places.
+
+A reading keeps the file: only what the edit changes between its old and its new lines is carried to the place, as in a
+three-way merge whose base are the old lines.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from rapidfuzz import fuzz, process
 from rapidfuzz.distance import Indel
 
-from editor.alignment import line_opcodes
-from editor.matching.folding import difference
-from editor.matching.index import LineIndex, stripped
-from editor.wording import span_of
+from editor.diff import LineOp, line_opcodes
+from editor.errors import span_of
+from editor.matching.ladder import LineIndex, Mapping, Shift, indent, mapping, stripped
+from editor.matching.unicode import difference
+from editor.splices import Option, Splice
+from editor.types import Hint, Replacement
 
 _NUM_PROBES = 6
 _NUM_COMPARED = 8
@@ -147,3 +154,97 @@ def _abridged(lines: Sequence[str]) -> Sequence[str]:
 
 def _cut(line: str) -> str:
     return line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]} ({len(line) - _MAX_LINE_CHARS} more)"
+
+
+_MIN_FUZZY_LIKENESS = 75.0
+# Places less than this behind the best one are as likely.
+_MARGIN = 5.0
+_MAX_PLACES = 3
+
+
+def readings(index: LineIndex, change: Replacement) -> tuple[tuple[Option, ...], Near | None]:
+    """Return the likely readings of a change that stands nowhere, and the nearest place of all (likely or not)."""
+    near = nearest_places(index, change.before, _MAX_PLACES)
+    if not near or near[0].likeness < _MIN_FUZZY_LIKENESS:
+        return (), near[0] if near else None
+    options: list[Option] = []
+    for place in near:
+        if place.likeness >= max(_MIN_FUZZY_LIKENESS, near[0].likeness - _MARGIN):
+            found = index.lines[place.start : place.end]
+            splice = Splice(place.start, place.end, tuple(_carried(found, change)), "fuzzy")
+            why = f"SEARCH taken at {splice.where}, {int(place.likeness)} % alike"
+            options.append(Option(splice, place.likeness / 100, why))
+    return tuple(option for option in options if list(option.splice.lines) != _span(index, option)), near[0]
+
+
+def _span(index: LineIndex, option: Option) -> list[str]:
+    return list(index.lines[option.splice.start : option.splice.end])
+
+
+def _carried(found: Sequence[str], change: Replacement) -> list[str]:
+    """Return the found lines with what `after` changes in `before`; what both changed is taken from `after`."""
+    drift = line_opcodes([stripped(line) for line in change.before], [stripped(line) for line in found])
+    shift = _shift(found, change.before, drift)
+    carried: list[str] = []
+    for op in line_opcodes(change.before, change.after):
+        if op.equal:
+            carried += found[_at(drift, op.a_start, len(found)) : _at(drift, op.a_end, len(found))]
+            continue
+        for line in change.after[op.b_start : op.b_end]:
+            moved = shift.apply(line)
+            carried.append(line if moved is None else moved)
+    return carried
+
+
+def _at(drift: Sequence[LineOp], row: int, num_found: int) -> int:
+    """Return which line of the place belongs to a line of `before`."""
+    for op in drift:
+        if row < op.a_end:
+            return min(op.b_end, op.b_start + max(0, row - op.a_start))
+    return num_found
+
+
+def _shift(found: Sequence[str], before: Sequence[str], drift: Sequence[LineOp]) -> Mapping:
+    rows = [
+        (found[op.b_start + i], before[op.a_start + i])
+        for op in drift
+        if op.equal
+        for i in range(op.a_end - op.a_start)
+        if before[op.a_start + i].strip()
+    ]
+    return mapping([line for line, _ in rows], [line for _, line in rows]) or Shift()
+
+
+def choose(lines: Sequence[str], starts: Sequence[int], hint: Hint) -> int | None:
+    """Return which of the places (an index into `starts`) the hint names, None if it names none or several."""
+    if hint.line in starts:
+        return starts.index(hint.line)
+    if not hint.scopes:
+        return None
+    inside = [number for number, start in enumerate(starts) if _encloses(lines, hint.scopes, start)]
+    return inside[0] if len(inside) == 1 else None
+
+
+def by_distance(starts: Sequence[int], hint: Hint, limit: int) -> list[int]:
+    """Return the indices of some places, the nearest to the hinted line first; in text order without one."""
+    line = hint.line
+    if line is None:
+        return list(range(min(limit, len(starts))))
+    return nsmallest(limit, range(len(starts)), key=lambda number: abs(starts[number] - line))
+
+
+def _encloses(lines: Sequence[str], scopes: Sequence[str], start: int) -> bool:
+    """Tell whether the scopes' lines stand above a place, outermost first, each with deeper lines only below it."""
+    at, depth = start, len(indent(next((line for line in lines[start:] if line.strip()), "")).expandtabs(8))
+    for scope in reversed(scopes):
+        while True:
+            at -= 1
+            if at < 0:
+                return False
+            own = len(indent(lines[at]).expandtabs(8))
+            if not lines[at].strip() or own >= depth:
+                continue
+            depth = own
+            if lines[at].strip() == scope.strip():
+                break
+    return True

@@ -1,4 +1,4 @@
-"""Unicode folding: what models write for characters that they cannot tell apart, such as a space for an NBSP.
+"""Unicode folding: characters that models write in place of similar ones, such as a space for an NBSP.
 
 Folded are Unicode spaces to a space, curly quotes and primes to straight ones, dashes and the minus sign to `-`, `…`
 to three dots, fullwidth forms to ASCII; combining marks are composed (NFC), zero-width characters and soft hyphens
@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
-from editor.alignment import line_opcodes
+from editor.diff import line_opcodes
 
 BLANKS = " \t\r"
 _SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"

@@ -26,7 +26,7 @@ import numpy as np
 
 from editor.accounting.statements import IMPORT, key_of
 from editor.effort import look
-from editor.reader.binding import Bindings, FileLines, Floats, Rewrite, Snippet, is_comment
+from editor.reader.candidates import Bindings, FileLines, Floats, Rewrite, Snippet, is_comment
 
 MAX_STEPS = 12_000
 """Of the search for the best paths; past it those found so far are all."""

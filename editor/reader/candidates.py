@@ -1,4 +1,4 @@
-"""What a shown line may be: the lines of the file that it can match or take the place of, by text and by definition."""
+"""The lines of the file that a shown line can match or replace, by text and by definition."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from editor.reader.alignment import (
     named_lines,
     named_places,
 )
-from editor.reader.binding import FileLines, Snippet, is_comment, likeness
-from editor.reader.rendering import Row, Run
+from editor.reader.candidates import FileLines, Snippet, is_comment, likeness
+from editor.reader.render import Row, Run
 from editor.syntax import num_errors
 
 _PATH = (

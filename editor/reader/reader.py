@@ -1,4 +1,4 @@
-r"""The readings of a lazy snippet: the whole texts that it may mean, best first, with how likely the first is right.
+"""The readings of a lazy snippet: the whole texts that it may mean, best first, with how likely the first is right.
 
 `all_readings` aligns the snippet with the file and keeps the texts that the accounting check allows; `order` sorts them
 by learned weights. These stand in `weights.json`:
@@ -27,9 +27,9 @@ from editor.accounting.statements import IMPORT
 from editor.effort import look
 from editor.errors import TooMuchWorkError
 from editor.reader.alignment import Aligner, Costs, Path
-from editor.reader.binding import Bindings, FileLines, Floats, Snippet
+from editor.reader.candidates import Bindings, FileLines, Floats, Snippet
 from editor.reader.features import FEATURES, Draft, Evidence
-from editor.reader.rendering import moved_lines, moves_apart, runs_of, text_of
+from editor.reader.render import moved_lines, moves_apart, runs_of, text_of
 from editor.types import Candidate, ParsedEdit, ReadingCertainty, Sketch
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The text that a path makes of a file: which line stands where, at which indentation, below how many blank lines."""
+"""Renders an alignment as text: rows, indentation and blank lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from editor.accounting.snippet import width_of
 from editor.accounting.statements import IMPORT
 from editor.reader.alignment import Path
-from editor.reader.binding import FileLines, Snippet
+from editor.reader.candidates import FileLines, Snippet
 
 
 class Row(NamedTuple):

@@ -1,4 +1,4 @@
-"""Finds the regions of a file that an edit can touch; where that is not known, the whole file is the region.
+"""Finds the regions of a file that an edit can touch, and the parts of the edit for each.
 
 The readings of an edit (the merge by rule, or the candidates) are whole texts, and tell where they differ from the
 file. What each part of the edit quotes adds the places where the part may belong as well. A part that may belong to
@@ -11,20 +11,262 @@ places, and none of them is wrong: where the readings put them far from each oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from editor.losses import MAX_REMOVED_SHARE
-from editor.scope.dividing import divided
-from editor.scope.growing import grown
-from editor.scope.outline import outline
-from editor.scope.parts import Part, parts_of
-from editor.scope.splicing import cut, holds, joined, lines_of
-from editor.scope.touching import Touched, touched
-from editor.scope.types import Region, Scope, Span
+from editor.checks import MAX_REMOVED_SHARE
+from editor.definitions import Symbol
+from editor.diff import line_opcodes
+from editor.errors import span_of
+from editor.required import solid
+from editor.scope.parts import Change, Part, hull, parts_of
+from editor.scope.types import Region, Scope, Span, cut, holds, joined, lines_of
 from editor.syntax import Survey, survey
-from editor.types import AlreadyApplied, Merged, MergeOutcome, ParsedEdit, Sketch
+from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions
+
+MAX_DEFINITION = 120
+"""Lines. A longer definition is not taken whole: a window about the touched lines is enough."""
+WINDOW = 20
+"""Lines on each side of what is touched, where no definition of fitting length holds it."""
+MAX_NEIGHBOUR = 10
+"""Lines. A definition next to a region is its margin as a whole, or if it is longer, not at all: a region that ends in
+the middle of a definition tempts a model to write on."""
+SOLID_MARGIN = 2
+MAX_MARGIN = 6
+"""Next to other code the margin is so many lines that are not blank, within so many lines."""
+
+
+def grown(span: Span, lines: Sequence[str], seen: Survey | None) -> tuple[Span, Span]:
+    """Return the smallest definition around a span (a window where there is none, or a long one), and with margins."""
+    symbols = seen.symbols if seen is not None else ()
+    first, end = _around(span, lines, symbols)
+    return (first, end), (_above(lines, symbols, first), _below(lines, symbols, end))
+
+
+def _around(span: Span, lines: Sequence[str], symbols: Sequence[Symbol]) -> Span:
+    first, end = _without_blank_ends(span, lines)
+    longest = max(MAX_DEFINITION, end - first)
+    fitting = [one for one in symbols if _holds(one, (first, end)) and one.end_line - one.doc_line <= longest]
+    if fitting:
+        inner = min(fitting, key=lambda one: one.end_line - one.doc_line)
+        return min(span[0], inner.doc_line), max(span[1], inner.end_line)
+    window = max(0, span[0] - WINDOW), min(len(lines), span[1] + WINDOW)
+    starts = [one.doc_line for one in symbols if window[0] <= one.doc_line <= span[0] - WINDOW // 2]
+    ends = [one.end_line for one in symbols if span[1] + WINDOW // 2 <= one.end_line <= window[1]]
+    return min(starts, default=window[0]), max(ends, default=window[1])
+
+
+def _without_blank_ends(span: Span, lines: Sequence[str]) -> Span:
+    solid = [at for at in range(*span) if lines[at].strip()]
+    return (solid[0], solid[-1] + 1) if solid else span
+
+
+def _holds(symbol: Symbol, span: Span) -> bool:
+    """Tell whether a span lies in a definition; new lines at the very border of one may as well belong outside."""
+    if span[0] == span[1]:
+        return symbol.doc_line < span[0] < symbol.end_line
+    return symbol.doc_line <= span[0] and span[1] <= symbol.end_line
+
+
+def _above(lines: Sequence[str], symbols: Sequence[Symbol], first: int) -> int:
+    """Return where the margin above a region begins."""
+    end = first
+    while end and not lines[end - 1].strip():
+        end -= 1
+    starts = [one.doc_line for one in symbols if one.end_line == end]
+    if starts:
+        whole = [start for start in starts if end - start <= MAX_NEIGHBOUR]
+        return min(whole, default=first)
+    return _solid_margin(lines, first, -1)
+
+
+def _below(lines: Sequence[str], symbols: Sequence[Symbol], end: int) -> int:
+    """Return where the margin below a region ends."""
+    first = end
+    while first < len(lines) and not lines[first].strip():
+        first += 1
+    ends = [one.end_line for one in symbols if one.doc_line == first]
+    if ends:
+        whole = [end_line for end_line in ends if end_line - first <= MAX_NEIGHBOUR]
+        return max(whole, default=end)
+    return _solid_margin(lines, end - 1, 1) + 1
+
+
+def _solid_margin(lines: Sequence[str], at: int, step: int) -> int:
+    """Return the last line that is taken when walking outwards from `at`."""
+    num_solid = 0
+    for _ in range(MAX_MARGIN):
+        if num_solid == SOLID_MARGIN or not 0 <= at + step < len(lines):
+            break
+        at += step
+        num_solid += bool(lines[at].strip())
+    return at
+
+
+Touched = tuple[Span, frozenset[int]]
+"""Lines that may be touched, and the numbers of the parts that may do it."""
+
+
+def touched(lines: Sequence[str], parts: Sequence[Part], readings: Sequence[str], *, certain: bool) -> list[Touched]:
+    """Return what may be touched, one hull for all parts where it cannot be told whose a change is; nothing if unknown.
+
+    `certain` says that the one reading is the result, be it the file as it is.
+    """
+    told = [assign(change, parts) for change in _changes(lines, readings)]
+    spans = [part.touches(certain=certain) for part in parts]
+    if not readings and not all(part.is_sure for part in parts):
+        return []
+    if not certain and any(span is None and not part.is_context for span, part in zip(spans, parts, strict=True)):
+        return []
+    known = [(span, frozenset([number])) for number, span in enumerate(spans) if span is not None]
+    if known and all(told):
+        return known
+    if not known and not certain:
+        return []
+    # Where nothing is to change, one would look where the edit's lines stand.
+    around = hull([span for span, _ in known] or [place for part in parts for place in part.places])
+    return [(around, frozenset(range(len(parts))))] if around is not None else []
+
+
+def _changes(lines: Sequence[str], readings: Sequence[str]) -> Iterator[Change]:
+    for number, reading in enumerate(readings):
+        new = lines_of(reading)
+        for op in line_opcodes(lines, new):
+            if not op.equal:
+                yield Change(number, (op.a_start, op.a_end), frozenset(solid(new[op.b_start : op.b_end])))
+
+
+def assign(change: Change, parts: Sequence[Part]) -> bool:
+    """Count a change to the parts that it may be of; False where these are not told by its place and lines alike."""
+    if len(parts) == 1:
+        parts[0].changes.append(change)
+        return True
+    reaching = [part for part in parts if part.reaches(change)]
+    bringing = [part for part in parts if part.brings(change)]
+    both = [part for part in reaching if part in bringing]
+    owners = both or reaching or bringing or parts
+    for part in owners:
+        part.changes.append(change)
+    if both or not reaching:
+        return bool(both) or len(bringing) == 1
+    return not bringing
+
+
+def divided(edit: ParsedEdit, groups: Sequence[Set[int]]) -> list[ParsedEdit | None] | None:
+    """Return the edit of each group of parts, None for all of it as it was sent; None where it cannot be divided.
+
+    A part without a group touches nothing and is left out. A snippet that is given beside a part of its file leaves the
+    rest of the file out, whether it says so or not.
+    """
+    if isinstance(edit.changes, Sketch):
+        return [_of_sketch(edit, edit.changes, numbers, len(groups)) for numbers in groups]
+    if len(groups) == 1:
+        return [None]
+    if isinstance(edit.changes, Substitutions):
+        items = edit.changes.items
+        return [replace(edit, changes=Substitutions(tuple(items[at] for at in sorted(some)))) for some in groups]
+    changes = edit.changes
+    if any(change.hint.pinned or not any(map(str.strip, change.before)) for change in changes):
+        return None  # without the old lines nothing of a part says where in its region it belongs
+    return [replace(edit, changes=tuple(changes[at] for at in sorted(some))) for some in groups]
+
+
+def _of_sketch(edit: ParsedEdit, sketch: Sketch, numbers: Set[int], num_groups: int) -> ParsedEdit | None:
+    if num_groups == 1 and sketch.elides:
+        return None
+    kept = sorted(numbers)
+    indents = _indents(sketch)
+    part = replace(
+        sketch,
+        blocks=tuple(sketch.blocks[at] for at in kept),
+        opens_elided=True,
+        closes_elided=True,
+        marker_indents=(*(indents[at] for at in kept), indents[kept[-1] + 1]),
+    )
+    return replace(edit, changes=part)
+
+
+def _indents(sketch: Sketch) -> list[tuple[str, ...]]:
+    """Return the indentation of a marker above each block, and below the last."""
+    given = list(sketch.marker_indents)
+    if not given:
+        return [(_indent(block),) for block in (*sketch.blocks, sketch.blocks[-1])]
+    above = [] if sketch.opens_elided else [(_indent(sketch.blocks[0]),)]
+    below = [] if sketch.closes_elided else [(_indent(sketch.blocks[-1]),)]
+    return [*above, *given, *below]
+
+
+def _indent(block: Sequence[str]) -> str:
+    first = next((line for line in block if line.strip()), "")
+    return first[: len(first) - len(first.lstrip())]
+
+
+def region_kept(regions: Sequence[Region], answers: Sequence[str]) -> Check:
+    """Check that every answer begins and ends with the lines with which its region does.
+
+    An answer that leaves them out, or changes them, takes the region for something else than the edit's place: the
+    whole file, or nothing but the edit.
+    """
+    lost = [region for region, answer in zip(regions, answers, strict=True) if not _keeps(region, answer)]
+    where = ", ".join(span_of(region.first_line, region.end_line) for region in lost)
+    detail = f"the model changed lines beside those that the edit can touch, in {where}" if lost else "all kept"
+    return Check("region_kept", not lost, detail)
+
+
+def _keeps(region: Region, answer: str) -> bool:
+    stood, stands = lines_of(region.text), lines_of(answer)
+    above, below = region.num_above, region.num_below
+    if len(stands) < above + below:
+        return False
+    return stands[:above] == stood[:above] and (not below or stands[-below:] == stood[-below:])
+
+
+MAX_LINES = 16
+MAX_LINE_CHARS = 120
+
+_WORD = re.compile(r"\w+")
+_PLAIN = frozenset({"key", "column", "element", "rule", "property"})
+"""Kinds whose names tell a model nothing: they are shown only where they stand around a region."""
+
+
+def outline(lines: Sequence[str], seen: Survey | None, spans: Sequence[Span], mentioned: str) -> str:
+    """Return up to `MAX_LINES` of them in the order of the file, "" without a grammar.
+
+    What stands around a region comes first, then what `mentioned`, the edit's lines, name, then the outermost and
+    nearest definitions.
+    """
+    if seen is None:
+        return ""
+    symbols = seen.symbols
+    around = set(_ancestors(symbols, spans))
+    words = set(_WORD.findall(mentioned))
+    outside = [at for at, one in enumerate(symbols) if not _inside(one.name_line, spans)]
+    shown = [at for at in outside if at in around or symbols[at].kind not in _PLAIN]
+
+    def rank(at: int) -> tuple[bool, bool, int, int]:
+        one = symbols[at]
+        return at not in around, one.simple_name not in words, one.depth, _far(one, spans)
+
+    shown.sort(key=rank)
+    rows = sorted({symbols[at].name_line for at in shown[:MAX_LINES]})
+    return "\n".join(lines[row].rstrip()[:MAX_LINE_CHARS] for row in rows)
+
+
+def _ancestors(symbols: Sequence[Symbol], spans: Sequence[Span]) -> Iterable[int]:
+    for at, one in enumerate(symbols):
+        if any(one.first_line < first and end <= one.end_line for first, end in spans):
+            yield at
+
+
+def _inside(line: int, spans: Sequence[Span]) -> bool:
+    return any(first <= line < end for first, end in spans)
+
+
+def _far(symbol: Symbol, spans: Sequence[Span]) -> int:
+    return min(max(first - symbol.name_line, symbol.name_line - end, 0) for first, end in spans)
+
 
 SMALL_FILE = 150
 """Lines. A shorter file is given whole."""

@@ -1,1 +1,1 @@
-"""Changes that quote what they replace: SEARCH/REPLACE blocks, old and new text, line ranges, whole files."""
+"""Changes that quote what they replace: SEARCH/REPLACE blocks, strings, line ranges and whole files."""

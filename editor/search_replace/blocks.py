@@ -1,4 +1,4 @@
-"""SEARCH/REPLACE blocks put into a file: every block at its one place, or none at all.
+"""Applies SEARCH/REPLACE blocks and whole files.
 
 All blocks are looked for in the original, and their places must not overlap; their order does not matter. If one is
 found only in what an earlier block writes, or partly changes the same lines (models do send such chains), the blocks
@@ -13,13 +13,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import get_args
 
-from editor.alignment import LineOp
-from editor.blocks.resolving import explained, resolve
-from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, ops_of, spliced
+from editor.diff import LineOp
 from editor.errors import TooMuchWorkError
-from editor.matching.index import folded
-from editor.matching.ladder import LineIndex
-from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Replacement, Rung, Unresolved
+from editor.matching.ladder import LineIndex, folded
+from editor.placeholders import placeholder_lines
+from editor.search_replace.resolve import explained, resolve
+from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, ops_of, spliced
+from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Replacement, Rung, Sketch, Unresolved
 
 MAX_LINES_READ = 30_000_000
 """The lines that are read again for each of the blocks that are applied one after the other."""
@@ -249,3 +249,20 @@ def _independent(index: LineIndex, changes: Sequence[Replacement], splices: Sequ
 def _added(index: LineIndex, splice: Splice) -> set[str]:
     stood = {folded(line) for line in index.lines[splice.start : splice.end]}
     return {key for line in splice.lines if any(map(str.isalnum, key := folded(line)))} - stood
+
+
+def merge_whole(lines: Sequence[str], sketch: Sketch) -> MergeOutcome:
+    """Return the new lines, every one with an ending; refused if they hold placeholders that the file does not."""
+    (block,) = sketch.blocks
+    stands = Counter(lines[at].strip() for at in placeholder_lines(lines))
+    sent = [block[at].strip() for at in sorted(placeholder_lines(block))]
+    new = next((line for line in sent if Counter(sent)[line] > stands[line]), None)
+    if new is not None:
+        return Unresolved(
+            "open_intent",
+            f"The edit was declared to be the whole file, but leaves lines out: it holds the placeholder '{new}'.",
+            suggestion="Send all lines of the file, or send the edit as a lazy snippet.",
+        )
+    if list(block) == list(lines):
+        return AlreadyApplied("The file already is what the edit says.")
+    return Merged("".join(line + "\n" for line in block), "exact")

@@ -1,4 +1,4 @@
-"""Changes by line numbers put into a file: where the quoted lines stand at their numbers, and nowhere else.
+"""Applies changes by line numbers where the quoted lines stand at their numbers.
 
 All numbers are those of the original. A change that quotes nothing cannot be checked, so that it is only proposed.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from editor.blocks.resolving import leak, leaking
-from editor.blocks.splices import Open, Option, Resolution, Splice, candidates, ops_of, spliced
+from editor.errors import span_of
+from editor.matching.file_style import in_file_spelling
 from editor.matching.ladder import LineIndex, find
-from editor.matching.nearest import small_diff
-from editor.matching.spelling import in_file_spelling
+from editor.matching.near_miss import small_diff
+from editor.search_replace.resolve import leak, leaking
+from editor.splices import Open, Option, Resolution, Splice, candidates, ops_of, spliced
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Replacement, Rung, Unresolved
-from editor.wording import span_of
 
 _RUNGS_AT_PLACE: tuple[Rung, ...] = ("exact", "trailing_space", "reindent", "folded")
 

@@ -1,4 +1,4 @@
-"""One SEARCH/REPLACE block looked for in a text: its one place and what is written there, or what is open about it."""
+"""Finds the one place of a SEARCH/REPLACE block, or says why there is none."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import html
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from editor.blocks.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
-from editor.formats.placeholders import holds_placeholder
-from editor.matching import fuzzy, hints
-from editor.matching.eliding import elides, is_elision, resolve_elided
-from editor.matching.folding import BLANKS
-from editor.matching.index import exact
-from editor.matching.ladder import LineIndex, Places, find
-from editor.matching.nearest import shown
-from editor.matching.result import Result, find_result, result_at, says_enough
-from editor.matching.spelling import Written, already_there, in_file_spelling, with_first_line_indented
+from editor.errors import span_of
+from editor.matching import near_miss
+from editor.matching.applied import Result, find_result, result_at, says_enough
+from editor.matching.elision import elides, is_elision, resolve_elided
+from editor.matching.file_style import Written, already_there, in_file_spelling, with_first_line_indented
+from editor.matching.ladder import LineIndex, Places, exact, find
+from editor.matching.near_miss import shown
+from editor.matching.unicode import BLANKS
+from editor.placeholders import holds_placeholder
+from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.types import Replacement, Rung, Unresolved
-from editor.wording import span_of
 
 _MAX_SHOWN_PLACES = 20
 DONE = Splice(0, 0, (), "exact", done=True, proven=True)
@@ -99,7 +98,7 @@ def _of_leaking(index: LineIndex, change: Replacement, leaked: Sequence[str]) ->
 
 def explained(index: LineIndex, change: Replacement, miss: Open) -> Open:
     """Return a miss with the nearest place, and the readings that are likely."""
-    options, near = fuzzy.readings(index, change)
+    options, near = near_miss.readings(index, change)
     nearest = shown(index.lines, change.before, near) if near is not None and near.likeness >= 50 else ""
     reason = miss.unresolved.reason
     suggestion = "Copy the SEARCH lines from the file as it is now."
@@ -167,7 +166,7 @@ def _with_told(found: Open | None, stands: Result) -> Open:
 
 
 def _at_places(index: LineIndex, change: Replacement, places: Places) -> Resolution:
-    number = 0 if len(places.starts) == 1 else hints.choose(index.lines, places.starts, change.hint)
+    number = 0 if len(places.starts) == 1 else near_miss.choose(index.lines, places.starts, change.hint)
     if number is None:
         return _ambiguous(index, change, places)
     return _replace(index, change, places, number)
@@ -268,7 +267,7 @@ def _ambiguous(index: LineIndex, change: Replacement, places: Places) -> Open:
     listed = ", ".join(f"{start + 1}-{start + size}" for start in places.starts[:_MAX_SHOWN_PLACES])
     more = f" and {total - _MAX_SHOWN_PLACES} more" if total > _MAX_SHOWN_PLACES else ""
     options: list[Option] = []
-    for number in hints.by_distance(places.starts, change.hint, MAX_CANDIDATES):
+    for number in near_miss.by_distance(places.starts, change.hint, MAX_CANDIDATES):
         start = places.starts[number]
         written = in_file_spelling(change, index.lines[start : start + size], places.shifts[number], places.rung)
         if isinstance(written, Written):

@@ -1,4 +1,4 @@
-"""Exact string replacement put into a text: every old text at its one place, or everywhere where that was asked for.
+"""Applies exact string replacement.
 
 Characters are compared exactly. Only an old text that stands nowhere, and is whole lines, is looked for by the line
 ladder (`editor/matching/ladder.py`), which forgives what it forgives a SEARCH block, and nothing else.
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from editor.alignment import LineOp, ops_of_changes
-from editor.blocks.resolving import explained, leak, leaking, resolve
-from editor.blocks.splices import MAX_CANDIDATES, Open, candidates, ops_of, spliced
+from editor.diff import LineOp, ops_of_changes
 from editor.effort import look
 from editor.errors import TooMuchWorkError
+from editor.matching.applied import TOO_SHORT, Result, doubt_at, is_held, repeated, says_enough
 from editor.matching.ladder import LineIndex
-from editor.matching.result import TOO_SHORT, Result, doubt_at, is_held, repeated, says_enough
+from editor.search_replace.resolve import explained, leak, leaking, resolve
+from editor.splices import MAX_CANDIDATES, Open, candidates, ops_of, spliced
 from editor.types import (
     AlreadyApplied,
     Candidate,

@@ -1,9 +1,7 @@
-"""Which pages of the KV pool hold which tokens: page tables, the prefix cache, eviction. Knows no tensors."""
+"""Pages of the KV pool: block tables, the prefix cache, eviction. Needs no torch."""
 
-from engine.paging.keys import root_key
-from engine.paging.page import NO_PAGE, PageCopy
-from engine.paging.pages import KVPages
-from engine.paging.runs import page_runs
-from engine.paging.stats import PoolStats
+from engine.kv_cache.block_manager import KVPages
+from engine.kv_cache.page_pool import PoolStats, page_runs
+from engine.kv_cache.prefix_cache import NO_PAGE, PageCopy, root_key
 
 __all__ = ["NO_PAGE", "KVPages", "PageCopy", "PoolStats", "page_runs", "root_key"]

@@ -1,17 +1,137 @@
-"""The KV pool as its users see it: sequences are opened on what is cached, grow, commit, and are closed."""
+"""Opens, grows, commits and closes the pages of sequences."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 
-from engine.paging.allocator import PageAllocator
-from engine.paging.integrity import check_cache, check_pages, check_tables
-from engine.paging.page import NO_PAGE, PageCopy
-from engine.paging.pool import PagePool
-from engine.paging.prefix_cache import PrefixCache, PrefixMatch
-from engine.paging.stats import HitCounter, PoolStats
-from engine.paging.table import PageTable
+from engine.kv_cache.page_pool import HitCounter, PagePool, PageTable, PoolStats
+from engine.kv_cache.prefix_cache import NO_PAGE, ChainNode, PageCopy, PrefixCache, PrefixMatch
+
+SPARE_SHARE = 16
+"""Up to 1 / 16 of the pool is kept free of cached pages once it is full, to allocate neighbours from. Without it,
+sequences that grow side by side take evicted pages one by one from anywhere: 16 of them with 47 pages each came to 32
+runs each, with it to 5 (pool of 2,048 pages, full of cached sequences of 32)."""
+
+
+class PageAllocator:
+    """A page is free in `pool`, or in use, or only cached: entered in `cache` and evictable."""
+
+    def __init__(self, pool: PagePool, cache: PrefixCache, clock: Callable[[], float]) -> None:
+        self.num_evicted = 0
+        self._pool = pool
+        self._cache = cache
+        self._clock = clock
+
+    @property
+    def num_available(self) -> int:
+        """Pages that are free or can be made so."""
+        return self._pool.num_free + len(self._cache.evictable)
+
+    def allocate(self, count: int, behind: int) -> list[int]:
+        """Pages of the caller's own; there must be as many. Evicts what is missing, and a few more for long runs."""
+        pool, evictable = self._pool, self._cache.evictable
+        spare = pool.num_pages // SPARE_SHARE
+        while pool.num_free < count or (pool.num_free < spare and evictable and not pool.has_room(count, behind)):
+            self._drop_next()
+            self.num_evicted += 1
+        return pool.allocate(count, behind)
+
+    def hold(self, page: int) -> None:
+        """One more uses the page."""
+        if self._pool.hold(page) == 1:
+            self._cache.evictable.discard(page)
+
+    def release(self, page: int) -> None:
+        """One less uses the page; the last one leaves it to the cache, if it is entered there."""
+        if self._pool.release(page) == 0:
+            node = self._cache.by_page.get(page)
+            if node is not None:
+                self._cache.evictable.push(node)
+            else:
+                self._pool.free(page)
+
+    def drop(self, node: ChainNode) -> None:
+        """Take a node's page out of the cache; it is free once nobody uses it."""
+        page = node.page
+        is_unused = page in self._cache.evictable
+        if is_unused:
+            self._cache.evictable.discard(page)
+        self._cache.detach(node)
+        if is_unused:
+            self._pool.free(page)
+
+    def forget(self) -> None:
+        """Free all that is only cached."""
+        while self._cache.evictable:
+            self._drop_next()
+
+    def _drop_next(self) -> None:
+        node = self._cache.evictable.pop(self._clock())
+        page = node.page
+        self._cache.detach(node)
+        self._pool.free(page)
+
+
+def check_pages(
+    pool: PagePool, cache: PrefixCache, tables: Collection[PageTable], copies: Collection[PageCopy]
+) -> None:
+    """Every page is free, held or cached; every holder is counted; no page leaks."""
+    holders = Counter(page for table in tables for page in table.pages if page != NO_PAGE)
+    holders.update(copy.source for copy in copies)
+    for page in range(pool.num_pages):
+        assert pool.num_holders[page] == holders[page], f"page {page}: {holders[page]} hold it"
+        used, cached = holders[page] > 0, page in cache.by_page
+        assert pool.is_free(page) == (not used and not cached), f"page {page} is free and not, or leaks"
+        assert (page in cache.evictable) == (cached and not used), f"page {page} may be evicted and not"
+    assert pool.num_free == sum(map(pool.is_free, range(pool.num_pages)))
+
+
+def check_tables(
+    pool: PagePool, cache: PrefixCache, tables: Collection[PageTable], copies: Collection[PageCopy]
+) -> None:
+    """Tables hold what they need and write only to pages of their own."""
+    for table in tables:
+        num_whole = table.num_exact // cache.page_size
+        assert len(table.last_page_ids) == table.num_exact % cache.page_size
+        assert table.num_tokens <= len(table.pages) * cache.page_size
+        assert all((page == NO_PAGE) == (index < table.first_page) for index, page in enumerate(table.pages))
+        assert table.first_page == min(cache.first_needed_page(table.num_tokens), len(table.pages))
+        for page in table.pages[num_whole:]:
+            assert pool.num_holders[page] == 1, f"page {page} will be written to and is shared"
+            assert page not in cache.by_page, f"page {page} will be written to and is cached"
+        assert table.tail is None or table.tail.depth == num_whole
+    last_pages = {table.pages[table.num_exact // cache.page_size] for table in tables if table.last_page_ids}
+    for copy in copies:
+        assert copy.target in last_pages, "a copy goes to a page that no sequence fills"
+        assert copy.num_tokens <= len(cache.by_page[copy.source].token_ids)
+
+
+def check_cache(cache: PrefixCache, tables: Collection[PageTable]) -> None:
+    """The chains hang together, serve a purpose, and are in an order in which tails go before heads."""
+    for page, node in cache.by_page.items():
+        assert node.page == page
+        assert cache.nodes[node.key] is node
+    users: Counter[ChainNode] = Counter(table.tail for table in tables if table.tail is not None)
+    children: dict[ChainNode, list[tuple[tuple[int, ...], int]]] = {}
+    for key, node in cache.nodes.items():
+        parent = node.parent
+        assert node.key == key
+        assert parent is not None
+        assert parent is cache.roots.get(parent.key) or parent is cache.nodes.get(parent.key)
+        assert len(parent.token_ids) in (0, cache.page_size), "nothing follows a page that is filled in part"
+        assert node.depth == parent.depth + 1
+        assert node.last_used <= parent.last_used, "a head goes before its tail"
+        assert node.retained_until <= parent.retained_until, "a head goes before its tail"
+        users[parent] += 1
+        if node.page != NO_PAGE:
+            assert cache.by_page[node.page] is node
+            children.setdefault(parent, []).append((node.token_ids, node.page))
+    for node in [*cache.nodes.values(), *cache.roots.values()]:
+        assert node.num_users == users[node], "a user of a node is not counted, or counted twice"
+        assert node.page != NO_PAGE or node.num_users > 0, "a node without a page leads nowhere"
+        assert node.children == sorted(children.get(node, []))
 
 
 class KVPages:

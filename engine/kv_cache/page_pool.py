@@ -1,8 +1,13 @@
-"""The pool of pages: who holds how many, which are free, and which of the free ones to take."""
+"""The pool of pages: free pages, holders, block tables and counts."""
 
 from __future__ import annotations
 
-from engine.paging.page import NO_PAGE
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from engine.kv_cache.prefix_cache import NO_PAGE, ChainNode
 
 GROWTH_ROOM = 8
 """Pages left free behind a page in use where it can be had, so that its sequence grows on in one run."""
@@ -87,3 +92,107 @@ class PagePool:
         self.num_holders[start:end] = [1] * (end - start)
         self.num_free -= end - start
         pages.extend(range(start, end))
+
+
+@dataclass(slots=True)
+class PageTable:
+    """What a sequence holds, and how far it has come.
+
+    pages: the physical page of each logical one; NO_PAGE below `first_page`, what lies behind the window. num_tokens:
+    committed. exact_end: tokens from here on have KV that is not what a full prefill computes, and are never entered
+    into the cache; None: there are none. tail: the node of the last whole page of exact ones; None when a hash
+    collision keeps what follows out of the cache. last_page_ids: the committed exact tokens behind it, which fill no
+    page. last_used: when the sequence was opened. uncounted: tokens asked for and found at open, until the first commit
+    counts them: an admission that is taken back before it ran counts nothing.
+    """
+
+    tail: ChainNode | None
+    last_used: int
+    pages: list[int] = field(default_factory=list)
+    first_page: int = 0
+    num_tokens: int = 0
+    exact_end: int | None = None
+    last_page_ids: list[int] = field(default_factory=list)
+    uncounted: tuple[int, int] | None = None
+
+    @property
+    def num_exact(self) -> int:
+        """Committed tokens whose KV is what a full prefill computes."""
+        return self.num_tokens if self.exact_end is None else min(self.num_tokens, self.exact_end)
+
+
+def page_runs(table: Sequence[int], page_size: int, first_token: int, end_token: int) -> list[tuple[int, int]]:
+    """Half-open ranges [start, end) of pool token slots that hold the tokens [first_token, end_token), in order.
+
+    Slot `page * page_size + i` is token slot i of a page. With page_size 4, the tokens [2, 11) of table [7, 8, 3] lie
+    in slots [30, 36) and [12, 15). The range must not touch pages that have been given back.
+    """
+    if first_token >= end_token:
+        return []
+    first, last = first_token // page_size, (end_token - 1) // page_size
+    pages = table[first : last + 1]
+    assert min(pages) >= 0, "the range reaches into pages that have been given back"
+    runs: list[tuple[int, int]] = []
+    start = pages[0]
+    for before, page in pairwise(pages):
+        if page != before + 1:
+            runs.append((start * page_size, (before + 1) * page_size))
+            start = page
+    runs.append((start * page_size, (pages[-1] + 1) * page_size))
+    runs[0] = (runs[0][0] + first_token % page_size, runs[0][1])
+    runs[-1] = (runs[-1][0], pages[-1] * page_size + (end_token - 1) % page_size + 1)
+    return runs
+
+
+ROLLING_REQUESTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """One look at the pool.
+
+    num_queries and num_hits: tokens that sequences were opened with, and those of them that were cached. A sequence
+    counts once, with its first commit, and again where it is opened again. rolling_hit_rate: the same over the last
+    `ROLLING_REQUESTS`. num_evicted: pages that the cache lost because memory was
+    needed. num_in_use, num_cached, num_free: pages that sequences hold, that are only cached, and that are empty; they
+    add up to num_pages.
+    """
+
+    num_queries: int
+    num_hits: int
+    rolling_hit_rate: float
+    num_evicted: int
+    num_in_use: int
+    num_cached: int
+    num_free: int
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of the pool."""
+        return self.num_in_use + self.num_cached + self.num_free
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of all tokens asked for that was cached."""
+        return self.num_hits / self.num_queries if self.num_queries else 0.0
+
+
+class HitCounter:
+    """Tokens asked for and found, in all and over the last `ROLLING_REQUESTS` requests."""
+
+    def __init__(self) -> None:
+        self.num_queries = 0
+        self.num_hits = 0
+        self._recent: deque[tuple[int, int]] = deque(maxlen=ROLLING_REQUESTS)
+
+    def count(self, num_queries: int, num_hits: int) -> None:
+        """One request asked for so many tokens, and so many were cached."""
+        self.num_queries += num_queries
+        self.num_hits += num_hits
+        self._recent.append((num_queries, num_hits))
+
+    @property
+    def rolling_hit_rate(self) -> float:
+        """Share of the last requests' tokens that was cached."""
+        num_queries = sum(queries for queries, _ in self._recent)
+        return sum(hits for _, hits in self._recent) / num_queries if num_queries else 0.0

@@ -1,15 +1,136 @@
-"""The prefix cache: finds the longest prefix of a prompt whose KV is in some page, to the token."""
+"""The prefix cache: a hash chain over token ids, with least-recently-used eviction."""
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from heapq import heapify, heappop, heappush
 
-from engine.paging.chain import ChainNode
-from engine.paging.eviction import EvictionQueue
-from engine.paging.keys import page_key
-from engine.paging.page import NO_PAGE
+KEY_BYTES = 16
+
+
+def root_key(fingerprint: bytes, salt: str, adapter: str | None) -> bytes:
+    """What a chain starts from; sequences share KV only under equal roots.
+
+    fingerprint: of the model (weights, config, RoPE, dtype). salt: one a tenant. adapter: the LoRA adapter, None for
+    the bare model (which is not the adapter named ""). Every field goes in behind its length, so no two triples have
+    the same bytes, ("ab", "c") is not ("a", "bc"), and none begins with another's. Not hashed, so tenants cannot
+    collide at all.
+    """
+    fields = [fingerprint, salt.encode("utf-8", "surrogatepass")]
+    if adapter is not None:
+        fields.append(adapter.encode("utf-8", "surrogatepass"))
+    return struct.pack("<B", len(fields)) + b"".join(struct.pack("<Q", len(field)) + field for field in fields)
+
+
+def page_key(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """The key of a page: blake2b-128 over the key of the page before it and its ids as little-endian uint32.
+
+    It depends on all tokens up to the page's last. Token ids must lie in [0, 2**32): struct.error otherwise.
+    """
+    return blake2b(parent + struct.pack(f"<{len(token_ids)}I", *token_ids), digest_size=KEY_BYTES).digest()
+
+
+NO_PAGE = -1
+"""Stands in a page table where a page has been given back, because it lies behind the attention window."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """The first `num_tokens` token slots of page `source` are to be copied, in every layer, to page `target`."""
+
+    source: int
+    target: int
+    num_tokens: int
+
+
+@dataclass(slots=True, eq=False)
+class ChainNode:
+    """A prefix of token ids that ends with those of one page; the root of a chain is the empty prefix.
+
+    Two nodes of a cache are never the same prefix, so a node's identity stands for all its tokens.
+
+    key: hash of the prefix, for the root what it was given. parent: the prefix one page shorter. token_ids: the page's
+    own, fewer than a page holds only in a leaf. depth: pages up to here. page: where the KV is; NO_PAGE in a root, and
+    in a node that was evicted before what follows it was: it stays as a link, so that what follows is found again when
+    the same tokens are computed anew, and only then. last_used: grows with every use of a prefix that goes through
+    here, so no parent is older than its child. retained_until: in seconds of the clock; no parent's is earlier.
+    num_users: children, and sequences that go on from here; at zero, a node without a page is of no use. children:
+    (token_ids, page) of those with a page, sorted.
+    """
+
+    key: bytes
+    parent: ChainNode | None = None
+    token_ids: tuple[int, ...] = ()
+    depth: int = 0
+    page: int = NO_PAGE
+    last_used: int = 0
+    retained_until: float = 0.0
+    num_users: int = 0
+    children: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
+
+
+class EvictionQueue:
+    """The cached pages that nobody uses.
+
+    They go by their last use; of those used together the deepest first, so that what is left of a chain is a prefix.
+    Pages whose retention has not run out go behind all others, the one that runs out first before the rest.
+
+    Both heaps keep stale entries: one is good while its page is queued under the same last use. This is cheaper than
+    finding them, and a heap is swept when most of it is stale.
+    """
+
+    def __init__(self) -> None:
+        self._queued: dict[int, ChainNode] = {}  # by page
+        self._by_use: list[tuple[int, int, int]] = []  # (last_used, -depth, page)
+        self._by_expiry: list[tuple[float, int, int, int]] = []  # (retained_until, last_used, -depth, page)
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    def __contains__(self, page: int) -> bool:
+        return page in self._queued
+
+    def push(self, node: ChainNode) -> None:
+        """Nobody uses the node's page any more, or its last use or retention changed while queued."""
+        self._queued[node.page] = node
+        if node.retained_until:
+            heappush(self._by_expiry, (node.retained_until, node.last_used, -node.depth, node.page))
+        else:
+            heappush(self._by_use, (node.last_used, -node.depth, node.page))
+        if len(self._by_use) + len(self._by_expiry) > 4 * len(self._queued) + 64:
+            self._sweep()
+
+    def discard(self, page: int) -> None:
+        """The page is used again, if it was not in use."""
+        self._queued.pop(page, None)
+
+    def pop(self, now: float) -> ChainNode:
+        """Take out the node whose page is to go next; the queue must not be empty."""
+        while self._by_expiry and self._by_expiry[0][0] <= now:
+            _, *entry = heappop(self._by_expiry)
+            heappush(self._by_use, (entry[0], entry[1], entry[2]))
+        while self._by_use:
+            last_used, _, page = heappop(self._by_use)
+            if self._is_current(last_used, page):
+                return self._queued.pop(page)
+        while True:
+            _, last_used, _, page = heappop(self._by_expiry)
+            if self._is_current(last_used, page):
+                return self._queued.pop(page)
+
+    def _is_current(self, last_used: int, page: int) -> bool:
+        node = self._queued.get(page)
+        return node is not None and node.last_used == last_used
+
+    def _sweep(self) -> None:
+        self._by_use = [entry for entry in self._by_use if self._is_current(entry[0], entry[2])]
+        self._by_expiry = [entry for entry in self._by_expiry if self._is_current(entry[1], entry[3])]
+        heapify(self._by_use)
+        heapify(self._by_expiry)
 
 
 @dataclass(frozen=True, slots=True)

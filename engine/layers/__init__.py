@@ -1,8 +1,8 @@
 """The decoder's linear maps, stored as is fastest on the device: plain, packed or quantised."""
 
-from engine.projections.decoder_weights import DecoderWeights, LayerWeights
-from engine.projections.lora import Adapter, AdapterRows, AdapterSet, ProjectionKind
-from engine.projections.types import Projection, Quantization
+from engine.layers.decoder_weights import DecoderWeights, LayerWeights
+from engine.layers.linear import Projection, Quantization
+from engine.layers.lora import Adapter, AdapterRows, AdapterSet, ProjectionKind
 
 __all__ = [
     "Adapter",

@@ -1,7 +1,8 @@
-"""A decoder's weights as its forward pass uses them: norms as tensors, linear maps as projections."""
+"""The weights of a decoder as its forward pass uses them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,12 +10,69 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import WeightsError
-from engine.projections.choice import Store, fastest, quantised
-from engine.projections.tiled import Tiled, in_tiles
-from engine.projections.types import Projection, Quantization
-from engine.projections.unpacking import UnpackingBuffer
+from engine.layers.linear import (
+    Dense,
+    Int4,
+    Int8,
+    Packed,
+    Projection,
+    Quantization,
+    UnpackingBuffer,
+    fits_int4,
+    fits_int8,
+    packs,
+)
 from engine.weights.parameters import LayerParameters, Parameters
 from kernels.accept import TILE
+
+Store = Callable[[Tensor, Tensor | None], Projection]
+"""Makes a projection of a weight [out_features, in_features] and a bias [out_features]."""
+
+
+def fastest(weight: Tensor, bias: Tensor | None = None) -> Projection:
+    """Packed where the device can, else plain; raises WeightsError where there is no memory for the packed copy."""
+    if not packs(weight.device.type, weight.dtype):
+        return Dense(weight, bias)
+    try:
+        return Packed(weight, bias)
+    except RuntimeError as error:
+        raise WeightsError(f"there is no memory to pack {weight.nbytes / 1e9:.1f} GB; take a smaller model") from error
+
+
+def quantised(scheme: Quantization, buffer: UnpackingBuffer) -> Store:
+    """Stores quantised what torch's CPU kernel for the scheme takes, the rest as `fastest` has it."""
+
+    def store(weight: Tensor, bias: Tensor | None = None) -> Projection:
+        if scheme == "int4" and fits_int4(weight):
+            return Int4(weight, bias, buffer)
+        if scheme == "int8" and fits_int8(weight):
+            return Int8(weight, bias, buffer)
+        return fastest(weight, bias)
+
+    return store
+
+
+class Tiled:
+    """Several projections of the same rows whose results stand side by side."""
+
+    def __init__(self, tiles: Sequence[Projection]) -> None:
+        self.tiles = tuple(tiles)
+        self.out_features = sum(tile.out_features for tile in tiles)
+        self.num_bytes = sum(tile.num_bytes for tile in tiles)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Rows [num_rows, in_features] -> [num_rows, out_features]."""
+        return torch.cat([tile(x) for tile in self.tiles], dim=1)
+
+
+def in_tiles(weight: Tensor, store: Store, num_features: int) -> Projection:
+    """[out_features, in_features] stored in tiles of `num_features` rows, the last one shorter; a single one as it is.
+
+    Elsewhere than on a CPU it is one tile: there, memory for logits costs nothing and a call more does.
+    """
+    if weight.device.type != "cpu" or len(weight) <= num_features:
+        return store(weight, None)
+    return Tiled([store(weight[start : start + num_features], None) for start in range(0, len(weight), num_features)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Reuse of KV across turns: what is stored of earlier prompts, what of it a prompt can take, what is run again."""
 
-from engine.reuse.planning import ReusePlan, plan_reuse
-from engine.reuse.types import EXACT, Match, PromptSegment, RecomputeReason, Reuse, ReuseMode
+from engine.reuse.plan import ReusePlan, plan_reuse
+from engine.types import EXACT, Match, PromptSegment, RecomputeReason, Reuse, ReuseMode
 
 __all__ = [
     "EXACT",

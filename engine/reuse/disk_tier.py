@@ -1,27 +1,193 @@
-"""Entries in files, one a file, in one folder that engines of any models may share."""
+"""Disk tier of the span store: files of entries, written in the background.
+
+    magic, version, length of the header, length of the payload | fingerprint | what `SpanHeader` has | token ids
+    | digest of all behind the header | digest of the header | zeros up to a multiple of `ALIGNMENT` | payload
+
+A digest is an HMAC with the folder's key: who can write there and does not have the key can plant no KV.
+All numbers are little-endian. The payload begins at a multiple of a memory page, so that a file can be mapped.
+"""
 
 from __future__ import annotations
 
 import errno
+import hmac
 import logging
 import os
+import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from hashlib import blake2b
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from hmac import compare_digest
 from pathlib import Path
+from threading import Condition, Thread
+from typing import Protocol
 
-from engine.reuse.store.span_file import (
-    ALIGNMENT,
-    NotThisSpan,
-    decode_header,
-    describe,
-    encode_head,
-    file_bytes,
-    payload_of,
-)
-from engine.reuse.store.tier import SpanHeader
+
+@dataclass(frozen=True, slots=True)
+class SpanHeader:
+    """What an entry is: all that its KV depends on, beside the model's fingerprint.
+
+    root: the digest of the root, in which no tenant's salt can be read. record, start: the prompt that it was computed
+    in, and where it stood there; with them, no two entries are the same. dtype: torch's name of it, without `torch.`.
+    num_layers, num_kv_heads, head_dim: the KV is [2 (keys before RoPE, values), num_layers, num_tokens, num_kv_heads,
+    head_dim]. token_ids: as little-endian uint32.
+    """
+
+    root: bytes
+    record: int
+    start: int
+    generation: int
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    token_ids: bytes
+    num_bytes: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the entry."""
+        return len(self.token_ids) // 4
+
+
+class KVTier(Protocol):
+    """A place that keeps entries' KV for a while, up to `capacity_bytes` of them. None of its methods raises.
+
+    It may forget an entry at any time. `get` and `put` are called from different threads.
+    """
+
+    @property
+    def capacity_bytes(self) -> int:
+        """How much it keeps."""
+
+    def put(self, header: SpanHeader, payload: memoryview) -> bool:
+        """Keep an entry's KV, the bytes of its tensor; False: that could not be done."""
+
+    def get(self, header: SpanHeader) -> memoryview | None:
+        """The KV of the entry that has exactly this header; None: it is not there, or not as it was put."""
+
+    def headers(self) -> Iterable[SpanHeader]:
+        """What it keeps of this model, the least recently used first."""
+
+
+MAGIC = b"HUNKSPAN"
+
+VERSION = 2
+
+ALIGNMENT = 4096
+
+DIGEST_BYTES = 32
+"""SHA-256, which processors have an instruction for: 1.8 GB/s, blake2b 0.6."""
+
+_PREAMBLE = struct.Struct("<8sIIQ")
+_FIELDS = struct.Struct("<32s32sQQIIIII16s")
+
+
+class NotThisSpan(Exception):
+    """The bytes are damaged, or those of another model, entry or version of this format; the message says which."""
+
+
+def encode_head(header: SpanHeader, fingerprint: bytes, payload: memoryview, key: bytes) -> bytes:
+    """What stands before the payload. fingerprint: of the model."""
+    assert len(payload) == header.num_bytes, "the payload is not the header's"
+    described = describe(header, fingerprint)
+    padding = bytes(-(len(described) + 2 * DIGEST_BYTES) % ALIGNMENT)
+    described += _digest(key, padding, payload)
+    return described + _digest(key, described) + padding
+
+
+def describe(header: SpanHeader, fingerprint: bytes) -> bytes:
+    """The header without its digests: as good as a name of the entry."""
+    fields = _FIELDS.pack(
+        _model(fingerprint),
+        header.root,
+        header.record,
+        header.start,
+        header.generation,
+        header.num_layers,
+        header.num_tokens,
+        header.num_kv_heads,
+        header.head_dim,
+        header.dtype.encode("ascii"),
+    )
+    num_head = _PREAMBLE.size + len(fields) + len(header.token_ids) + 2 * DIGEST_BYTES
+    return _PREAMBLE.pack(MAGIC, VERSION, num_head, header.num_bytes) + fields + header.token_ids
+
+
+def file_bytes(header: SpanHeader) -> int:
+    """How long an entry's file is."""
+    num_head = _PREAMBLE.size + _FIELDS.size + len(header.token_ids) + 2 * DIGEST_BYTES
+    return num_head + -num_head % ALIGNMENT + header.num_bytes
+
+
+def payload_of(content: memoryview, header: SpanHeader, fingerprint: bytes, key: bytes) -> memoryview:
+    """The payload of a whole file; raises NotThisSpan unless every byte is as it was written, and of this entry."""
+    expected = describe(header, fingerprint)
+    if len(content) != file_bytes(header) or content[: len(expected)] != expected:
+        raise NotThisSpan("another entry, another model's or another version's, or cut off")
+    num_head = len(expected) + 2 * DIGEST_BYTES
+    _check_head(content, num_head, key)
+    if not compare_digest(content[len(expected) : num_head - DIGEST_BYTES], _digest(key, content[num_head:])):
+        raise NotThisSpan("the checksum differs")
+    return content[len(content) - header.num_bytes :]
+
+
+def decode_header(head: memoryview, num_bytes: int, fingerprint: bytes, key: bytes) -> SpanHeader:
+    """The header of a file of `num_bytes`, from its first bytes. Raises NotThisSpan; the payload is not looked at."""
+    num_head, num_payload = _lengths(head, num_bytes)
+    _check_head(head, num_head, key)
+    model, root, record, start, generation, *shape, dtype = _FIELDS.unpack_from(head, _PREAMBLE.size)
+    num_layers, num_tokens, num_kv_heads, head_dim = shape
+    if model != _model(fingerprint):
+        raise NotThisSpan("another model's")
+    ids = head[_PREAMBLE.size + _FIELDS.size : num_head - 2 * DIGEST_BYTES]
+    if len(ids) != 4 * num_tokens:
+        raise NotThisSpan("the header's length does not fit its tokens")
+    return SpanHeader(
+        root,
+        record,
+        start,
+        generation,
+        num_layers,
+        num_kv_heads,
+        head_dim,
+        dtype.rstrip(b"\0").decode("ascii"),
+        bytes(ids),
+        num_payload,
+    )
+
+
+def _lengths(head: memoryview, num_bytes: int) -> tuple[int, int]:
+    """The lengths of header and payload, which must be those of a file of `num_bytes`."""
+    if len(head) < _PREAMBLE.size:
+        raise NotThisSpan("too short")
+    magic, version, num_head, num_payload = _PREAMBLE.unpack_from(head)
+    if magic != MAGIC or version != VERSION:
+        raise NotThisSpan("not this version of the format")
+    fewest = _PREAMBLE.size + _FIELDS.size + 2 * DIGEST_BYTES
+    if not fewest <= num_head <= len(head) or num_head + -num_head % ALIGNMENT + num_payload != num_bytes:
+        raise NotThisSpan("the file is cut off, or its lengths are damaged")
+    return num_head, num_payload
+
+
+def _check_head(head: memoryview, num_head: int, key: bytes) -> None:
+    if not compare_digest(head[num_head - DIGEST_BYTES : num_head], _digest(key, head[: num_head - DIGEST_BYTES])):
+        raise NotThisSpan("the header's checksum differs")
+
+
+def _model(fingerprint: bytes) -> bytes:
+    return blake2b(fingerprint, digest_size=32).digest()
+
+
+def _digest(key: bytes, *parts: bytes | memoryview) -> bytes:
+    digest = hmac.new(key, digestmod=sha256)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
 
 log = logging.getLogger(__name__)
 
@@ -192,3 +358,89 @@ def _make_private(folder: Path) -> None:
         raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
     if state.st_mode & 0o077:
         folder.chmod(0o700)
+
+
+MOST_WAITING_BYTES = 1 << 28
+"""Of entries that have left the store's memory and are not written yet: about forty of a model of 1.5B."""
+
+
+class WriteBack:
+    """A `KVTier` before another one. What waits to be written can be had from here.
+
+    num_dropped: entries that were not taken because too much waited. num_faults: those that the tier did not take.
+    """
+
+    def __init__(self, tier: KVTier, most_waiting_bytes: int = MOST_WAITING_BYTES) -> None:
+        self.tier = tier
+        self.num_dropped = 0
+        self.num_faults = 0
+        self._most_waiting_bytes = most_waiting_bytes
+        self._waiting: dict[SpanHeader, memoryview] = {}  # the first is being written
+        self._num_waiting_bytes = 0
+        self._changed = Condition()
+        self._is_closed = False
+        self._thread = Thread(target=self._write_all, name="span-write-back", daemon=True)
+        self._thread.start()
+
+    @property
+    def capacity_bytes(self) -> int:
+        """That of the tier."""
+        return self.tier.capacity_bytes
+
+    def put(self, header: SpanHeader, payload: memoryview) -> bool:
+        """Have an entry written soon; False: it is dropped."""
+        with self._changed:
+            if header in self._waiting:
+                return True
+            if self._is_closed or self._num_waiting_bytes + len(payload) > self._most_waiting_bytes:
+                self.num_dropped += 1
+                return False
+            self._waiting[header] = payload
+            self._num_waiting_bytes += len(payload)
+            self._changed.notify_all()
+        return True
+
+    def get(self, header: SpanHeader) -> memoryview | None:
+        """What waits, or what the tier has."""
+        with self._changed:
+            waiting = self._waiting.get(header)
+        return self.tier.get(header) if waiting is None else waiting
+
+    def headers(self) -> Iterable[SpanHeader]:
+        """Those of the tier."""
+        return self.tier.headers()
+
+    def flush(self) -> None:
+        """Wait until nothing waits."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting)
+
+    def close(self) -> None:
+        """Write what waits, and take no more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def write(self, header: SpanHeader, payload: memoryview) -> bool:
+        """Write an entry now; False: the tier has not taken it."""
+        try:
+            is_kept = self.tier.put(header, payload)
+        except Exception:  # a tier must not raise; one that does must not end the thread either
+            log.exception("an entry was not written")
+            is_kept = False
+        self.num_faults += not is_kept
+        return is_kept
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
+                header, payload = next(iter(self._waiting.items()))
+            self.write(header, payload)
+            with self._changed:
+                del self._waiting[header]
+                self._num_waiting_bytes -= len(payload)
+                self._changed.notify_all()

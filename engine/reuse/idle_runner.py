@@ -1,4 +1,4 @@
-"""Runs what is left to do for prompts that took over KV while nobody waits, one request of its own at a time."""
+"""Runs idle work, one request at a time, while no other request waits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from engine.errors import EngineError
-from engine.reuse import EXACT, Reuse
-from engine.reuse.audit import LIKELIEST, AuditClass, AuditConfig, AuditEstimate, AuditPolicy, compare
-from engine.reuse.idle import IdleCounts, IdleQueue, IdleTask
-from engine.types import GenerationRequest, GenerationResult, Output
+from engine.reuse.idle_queue import (
+    LIKELIEST,
+    AuditClass,
+    AuditConfig,
+    AuditEstimate,
+    AuditPolicy,
+    IdleCounts,
+    IdleQueue,
+    IdleTask,
+    compare,
+)
+from engine.types import EXACT, GenerationRequest, GenerationResult, Output, Reuse
 
 
 @dataclass(frozen=True, slots=True)

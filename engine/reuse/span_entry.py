@@ -1,14 +1,80 @@
-"""Where the k-grams of stored entries stand: the way from a prompt's tokens to what is stored of them."""
+"""Stored spans: entries, their slots, and their k-gram index."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
-from engine.reuse.store.entry import Entry
-from engine.reuse.store.kgrams import KGRAM_LEN, TokenIds, kgram_hashes
+TokenIds = NDArray[np.uint32]
+
+KGRAM_LEN = 8
+"""Tokens of a k-gram: a power of two. No shorter run is found by itself."""
+
+MULTIPLIER = 0x9E3779B97F4A7C15
+"""Odd, and its bits are spread: 2**64 divided by the golden ratio."""
+
+_POWERS = [np.uint64(pow(MULTIPLIER, 1 << level, 1 << 64)) for level in range(KGRAM_LEN.bit_length() - 1)]
+
+
+def kgram_hashes(token_ids: TokenIds) -> NDArray[np.uint64]:
+    """The hash of each k-gram, by its first token; a text of n tokens has n - k + 1 of them, or none.
+
+    The polynomial of Karp and Rabin (1987), modulo 2**64: h(a b c ...) = (..(a + 1) m + (b + 1)) m + ... Hashes of
+    twice as many tokens come from two of the half, so that all of a prompt's are log2(k) passes of numpy over it:
+    0.1 ms for 16,000 tokens. Equal hashes do not prove equal tokens.
+    """
+    hashes = token_ids.astype(np.uint64) + np.uint64(1)
+    width = 1
+    for power in _POWERS:
+        if len(hashes) <= width:
+            return np.empty(0, dtype=np.uint64)
+        hashes = hashes[:-width] * power + hashes[width:]
+        width *= 2
+    return hashes
+
+
+ENTRY_TOKENS = 256
+"""Records are cut at the multiples of this: the most tokens of an entry."""
+
+Slots = NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """Tokens in a row of one record, and where their KV is.
+
+    root: what its KV depends on beside the ids, as a digest. record: the prompt that it was computed in. start: where
+    its first token stood there. slots: of the store's memory, one a token; None where only a tier has the KV. before,
+    after: the entries that adjoin it in its record. anchors: the hashes under which it can be found.
+    num_uses, last_used, priority: see `span_index`. is_superseded: newer KV of the same tokens is stored.
+    is_kept: a tier has it, so that it need not be written again.
+    """
+
+    number: int
+    root: bytes
+    record: int
+    start: int
+    token_ids: TokenIds
+    generation: int
+    slots: Slots | None = None
+    before: Entry | None = None
+    after: Entry | None = None
+    anchors: set[int] = field(default_factory=set)
+    num_uses: float = 0.0
+    last_used: int = 0
+    priority: float = 0.0
+    is_superseded: bool = False
+    is_kept: bool = False
+
+    @property
+    def end(self) -> int:
+        """The position behind its last token in its record."""
+        return self.start + len(self.token_ids)
+
 
 ANCHOR_EVERY = 4
 """Every so many positions of a record a k-gram is entered: any k + 3 tokens in a row hold one."""
@@ -94,3 +160,98 @@ def _tokens_behind(entry: Entry, count: int) -> TokenIds:
         parts.append(entry.token_ids[:count])
         count -= len(parts[-1])
     return np.concatenate(parts)
+
+
+class Space:
+    """Its k-grams, and its entries by record and the position that they begin or end at."""
+
+    def __init__(self) -> None:
+        self.anchors = Anchors()
+        self.by_start: dict[tuple[int, int], Entry] = {}
+        self.by_end: dict[tuple[int, int], Entry] = {}
+        self.num_entries = 0
+
+    def link(self, entry: Entry) -> None:
+        """Join an entry to those that adjoin it in its record; of two for one position, the first stays joined."""
+        self.num_entries += 1
+        before, after = self.by_end.get((entry.record, entry.start)), self.by_start.get((entry.record, entry.end))
+        if before is not None and before.after is None:
+            entry.before, before.after = before, entry
+        if after is not None and after.before is None:
+            entry.after, after.before = after, entry
+        self.by_start.setdefault((entry.record, entry.start), entry)
+        self.by_end.setdefault((entry.record, entry.end), entry)
+
+    def unlink(self, entry: Entry) -> None:
+        """Take an entry out from between its neighbours."""
+        self.num_entries -= 1
+        if entry.before is not None:
+            entry.before.after = None
+        if entry.after is not None:
+            entry.after.before = None
+        entry.before = entry.after = None
+        for entries, position in ((self.by_start, entry.start), (self.by_end, entry.end)):
+            if entries.get((entry.record, position)) is entry:
+                del entries[entry.record, position]
+
+
+class SlotPool:
+    """`num_slots` slots, one a token, each free or given out."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+        self.num_free = num_slots
+        self._is_free: NDArray[np.bool_] = np.ones(num_slots, dtype=np.bool_)
+
+    def take(self, count: int) -> Slots:
+        """The lowest free slots, so that what is taken together mostly lies together; as many must be free."""
+        assert count <= self.num_free, "the caller evicts first"
+        slots = np.flatnonzero(self._is_free)[:count]
+        self._is_free[slots] = False
+        self.num_free -= count
+        return slots
+
+    def give_back(self, slots: Slots) -> None:
+        """Nobody needs what these hold."""
+        assert not self._is_free[slots].any(), "a slot is given back twice"
+        self._is_free[slots] = True
+        self.num_free += len(slots)
+
+    def is_free(self, slots: Slots) -> NDArray[np.bool_]:
+        """Which of these are free."""
+        return self._is_free[slots]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanStats:
+    """One look at a span store; counts since the start, unless they say what is there now.
+
+    num_queried, num_hit: tokens that were looked for behind exact prefixes, and those of them that were found.
+    num_evicted: entries whose memory was needed. num_entries, num_tokens, num_bytes: what is in memory now, of
+    num_slots tokens. num_absent_tokens: what only a tier has now. num_tier_hits: entries that were read from the tier.
+    num_tier_misses: those that should have been there and were not, or were damaged. num_tier_faults: entries that it
+    could not write. num_tier_dropped: entries that were not written because too many waited to be.
+    """
+
+    num_queried: int
+    num_hit: int
+    num_evicted: int
+    num_entries: int
+    num_tokens: int
+    num_bytes: int
+    num_slots: int
+    num_absent_tokens: int = 0
+    num_tier_hits: int = 0
+    num_tier_misses: int = 0
+    num_tier_faults: int = 0
+    num_tier_dropped: int = 0
+
+    @property
+    def num_missed(self) -> int:
+        """Tokens that were looked for and not found."""
+        return self.num_queried - self.num_hit
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the tokens looked for that was found."""
+        return self.num_hit / self.num_queried if self.num_queried else 0.0

@@ -1,22 +1,158 @@
-"""Which tokens are stored in which slots: entered, found again wherever they stand in a prompt, evicted. No torch."""
+"""The index of stored tokens by slot, with eviction and integrity checks. Needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from heapq import heapify, heappop, heappush
 from itertools import count, groupby, pairwise
 
 import numpy as np
 
-from engine.reuse.store.entry import ENTRY_TOKENS, Entry, Slots
-from engine.reuse.store.eviction import EvictionOrder
-from engine.reuse.store.integrity import check_entries, check_slots, check_spaces
-from engine.reuse.store.kgrams import TokenIds, kgram_hashes
-from engine.reuse.store.matching import Piece, choose, find_runs
-from engine.reuse.store.slots import SlotPool
-from engine.reuse.store.space import Space
-from engine.reuse.store.stats import SpanStats
-from engine.reuse.types import Match
+from engine.reuse.span_entry import (
+    ANCHOR_EVERY,
+    ENTRY_TOKENS,
+    KGRAM_LEN,
+    Entry,
+    SlotPool,
+    Slots,
+    Space,
+    SpanStats,
+    TokenIds,
+    kgram_hashes,
+)
+from engine.reuse.span_match import Piece, choose, find_runs
+from engine.types import Match
+
+MOST_USES = 8.0
+"""Uses that count: a favourite of old goes too, after so many turnovers without a use."""
+
+
+class EvictionOrder:
+    """The entries that hold slots, by what they are worth.
+
+    Greedy-dual size with frequency (Cherkasova 1998): an entry's priority is the clock at its last use, plus 1, plus
+    the tokens that it has saved for each token that it takes; the clock is the priority of the last entry that went.
+    So an entry that was used n times outlives n turnovers of the store, and where none is used, the least recently
+    entered goes first. Superseded entries go before all others.
+
+    The heap keeps stale items: one is good while its entry has that last use. It is swept when most are stale.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}  # by number
+        self._queue: list[tuple[float, int, int]] = []  # (priority, last_used, number)
+        self._clock = 0.0
+        self._num_uses = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def push(self, entry: Entry) -> None:
+        """The entry has slots now, or its worth has changed: it was used, or superseded."""
+        self._num_uses += 1
+        entry.last_used = self._num_uses
+        entry.priority = -1.0 if entry.is_superseded else self._clock + 1.0 + min(entry.num_uses, MOST_USES)
+        self._entries[entry.number] = entry
+        heappush(self._queue, (entry.priority, entry.last_used, entry.number))
+        if len(self._queue) > 4 * len(self._entries) + 64:
+            self._queue = [item for item in self._queue if self._is_current(item)]
+            heapify(self._queue)
+
+    def discard(self, entry: Entry) -> None:
+        """The entry has no slots any more."""
+        self._entries.pop(entry.number, None)
+
+    def pop(self, may_go: Callable[[Entry], bool]) -> Entry | None:
+        """Take out the entry that is worth least of those that may go; None where none may."""
+        spared = []
+        found = None
+        while self._queue and found is None:
+            item = heappop(self._queue)
+            if self._is_current(item):
+                entry = self._entries[item[2]]
+                if may_go(entry):
+                    found = self._entries.pop(entry.number)
+                    self._clock = max(self._clock, entry.priority)
+                else:
+                    spared.append(item)
+        for item in spared:
+            heappush(self._queue, item)
+        return found
+
+    def _is_current(self, item: tuple[float, int, int]) -> bool:
+        entry = self._entries.get(item[2])
+        return entry is not None and entry.last_used == item[1]
+
+
+def check_slots(pool: SlotPool, entries: Mapping[int, Entry]) -> None:
+    """No two entries share a slot, and none has a free one."""
+    held = [entry.slots for entry in entries.values() if entry.slots is not None]
+    slots = np.concatenate(held) if held else np.empty(0, dtype=np.int64)
+    assert len(np.unique(slots)) == len(slots), "two entries share a slot"
+    assert not pool.is_free(slots).any(), "a slot is free and an entry's"
+    assert pool.num_free == int(pool.is_free(np.arange(pool.num_slots)).sum())
+    assert pool.num_free + len(slots) <= pool.num_slots
+
+
+def check_entries(
+    entries: Mapping[int, Entry], order: EvictionOrder, absent: Mapping[int, Entry], num_held: int, num_absent: int
+) -> None:
+    """Every entry has slots and a place in the order in which they go, or is known to be absent."""
+    for number, entry in entries.items():
+        assert entry.number == number
+        assert 0 < len(entry.token_ids) <= ENTRY_TOKENS
+        assert entry.slots is None or len(entry.slots) == len(entry.token_ids)
+        assert not entry.is_superseded or entry.slots is not None, "what is superseded is not kept elsewhere"
+    assert {entry.number for entry in order} == {entry.number for entry in entries.values() if entry.slots is not None}
+    assert set(absent) == {entry.number for entry in entries.values() if entry.slots is None}
+    assert num_held == sum(len(entry.slots) for entry in entries.values() if entry.slots is not None)
+    assert num_absent == sum(len(entry.token_ids) for entry in absent.values())
+
+
+def check_spaces(spaces: Mapping[bytes, Space], entries: Mapping[int, Entry]) -> None:
+    """Entries are joined to their neighbours both ways, and entered under just the k-grams that they hold."""
+    for entry in entries.values():
+        for neighbour, position in ((entry.before, entry.start), (entry.after, entry.end)):
+            if neighbour is not None:
+                assert entries[neighbour.number] is neighbour
+                assert (neighbour.record, neighbour.root) == (entry.record, entry.root)
+                assert position in (neighbour.start, neighbour.end)
+        assert entry.before is None or entry.before.after is entry
+        assert entry.after is None or entry.after.before is entry
+        held = {} if entry.is_superseded else _kgrams(entry)
+        assert entry.anchors == set(held), "an entry is found by what it does not hold, or not by what it does"
+        for kgram, offset in held.items():
+            assert spaces[entry.root].anchors.offset_of(kgram, entry) == offset
+    for root, space in spaces.items():
+        own = [entry for entry in entries.values() if entry.root == root]
+        assert space.num_entries == len(own) > 0
+        assert space.anchors.num_places == sum(len(entry.anchors) for entry in own)
+        for key, entry in space.by_start.items():
+            assert entries[entry.number] is entry
+            assert key == (entry.record, entry.start)
+        for key, entry in space.by_end.items():
+            assert entries[entry.number] is entry
+            assert key == (entry.record, entry.end)
+
+
+def _kgrams(entry: Entry) -> dict[int, int]:
+    """The k-grams that an entry is to be found by, each with its first offset, told slowly."""
+    parts, after = [entry.token_ids], entry.after
+    while after is not None and sum(map(len, parts)) < len(entry.token_ids) + KGRAM_LEN:
+        parts.append(after.token_ids)
+        after = after.after
+    text = np.concatenate(parts)
+    found: dict[int, int] = {}
+    for offset in range(len(entry.token_ids)):
+        kgram = text[offset : offset + KGRAM_LEN]
+        if len(kgram) == KGRAM_LEN and (offset == 0 or (entry.start + offset) % ANCHOR_EVERY == 0):
+            found.setdefault(int(kgram_hashes(kgram)[0]), offset)
+    return found
+
 
 ROOT_BYTES = 32
 """Of a root's digest. It goes into files, where a tenant's salt must not be read."""

@@ -1,4 +1,4 @@
-"""The runs of a prompt's tokens that are stored, and which of them to take where they overlap. Pure functions."""
+"""Finds the runs of a prompt's tokens that are stored, and chooses among overlapping ones."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from engine.reuse.store.anchors import Anchors
-from engine.reuse.store.entry import Entry
-from engine.reuse.store.kgrams import KGRAM_LEN, TokenIds, kgram_hashes
+from engine.reuse.span_entry import KGRAM_LEN, Anchors, Entry, TokenIds, kgram_hashes
 
 MOST_CANDIDATES = 8
 """Places that a k-gram is compared at, the newest: the licence at the head of a thousand files is not tried in all."""

@@ -1,1 +1,1 @@
-"""The engine's passes on a card: paged attention, one copy there and one back, and graphs of the shapes that recur."""
+"""Model runners: one step of the decoder over all scheduled sequences."""

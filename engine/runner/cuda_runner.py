@@ -1,32 +1,162 @@
-"""Passes by kernels: one copy to the device, a graph or its launches, and one wait for what was chosen."""
+"""A model runner by Triton kernels: one copy to the device, launches or a graph, one copy back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from engine.cuda.capture import Capture, CUDAGraphs
-from engine.cuda.forward import NO_ADAPTERS, PagedForward
-from engine.cuda.graphs import Graphs
-from engine.cuda.inputs import NO_SLOT, PoolLayout, arrays_of, inputs_of
-from engine.cuda.sequence_rows import Numbers, SequenceRows
-from engine.cuda.shapes import PassShape
-from engine.cuda.staging import staged
-from engine.cuda.verifying import verify_on_device
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
+from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool
-from engine.kv_reuse import KVReuse
-from engine.model import Decoder
-from engine.paging import KVPages
-from engine.pass_rows import PassRows, verifications
-from engine.passes import measured_start, measured_verification
-from engine.projections import AdapterRows
-from engine.verification import Verification
+from engine.layers import AdapterRows, LayerWeights, Projection, ProjectionKind
+from engine.reuse.span_store import SpanStore
+from engine.runner.cuda_graphs import (
+    NO_SLOT,
+    Capture,
+    CUDAGraphs,
+    Graphs,
+    PassInputs,
+    PassShape,
+    PoolLayout,
+    arrays_of,
+    inputs_of,
+    staged,
+)
+from engine.runner.kv_reuse import KVReuse
+from engine.runner.step_rows import Numbers, PassRows, SequenceRows, verifications
+from engine.runner.torch_runner import measured_start, measured_verification
+from engine.runner.verify import Confirmed, Verification, verify
+from kernels.accept import accept
 from kernels.backend import runs_triton
-from kernels.paged_attention.dispatch import LEAST_HEAD_DIM
+from kernels.paged_attention import paged_attention
+from kernels.paged_attention.op import LEAST_HEAD_DIM
+from kernels.rms_norm import add_rms_norm, rms_norm
+from kernels.rope_write import Record, rope_write
+from kernels.swiglu import swiglu
+
+NO_ADAPTERS = AdapterRows(())
+
+
+class PagedForward:
+    """`Decoder.forward_batch` where keys and values lie in a pool's pages on the device."""
+
+    def __init__(self, decoder: Decoder, pool: KVPool, store: SpanStore | None = None) -> None:
+        """`store` takes what a pass computes, too, where its inputs say where to."""
+        self._decoder = decoder
+        self._pool = pool
+        self._store = store
+        self._head_norms = [_head_norms(decoder, layer) for layer in decoder.weights.layers]
+
+    @torch.inference_mode()
+    def __call__(self, inputs: PassInputs, adapters: AdapterRows = NO_ADAPTERS) -> Tensor:
+        """The hidden states behind the last norm, [num_rows, hidden_size]."""
+        weights, eps = self._decoder.weights, self._decoder.config.rms_norm_eps
+        cos, sin = self._decoder.rotations(inputs.positions)
+        hidden = F.embedding(inputs.token_ids, weights.embedding)
+        normed = rms_norm(hidden, weights.layers[0].attention_norm, eps)
+        norms = [*(layer.attention_norm for layer in weights.layers[1:]), weights.final_norm]
+        for index, (layer, next_norm) in enumerate(zip(weights.layers, norms, strict=True)):
+            attended = self._attend(index, layer, normed, cos, sin, inputs, adapters)
+            normed = add_rms_norm(hidden, attended, layer.ffn_norm, eps)
+            gate_up = _project("gate_up", index, layer.gate_up, normed, adapters)
+            down = _project("down", index, layer.down, swiglu(gate_up), adapters)
+            normed = add_rms_norm(hidden, down, next_norm, eps)
+        return normed
+
+    def _attend(
+        self,
+        index: int,
+        layer: LayerWeights,
+        normed: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        inputs: PassInputs,
+        adapters: AdapterRows,
+    ) -> Tensor:
+        config, num_tokens = self._decoder.config, len(normed)
+        num_heads, num_normed = config.num_heads, config.num_heads + config.num_kv_heads
+        keys, values = self._pool.keys[index], self._pool.values[index]
+        fused = _project("qkv", index, layer.qkv, normed, adapters)
+        heads = fused.view(num_tokens, num_normed + config.num_kv_heads, config.head_dim)
+        norms = self._head_norms[index]
+        if norms is not None:
+            rms_norm(heads[:, :num_normed], norms, config.rms_norm_eps, out=heads[:, :num_normed])
+        record = None
+        if self._store is not None and inputs.record_slots is not None:
+            record = Record(inputs.record_slots, self._store.keys[index], self._store.values[index])
+        query = rope_write(heads, cos, sin, inputs.slots, keys, values, num_heads, record)
+        attended = paged_attention(query, keys, values, inputs.batch, config.sliding_window)
+        return _project("attention_out", index, layer.attention_out, attended.view(num_tokens, -1), adapters)
+
+
+def _project(kind: ProjectionKind, index: int, projection: Projection, x: Tensor, adapters: AdapterRows) -> Tensor:
+    out = projection(x)
+    adapters.apply(kind, index, x, out)
+    return out
+
+
+def _head_norms(decoder: Decoder, layer: LayerWeights) -> Tensor | None:
+    """The norms of a layer's query and key heads, [num_heads + num_kv_heads, head_dim], so that one call norms all."""
+    if layer.query_norm is None or layer.key_norm is None:
+        return None
+    config = decoder.config
+    return torch.cat(
+        [layer.query_norm.expand(config.num_heads, -1), layer.key_norm.expand(config.num_kv_heads, -1)]
+    ).contiguous()
+
+
+NO_TOKEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Rows of one side of a draft, and the draft's token behind each, NO_TOKEN behind the last."""
+
+    hidden: Tensor
+    draft: list[int]
+
+
+def verify_on_device(model: Decoder, verifications: Sequence[Verification]) -> None:
+    """As `engine.runner.verify.verify`, in one pass of the LM head and one wait, where the likeliest tokens suffice.
+
+    On a card the rows behind a departure cost less than to ask where it is. Who asks for more than the likeliest tokens
+    gets it as on a CPU.
+    """
+    plain = [each for each in verifications if len(each.next_rows) and not each.wants_logits]
+    if plain:
+        found = iter(_chosen(model, [side for each in plain for side in _sides(each)]))
+        for each in plain:
+            each.take_all(next(found), None if each.branch is None else next(found))
+    verify(model, verifications)  # what is left
+
+
+def _sides(each: Verification) -> list[_Side]:
+    """The draft's rows that are not settled, and its branch's."""
+    first = len(each.chosen)
+    sides = [_Side(each.hidden[first:], [*each.draft[first:], NO_TOKEN])]
+    if each.branch is not None:
+        sides.append(_Side(each.branch.hidden, [*each.branch.token_ids[1:], NO_TOKEN]))
+    return sides
+
+
+def _chosen(model: Decoder, sides: Sequence[_Side]) -> list[Confirmed]:
+    logits = model.logits(torch.cat([each.hidden for each in sides]))
+    borders = [0, *accumulate(len(each.hidden) for each in sides)]
+    draft = np.array([token_id for each in sides for token_id in each.draft], dtype=np.int64)
+    told = staged({"draft": draft, "row_starts": np.array(borders, dtype=np.int32)}, logits.device)
+    accepted = accept(logits, told["draft"], told["row_starts"]).to_host()
+    likeliest, counts = accepted.likeliest, accepted.num_accepted.tolist()
+    return [
+        Confirmed(likeliest.rows(first, end), count)
+        for (first, end), count in zip(pairwise(borders), counts, strict=True)
+    ]
 
 
 def runs_by_kernels(model: Decoder, config: EngineConfig) -> bool:

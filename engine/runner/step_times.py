@@ -1,4 +1,4 @@
-"""The pass times of one engine: read or measured when it starts, and fixed while the passes that run bear them out."""
+"""Measures or reads the step times of an engine, and measures again once they are outdated."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from pathlib import Path
 
 import torch
 
+from engine.decoder import Decoder
 from engine.kv_pool import KVPool
-from engine.model import Decoder
-from engine.passes import Passes, most_measured
-from engine.speculation.corrections import Corrections
-from engine.speculation.pass_times import MEASURED, PassTimes, least_seconds, measured
-from engine.speculation.pass_times_file import PassTimesFile
+from engine.runner.torch_runner import Passes, most_measured
+from engine.speculation.step_times import MEASURED, Corrections, PassTimes, PassTimesFile, least_seconds, measured
 
 TOLD = 0.75
 """A pass tells something where at least that share of its rows was scored: the LM head is not run within prompts, and

@@ -1,20 +1,22 @@
-"""How passes are run: what the engine's loop asks for, whoever does it."""
+"""The interface of a model runner, and the runner by torch operations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from torch import Tensor
 
-from engine.cuda.graphs import Graphs
+from engine.decoder import Batch, Decoder
+from engine.kv_cache import KVPages
 from engine.kv_pool import KVPool
-from engine.model import Decoder
-from engine.paging import KVPages
-from engine.pass_rows import PassRows
+from engine.runner.cuda_graphs import Graphs
+from engine.runner.kv_reuse import KVReuse
+from engine.runner.step_rows import PassRows, batch_of, verifications
+from engine.runner.verify import Verification, verify
 from engine.sampling import Sampler
 from engine.types import GenerationRequest
-from engine.verification import Verification
 
 CONTEXT = 512
 """Tokens that the rows of a measured pass look back on, as most of an edit's do."""
@@ -61,3 +63,31 @@ def measured_verification(hidden: Tensor) -> Verification:
     """Of a measured pass's rows, [num_rows, hidden_size]."""
     sampler = Sampler(GenerationRequest([0], 1))
     return Verification(hidden, sampler, [], [0] * (len(hidden) - 1), _AllRows())
+
+
+class TorchPasses:
+    """`Passes` through `Decoder.forward_batch`."""
+
+    graphs: Graphs | None = None
+
+    def __init__(self, model: Decoder, pool: KVPool, reuse: KVReuse | None) -> None:
+        self._model = model
+        self._pool = pool
+        self._reuse = reuse
+
+    def run(self, all_rows: Sequence[PassRows], pages: KVPages) -> list[Verification | None]:
+        """As `Passes.run`."""
+        batch, view = batch_of(all_rows, pages, self._pool, self._model.config.sliding_window)
+        if self._reuse is not None:
+            batch = replace(batch, recorder=self._reuse.recorder(all_rows))
+        found = verifications(all_rows, self._model.forward_batch(batch, view))
+        verify(self._model, [each for each in found if each is not None])
+        return found
+
+    def measure(self, num_rows: int) -> None:
+        """As `Passes.measure`."""
+        window, start = self._model.config.sliding_window, measured_start(num_rows, self._model, self._pool)
+        first_key = 0 if window is None else max(0, start + 1 - window)
+        batch = Batch.of([(start, [0] * num_rows)], self._pool.device)
+        view = self._pool.view([[(first_key, start + num_rows)]], [[(start, start + num_rows)]])
+        verify(self._model, [measured_verification(self._model.forward_batch(batch, view))])

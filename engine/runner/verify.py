@@ -1,4 +1,4 @@
-"""From hidden states to tokens: what the model chooses behind every sequence's known tokens and along its draft."""
+"""Verifies drafts: the model's choice after every known token and along each draft."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.decoder import LM_HEAD_ROWS, Decoder
 from engine.errors import NumericFault
-from engine.model import LM_HEAD_ROWS, Decoder
 from engine.sampling import Choice, Sampler, check_largest, is_near_tie
 from engine.types import RowObserver, TokenLogprob
 from kernels.accept import Likeliest, likeliest_of, num_accepted

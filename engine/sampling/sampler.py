@@ -1,4 +1,4 @@
-"""One request's choice of tokens, row by row.
+"""Samples one request's tokens from its logits with a random stream of its own.
 
 A row goes through these, in the order of transformers' `generate` (`_get_logits_processor`):
 
@@ -16,15 +16,73 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
+import numpy as np
 from torch import Tensor
 
-from engine.sampling.distribution import distribution
-from engine.sampling.logprobs import token_logprob
-from engine.sampling.processors import LogitBias, RepetitionPenalty
-from engine.sampling.rows import Row, check_largest, read_row
-from engine.sampling.stream import draw, uniform
+from engine.sampling.logits import (
+    Ids,
+    LogitBias,
+    RepetitionPenalty,
+    Row,
+    check_largest,
+    min_p,
+    read_row,
+    token_logprob,
+    top_k,
+    top_p,
+)
 from engine.types import GenerationRequest, TokenLogprob
+
+BLOCK = 512
+"""Weights that are summed as one, before the block that holds the token is looked into."""
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1] that only the seed and the output token's number decide."""
+    digest = blake2b(f"{seed}:{position}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2.0**64
+
+
+def draw(weights: Row, number: float) -> int:
+    """The place that `number` in [0, 1] falls on when the weights are laid side by side, in their order.
+
+    A weight of 0 is never drawn. Example: of weights [1, 0, 3] the numbers below 0.25 draw 0, the others 2.
+    """
+    ends = np.add.reduceat(weights, np.arange(0, len(weights), BLOCK), dtype=np.float64).cumsum()
+    target = number * ends[-1]
+    block = min(int(ends.searchsorted(target, side="right")), int(ends.searchsorted(ends[-1])))
+    inside = weights[block * BLOCK : (block + 1) * BLOCK].cumsum(dtype=np.float64)
+    begin = ends[block - 1] if block else 0.0
+    place = min(int(inside.searchsorted(target - begin, side="right")), int(inside.searchsorted(inside[-1])))
+    return block * BLOCK + place
+
+
+LEAST_TEMPERATURE = 1e-30
+"""Below it float32 would divide by zero; any temperature so small is greedy."""
+
+
+def distribution(row: Row, request: GenerationRequest) -> tuple[Ids | None, Row]:
+    """The ids that may be drawn, ascending (None: all), and a weight for each, which is 1 for the likeliest.
+
+    row: logits [vocab_size], the largest finite. Top-k is cut first, before the exponentials are taken: temperature
+    does not change which logits are largest.
+    """
+    ids = top_k(row, request.top_k) if 0 < request.top_k < len(row) else None
+    scores = row if ids is None else row[ids]
+    with np.errstate(over="ignore"):  # to -inf, whose weight is 0
+        below_best = (scores - scores.max()) / np.float32(max(request.temperature, LEAST_TEMPERATURE))
+    weights: Row = np.exp(below_best)
+    if request.top_p < 1.0:
+        ids, weights = _keep(ids, weights, top_p(weights, request.top_p))
+    if request.min_p > 0.0:
+        ids, weights = _keep(ids, weights, min_p(weights, request.min_p))
+    return ids, weights
+
+
+def _keep(ids: Ids | None, weights: Row, places: Ids) -> tuple[Ids, Row]:
+    return places if ids is None else ids[places], weights[places]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,40 @@
-"""Who has how many tokens in the next step."""
+"""Decides how many tokens each sequence has in the next step."""
 
 from __future__ import annotations
 
 import time
 from bisect import insort
 from collections.abc import Callable
+from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass
 
-from engine.paging.page import NO_PAGE
-from engine.paging.pages import KVPages
-from engine.scheduling.admission import Admission, TakeOver
-from engine.scheduling.budget import shares
-from engine.scheduling.config import SchedulerConfig
-from engine.scheduling.sequence import Sequence, Status
-from engine.scheduling.waiting import WaitingQueue, ranking
+from engine.kv_cache.block_manager import KVPages
+from engine.kv_cache.prefix_cache import NO_PAGE
+from engine.scheduler.config import SchedulerConfig
+from engine.scheduler.queue import Admission, TakeOver, WaitingQueue, ranking
+from engine.scheduler.sequence import Sequence, Status
+
+
+def shares(wanted: AbstractSequence[int], total: int) -> list[int]:
+    """Equal shares of `total` tokens, none larger than what is wanted; what does not divide goes to the first.
+
+    What one does not want the others share: `shares([5, 100, 100], 65) == [5, 30, 30]` and
+    `shares([100, 100], 65) == [33, 32]`. In sum min(total, sum(wanted)).
+    """
+    level, left = 0, total
+    for num_served, want in enumerate(sorted(wanted)):
+        level = left // (len(wanted) - num_served)
+        if want > level:
+            break
+        left -= want
+    granted = [min(want, level) for want in wanted]
+    left = total - sum(granted)
+    for place, want in enumerate(wanted):
+        extra = min(want - granted[place], left)
+        granted[place] += extra
+        left -= extra
+    return granted
+
 
 DraftLengths = Callable[[list[Sequence], int, int], list[int]]
 """How many draft tokens each of some sequences gets in a step that has so many tokens already and room for so many."""

@@ -1,11 +1,19 @@
-"""How long a pass over so many rows takes on this machine, as measured, rounded so that two starts agree."""
+"""The measured time of a step by its number of rows, its file, and its corrections."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -160,3 +168,123 @@ def _on_line(knots: list[tuple[int, float]], num_rows: int) -> float:
     place = min(max(bisect_right(knots, num_rows, key=lambda knot: knot[0]), 1), len(knots) - 1)
     (fewer, early), (more, late) = knots[place - 1], knots[place]
     return early + (late - early) / (more - fewer) * (num_rows - fewer)
+
+
+FORMAT = 2
+"""Of the file; one of another format is not read."""
+
+MAX_BYTES = 1 << 20
+"""One that is longer is none of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassTimesFile:
+    """`folder` need not exist; `model` and `machine` say what the times are of: those of others are not read."""
+
+    folder: Path
+    model: str
+    machine: str
+
+    @property
+    def path(self) -> Path:
+        """Named after what it is for, so that several models and machines share a folder."""
+        name = blake2b(json.dumps([FORMAT, self.model, self.machine]).encode(), digest_size=8).hexdigest()
+        return self.folder / f"{name}.json"
+
+    def read(self) -> PassTimes | None:
+        """What is kept; None where there is nothing, or nothing that is whole and of this model and machine."""
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):  # whatever lies there
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is not waited for
+            with os.fdopen(descriptor, "rb") as file:
+                kept = json.loads(file.read(MAX_BYTES))
+            seconds = {int(rows): _checked(each) for rows, each in kept["seconds"].items()}
+            is_ours = (kept["format"], kept["model"], kept["machine"]) == (FORMAT, self.model, self.machine)
+            if is_ours and tuple(seconds) == KNOTS:
+                return PassTimes(seconds)
+        return None
+
+    def write(self, times: PassTimes) -> None:
+        """Keep them, all or nothing; where that cannot be done, the next start measures again."""
+        content = {"format": FORMAT, "model": self.model, "machine": self.machine, "seconds": times.seconds}
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            number, name = tempfile.mkstemp(dir=self.folder, suffix=".partial")
+            try:
+                with os.fdopen(number, "w") as file:
+                    json.dump(content, file)
+                Path(name).replace(self.path)
+            except OSError:
+                Path(name).unlink(missing_ok=True)
+                raise
+
+
+def _checked(seconds: Any) -> float:
+    if not 0.0 < seconds < math.inf:  # a NaN fails too
+        raise ValueError(f"a pass of {seconds} s")
+    return float(seconds)
+
+
+LEVEL_RATE = 0.2
+SHAPE_RATE = 0.05
+"""How far one pass moves the level of all times, and those for about as many rows. A slower machine, or a longer
+context, shows in passes of all sizes, and the level takes it up before the shape has changed much: only the shape
+tells how long a draft pays. So load that comes and goes does little to it."""
+
+REACH = 6.0
+"""One pass also moves the times for other numbers of rows, the farther the less, and none at 2 ** 6 times as many: they
+may never be run, and are likely to be wrong by the same."""
+
+LARGEST_ERROR = 0.7
+"""One pass counts as at most twice too slow or too fast."""
+
+BAND = 1.5
+"""By that factor the times in use may be wrong against that of a single pass. Contexts of a few thousand tokens and
+other work on the machine stay within it."""
+
+
+class Corrections:
+    """Of one set of times, which it does not change.
+
+    `level` is what is known of the level beforehand, the logarithm of a factor. Where corrected times take the place of
+    these, whoever goes on with them hands over this one's `level`: else the same error of the level would move the
+    shape again and again, without a bound, while single passes run and no others.
+    """
+
+    def __init__(self, times: PassTimes, level: float = 0.0) -> None:
+        self._times = times
+        self._level = level
+        self._shape = [0.0] * len(KNOTS)  # logarithms of factors
+
+    def observe(self, num_rows: int, seconds: float) -> None:
+        """Learn from a pass that ran; one that took no time teaches nothing."""
+        if num_rows < 1 or seconds <= 0.0:
+            return
+        error = math.log(seconds / self._times(num_rows)) - self._level - self._shape_at(num_rows)
+        error = max(-LARGEST_ERROR, min(LARGEST_ERROR, error))
+        self._level += LEVEL_RATE * error
+        for place, rows in enumerate(KNOTS):
+            nearness = max(0.0, 1.0 - abs(math.log2(rows / num_rows)) / REACH)
+            self._shape[place] += SHAPE_RATE * error * nearness
+
+    @property
+    def level(self) -> float:
+        """The logarithm of the factor by which single passes differ from the times, and all from `corrected`."""
+        return self._level + self._shape[0]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a pass of some size, told in single passes, takes a time outside the band."""
+        return max(abs(each - self._shape[0]) for each in self._shape) > math.log(BAND)
+
+    @property
+    def corrected(self) -> PassTimes:
+        """The times as they should have been; that of a single pass stays, for lengths hardly depend on it."""
+        single = self._times(1)
+        factors = {rows: math.exp(each - self._shape[0]) for rows, each in zip(KNOTS, self._shape, strict=True)}
+        seconds = PassTimes({rows: self._times(rows) * factor for rows, factor in factors.items()}).seconds
+        return PassTimes(on_grid(seconds | {1: single}))
+
+    def _shape_at(self, num_rows: int) -> float:
+        """Of the nearest number of rows that a time is kept for."""
+        nearest = min(range(len(KNOTS)), key=lambda place: abs(math.log2(KNOTS[place] / num_rows)))
+        return self._shape[nearest]

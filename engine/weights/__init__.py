@@ -1,6 +1,6 @@
 """A decoder's parameters: where they lie in memory, and how files fill them."""
 
-from engine.weights.load import load
+from engine.weights.checkpoint import load
 from engine.weights.lora import LoraAdapter
 from engine.weights.parameters import Parameters
 from engine.weights.safetensors import save_folder

@@ -1,4 +1,4 @@
-"""A short name for a model's weights, under which its KV is kept: other weights must have another one."""
+"""Loads the weights of a decoder, and computes their fingerprint."""
 
 from __future__ import annotations
 
@@ -7,11 +7,37 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b, sha256
 from itertools import chain
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from engine.weights import safetensors
+from engine.weights.gguf import GGUFModel
+from engine.weights.lora import LoraAdapter
 from engine.weights.parameters import Parameters
+
+
+def load(
+    source: GGUFModel | Path,
+    dtype: torch.dtype,
+    adapter: LoraAdapter | None = None,
+    device: torch.device | str = "cpu",
+) -> Parameters:
+    """Read the model into parameters of `dtype` on `device`; raises WeightsError.
+
+    `source` is an open GGUF file, or a folder with `config.json` and safetensors. The adapter is merged in float32,
+    before the one rounding to `dtype`.
+    """
+    config = source.config if isinstance(source, GGUFModel) else safetensors.read_config(source)
+    parameters = Parameters(config, dtype, device)
+    tensors = source.tensors() if isinstance(source, GGUFModel) else safetensors.tensors(source)
+    if adapter is not None:
+        adapter.check_fits(parameters.slots())
+        tensors = adapter.merged(tensors)
+    parameters.fill(tensors)
+    return parameters
+
 
 CHUNK_BYTES = 64 << 20
 """Hashed by one thread at a time; hashlib lets the others run meanwhile."""

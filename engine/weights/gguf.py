@@ -13,9 +13,8 @@ from gguf import GGUFReader, ReaderTensor
 from gguf.quants import dequantize
 from torch import Tensor
 
-from engine.config import ModelConfig
+from engine.config import DEFAULT_THETA, ModelConfig
 from engine.errors import WeightsError
-from engine.rope_scaling import DEFAULT_THETA
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """GGUF's names of the architectures that this decoder runs; its `llama` is Mistral, too."""

@@ -1,12 +1,17 @@
-"""The likeliest token of each row of logits that are in memory, found by how many bits a logit has.
+"""Finds the likeliest token of each row on a CPU, from logits or from hidden states.
 
 bfloat16 numbers above 0 are in the order of their bits read as integers, and numpy finds the largest of 32 integers
 with one instruction: 64 rows of 16,384 take 0.05 ms, where reading them as float32 first takes 0.45, torch.max 1.0 and
 torch.argmax 7.
+
+The logits of 64 rows over a vocabulary of 151,936 are 19 MB in bfloat16, which lie in memory that is fresh for every
+block: 4,700 page faults, and a way to main memory and back. A tile of 32,768 columns is 4 MB that torch's allocator
+hands out again and again, and that is still in the cache when its largest values are looked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.accept.likeliest import Likeliest
 from kernels.accept.op import OP
+from kernels.accept.types import Likeliest
 from kernels.backend import runs_triton
 
 GROUPS = 16
@@ -83,3 +88,23 @@ def _as_float(bits: NDArray[np.int16]) -> NDArray[np.float32]:
 def _on_device(logits: Tensor) -> Likeliest:
     """One wait for the device, and one copy."""
     return OP.accepted({"logits": logits, "draft": None, "row_starts": None, "draws": None}).to_host().likeliest
+
+
+TILE = 1 << 15
+"""Columns of the LM head in one tile."""
+
+
+def likeliest(hidden: Tensor, tiles: Sequence[Callable[[Tensor], Tensor]]) -> Likeliest:
+    """The likeliest token behind each row of hidden states [num_rows, hidden_size].
+
+    tiles: parts of the LM head in the order of the token ids; each makes of the rows their logits
+    [num_rows, columns of the tile].
+    """
+    found, offset = None, 0
+    for tile in tiles:
+        logits = tile(hidden)
+        part = likeliest_of(logits)
+        found = part if found is None else found.beside(part, offset)
+        offset += logits.shape[1]
+    assert found is not None, "a vocabulary has at least one tile"
+    return found

@@ -13,9 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.accept.accepted import Accepted
-from kernels.accept.draws import LEAST_TEMPERATURE, Draws
-from kernels.accept.row_classes import rows_up_to
+from kernels.accept.types import LEAST_TEMPERATURE, Accepted, Draws, rows_up_to
 from kernels.op import Variant
 
 CHUNK = 2048

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from kernels.accept import reference
-from kernels.accept.accepted import WORDS_PER_ROW, Accepted
-from kernels.accept.draws import Draws
-from kernels.accept.row_classes import rows_up_to
+from kernels.accept.types import WORDS_PER_ROW, Accepted, Draws, rows_up_to
 from kernels.op import Cost, Inputs, Shape, Variant
-from kernels.tuning import variant_for
+from kernels.tuner import variant_for
 
 MOST_PER_THREAD = 32
 """Tokens of a thread, each with its best two and a place."""

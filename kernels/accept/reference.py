@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.accept.draws import LEAST_TEMPERATURE, Draws
-from kernels.accept.likeliest import Likeliest
+from kernels.accept.types import LEAST_TEMPERATURE, Draws, Likeliest
 
 
 def likeliest(logits: Tensor) -> Likeliest:

@@ -1,4 +1,4 @@
-"""How many tokens of a draft the model confirms, and what a pass's rows came to, as it leaves the device."""
+"""Values of the op: rows, draws, and confirmed tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,65 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.accept.likeliest import Likeliest
+LEAST_TEMPERATURE = 1e-30
+"""Below it float32 would divide by zero; any temperature so small is greedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Row r draws the token that `numbers[r]` falls on when the weights `exp((logit - largest) / temperatures[r])` are
+    laid side by side in the order of their ids; where its temperature is 0 it takes the likeliest. A weight of 0 is
+    never drawn.
+    """
+
+    temperatures: Tensor  # float32 [num_rows]
+    numbers: Tensor  # float64 [num_rows], in [0, 1)
+
+
+MOST_ROWS = 4096
+
+
+def rows_up_to(num_rows: int) -> int:
+    """The next power of 4 from `num_rows` on, and not above MOST_ROWS."""
+    power = 1
+    while power < min(num_rows, MOST_ROWS):
+        power *= 4
+    return power
+
+
+Numbers = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Likeliest:
+    """Of equal logits the first is the likeliest. All arrays are [num_rows].
+
+    `largest` is a NaN where any logit of the row is one; the token id says nothing then. `second` is the largest of
+    the others: `largest` again at a tie, -inf where there are no others.
+    """
+
+    token_ids: NDArray[np.intp]
+    largest: Numbers
+    second: Numbers
+
+    @property
+    def gaps(self) -> Numbers:
+        """By how much the likeliest logit is above the next: how near a tie the choice was."""
+        return self.largest - self.second
+
+    def rows(self, start: int, end: int) -> Likeliest:
+        """Those of the rows [start, end)."""
+        return Likeliest(self.token_ids[start:end], self.largest[start:end], self.second[start:end])
+
+    def beside(self, other: Likeliest, offset: int) -> Likeliest:
+        """Of the same rows over more of the vocabulary: `other` begins at token id `offset`, behind all of these."""
+        ahead = (other.largest > self.largest) | (np.isnan(other.largest) & ~np.isnan(self.largest))
+        return Likeliest(
+            np.where(ahead, other.token_ids + offset, self.token_ids),
+            np.where(ahead, other.largest, self.largest),
+            np.where(ahead, np.maximum(self.largest, other.second), np.maximum(self.second, other.largest)),
+        )
+
 
 WORDS_PER_ROW = 4
 

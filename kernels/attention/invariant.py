@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.attention.runs import Run
+from kernels.attention.types import Run
 
 QUERIES, KEYS = 16, 256
 """Tokens of a block of queries, and keys of a chunk."""

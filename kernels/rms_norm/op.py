@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant
 from kernels.rms_norm import reference
-from kernels.tuning import variant_for
+from kernels.tuner import variant_for
 
 MOST_PER_THREAD = 64
 """Numbers of a thread: they are in registers from the sum of squares to the product with the weight."""

@@ -1,4 +1,4 @@
-"""Rotary position embedding in plain PyTorch (Su et al. 2021, arXiv 2104.09864), halves rotated as in GPT-NeoX."""
+"""Rotary position embedding in plain PyTorch (Su et al. 2021, arXiv 2104.09864)."""
 
 from __future__ import annotations
 
@@ -38,3 +38,10 @@ def rotate(halves: Sequence[Tensor], cos: Tensor, sin: Tensor, out: Sequence[Ten
     first, second = halves
     torch.mul(first, cos, out=out[0]).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=out[1]).addcmul_(first, sin)
+
+
+def fusible_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As `apply_rope`, but for the last bits where a compiler fuses a product and a sum."""
+    first, second = x.float().chunk(2, dim=-1)
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.op import Variant
 from kernels.rope.kernel import rotated
-from kernels.rope_write.record import Record
+from kernels.rope_write.reference import Record
 
 
 @triton.jit(do_not_specialize=["num_tokens"])

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant
 from kernels.rope import apply_rope
-from kernels.rope.fusible import fusible_rope
+from kernels.rope.reference import fusible_rope
 from kernels.rope_write import reference
-from kernels.rope_write.record import Record
-from kernels.tuning import variant_for
+from kernels.rope_write.reference import Record
+from kernels.tuner import variant_for
 
 SPARE_SLOTS = 5
 """Slots of the pool that no token is written to."""

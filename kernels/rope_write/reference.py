@@ -1,11 +1,21 @@
-"""RoPE and the write into the pool written out: the truth that the kernel is compared with, and the CPU's way."""
+"""RoPE and the write into the pool in plain PyTorch: the reference of the kernel, and the CPU's implementation."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from kernels.rope import apply_rope
-from kernels.rope_write.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Rows of a store. A token whose slot is negative is not kept."""
+
+    slots: Tensor  # int64 [num_tokens], no two the same
+    keys: Tensor  # [num_stored, num_kv_heads, head_dim]
+    values: Tensor
 
 
 def rope_write(

@@ -1,4 +1,4 @@
-"""Span placement in Triton: keys gathered, rotated and scattered, values copied, in all layers at once."""
+"""Span placement in Triton: gathers, rotates and scatters keys and values of all layers at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from torch import Tensor
 
 from kernels.op import Variant
 from kernels.rope.kernel import rotated
-from kernels.span_placement.upload import uploaded
+
+
+def uploaded(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device, there once that has come so far; torch keeps the host's side until then."""
+    if tensor.device == device:
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
 
 MOST_MOVED = 256
 """Rows of which a program holds some columns in registers."""

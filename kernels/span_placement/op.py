@@ -9,9 +9,9 @@ from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant
 from kernels.rope import apply_rope
-from kernels.rope.fusible import fusible_rope
+from kernels.rope.reference import fusible_rope
 from kernels.span_placement import reference
-from kernels.tuning import variant_for
+from kernels.tuner import variant_for
 
 SPARE_SLOTS = 5
 """Slots of the pool that nothing is placed in, and of the store that nothing is placed from."""

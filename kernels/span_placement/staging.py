@@ -12,8 +12,8 @@ from torch import Tensor
 
 from kernels.attention import Scratch
 from kernels.op import Inputs
+from kernels.span_placement.cpu import Rows, read, rows_at
 from kernels.span_placement.op import OP
-from kernels.span_placement.rows import Rows, read, rows_at
 
 CHUNK_BYTES = 16 << 20
 """Of a buffer: a copy of some 0.3 ms over PCIe 5, beside which a launch is short."""

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.backend import constants, num_programs
 from kernels.op import Variant
-from kernels.persistent import constants, num_programs
 
 
 @triton.jit(do_not_specialize=["num_tokens"])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant
 from kernels.swiglu import reference
-from kernels.tuning import variant_for
+from kernels.tuner import variant_for
 
 MOST_PER_THREAD = 32
 """Columns of a thread: gate and up of each are in registers at once."""

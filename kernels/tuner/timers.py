@@ -1,20 +1,25 @@
-"""Times variants on a CUDA device, by events around replays of a captured graph."""
+"""Times variants on a CUDA device, or with planted times."""
 
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from math import ceil
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernels import parity
 from kernels.op import Inputs, Shape, Variant
-from kernels.tuning.space import Target
-from kernels.tuning.timer import CardFailed, DoesNotLaunch
+from kernels.tuner.search import Budget, Check, Search, variant_key
+from kernels.tuner.space import CardFailed, DoesNotLaunch, Target, valid
+from kernels.tuner.store import Store, Versions, card_of, source_hash
 
 FEWEST_SETS, MOST_SETS = 2, 32
 CACHES = 3
@@ -121,3 +126,71 @@ def _num_bytes(value: Any) -> int:
     if is_dataclass(value) and not isinstance(value, type):
         return sum(_num_bytes(getattr(value, field.name)) for field in fields(value))
     return 0
+
+
+class PlantedTimer:
+    """Draws samples around `cost(variant)`, the seconds of each shape, as a card would measure them.
+
+    A sample is longer by up to `noise` of itself, now and then by ten times that; all of them drift by `drift` of
+    themselves with every sample taken.
+    """
+
+    def __init__(
+        self,
+        cost: Callable[[Variant], tuple[float, ...]],
+        *,
+        noise: float = 0.0,
+        drift: float = 0.0,
+        launches: Callable[[Variant], bool] = lambda variant: True,
+        seed: int = 0,
+    ) -> None:
+        self._cost, self._noise, self._drift, self._launches = cost, noise, drift, launches
+        self._random = Random(seed)
+        self.prepared: set[str] = set()
+        self.num_samples: Counter[str] = Counter()
+
+    def prepare(self, variant: Variant) -> None:
+        if not self._launches(variant):
+            raise DoesNotLaunch("planted")
+        self.prepared.add(variant_key(variant))
+
+    def seconds(self, variant: Variant) -> tuple[float, ...]:
+        key = variant_key(variant)
+        if key not in self.prepared:
+            raise AssertionError(f"{key} is timed, and was not prepared")
+        drifted = 1 + self._drift * self.num_samples.total()
+        self.num_samples[key] += 1
+        return tuple(each * drifted * (1 + self._noise * self._outlier()) for each in self._cost(variant))
+
+    def release(self, variant: Variant) -> None:
+        self.prepared.remove(variant_key(variant))
+
+    def _outlier(self) -> float:
+        return self._random.random() * (10 if self._random.random() < 0.05 else 1)
+
+
+def search_on(device: torch.device, target: Target, folder: Path, budget: Budget, say: Callable[[str], None]) -> Search:
+    """The search for a target's winner on this device, kept in this folder."""
+    card, seed = card_of(device), parity.run_seed()
+    return Search(
+        target=target,
+        variants=valid(target, card.shared_bytes),
+        check=check_on(device, target, seed),
+        bound=parity.BOUNDS[target.dtype],
+        timer=CudaTimer(target, device, card.l2_bytes, seed),
+        store=Store(folder, card.name),
+        versions=Versions.of(card, source_hash(target.op.name)),
+        budget=budget,
+        seed=seed,
+        say=say,
+    )
+
+
+def check_on(device: torch.device, target: Target, seed: int) -> Check:
+    """`kernels.parity.check`, with a card's faults told apart."""
+
+    def check(variant: Variant, shape: Shape) -> float:
+        with launching():
+            return parity.check(target.op, shape, target.dtype, device, variant, seed)
+
+    return check

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from agent_runtime.limiting import Places
+from agent_runtime.quotas import Places
 
 
 class NotedPlaces(Places):

@@ -6,9 +6,9 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent_runtime.apply.merger import ModelChoice, ModelMerge, ModelTask
 from agent_runtime.errors import Cancelled
-from agent_runtime.generation.watcher import Piece, Watcher
+from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask
+from agent_runtime.progress import Piece, Watcher
 from agent_runtime.types import ApplyRequest, ScoredReading, Usage, is_as_sure
 
 if TYPE_CHECKING:  # torch takes a second to import

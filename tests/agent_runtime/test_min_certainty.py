@@ -16,17 +16,27 @@ import httpx
 import pytest
 
 from agent_runtime import AsyncClient, Client, LocalClient, WorkspaceRequest, wiring
-from agent_runtime.apply import applier
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.merger import ModelMerge, ModelTask
+from agent_runtime.apply import pipeline as applier
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.client import local
 from agent_runtime.errors import EditRefused, ModelUnavailable
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here
-from agent_runtime.shapes import fault_of, problem_of
-from agent_runtime.types import CERTAINTIES, ApplyRequest, Certainty, Options, PatchRequest, Usage
-from agent_runtime.types.certainty import describe, is_as_sure, least_sure, surest
-from editor.patches import patchset
+from agent_runtime.llm.interface import ModelMerge, ModelTask
+from agent_runtime.mcp.backends import FolderPlace, LazyModel, merging_here
+from agent_runtime.progress import Watcher
+from agent_runtime.serialization import fault_of, problem_of
+from agent_runtime.types import (
+    CERTAINTIES,
+    ApplyRequest,
+    Certainty,
+    Options,
+    PatchRequest,
+    Usage,
+    describe,
+    is_as_sure,
+    least_sure,
+    surest,
+)
+from editor import patch_set
 from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Unresolved
 from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.mcp.agents import called, served, text_of
@@ -225,14 +235,14 @@ def test_all_files_are_refused_where_one_is_not_sure_enough(likely: None) -> Non
 
 
 def test_an_edit_of_several_files_is_held_to_it_file_by_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = patchset.merge
+    real = patch_set.merge
 
     def read(text: str, *arguments: Any) -> MergeOutcome:
         found = real(text, *arguments)
         assert isinstance(found, Merged)
         return replace(found, certainty="likely", confidence=0.98) if "def" in text else found
 
-    monkeypatch.setattr(patchset, "merge", read)
+    monkeypatch.setattr(patch_set, "merge", read)
     files = {"a.py": FILE.encode(), "b.py": b"x = 1\n"}
     pipeline = Applier(Asked().get)
     with pytest.raises(EditRefused) as refused:

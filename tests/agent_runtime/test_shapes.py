@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from agent_runtime.errors import BadRequest, EditRefused, HunkError, ModelUnavailable, Stale, Unsupported
-from agent_runtime.shapes import fault_of, problem_of, result_from_json, result_to_json
+from agent_runtime.serialization import fault_of, problem_of, result_from_json, result_to_json
 from agent_runtime.types import ApplyResult, FileResult, Reading, Reason, SourceUsage, Usage, total_usage
 from editor.types import Check
 

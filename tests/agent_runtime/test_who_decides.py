@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from agent_runtime import AsyncClient, Client, LocalClient, WorkspaceRequest
-from agent_runtime.apply.applier import Applier
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.client import local
 from agent_runtime.errors import EditRefused, ModelUnavailable
 from agent_runtime.types import ApplyRequest, Mode, PatchRequest

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.merger import Merger, ModelMerge, ModelTask
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.generation.watcher import Watcher
+from agent_runtime.llm.interface import Merger, ModelMerge, ModelTask
+from agent_runtime.progress import Watcher
 from agent_runtime.types import Options
 from benchmarks.apply.executing import run
 from benchmarks.apply.growth import grow

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.model_merge.model_merger import ModelMerger
-from agent_runtime.models.load import LoadedModel
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.llm.merger import ModelMerger
+from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.text_side import from_gguf
 from agent_runtime.types import ApplyRequest
 from benchmarks.copy.cases import CopyCase
@@ -19,7 +19,7 @@ from benchmarks.peers.jobs import Answer, Arrival, Job
 from engine.core import EngineCore
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
-from engine.scheduling import SchedulerConfig
+from engine.scheduler import SchedulerConfig
 from tests.engine.tiny import tiny_decoder
 from tests.models import RealModel
 

@@ -25,8 +25,8 @@ from benchmarks.gpu.shapes import SHAPES, random_parameters
 from benchmarks.gpu.stream import write
 from benchmarks.gpu.tables import bound_lines, copied_lines, rows, total_tok_s
 from benchmarks.ops.ceilings import STATED, Ceilings
-from engine import model
-from engine.model import Decoder
+from engine import decoder as model
+from engine.decoder import Decoder
 from engine.speculation import MergeDraft
 from engine.types import Draft, DraftBranch, GenerationRequest, Proposer
 from engine.weights import Parameters

@@ -14,7 +14,7 @@ from benchmarks.snippets import imitate, imitations
 from benchmarks.snippets.hidden import hides_deletion
 from benchmarks.snippets.imitations import LAYOUTS, STYLES
 from benchmarks.snippets.parts import TEST_WORDING
-from editor.formats.placeholders import is_placeholder
+from editor.placeholders import is_placeholder
 from tests.benchmarks.test_snippets import PYTHON
 
 BEFORE, AFTER = PYTHON

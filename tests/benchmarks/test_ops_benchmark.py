@@ -20,8 +20,7 @@ from benchmarks.ops.shapes import chosen, common, label
 from benchmarks.ops.tables import digits, op_lines, row_json, way_lines
 from benchmarks.ops.timing import Call, Timing
 from benchmarks.ops.ways import input_sets
-from kernels.catalog import NAMES, op_named
-from kernels.op import Cost, Inputs, Op, Shape, Variant
+from kernels.op import NAMES, Cost, Inputs, Op, Shape, Variant, op_named
 from kernels.paged_attention import PagedBatch, causal_key_ends
 
 DOC = (Path(__file__).resolve().parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")

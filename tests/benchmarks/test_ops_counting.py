@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.catalog import op_named
-from kernels.op import Inputs, Op, Shape
+from kernels.op import Inputs, Op, Shape, op_named
 from kernels.paged_attention.reference import seen_places
 
 DTYPE = torch.bfloat16

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.quantize import COLUMNS, Quality, main, measure_passes, measure_quality
-from engine.model import Decoder
-from engine.projections import Quantization
+from engine.decoder import Decoder
+from engine.layers import Quantization
 from tests.engine.tiny import tiny_config, tiny_parameters
 
 

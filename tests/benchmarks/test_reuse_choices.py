@@ -17,7 +17,7 @@ from benchmarks.reuse.quality.plots import curves, write_plot
 from benchmarks.reuse.quality.probe import Probe
 from benchmarks.reuse.quality.rows import NOISE, Row, summary
 from benchmarks.reuse.quality.tables import answers_table, choices_table, quality_table
-from engine.model import Decoder
+from engine.decoder import Decoder
 from engine.reuse import Reuse
 from tests.engine.tiny import tiny_decoder
 from tests.models import RealModel

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.rendering import changes
 from benchmarks.snippets import STYLES, Pair, make_snippet, merges, pairs
-from editor.formats.placeholders import is_placeholder
-from editor.languages import language_of
+from editor.grammars import language_of
+from editor.placeholders import is_placeholder
 from editor.syntax import survey
 from tests.benchmarks.test_cases import SAMPLES, write
 

@@ -15,7 +15,7 @@ from benchmarks.train_reader.__main__ import READER, WEIGHTS, figures_of, held_o
 from benchmarks.train_reader.confidence import Answer, bar, calibrate, confidence, reliability
 from benchmarks.train_reader.labelled import Floats, Labelled, labelled, version_of
 from benchmarks.train_reader.order import fit, minimise
-from editor.reader.reader import FEATURES
+from editor.reader.features import FEATURES
 from editor.types import ParsedEdit
 
 _PLANTED = np.array([2.0, -1.0, 0.0])

@@ -17,8 +17,8 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.model_tokenizer import open_tokenizer
-from agent_runtime.models.settings import ModelSettings
 from tests.chaos.chaos import run_chaos
 
 

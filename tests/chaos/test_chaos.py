@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.model_tokenizer import open_tokenizer
-from agent_runtime.models.settings import ModelSettings
 from repo_cache.cache import RepoCache
 from repo_cache.tokenizer import BPETokenizer
-from repo_cache.watching import Watcher
+from repo_cache.watcher import Watcher
 from tests.chaos.chaos import Report, run_chaos
 
 

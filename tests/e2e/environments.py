@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.config import ModelSettings
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from editor.accounting import account, repair
 from editor.formats import parse
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.types import UnaccountedLine
 
 FILE = '''\

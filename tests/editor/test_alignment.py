@@ -10,7 +10,7 @@ import pytest
 
 from editor.formats import parse
 from editor.reader.alignment import BOUND, ELIDED, GAP, OUTSIDE, Aligner, Costs
-from editor.reader.binding import Bindings, FileLines, Snippet
+from editor.reader.candidates import Bindings, FileLines, Snippet
 from editor.types import Sketch
 
 LINES = (

@@ -9,8 +9,8 @@ import pytest
 from editor.errors import EditSyntaxError
 from editor.formats import parse
 from editor.formats.answers import read_answer
-from editor.formats.targets import is_label, kind_of
-from editor.languages import language_of
+from editor.formats.file_names import is_label, kind_of
+from editor.grammars import language_of
 from editor.merge import merge
 from editor.types import FormatName, Merged, Sketch, Unresolved
 

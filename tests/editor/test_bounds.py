@@ -19,17 +19,16 @@ from editor import codec
 from editor.accounting import account, lazy
 from editor.accounting.explicit import MAX_LOOKS, _Replaced
 from editor.accounting.lazy import _Search
-from editor.alignment import MAX_MATRIX_BITS, line_opcodes
+from editor.checks import _shown_seams, _Texts
+from editor.diff import MAX_MATRIX_BITS, line_opcodes
 from editor.errors import EditorError, EditSyntaxError
-from editor.evidence import _shown_seams
 from editor.formats import parse
 from editor.formats.strays import find_stray
-from editor.languages import language_of
-from editor.losses import _Texts
-from editor.matching import index
-from editor.matching.index import KeyedLines, LineIndex, starts_in
+from editor.grammars import language_of
+from editor.hunks.slots import Scopes
+from editor.matching import ladder
+from editor.matching.ladder import KeyedLines, LineIndex, starts_in
 from editor.merge import merge
-from editor.patches.scopes import Scopes
 from editor.snippets import without_strings
 from editor.syntax import survey
 from editor.types import FormatName, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Sketch, Unresolved
@@ -161,7 +160,7 @@ def test_verify_raises_nothing_for_hunks_whose_lines_stand_everywhere(line: str,
 
 
 def test_accounting_past_a_bound_names_it_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MAX_COMPARED", 10)
+    monkeypatch.setattr(ladder, "MAX_COMPARED", 10)
     edit = parse("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n", "search_replace")
     reading = account("a\n" * 20, "b\n" + "a\n" * 19, edit, None)
     assert (reading.bound, bool(reading.faults)) == ("accounting_places", True)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from editor.alignment import ops_of_changes
 from editor.codec import BOM, ByteChanges, byte_changes, decode, encode, restore, to_bytes
+from editor.diff import ops_of_changes
 from editor.errors import BinaryFileError, CodecError, NotEncodableError, UndecodableError
 
 LINE = st.text(st.sampled_from("ab \t\x0b\x0c\x85\u2028éé\u0301"), max_size=5)

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from agent_runtime.errors import Stale
-from agent_runtime.files.writer import replace_file
+from agent_runtime.workspace.writer import replace_file
 from editor import codec
 from editor.errors import EditSyntaxError
 from editor.formats import parse
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.merge import merge
 from editor.types import AlreadyApplied, Check, FormatName, Merged, MergeOutcome, Unresolved
 from editor.verify import verify

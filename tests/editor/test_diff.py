@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from editor import alignment
-from editor.alignment import line_opcodes
-from editor.diff import unified_diff
+from editor import diff as alignment
+from editor.diff import line_opcodes, unified_diff
 
 TEXT = st.lists(st.sampled_from(["a", "b", "c", "", "d\r", "é", "-", "+ x"]), max_size=14).map("\n".join)
 

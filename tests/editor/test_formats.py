@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from editor.errors import EditSyntaxError
 from editor.formats import parse
-from editor.formats.placeholders import holds_placeholder, is_placeholder, may_be_placeholder
+from editor.placeholders import holds_placeholder, is_placeholder, may_be_placeholder
 from editor.types import Replacement, Sketch
 
 

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from editor.diff import unified_diff
-from editor.formats import udiff, v4a
+from editor.formats import unified_diff as udiff
+from editor.formats import v4a
+from editor.hunks.apply import merge_hunks
 from editor.matching.ladder import LineIndex, find
-from editor.patches.hunks import merge_hunks
 from editor.types import AlreadyApplied, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Unresolved
 
 

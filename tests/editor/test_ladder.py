@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from editor.matching.indentation import Retab, Shift
-from editor.matching.index import LineIndex, exact, folded, rstripped, stripped
-from editor.matching.ladder import find
+from editor.matching.ladder import LineIndex, Retab, Shift, exact, find, folded, rstripped, stripped
 from editor.merge import merge
 from editor.types import AlreadyApplied, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Unresolved
 from editor.verify import passed, verify

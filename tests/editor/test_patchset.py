@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from editor.formats import udiff, v4a
-from editor.patches.patchset import PatchResult, merge_files, paths_of
+from editor.formats import unified_diff, v4a
+from editor.patch_set import PatchResult, merge_files, paths_of
 from editor.types import AlreadyApplied, Merged, Unresolved
 
 
@@ -17,7 +17,7 @@ def v4a_patch(files: Mapping[str, str], *lines: str, compat: bool = False) -> Pa
 
 
 def diff(files: Mapping[str, str], text: str) -> PatchResult:
-    return merge_files(files, udiff.parse_files(text))
+    return merge_files(files, unified_diff.parse_files(text))
 
 
 def code(result: PatchResult) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from editor.effort import forget
 from editor.formats import parse
-from editor.languages import language_of
-from editor.memory import forget
+from editor.grammars import language_of
 from editor.merge import merge
 from editor.types import Merged, Unresolved
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from editor.formats import parse
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.merge import merge
 from editor.reader.reader import MAX_CANDIDATES, read
 from editor.types import AlreadyApplied, Merged, ParsedEdit, Sketch, Unresolved

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.edit.measuring import measure
 from editor.formats import parse
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.merge import merge
 from editor.types import AlreadyApplied, Merged, Unresolved
 from editor.verify import verify

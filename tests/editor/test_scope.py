@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from editor.formats import parse
 from editor.merge import merge
 from editor.scope import Region, Scope, cut, region_kept, regions, splice, whole_file
-from editor.scope.finding import MAX_REGIONS, SMALL_FILE
-from editor.scope.outline import MAX_LINES
 from editor.scope.parts import Change, Part
-from editor.scope.splicing import joined, lines_of
-from editor.scope.touching import assign, touched
+from editor.scope.regions import MAX_LINES, MAX_REGIONS, SMALL_FILE, assign, touched
+from editor.scope.types import joined, lines_of
 from editor.types import Candidate, FormatName, Unresolved
 
 NAMES = [f"step_{number}" for number in range(60)]

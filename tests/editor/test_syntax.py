@@ -9,10 +9,10 @@ import pytest
 from tree_sitter import Language, Parser, Tree
 
 from editor import syntax
-from editor.grammars import GRAMMARS
-from editor.languages import language_of
-from editor.memory import forget
-from editor.syntax import MAX_BYTES, Symbol, nodes, num_errors, survey, symbols
+from editor.definitions import Symbol
+from editor.effort import forget
+from editor.grammars import GRAMMARS, language_of
+from editor.syntax import MAX_BYTES, nodes, num_errors, survey, symbols
 from tests.memory import bytes_kept
 from tests.repo_cache.sources import SUFFIXES, edited, source
 

@@ -9,7 +9,7 @@ import pytest
 import unidiff
 
 from editor.errors import EditSyntaxError
-from editor.formats.udiff import looks_like, parse_files
+from editor.formats.unified_diff import looks_like, parse_files
 from editor.types import Hint, ParsedEdit, Replacement
 from tests.editor.recorded import DATA
 

@@ -6,7 +6,7 @@ import pytest
 
 from editor.errors import EditSyntaxError
 from editor.formats.v4a import looks_like, parse_files
-from editor.patches.patchset import merge_files
+from editor.patch_set import merge_files
 from editor.types import Hint, ParsedEdit, Replacement, Unresolved
 from tests.editor.recorded import rows
 

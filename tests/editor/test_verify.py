@@ -6,7 +6,7 @@ import pytest
 
 from editor.diff import unified_diff
 from editor.formats import parse
-from editor.languages import language_of
+from editor.grammars import language_of
 from editor.merge import merge
 from editor.types import Check, Hint, Merged, ParsedEdit, Replacement, Sketch, Substitution, Substitutions
 from editor.verify import DAMAGE, passed, verify

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from editor.formats import parse
-from editor.lazy.writing import snippet
+from editor.lazy.merge import snippet
 from editor.types import Sketch
 
 SNIPPETS = [

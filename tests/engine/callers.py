@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from engine.streams import AsyncStream, Stream
 from engine.types import GenerationResult
-from engine.worker import Worker
+from engine.worker import AsyncStream, Stream, Worker
 from tests.engine.fake_core import PATIENCE_SECONDS, FakeCore
 
 

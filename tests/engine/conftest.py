@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from engine.decoder import Decoder
 from engine.engine import Engine
-from engine.model import Decoder
 from tests.models import RealModel
 
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.kv_pool import page_bytes
-from engine.model import Decoder
 from engine.sampling import Sampler
-from engine.scheduling import SchedulerConfig
-from engine.speculation.pass_times import PassTimes
-from engine.stopping import StopFinder
+from engine.scheduler import SchedulerConfig
+from engine.speculation.step_times import PassTimes
+from engine.stop_strings import StopFinder
 from engine.types import GenerationRequest, GenerationResult, GenerationUsage, Output, Proposer
 from tests.engine.tiny import MISTRAL, TOKEN_BYTES, tiny_config, tiny_parameters
 
@@ -51,7 +51,7 @@ def make_core(
     )
     with pytest.MonkeyPatch.context() as patch:
         if rows_are_free:
-            patch.setattr("engine.timed_passes.PassTimes", lambda: PassTimes({1: 1.0, 1024: 1.0}))
+            patch.setattr("engine.runner.step_times.PassTimes", lambda: PassTimes({1: 1.0, 1024: 1.0}))
         return EngineCore(model, TOKEN_BYTES, config, clock)
 
 

@@ -6,7 +6,14 @@ import threading
 from collections.abc import Callable
 
 from engine.errors import QueueFull
-from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage, Output, Proposer
+from engine.types import (
+    GenerationRequest,
+    GenerationResult,
+    GenerationStep,
+    GenerationUsage,
+    Output,
+    Proposer,
+)
 
 PATIENCE_SECONDS = 30.0
 """After which a test has failed; nothing here ever takes as long."""

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.errors import EngineFault
-from engine.model import Decoder
-from engine.paging import page_runs
+from engine.kv_cache import page_runs
 from engine.types import Draft, DraftBranch, GenerationRequest, SourceUsage
 from tests.engine.cores import PROMPT, WINDOW, Collected, alone, drain, make_core, run_one, same, tiny_model
 from tests.engine.drafters import Fork, Forking, Oracle

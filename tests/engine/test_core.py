@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine import kv_pool
+from engine.decoder import LM_HEAD_ROWS, Decoder
 from engine.errors import RequestError
 from engine.kv_pool import PoolView
-from engine.model import LM_HEAD_ROWS, Decoder
 from engine.types import GenerationRequest, Proposer
 from engine.weights import LoraAdapter, load, save_folder
 from kernels.accept import Likeliest

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.model import Decoder
+from engine.decoder import Decoder
 from engine.weights import Parameters, load
-from engine.weights.fingerprint import fingerprint
+from engine.weights.checkpoint import fingerprint
 from tests.engine.test_parity import REAL_TEXTS, logits_of, random_tokens, relative_error
 from tests.engine.tiny import QWEN3, tiny_config, tiny_parameters
 from tests.models import RealModel

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.batch import Batch, KVStore
 from engine.core import EngineCore
+from engine.decoder import LM_HEAD_ROWS, Batch, Decoder, KVStore
 from engine.engine import Engine
 from engine.errors import EngineFault, RequestError
-from engine.model import LM_HEAD_ROWS, Decoder
 from engine.speculation import MergeDraft
 from engine.types import Draft, GenerationRequest, GenerationResult, GenerationStep, Output, Proposer
 from tests.engine.asked import PROMPT, requests

@@ -10,7 +10,7 @@ import torch
 
 from engine.engine_config import EngineConfig
 from engine.kv_pool import KVPool, page_bytes
-from engine.scheduling import SchedulerConfig
+from engine.scheduler import SchedulerConfig
 from tests.engine.tiny import tiny_config
 
 

@@ -14,14 +14,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from agent_runtime.models.converted import copy_path
-from agent_runtime.models.load import load_model
-from agent_runtime.models.resolve import resolve
-from agent_runtime.models.settings import ModelSettings
-from agent_runtime.models.store import Store
+from agent_runtime.models.bf16_copy import copy_path
+from agent_runtime.models.config import ModelSettings
+from agent_runtime.models.loader import load_model
+from agent_runtime.models.store import Store, resolve
 from agent_runtime.process import settings
 from engine.engine_config import EngineConfig
-from engine.scheduling import SchedulerConfig
+from engine.scheduler import SchedulerConfig
 from engine.types import GenerationRequest
 from tests.models import RealModel
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.errors import NumericFault, RequestError
-from engine.model import Decoder
 from engine.types import Draft, GenerationRequest
 from repo_cache.tokenizer import BPETokenizer
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
-from engine.model import Decoder
 from engine.types import GenerationRequest
 from engine.weights import Parameters
 from tests.engine.cores import drain

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.batch_invariant import InvariantDecoder
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
-from engine.invariant import InvariantDecoder
-from engine.model import Decoder
-from engine.scheduling import SchedulerConfig
+from engine.scheduler import SchedulerConfig
 from engine.types import GenerationRequest
 from engine.weights import load
 from kernels.attention import invariant_attention

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.kv_cache import KVCache, reset_all_caches
+from engine.decoder import KVCache, reset_all_caches
 
 NUM_KV_HEADS, HEAD_DIM, MAX_SEQ_LEN = 2, 4, 24
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from engine.kv_cache import PageCopy
 from engine.kv_pool import MOST_GATHERED, KVPool
-from engine.paging import PageCopy
 from tests.engine.tiny import tiny_config
 
 

@@ -14,8 +14,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engine.decoder import Decoder
 from engine.errors import WeightsError
-from engine.model import Decoder
 from engine.weights import LoraAdapter, Parameters, load, save_folder
 from engine.weights.gguf import GGUFModel
 from tests.engine.test_parity import logits_of, random_tokens, reference_logits, relative_error

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from engine.model import Decoder
+from engine.decoder import Decoder
 from engine.sampling import is_near_tie
-from engine.sampling.near_ties import NOISE
+from engine.sampling.logits import NOISE
 from engine.types import GenerationRequest
 from kernels.accept import likeliest_of
 from tests.engine.cores import PROMPT, make_core, run_one, tiny_model

@@ -12,8 +12,8 @@ import torch
 import transformers
 from torch import Tensor
 
+from engine.decoder import Decoder
 from engine.engine import Engine
-from engine.model import Decoder
 from engine.types import GenerationRequest
 from engine.weights import Parameters, load, save_folder
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters

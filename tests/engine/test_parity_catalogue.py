@@ -10,12 +10,11 @@ import torch
 import transformers
 from torch import Tensor
 
-from agent_runtime.models.converted import copy_path
-from agent_runtime.models.resolve import resolve
-from agent_runtime.models.settings import LoadOptions, ModelSettings
-from agent_runtime.models.store import Store
+from agent_runtime.models.bf16_copy import copy_path
+from agent_runtime.models.config import LoadOptions, ModelSettings
+from agent_runtime.models.store import Store, resolve
 from agent_runtime.wiring import open_model
-from engine.model import Decoder
+from engine.decoder import Decoder
 from engine.weights import load
 from tests.engine.test_parity import LOGITS_BOUND, REAL_TEXTS, logits_of, reference_logits, relative_error
 from tests.models import RealModel, real_model

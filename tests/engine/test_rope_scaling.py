@@ -9,8 +9,8 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from engine.config import rope_divisors, rope_theta, scaling_to_hf
 from engine.errors import WeightsError
-from engine.rope_scaling import rope_divisors, rope_theta, scaling_to_hf
 
 LLAMA_3_1 = {
     "rope_type": "llama3",

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from engine.decoder import LM_HEAD_ROWS
 from engine.errors import EngineFault
-from engine.model import LM_HEAD_ROWS
 from engine.types import Draft, GenerationRequest
 from tests.engine.cores import PROMPT, alone, drain, make_core, run_one, same, tiny_model
 from tests.engine.drafters import Oracle

@@ -18,11 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from torch import Tensor
 
 from engine.core import EngineCore
-from engine.model import Decoder
+from engine.decoder import Decoder
 from engine.sampling import Choice, Sampler
-from engine.sampling.distribution import distribution
-from engine.sampling.rows import read_row
-from engine.sampling.stream import uniform
+from engine.sampling.logits import read_row
+from engine.sampling.sampler import distribution, uniform
 from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model
@@ -74,7 +73,7 @@ def test_a_draft_changes_no_token_no_text_and_no_log_probability(
     free = alone(model, replace(request_, stop_ids=frozenset(), stop=()))
     core = make_core(model=model, rows_are_free=rows_are_free)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.verification.LM_HEAD_ROWS", rows)
+        patch.setattr("engine.runner.verify.LM_HEAD_ROWS", rows)
         result = run_one(core, request_, DRAFTERS[drafter](free.token_ids, seed))
     assert same(result, alone(model, request_))
     usage = result.usage

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.stopping import StopFinder, character_border
+from engine.stop_strings import StopFinder, character_border
 
 PIECES = [
     b"a",

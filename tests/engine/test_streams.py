@@ -11,9 +11,8 @@ from queue import SimpleQueue
 import pytest
 
 from engine.errors import Cancelled, EngineClosed, EngineFault, NumericFault, QueueFull
-from engine.streams import AsyncStream, Stream
 from engine.types import Output
-from engine.worker import Worker
+from engine.worker import AsyncStream, Stream, Worker
 from tests.engine.callers import Broken, breaking, drained, drained_async, in_thread, running
 from tests.engine.fake_core import PATIENCE_SECONDS, FakeCore, counting
 

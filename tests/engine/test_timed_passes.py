@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
-from engine.model import Decoder
-from engine.speculation.corrections import BAND
-from engine.speculation.pass_times import KNOTS, MEASURED, PassTimes, on_grid
+from engine.speculation.step_times import BAND, KNOTS, MEASURED, PassTimes, on_grid
 from engine.types import Draft, GenerationRequest
 from tests.engine.cores import PROMPT, alone, make_core, run_one, same, tiny_model
 from tests.engine.drafters import AlwaysWrong, Oracle
@@ -202,7 +201,7 @@ def test_times_that_are_far_from_right_are_corrected_and_written_down(
 
 def test_passes_that_are_not_scored_throughout_teach_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts, and long drafts that were departed from, run rows without the LM head; forced ones need none."""
-    monkeypatch.setattr("engine.verification.LM_HEAD_ROWS", 8)
+    monkeypatch.setattr("engine.runner.verify.LM_HEAD_ROWS", 8)
     model = tiny_model()
     machine = Machine(model, monkeypatch)
     core = core_with(tmp_path, machine, model)

@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.errors import WeightsError
 from engine.weights import Parameters, load, save_folder
-from engine.weights.fingerprint import fingerprint
+from engine.weights.checkpoint import fingerprint
 from engine.weights.gguf import LAYER_NAMES, ROPE_DIVISORS, TOP_NAMES, GGUFModel
 from tests.engine.tiny import LLAMA, MISTRAL, QWEN3, tiny_config, tiny_parameters
 
@@ -373,7 +373,7 @@ def test_every_byte_of_the_weights_is_in_the_fingerprint(monkeypatch: pytest.Mon
             changed = tiny_parameters(config)
             changed.slots()[name].view(-1)[place] += 1
             assert fingerprint(changed) != before, (name, place)
-    monkeypatch.setattr("engine.weights.fingerprint.CHUNK_BYTES", 256)
+    monkeypatch.setattr("engine.weights.checkpoint.CHUNK_BYTES", 256)
     in_chunks, swapped = tiny_parameters(config), tiny_parameters(config)
     rows = swapped.embedding.view(torch.uint8).view(-1)
     rows[:512] = torch.cat([rows[256:512], rows[:256]])

@@ -18,9 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import Cancelled, EngineClosed, EngineFault
-from engine.streams import AsyncStream, Stream
 from engine.types import GenerationStep, Output
-from engine.worker import Worker
+from engine.worker import AsyncStream, Stream, Worker
 from tests.engine.callers import Broken, breaking, drained, drained_async, in_thread, running
 from tests.engine.fake_core import PATIENCE_SECONDS, FakeCore, counting
 
@@ -201,7 +200,7 @@ def test_a_worker_that_nobody_holds_stops_and_is_freed() -> None:
 
 EXITING = """
 import time
-from engine.streams import Stream
+from engine.worker import Stream
 from engine.worker import Worker
 from tests.engine.fake_core import FakeCore, counting
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from engine.config import ModelConfig
+from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
-from engine.model import Decoder
-from engine.scheduling import SchedulerConfig
+from engine.scheduler import SchedulerConfig
 from engine.weights import Parameters
 
 VOCAB_SIZE = 48

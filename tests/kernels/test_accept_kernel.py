@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.sampling.stream import draw
+from engine.sampling.sampler import draw
 from kernels import parity
 from kernels.accept import Accepted, Draws, Likeliest, accept, likeliest_of, reference
 from kernels.accept.op import OP

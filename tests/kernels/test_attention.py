@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.attention.cpu import sdpa_attention
 from kernels.attention.reference import causal_attention as reference_attention
 from kernels.attention.reference import causal_mask
-from kernels.attention.sdpa import causal_attention
 
 CPU = torch.device("cpu")
 SHAPES = [  # num_tokens, seq_len, num_kv_heads, group, head_dim
@@ -75,14 +75,14 @@ def test_with_a_window_the_keys_before_it_need_not_be_given(
     expected = reference_attention(query, keys, values, window)
     first_key = max(0, keys.shape[1] - len(query) + 1 - window)
     keys, values = keys[:, first_key:], values[:, first_key:]
-    assert error_ratio(causal_attention(query, keys, values, window), expected) < bound
+    assert error_ratio(sdpa_attention(query, keys, values, window), expected) < bound
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 6e-3)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_fused_kernel_equals_the_reference(shape: tuple[int, ...], dtype: torch.dtype, bound: float) -> None:
     query, keys, values = make_inputs(*shape, dtype=dtype)
-    fused = causal_attention(query, keys, values)
+    fused = sdpa_attention(query, keys, values)
     assert fused.shape == query.shape
     assert fused.dtype == dtype
     assert error_ratio(fused, reference_attention(query, keys, values)) < bound
@@ -93,7 +93,7 @@ def test_a_single_query_needs_no_mask_because_it_sees_every_key() -> None:
     masked = torch.nn.functional.scaled_dot_product_attention(
         query.transpose(0, 1)[None], keys[None], values[None], attn_mask=causal_mask(1, 40, CPU), enable_gqa=True
     )
-    torch.testing.assert_close(causal_attention(query, keys, values), masked[0].transpose(0, 1))
+    torch.testing.assert_close(sdpa_attention(query, keys, values), masked[0].transpose(0, 1))
 
 
 def test_the_mask_is_aligned_to_the_bottom_right() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.attention import Scratch, blocked, dispatch, few_rows
+from kernels import attention
+from kernels.attention import Scratch, cpu
 from kernels.attention.reference import causal_mask
 from tests.kernels.test_attention_blocked import check
 
@@ -17,7 +18,7 @@ def test_many_keys(num_tokens: int, window: int | None, dtype: torch.dtype) -> N
     """The fused kernel goes by 32 rows and 512 keys: several of both, and parts of them, with hidden keys in some."""
     torch.manual_seed(num_tokens)
     for seq_len in (512, 1500):
-        check(num_tokens, seq_len, (2, 7, 64), window, dtype, (100,), few_rows.causal_attention)
+        check(num_tokens, seq_len, (2, 7, 64), window, dtype, (100,), cpu.few_query_attention)
 
 
 def test_one_bias_serves_all_lengths_and_none_serves_two_windows() -> None:
@@ -44,8 +45,8 @@ def test_few_tokens_go_to_the_fused_kernel(
 ) -> None:
     """With 7 heads to a KV head; one token always does."""
     taken = []
-    monkeypatch.setattr(few_rows, "causal_attention", lambda *_: taken.append(True))
-    monkeypatch.setattr(blocked, "causal_attention", lambda *_: taken.append(False))
+    monkeypatch.setattr(cpu, "few_query_attention", lambda *_: taken.append(True))
+    monkeypatch.setattr(cpu, "block_attention", lambda *_: taken.append(False))
     keys = torch.empty(1, 2, 8).expand(seq_len, 2, 8)
-    dispatch.causal_attention(torch.empty(num_tokens, 14, 8), [(keys, keys)], Scratch())
+    attention.causal_attention(torch.empty(num_tokens, 14, 8), [(keys, keys)], Scratch())
     assert taken == [few]

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.attention import Run, Scratch, blocked, causal_attention, few_rows, scattered, scattered_attention, sdpa
-from kernels.attention.blocked import Block
+from kernels.attention import Run, Scratch, causal_attention, cpu, scattered_attention
+from kernels.attention.cpu import Block
 from kernels.attention.reference import causal_mask
 from kernels.attention.reference import scattered_attention as reference_attention
 from tests.kernels.test_attention_blocked import BOUND, PoisonedScratch
@@ -85,10 +85,10 @@ def test_where_blocks_are_cut_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, most_scores: int, most_unseen: int
 ) -> None:
     """From one token and one head a block up to all of them at once, across all gaps, and nothing for another way."""
-    monkeypatch.setattr(few_rows, "is_quicker", lambda *_: False)
-    monkeypatch.setattr(blocked, "MAX_SCORES", most_scores)
-    monkeypatch.setattr(blocked, "FEWEST_ROWS", 1)
-    monkeypatch.setattr(scattered, "MOST_UNSEEN", most_unseen)
+    monkeypatch.setattr(cpu, "is_quicker", lambda *_: False)
+    monkeypatch.setattr(cpu, "MAX_SCORES", most_scores)
+    monkeypatch.setattr(cpu, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(cpu, "MOST_UNSEEN", most_unseen)
     torch.manual_seed(most_scores)
     check(sorted(torch.randperm(300)[:40].tolist()), 300, (3, 2, 16))
 
@@ -109,8 +109,8 @@ def test_the_last_tokens_get_the_bits_of_causal_attention(num_tokens: int, seq_l
 def test_neighbours_in_blocks_of_positions_get_the_bits_of_blocks_without(dtype: torch.dtype) -> None:
     query, keys, values = make_inputs(200, 700, (2, 7, 64), dtype)
     runs = in_runs(keys, values, (64,))
-    found = scattered.scattered_attention(query, range(500, 700), runs, PoisonedScratch())
-    assert torch.equal(found, blocked.causal_attention(query, runs, PoisonedScratch()))
+    found = cpu.scattered_attention(query, range(500, 700), runs, PoisonedScratch())
+    assert torch.equal(found, cpu.block_attention(query, runs, PoisonedScratch()))
 
 
 def test_a_mask_aligned_to_the_bottom_right_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,11 +120,11 @@ def test_a_mask_aligned_to_the_bottom_right_would_be_seen(monkeypatch: pytest.Mo
         mask = causal_mask(scores.shape[1], scores.shape[3], scores.device)
         scores.masked_fill_(~mask[None, :, None, :], float("-inf"))
 
-    monkeypatch.setattr(scattered, "MOST_UNSEEN", 1 << 30)  # blocks across gaps, where the mask decides
+    monkeypatch.setattr(cpu, "MOST_UNSEEN", 1 << 30)  # blocks across gaps, where the mask decides
     torch.manual_seed(0)
     positions = [3, 4, 5, 17, 30, 31, 34, 36, 39]
     check(positions, 40)
-    monkeypatch.setattr(scattered, "_hide", planted)
+    monkeypatch.setattr(cpu, "_hide_scattered", planted)
     with pytest.raises(AssertionError, match="error"):
         check(positions, 40)
 
@@ -146,24 +146,24 @@ def test_pieces_cover_each_token_once_and_waste_little() -> None:
         ([*range(100), *range(6000, 6120)], 6),
         ([5], 1),
     ]:
-        pieces = list(scattered._pieces(positions, 0, len(positions), group))
+        pieces = list(cpu._pieces(positions, 0, len(positions), group))
         assert [token for piece in pieces for token in range(*piece)] == list(range(len(positions)))
         for first, last in pieces:
             own = positions[first:last]
-            assert len(own) <= blocked.most_tokens(positions[-1] + 1, group)
+            assert len(own) <= cpu.most_tokens(positions[-1] + 1, group)
             in_gaps = sum(tokens * (after - before - 1) for tokens, (before, after) in enumerate(pairwise(own), 1))
-            assert in_gaps * group <= scattered.MOST_UNSEEN
+            assert in_gaps * group <= cpu.MOST_UNSEEN
 
 
 def test_a_few_neighbours_go_to_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run of them alone, unless there are many."""
-    real, taken = few_rows.causal_attention, []
+    real, taken = cpu.few_query_attention, []
 
     def spy(query: Tensor, runs: Sequence[Run], scratch: Scratch, window: int | None = None) -> Tensor:
         taken.append((len(query), sum(len(keys) for keys, _ in runs)))
         return real(query, runs, scratch, window)
 
-    monkeypatch.setattr(few_rows, "causal_attention", spy)
+    monkeypatch.setattr(cpu, "few_query_attention", spy)
     torch.manual_seed(3)
     check([*range(20, 60), 3000, *range(5000, 5002), *range(5100, 5140), 5999], 6000)
     assert taken == [(1, 3001), (2, 5002), (1, 6000)]
@@ -178,4 +178,4 @@ def test_the_fused_kernel_of_other_devices(heads: tuple[int, int, int]) -> None:
     query, keys, values = make_inputs(4, 50, heads, torch.float32)
     keys, values, positions = keys.transpose(0, 1), values.transpose(0, 1), torch.tensor([0, 7, 8, 41])
     expected = reference_attention(query, positions, keys, values)
-    torch.testing.assert_close(sdpa.scattered_attention(query, positions, keys, values), expected)
+    torch.testing.assert_close(cpu.sdpa_scattered_attention(query, positions, keys, values), expected)

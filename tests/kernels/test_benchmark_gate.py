@@ -16,7 +16,7 @@ from benchmarks.ops.ceilings import Ceilings
 from benchmarks.ops.measuring import measure
 from benchmarks.ops.timing import Call, Timing
 from kernels.backend import is_interpreting
-from kernels.catalog import NAMES, op_named
+from kernels.op import NAMES, op_named
 
 pytestmark = [
     pytest.mark.interpreted,

@@ -13,7 +13,7 @@ from benchmarks.gpu.counted import accepted_passes
 from benchmarks.gpu.measuring import random_ids
 from benchmarks.gpu.script import ScriptedDecoder, Unforked
 from benchmarks.gpu.stream import write
-from engine.cuda.passes import runs_by_kernels
+from engine.runner.cuda_runner import runs_by_kernels
 from engine.types import Draft, GenerationRequest
 from kernels.backend import is_interpreting
 from tests.engine.cores import make_core

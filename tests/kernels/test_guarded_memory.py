@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.guarded_memory import GUARD, GuardedMemory
-from kernels.parity import error_ratio
+from kernels.parity import GUARD, GuardedMemory, error_ratio
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64]
 NAN = float("nan")

@@ -16,8 +16,7 @@ from torch import Tensor
 from kernels.backend import is_interpreting
 from kernels.op import Shape
 from kernels.paged_attention import TREE_BITS, PagedBatch, causal_key_ends, paged_attention, reference, variants
-from kernels.paged_attention.layout import Layout, layouts
-from kernels.paged_attention.op import OP
+from kernels.paged_attention.op import OP, Layout, layouts
 from tests.kernels.paged_batches import ONE, TINY, assert_near, inputs_of
 
 

@@ -201,7 +201,7 @@ def test_the_wrapper_takes_the_tuners_variant(device: torch.device, monkeypatch:
         asked.append((op.shape_class(shape), dtype))
         return CUT
 
-    monkeypatch.setattr("kernels.tuning.variant_for", variant_for)
+    monkeypatch.setattr("kernels.tuner.variant_for", variant_for)
     inputs = inputs_of(ONE | {"window": 9}, torch.float16, device)
     assert torch.equal(paged_attention(**inputs), OP.run(inputs, CUT)[0])
     assert asked == [(OP.shape_class(ONE | {"window": 9}), torch.float16)]

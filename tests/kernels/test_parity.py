@@ -15,10 +15,9 @@ import torch
 
 from kernels import parity
 from kernels.backend import is_interpreting
-from kernels.catalog import NAMES, op_named
-from kernels.op import Op, Shape, Variant
+from kernels.op import NAMES, Op, Shape, Variant, op_named
 from kernels.parity import BOUNDS, assert_equal, run_seed
-from kernels.tuning.space import declared
+from kernels.tuner.space import declared
 from tests.kernels.planted_faults import FAULTS, Fault, planted
 
 CPU = torch.device("cpu")

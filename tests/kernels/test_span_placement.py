@@ -14,7 +14,7 @@ from kernels.attention import Scratch
 from kernels.backend import is_interpreting
 from kernels.op import Shape
 from kernels.rope import apply_rope, rope_table
-from kernels.span_placement import chunks, place, place_layers
+from kernels.span_placement import cpu, place, place_layers
 from kernels.span_placement.op import OP
 from kernels.span_placement.reference import place as reference_place
 
@@ -74,7 +74,7 @@ def test_has_the_bits_of_the_reference(
 
 @pytest.mark.parametrize("tokens", [1, 16, 100, 1000])
 def test_the_size_of_a_chunk_changes_nothing(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
-    monkeypatch.setattr(chunks, "TOKENS", tokens)
+    monkeypatch.setattr(cpu, "TOKENS", tokens)
     torch.manual_seed(tokens)
     check([*range(30, 330)], [*range(60, 360)], [*range(7, 307)], (2, 64), torch.bfloat16)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repo_cache.borders import strongest
+from repo_cache.chunks import strongest
 
 END, APART, REACH = 400, 16, 60
 borders = st.dictionaries(st.integers(1, END - 1), st.integers(0, 9), max_size=60).map(

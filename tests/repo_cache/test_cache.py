@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from repo_cache import workspace as workspace_module
-from repo_cache.batches import Batch, Notice, NoticeKind
 from repo_cache.cache import RepoCache
 from repo_cache.errors import CacheClosed, ForeignSnapshot, NotCached, RepoCacheError, RootError
-from repo_cache.subscribing import Update
+from repo_cache.subscriptions import Update
 from repo_cache.tokenizer import BPETokenizer
+from repo_cache.types import Batch, Notice, NoticeKind
 from repo_cache.workspace import IndexProgress
 from tests.models import RealModel
 from tests.repo_cache.test_tokenizer import tiny_vocabulary
@@ -338,7 +338,7 @@ def test_a_warm_start_reads_no_file_and_is_the_same(
     for path in root.rglob("*"):
         os.utime(path, (1e9, 1e9))
     first = opened(store=tmp_path / "store")
-    monkeypatch.setattr("repo_cache.reading.is_settled", lambda *_: True)
+    monkeypatch.setattr("repo_cache.files.is_settled", lambda *_: True)
     monkeypatch.setattr(workspace_module, "is_settled", lambda *_: True)
     first.refresh()
     expected = first.snapshot()
@@ -457,7 +457,7 @@ def test_a_fault_between_reading_and_the_snapshot_loses_nothing(
     def fail(*_: Any) -> Any:
         raise MemoryError("of the test")
 
-    monkeypatch.setattr("repo_cache.reading.is_settled", lambda *_: True)
+    monkeypatch.setattr("repo_cache.files.is_settled", lambda *_: True)
     write(root, "src/a.py", "x = 7\n")
     with monkeypatch.context() as patch:
         patch.setattr(workspace_module, "next_snapshot", fail)
@@ -484,7 +484,7 @@ def test_a_rescan_that_the_watcher_asks_for_is_made(opened: Opened, root: Path) 
 def test_too_many_paths_at_once_are_a_look_at_everything(
     opened: Opened, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repo_cache.pending.MAX_PENDING_PATHS", 3)
+    monkeypatch.setattr("repo_cache.debouncer.MAX_PENDING_PATHS", 3)
     cache = opened(watch=True)
     assert cache._watcher is not None
     cache._watcher.stop()

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from repo_cache.batches import Batch, Notice, NoticeKind
-from repo_cache.debouncing import Debouncer
+from repo_cache.debouncer import Debouncer
+from repo_cache.types import Batch, Notice, NoticeKind
 
 NOTICE = Notice(NoticeKind.OVERFLOW, "too much")
 

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repo_cache import word_cache
+from repo_cache import tokenizer as word_cache
 from repo_cache.errors import TokenizerError
-from repo_cache.tokenizer import BPETokenizer
-from repo_cache.word_cache import WordCache
+from repo_cache.tokenizer import BPETokenizer, WordCache
 from tests.models import RealModel, real_model
 from tests.repo_cache.hostile import random_text, texts
 

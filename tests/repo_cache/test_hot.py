@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repo_cache.hot import HotText, HotTexts, Key
+from repo_cache.contents import HotText, HotTexts, Key
 from repo_cache.incremental import EncodedText
 from repo_cache.spans import CutText, FileSpans
 

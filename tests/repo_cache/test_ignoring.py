@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from repo_cache.ignore import IgnoreRules
 from repo_cache.ignore_patterns import PatternFile
-from repo_cache.ignoring import IgnoreRules
 
 NAMES = [
     "a",
@@ -239,7 +239,7 @@ def test_a_file_of_patterns_is_compiled_once(tmp_path: Path, monkeypatch: pytest
         compiled.append(data)
         return PatternFile(data)
 
-    monkeypatch.setattr("repo_cache.ignoring.PatternFile", counting)
+    monkeypatch.setattr("repo_cache.ignore.PatternFile", counting)
     (tmp_path / ".gitignore").write_text("x\n")
     rules = IgnoreRules(tmp_path)
     for text in ["x\n", "x\n", "y\n"]:

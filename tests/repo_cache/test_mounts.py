@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repo_cache.mounts import remote_file_system
+from repo_cache.fallback_watchers import remote_file_system
 
 MOUNTS = r"""
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repo_cache.path_map import NUM_BUCKETS, PathMap
+from repo_cache.snapshot import NUM_BUCKETS, PathMap
 
 paths = st.sampled_from([f"{folder}/{name}.py" for folder in ("a", "b/c", "d") for name in range(40)])
 changes = st.lists(st.tuples(st.dictionaries(paths, st.integers()), st.frozensets(paths)), max_size=6)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repo_cache.database import Database
-from repo_cache.private_folder import make_private, make_private_file
+from repo_cache.files import make_private, make_private_file
 
 
 def mode_of(path: Path) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from repo_cache import reading
-from repo_cache.reading import FileContent, FileStat, Skipped, SkipReason, is_settled, open_below, read_file
+from repo_cache import files
+from repo_cache.files import FileContent, FileStat, Skipped, SkipReason, is_settled, open_below, read_file
 
 
 def reason(root: Path, path: str) -> SkipReason:
@@ -34,14 +34,14 @@ def test_a_text_file_is_read_with_its_stat(root: Path) -> None:
     found = read_file(root, "a/é.py")
     assert isinstance(found, FileContent)
     assert found.data == "x = 'é'\r\n".encode()
-    assert found.stat == reading.file_stat((root / "a/é.py").stat())
+    assert found.stat == files.file_stat((root / "a/é.py").stat())
     assert not found.settled
 
 
 def test_an_old_file_is_settled(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "a").write_text("x")
     later = time.time_ns() + 10_000_000_000
-    monkeypatch.setattr(reading.time, "time_ns", lambda: later)
+    monkeypatch.setattr(files.time, "time_ns", lambda: later)
     found = read_file(root, "a")
     assert isinstance(found, FileContent)
     assert found.settled
@@ -73,7 +73,7 @@ def test_each_kind_of_file_that_is_not_text_has_its_reason(root: Path) -> None:
 
 
 def test_a_nul_far_into_a_file_is_text_as_it_is_for_git(root: Path) -> None:
-    data = b"x" * reading.NUM_BINARY_BYTES + b"\0"
+    data = b"x" * files.NUM_BINARY_BYTES + b"\0"
     (root / "a").write_bytes(data)
     found = read_file(root, "a")
     assert isinstance(found, FileContent)
@@ -97,7 +97,7 @@ def test_links_are_followed_to_files_of_the_workspace_only(root: Path) -> None:
         found = read_file(root, name)
         assert isinstance(found, FileContent)
         assert found.data == b"inside"
-        assert found.stat == reading.file_stat((root / "a/x").stat())
+        assert found.stat == files.file_stat((root / "a/x").stat())
     assert reason(root, "up") == reason(root, "git") == SkipReason.OUTSIDE
     assert reason(root, "self") == reason(root, "none") == SkipReason.GONE
     assert reason(root, "folder/x") == reason(root, "away/outside.txt") == SkipReason.GONE
@@ -115,7 +115,7 @@ def test_a_folder_that_becomes_a_link_while_a_path_is_opened_leads_nowhere(
             (root / "a").symlink_to("..")
         return open_(path, flags, dir_fd=dir_fd)
 
-    monkeypatch.setattr(reading.os, "open", swapping)
+    monkeypatch.setattr(files.os, "open", swapping)
     with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
         open_below(root, "a/outside.txt", os.O_RDONLY)
 
@@ -130,14 +130,14 @@ def test_a_file_without_the_right_to_read_it_is_named(root: Path, monkeypatch: p
                 raise PermissionError(13, "Permission denied")
             return open_(path, flags, dir_fd=dir_fd)
 
-        monkeypatch.setattr(reading.os, "open", refusing)
+        monkeypatch.setattr(files.os, "open", refusing)
     (root / "a").chmod(0)
     assert reason(root, "a") == SkipReason.UNREADABLE
 
 
 def test_a_file_that_changes_while_it_is_read_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "a").write_text("old")
-    bytes_of, texts = reading._bytes_of, ["newer", "newest"]
+    bytes_of, texts = files._bytes_of, ["newer", "newest"]
 
     def writing(descriptor: int, max_bytes: int) -> bytes:
         data = bytes_of(descriptor, max_bytes)
@@ -145,7 +145,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(root: Path, monkeypa
             (root / "a").write_text(texts.pop(0))
         return data
 
-    monkeypatch.setattr(reading, "_bytes_of", writing)
+    monkeypatch.setattr(files, "_bytes_of", writing)
     found = read_file(root, "a")
     assert isinstance(found, FileContent)
     assert found.data == b"newest"

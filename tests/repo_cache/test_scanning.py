@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from repo_cache import scanning
-from repo_cache.ignoring import IgnoreRules
-from repo_cache.reading import FileContent, SkipReason, file_stat, read_file
-from repo_cache.scanning import Scan, scan, scan_paths
+from repo_cache import scan as scanning
+from repo_cache.files import FileContent, SkipReason, file_stat, read_file
+from repo_cache.ignore import IgnoreRules
+from repo_cache.scan import Scan, scan, scan_paths
 
 
 def scanned(root: Path, below: str = "", max_file_bytes: int = 1000) -> Scan:

@@ -13,16 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repo_cache import cutting, syntax
-from repo_cache.block_cut import GROUP_TOKENS, MAX_TOKENS, MIN_TOKENS
-from repo_cache.blocks import BLOCK_BYTES, MIN_BLOCK_BYTES, block_starts, next_block_starts
-from repo_cache.cutting import LONG_BYTES, cut, recut
-from repo_cache.grammars import GRAMMARS, language_of
-from repo_cache.incremental import EncodedText, Reencoded, TokenChange, encoded, reencoded
-from repo_cache.keys import span_keys
-from repo_cache.spans import CutText, FileSpans
-from repo_cache.syntax import parse, reparse, syntax_borders
-from repo_cache.text_change import TextChange, text_change
+from repo_cache import chunks, syntax
+from repo_cache.chunks import (
+    BLOCK_BYTES,
+    GROUP_TOKENS,
+    LONG_BYTES,
+    MAX_TOKENS,
+    MIN_BLOCK_BYTES,
+    MIN_TOKENS,
+    block_starts,
+    cut,
+    next_block_starts,
+    recut,
+)
+from repo_cache.incremental import EncodedText, Reencoded, TextChange, TokenChange, encoded, reencoded, text_change
+from repo_cache.spans import CutText, FileSpans, span_keys
+from repo_cache.syntax import GRAMMARS, language_of, parse, reparse, syntax_borders
 from repo_cache.tokenizer import BPETokenizer
 from tests.memory import bytes_kept
 from tests.models import SHARED_DATA, real_model
@@ -69,7 +75,7 @@ def test_the_next_cut_is_the_cut_from_scratch(suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["java", "cs", "json", "html", "cpp", "py"])
 def test_the_next_cut_of_a_long_block_is_the_cut_from_scratch(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "LONG_BYTES", 1000)
+    monkeypatch.setattr(chunks, "LONG_BYTES", 1000)
     for seed in range(4):
         check_recut(source(suffix, 60), language_of(f"a.{suffix}"), Random(seed), 10)
 
@@ -78,7 +84,7 @@ def test_the_next_cut_of_a_long_block_is_the_cut_from_scratch(suffix: str, monke
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_the_next_cut_is_the_cut_from_scratch_for_long(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for long_bytes in (1000, LONG_BYTES):
-        monkeypatch.setattr(cutting, "LONG_BYTES", long_bytes)
+        monkeypatch.setattr(chunks, "LONG_BYTES", long_bytes)
         for seed in range(60):
             check_recut(source(suffix, Random(seed).randrange(1, 100)), language_of(f"a.{suffix}"), Random(seed), 20)
 
@@ -90,7 +96,7 @@ def test_a_long_sound_block_is_parsed_from_its_old_tree(monkeypatch: pytest.Monk
     after = reencoded(tokenizer(), text, data.replace(b"int total = 60;", b"int total = 61;"))
     scratch = cut(after.text, "java", FINGERPRINT)
     monkeypatch.setattr("repo_cache.syntax.parse", None)  # what a reparse falls back to
-    monkeypatch.setattr(cutting, "parse", None)
+    monkeypatch.setattr(chunks, "parse", None)
     assert recut(made, text, after, "java", FINGERPRINT).spans == scratch.spans
 
 

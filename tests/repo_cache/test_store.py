@@ -20,10 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from repo_cache import database, file_records
-from repo_cache.file_records import FileRecord
-from repo_cache.reading import FileStat
-from repo_cache.store import TokenStore
+from repo_cache import database, store
+from repo_cache.files import FileStat
+from repo_cache.store import FileRecord, TokenStore
 
 Ids = NDArray[np.uint32]
 RECORD = FileRecord(FileStat(10, 123456789, 223456789, 42), "ab" * 32)
@@ -98,7 +97,7 @@ def test_records_are_of_their_root_and_forgotten_where_none_is_given(opened: Ope
 
 
 def test_the_roots_seen_longest_ago_are_forgotten(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_records, "MAX_ROOTS", 3)
+    monkeypatch.setattr(store, "MAX_ROOTS", 3)
     one = opened()
     for number in range(6):
         monkeypatch.setattr(time, "time", lambda number=number: 1000.0 + number)

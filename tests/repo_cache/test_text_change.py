@@ -7,8 +7,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repo_cache import text_change as module
-from repo_cache.text_change import TextChange, text_change
+from repo_cache import incremental as module
+from repo_cache.incremental import TextChange, text_change
 from tests.repo_cache.hostile import Edit, edits, texts
 
 

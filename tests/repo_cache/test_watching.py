@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from repo_cache import inotify_watches, watching
-from repo_cache.batches import Batch, NoticeKind
-from repo_cache.debouncing import Debouncer
-from repo_cache.ignoring import IgnoreRules
+from repo_cache import inotify
+from repo_cache import watcher as watching
+from repo_cache.debouncer import Debouncer
+from repo_cache.fallback_watchers import ObserverSource, PollingSource
+from repo_cache.files import FileContent, read_file
+from repo_cache.ignore import IgnoreRules
 from repo_cache.inotify import CannotWatch, InotifySource
-from repo_cache.observing import ObserverSource
-from repo_cache.polling import PollingSource
-from repo_cache.reading import FileContent, read_file
-from repo_cache.scanning import scan, scan_paths
-from repo_cache.watching import Watcher
+from repo_cache.scan import scan, scan_paths
+from repo_cache.types import Batch, NoticeKind
+from repo_cache.watcher import Watcher
 
 DEADLINE_S = 30
 MARK = "mark-of-the-test"
@@ -418,9 +418,7 @@ def test_at_the_limit_of_watches_the_workspace_is_polled_and_the_way_out_is_said
 ) -> None:
     for number in range(num_folders):
         (root / str(number)).mkdir()
-    monkeypatch.setattr(
-        inotify_watches, "inotify_add_watch", failing_after(5, errno.ENOSPC, inotify_watches.inotify_add_watch)
-    )
+    monkeypatch.setattr(inotify, "inotify_add_watch", failing_after(5, errno.ENOSPC, inotify.inotify_add_watch))
     receiver = Receiver(root)
     with Watcher(root, receiver.rules, receiver, debounce_s=0.01, poll_interval_s=0.02) as watcher:
         for number in range(10):
@@ -437,7 +435,7 @@ def test_at_the_limit_of_watches_the_workspace_is_polled_and_the_way_out_is_said
 
 
 def test_without_an_inotify_instance_the_workspace_is_polled(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inotify_watches, "inotify_init", failing_after(0, errno.EMFILE, inotify_watches.inotify_init))
+    monkeypatch.setattr(inotify, "inotify_init", failing_after(0, errno.EMFILE, inotify.inotify_init))
     receiver = Receiver(root)
     with Watcher(root, receiver.rules, receiver, debounce_s=0.01, poll_interval_s=0.02) as watcher:
         receiver.settle()
@@ -462,7 +460,7 @@ def test_a_folder_that_cannot_be_watched_is_named_once_and_the_rest_is_watched(
     (root / "open").mkdir()
     (root / "locked").mkdir()
     if os.geteuid() == 0:  # no folder is closed to root: the system's answer is played
-        add = inotify_watches.inotify_add_watch
+        add = inotify.inotify_add_watch
 
         def refusing(descriptor: int, path: bytes, mask: int) -> int:
             if path.endswith(b"locked"):
@@ -470,7 +468,7 @@ def test_a_folder_that_cannot_be_watched_is_named_once_and_the_rest_is_watched(
                 return -1
             return add(descriptor, path, mask)
 
-        monkeypatch.setattr(inotify_watches, "inotify_add_watch", refusing)
+        monkeypatch.setattr(inotify, "inotify_add_watch", refusing)
     (root / "locked").chmod(0)
     receiver = Receiver(root)
     with Watcher(root, receiver.rules, receiver, debounce_s=0.01):
@@ -494,10 +492,10 @@ def test_a_root_that_goes_is_said_and_found_again_when_it_comes_back(root: Path,
 
 
 def test_a_reader_that_fails_is_replaced_by_polling(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(watches: inotify_watches.Watches) -> None:
+    def broken(watches: inotify.Watches) -> None:
         raise ValueError("broken")
 
-    monkeypatch.setattr(inotify_watches.Watches, "events", broken)
+    monkeypatch.setattr(inotify.Watches, "events", broken)
     receiver = Receiver(root)
     with Watcher(root, receiver.rules, receiver, debounce_s=0.01, poll_interval_s=0.02) as watcher:
         receiver.settle()
@@ -603,7 +601,7 @@ def test_a_second_write_that_leaves_the_stat_as_it_was_is_found_by_polling(
     source.start()
     source._poll()
     assert changes.take().paths == {"x"}
-    monkeypatch.setattr("repo_cache.reading.SETTLE_NS", -(10**12))
+    monkeypatch.setattr("repo_cache.files.SETTLE_NS", -(10**12))
     source._poll()
     assert changes.take().paths == set()
     source.stop()

@@ -14,16 +14,15 @@ from typing import Any
 import httpx
 import uvicorn
 
-from agent_runtime.access.principal import AccessScope
-from agent_runtime.access.token_file import LiveTokens, TokenFile
-from agent_runtime.access.tokens import new_token
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.merger import Merger
-from agent_runtime.http.app import build_app
-from agent_runtime.http.connection import connection_settings
-from agent_runtime.http.service import Service
-from agent_runtime.model_merge.slot import ModelSlot
-from agent_runtime.workspaces.registry import Workspaces
+from agent_runtime.access import AccessScope, new_token
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.llm.interface import Merger
+from agent_runtime.llm.model_slot import ModelSlot
+from agent_runtime.server.app import build_app
+from agent_runtime.server.dependencies import Service
+from agent_runtime.server.token_file import LiveTokens, TokenFile
+from agent_runtime.server.uvicorn_server import connection_settings
+from agent_runtime.workspace.registry import Workspaces
 from tests.agent_runtime.scripted import ScriptedMerger
 
 

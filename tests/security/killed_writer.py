@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.types import Action, FileResult
-from agent_runtime.workspaces.workspace import Workspace
+from agent_runtime.workspace.workspace import Workspace
 
 NUM_REPLACED = 4
 NUM_WRITES = 3

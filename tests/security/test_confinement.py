@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from agent_runtime.errors import BadFile, BadRequest, FileMissing, HunkError, OutsideRoot, Stale
-from agent_runtime.files import confined
-from agent_runtime.files.confined import Confined
-from agent_runtime.files.writer import Change, write_all
-from agent_runtime.workspaces.workspace import Workspace
+from agent_runtime.workspace import sandbox
+from agent_runtime.workspace.sandbox import Confined
+from agent_runtime.workspace.workspace import Workspace
+from agent_runtime.workspace.writer import Change, write_all
 from tests.security.guarded import Guarded, guarded
 
 MOST_SECONDS = 30.0
@@ -346,7 +346,7 @@ def test_a_folder_that_becomes_a_link_between_look_and_opening_is_met_as_one(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The race, played: no luck is needed."""
-    opened = confined.open_below
+    opened = sandbox.open_below
 
     def swapping(*arguments: object) -> int:
         if not (root / "sub").is_symlink():
@@ -354,7 +354,7 @@ def test_a_folder_that_becomes_a_link_between_look_and_opening_is_met_as_one(
             (root / "sub").symlink_to("../outside")
         return opened(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(confined, "open_below", swapping)
+    monkeypatch.setattr(sandbox, "open_below", swapping)
     with pytest.raises(OutsideRoot):
         Confined(root).read("sub/file.py")
 
@@ -362,14 +362,14 @@ def test_a_folder_that_becomes_a_link_between_look_and_opening_is_met_as_one(
 def test_a_file_that_becomes_a_link_between_look_and_opening_is_met_as_one(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked = confined.check_regular
+    looked = sandbox.check_regular
 
     def swapping(*arguments: object) -> None:
         looked(*arguments)  # type: ignore[arg-type]
         (root / "sub" / "file.py").rename(root / "aside")
         (root / "sub" / "file.py").symlink_to("../../outside/file.py")
 
-    monkeypatch.setattr(confined, "check_regular", swapping)
+    monkeypatch.setattr(sandbox, "check_regular", swapping)
     with pytest.raises(OutsideRoot):
         Confined(root).read("sub/file.py")
 
@@ -378,7 +378,7 @@ def test_links_that_change_at_every_look_are_given_up(root: Path, monkeypatch: p
     def always_a_link(*_: object) -> int:
         raise OSError(40, "Too many levels of symbolic links")
 
-    monkeypatch.setattr(confined, "open_below", always_a_link)
+    monkeypatch.setattr(sandbox, "open_below", always_a_link)
     with pytest.raises(BadFile, match="levels of symbolic links"):
         Confined(root).read("sub/file.py")
 

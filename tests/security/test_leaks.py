@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.telemetry import logs
+from agent_runtime.telemetry import log as logs
 from tests.security.guarded import Guarded, guarded
 
 MARK = "xyzzy_in_the_file"

@@ -17,17 +17,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from agent_runtime.access.principal import Principal
-from agent_runtime.apply.merger import ModelMerge, ModelTask
+from agent_runtime.access import Principal
 from agent_runtime.errors import BadRequest
-from agent_runtime.generation.watcher import Piece, Watcher
-from agent_runtime.http.access import KEY
-from agent_runtime.http.app import MAX_BODY_BYTES
-from agent_runtime.http.body_limit import BodyLimit
-from agent_runtime.http.connection import MAX_HEAD_BYTES, NUM_LOOKS
-from agent_runtime.http.guard import MAX_HEADERS
-from agent_runtime.http.structure import BLOCK_BYTES, MAX_DEPTH, MAX_VALUES, _outside_strings, check_structure
-from agent_runtime.limiting import Shares
+from agent_runtime.llm.interface import ModelMerge, ModelTask
+from agent_runtime.progress import Piece, Watcher
+from agent_runtime.quotas import Shares
+from agent_runtime.server.app import MAX_BODY_BYTES
+from agent_runtime.server.auth import KEY
+from agent_runtime.server.host_guard import MAX_HEADERS
+from agent_runtime.server.request_body import (
+    BLOCK_BYTES,
+    MAX_DEPTH,
+    MAX_VALUES,
+    BodyLimit,
+    _outside_strings,
+    check_structure,
+)
+from agent_runtime.server.uvicorn_server import MAX_HEAD_BYTES, NUM_LOOKS
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.security.guarded import Guarded, guarded
 
@@ -86,7 +92,7 @@ def is_refused(text: bytes, max_depth: int = MAX_DEPTH, max_values: int = MAX_VA
 def test_the_depth_of_a_text_is_that_of_its_value(value: Any, limit: int, ascii_only: bool, block_bytes: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agent_runtime.http.structure.BLOCK_BYTES", block_bytes)
+        patch.setattr("agent_runtime.server.request_body.BLOCK_BYTES", block_bytes)
         assert is_refused(text, limit) == (depth_of(value) > limit)
         assert is_refused(text, 99, max_values=max(1, limit)) == (num_values_of(value) > max(1, limit))
 
@@ -96,7 +102,7 @@ def test_where_a_block_ends_changes_nothing(text: str, block_bytes: int) -> None
     """Of no JSON, too: strings that never end, odd and even rows of backslashes."""
     whole = is_refused(text.encode(), 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agent_runtime.http.structure.BLOCK_BYTES", block_bytes)
+        patch.setattr("agent_runtime.server.request_body.BLOCK_BYTES", block_bytes)
         assert is_refused(text.encode(), 2) == whole
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.http.connection import SAFE_HEADERS
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.server.uvicorn_server import SAFE_HEADERS
 from tests.security.guarded import Guarded, guarded
 
 FILE = "/workspaces/default/files/a.py"
@@ -73,7 +73,7 @@ def test_a_host_is_a_name_and_a_port_and_nothing_else(service: Guarded, host: st
 
 
 def test_names_that_were_given_are_let_in_behind_a_proxy_whatever_port_it_has() -> None:
-    from agent_runtime.http.guard import OwnHostsOnly
+    from agent_runtime.server.host_guard import OwnHostsOnly
 
     guard = OwnHostsOnly(None, ["127.0.0.1", "Hunk.Example", "::2"])  # type: ignore[arg-type]
 

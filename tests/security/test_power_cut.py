@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.files.confined import Confined
-from agent_runtime.files.journal import Journal
-from agent_runtime.files.writer import Change, write_all
-from agent_runtime.workspaces.workspace import Workspace
+from agent_runtime.workspace.journal import Journal
+from agent_runtime.workspace.sandbox import Confined
+from agent_runtime.workspace.workspace import Workspace
+from agent_runtime.workspace.writer import Change, write_all
 
 NUM_CUTS = 4
 """At each moment: none of the names that were not synced are there, or all, or some."""

@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 
 from agent_runtime.errors import BadFile, Stale
-from agent_runtime.files import locking, record_copies, writer
-from agent_runtime.files.confined import Confined
-from agent_runtime.files.journal import Journal
-from agent_runtime.files.recovery import recover
-from agent_runtime.files.writer import Change, write_all
-from agent_runtime.workspaces.workspace import Workspace
+from agent_runtime.workspace import journal as locking
+from agent_runtime.workspace import record_copies, writer
+from agent_runtime.workspace.journal import Journal
+from agent_runtime.workspace.recovery import recover
+from agent_runtime.workspace.sandbox import Confined
+from agent_runtime.workspace.workspace import Workspace
+from agent_runtime.workspace.writer import Change, write_all
 
 ROOT = Path(__file__).resolve().parents[2]
 

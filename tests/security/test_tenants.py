@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.model_merge.model_merger import ModelMerger
-from agent_runtime.models.load import LoadedModel
+from agent_runtime.llm.merger import ModelMerger
+from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.text_side import from_gguf
 from agent_runtime.prompt import PromptForm
+from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
-from engine.model import Decoder
 from tests.models import RealModel
 from tests.security.guarded import Guarded, guarded
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent_runtime.access.tokens import TokenSet, new_token
+from agent_runtime.access import TokenSet, new_token
 from agent_runtime.errors import Unauthorized
 
 NUM_PAIRS = 20_000
@@ -85,11 +85,11 @@ def test_the_id_of_a_token_says_nothing_of_its_secret() -> None:
         hashed.append(sent)
         return digest(sent)
 
-    from agent_runtime.access import tokens
+    from agent_runtime import access
 
-    digest = tokens.digest
+    digest = access.digest
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokens, "digest", counted)
+        patch.setattr(access, "digest", counted)
         for sent in (text[:-1] + "_", "hunk_" + "0" * 12 + text[17:], "no token at all"):
             with pytest.raises(Unauthorized):
                 known.principal(sent, NOW)

@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent_runtime.access.token_file import LiveTokens, TokenFile
-from agent_runtime.access.tokens import AccessToken, TokenSet, digest, new_token
+from agent_runtime.access import AccessToken, TokenSet, digest, new_token
 from agent_runtime.errors import TokensUnreadable, Unauthorized
-from agent_runtime.http import throttle as throttling
-from agent_runtime.http.throttle import BURST, MAX_ADDRESSES, REFILL_SECONDS, Throttle
+from agent_runtime.server import auth as throttling
+from agent_runtime.server.auth import BURST, MAX_ADDRESSES, REFILL_SECONDS, Throttle
+from agent_runtime.server.token_file import LiveTokens, TokenFile
 from tests.security.guarded import Guarded, guarded
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.generation import Generation
-from engine.scheduling import Sequence as ScheduledSequence
-from engine.streams import AsyncStream, Stream
+from engine.request import Generation
+from engine.scheduler import Sequence as ScheduledSequence
 from engine.types import Output
-from engine.worker import Ticket
+from engine.worker import AsyncStream, Stream, Ticket
 
 LEAST_SECONDS = 600.0
 """A shorter soak says nothing about the process's memory: it is still warming up."""

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 import torch
 
-from agent_runtime.models.resolve import resolve
-from agent_runtime.models.settings import ModelSettings
-from agent_runtime.models.store import Store
+from agent_runtime.models.config import ModelSettings
+from agent_runtime.models.store import Store, resolve
 from benchmarks.engine.workload import source_text
+from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.kv_pool import page_bytes
-from engine.model import Decoder
-from engine.scheduling import SchedulerConfig
+from engine.scheduler import SchedulerConfig
 from engine.weights import load
 from repo_cache.tokenizer import BPETokenizer, GGUFVocabulary
 from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_decoder

@@ -1,4 +1,4 @@
-"""The JSON of answers below /v1, whole and in chunks."""
+"""JSON of answers below /v1, whole and in chunks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from agent_runtime.chat import ChatAnswer, ChatTokenLogprob
+from agent_runtime.llm.interface import ChatAnswer, ChatTokenLogprob
 from agent_runtime.types import ApplyResult, SourceUsage, Usage
 
 PREDICTION = "prediction"

@@ -1,30 +1,277 @@
-"""`/v1/...`: chats, and edits as hosted apply services take them, in OpenAI's shape."""
+"""`/v1/...`: chats, and edits as hosted apply services take them, whole or streamed."""
 
 from __future__ import annotations
 
+import asyncio
+import re
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from threading import Lock
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
-from fastapi.responses import Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic_core import to_json
 
-from agent_runtime.access.principal import Principal
-from agent_runtime.errors import HunkError
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.http.access import needs
-from agent_runtime.http.json_body import JsonRoute
-from agent_runtime.http.openai import asking
-from agent_runtime.http.openai.bodies import OWN_MODEL, ChatBody, CodeApplyBody
-from agent_runtime.http.openai.completions import Completion, Reply, extension_of_apply, reply_of_apply, reply_of_chat
-from agent_runtime.http.openai.documents import COMPLETION, FAULTS, CodeApplyAnswer, ModelList, ModelObject
-from agent_runtime.http.openai.streaming import stream
-from agent_runtime.http.running import run, run_by_rule
-from agent_runtime.http.service import Service
-from agent_runtime.telemetry.observer import Finished
+from agent_runtime.access import Principal
+from agent_runtime.errors import BadRequest, EditRefused, HunkError, UnknownModel, Unsupported
+from agent_runtime.limits import MAX_EDIT_BYTES, MAX_FILE_BYTES, check_size
+from agent_runtime.llm.interface import ChatRequest
+from agent_runtime.progress import Piece, Relay, Watcher
+from agent_runtime.request_context import Finished
+from agent_runtime.serialization import problem_of
+from agent_runtime.server.auth import needs
+from agent_runtime.server.dependencies import Service
+from agent_runtime.server.executor import Departure, run, run_by_rule, run_watched
+from agent_runtime.server.openai.requests import (
+    OWN_MODEL,
+    ApplyMessage,
+    ApplyOptions,
+    ChatBody,
+    CodeApplyBody,
+    name_of,
+    read_apply_message,
+)
+from agent_runtime.server.openai.responses import Completion, Reply, extension_of_apply, reply_of_apply, reply_of_chat
+from agent_runtime.server.openapi import COMPLETION, FAULTS, CodeApplyAnswer, ModelList, ModelObject
+from agent_runtime.server.problems import error_of, fault_of_bug
+from agent_runtime.server.request_body import JsonRoute
+from agent_runtime.server.responses import Streamed
+from agent_runtime.server.schemas import text_of
 from agent_runtime.types import ApplyRequest, ApplyResult
+from editor.effort import memory_of
+
+APPLY_MODELS = ("morph-v3-fast", "morph-v3-large", "auto")
+"""What clients of hosted apply services call the model of an edit; further names begin as in `APPLY_PREFIXES`."""
+
+APPLY_PREFIXES = ("morph-", "relace-")
+
+GREEDY = 0.0
+"""The temperature where none is given: an answer is as right as the model can make it, and the same every time."""
+
+
+def check_model(asked: str, own: str, *, for_edit: bool) -> None:
+    """Raise UnknownModel where the service does not run this model; BadRequest where it is one for edits only."""
+    if asked in (own, OWN_MODEL):
+        return
+    if asked in APPLY_MODELS or asked.startswith(APPLY_PREFIXES):
+        if for_edit:
+            return
+        raise BadRequest(
+            f"the model {asked!r} merges edits: send one user message "
+            f"<instruction>...</instruction><code>...</code><update>...</update>, or ask {OWN_MODEL!r}",
+            field="model",
+        )
+    raise UnknownModel(
+        f"there is no model {asked!r} here; this service runs {own!r}, which is also called {OWN_MODEL!r}"
+    )
+
+
+def edit_in(body: ChatBody) -> ApplyMessage | None:
+    """The edit that the only user message holds; None where the body is a chat.
+
+    System messages beside it are passed over: what to do with the edit is known.
+    """
+    messages = [message.chat_message() for message in body.messages]
+    others = [message for message in messages if message.role != "system"]
+    if len(others) != 1 or others[0].role != "user":
+        return None
+    return read_apply_message(others[0].text)
+
+
+def chat_request(body: ChatBody, salt: str) -> ChatRequest:
+    """The chat that a body asks for; raises BadRequest."""
+    if body.hunk is not None:
+        raise BadRequest("'hunk' is of an edit, and the messages hold none", field="hunk")
+    return ChatRequest(
+        prompt=tuple(message.chat_message() for message in body.messages),
+        max_tokens=body.most_tokens,
+        temperature=GREEDY if body.temperature is None else body.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=body.top_k or 0,
+        min_p=body.min_p or 0.0,
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        logit_bias=_bias(body.logit_bias or {}),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        seed=secrets.randbits(63) if body.seed is None else body.seed,
+        stop=_stop(body.stop),
+        prediction=text_of(body.prediction),
+        salt=salt,
+    )
+
+
+def apply_request(body: ChatBody, edit: ApplyMessage, salt: str) -> ApplyRequest:
+    """The edit that a body asks for; raises Unsupported where it says how to write what is no chat."""
+    for name in ("stop", "logprobs", "logit_bias"):
+        if getattr(body, name):
+            raise Unsupported(f"{name!r} is of chats, and the message holds an edit", field=name)
+    return _request(
+        edit,
+        body.hunk,
+        salt,
+        max_tokens=body.most_tokens,
+        temperature=GREEDY if body.temperature is None else body.temperature,
+        seed=body.seed or 0,
+        prediction=text_of(body.prediction),
+    )
+
+
+def code_apply_request(body: CodeApplyBody, salt: str) -> ApplyRequest:
+    """The edit that a body of `/v1/code/apply` holds."""
+    return _request(ApplyMessage(body.initial_code, body.edit_snippet, body.instructions), body.hunk, salt)
+
+
+def check_merged(result: ApplyResult) -> None:
+    """Raise EditRefused where a check rejects the merge: the answer is a file that can be written, or none."""
+    if result.status == "rejected":
+        failed = "; ".join(f"{check.name}: {check.detail}" for check in result.file.checks if not check.ok)
+        raise EditRefused(f"the merge was made, but is rejected by a check ({failed}); POST /apply shows it")
+
+
+def _request(edit: ApplyMessage, options: ApplyOptions | None, salt: str, **more: Any) -> ApplyRequest:
+    original = edit.code.encode()
+    check_size(len(original), "the file", MAX_FILE_BYTES)
+    check_size(len(edit.update), "the edit", MAX_EDIT_BYTES)
+    given = {"path": ""} if options is None else options.model_dump()
+    with memory_of(salt):
+        given["path"] = given["path"] or name_of(edit.code)
+    return ApplyRequest(original, edit.update, instruction=edit.instruction, salt=salt, **given, **more)
+
+
+def _bias(by_name: dict[str, float]) -> dict[int, float]:
+    if not all(re.fullmatch("[0-9]{1,9}", name) for name in by_name):
+        raise BadRequest("'logit_bias' maps ids of the model's tokens to numbers", field="logit_bias")
+    return {int(name): bias for name, bias in by_name.items()}
+
+
+def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+    if stop is None:
+        return ()
+    return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+QUIET_SECONDS = 10.0
+"""After so long without text the client, and every proxy between, is told that the work goes on."""
+
+PIECE_CHARACTERS = 4096
+"""Of a text that is there at once, in a chunk."""
+
+HEARTBEAT = b": the work goes on\n\n"
+
+
+class Texts(Relay):
+    """The text of an answer on its way from the thread that writes it to the event loop that this is made in.
+
+    What the client has not taken is put together, and takes no more memory than the answer.
+    """
+
+    def __init__(self, watcher: Watcher, *, wants_text: bool) -> None:
+        """Without `wants_text` there is none: the answer counts only as a whole."""
+        super().__init__(watcher)
+        self.wants_text = wants_text
+        self._loop = asyncio.get_running_loop()
+        self._lock = Lock()
+        self._waiting: list[str] = []
+        self._more = asyncio.Event()
+
+    def wrote_pieces(self, region: int, pieces: Sequence[Piece], path: str = "") -> None:
+        """Called in the thread."""
+        with self._lock:
+            self._waiting += [piece.text for piece in pieces]
+        with suppress(RuntimeError):  # the loop has ended, and nobody reads any more
+            self._loop.call_soon_threadsafe(self._more.set)
+
+    def take(self) -> str:
+        """What was written since the last time."""
+        self._more.clear()
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        return "".join(waiting)
+
+    async def wait(self, task: asyncio.Task[Reply]) -> bool:
+        """Until there is text or the task has ended, or else so long that the client should hear something: False."""
+        more = asyncio.create_task(self._more.wait())
+        try:
+            done, _ = await asyncio.wait((more, task), timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            more.cancel()
+        return bool(done)
+
+
+async def stream(
+    service: Service,
+    request: Request,
+    work: Callable[[Watcher], Reply],
+    completion: Completion,
+    *,
+    with_usage: bool,
+    as_written: bool,
+) -> Response:
+    """The answer of `work` in chunks: `as_written` by the model, or where it counts only as a whole, once it is there.
+
+    What fails before there is any text is raised, and answered with its own status; what fails later is told in the
+    stream, as OpenAI's clients expect it.
+    """
+    departure = Departure()
+    texts = Texts(departure, wants_text=as_written)
+    watching = asyncio.create_task(departure.wait_for(request))
+    task = asyncio.create_task(run_watched(service, work, texts))
+    task.add_done_callback(_look_at)
+    try:
+        await texts.wait(task)
+        if task.done():
+            task.result()
+    except BaseException:
+        watching.cancel()
+        departure.happen()
+        raise
+
+    def end() -> None:
+        watching.cancel()
+        departure.happen()
+
+    return Streamed(_chunks(texts, task, completion, with_usage), end, "text/event-stream", {})
+
+
+async def _chunks(
+    texts: Texts, task: asyncio.Task[Reply], completion: Completion, with_usage: bool
+) -> AsyncIterator[bytes]:
+    yield _event(completion.begin())
+    num_sent, has_news = 0, True
+    try:
+        while not task.done():
+            if text := texts.take():
+                num_sent += len(text)
+                yield _event(completion.piece(text))
+            elif not has_news:
+                yield HEARTBEAT
+            has_news = await texts.wait(task)
+        reply = task.result()
+    except HunkError as fault:
+        yield _event(error_of(problem_of(fault)))
+        return
+    except Exception as error:  # noqa: BLE001 -- the answer has begun: its status cannot tell it any more
+        yield _event(error_of(problem_of(fault_of_bug(error))))
+        return
+    for start in range(num_sent, len(reply.text), PIECE_CHARACTERS):
+        yield _event(completion.piece(reply.text[start : start + PIECE_CHARACTERS]))
+    yield _event(completion.end(reply))
+    if with_usage:
+        yield _event(completion.usage(reply))
+    yield b"data: [DONE]\n\n"
+
+
+def _event(data: Mapping[str, Any]) -> bytes:
+    return b"data: " + to_json(data) + b"\n\n"
+
+
+def _look_at(task: asyncio.Task[Reply]) -> None:
+    """How it ended may interest nobody: the client has left."""
+    if not task.cancelled():
+        task.exception()
+
 
 MayApply = Annotated[Principal, Depends(needs("apply"))]
 
@@ -51,8 +298,8 @@ def openai_routes(service: Service) -> APIRouter:
     @router.post("/code/apply", responses={200: {"model": CodeApplyAnswer}})
     async def code_apply(body: CodeApplyBody, request: Request, principal: MayApply) -> dict[str, Any]:
         """Merge a snippet into a file: `mergedCode` is the whole file."""
-        asking.check_model(body.model, service.model.name, for_edit=True)
-        edit = await run_by_rule(service, partial(asking.code_apply_request, body, principal.salt))
+        check_model(body.model, service.model.name, for_edit=True)
+        edit = await run_by_rule(service, partial(code_apply_request, body, principal.salt))
         merge = partial(_merged, service, "/v1/code/apply", principal, edit)
         result = await run(service, request, merge)
         return {"mergedCode": result.file.merged, "hunk": extension_of_apply(result)}
@@ -65,7 +312,7 @@ def openai_routes(service: Service) -> APIRouter:
     @router.get("/models/{name:path}", responses={200: {"model": ModelObject}})
     async def model(name: str) -> dict[str, Any]:
         """One of them, or a name that edits may be sent to."""
-        asking.check_model(name, service.model.name, for_edit=True)
+        check_model(name, service.model.name, for_edit=True)
         return _model(name, created)
 
     return router
@@ -74,12 +321,12 @@ def openai_routes(service: Service) -> APIRouter:
 def _prepare(service: Service, principal: Principal, body: ChatBody) -> tuple[Work, bool]:
     """Check a body and read it: the call that answers it, and whether that merges an edit."""
     body.check()
-    edit = asking.edit_in(body)
-    asking.check_model(body.model, service.model.name, for_edit=edit is not None)
+    edit = edit_in(body)
+    check_model(body.model, service.model.name, for_edit=edit is not None)
     if edit is not None:
-        request = asking.apply_request(body, edit, principal.salt)
+        request = apply_request(body, edit, principal.salt)
         return partial(_merge, service, principal, request), True
-    chat = asking.chat_request(body, principal.salt)
+    chat = chat_request(body, principal.salt)
     with_logprobs = chat.logprobs is not None
 
     def answer(watcher: Watcher) -> Reply:
@@ -100,7 +347,7 @@ def _merged(service: Service, route: str, principal: Principal, request: ApplyRe
         service.observer.finished(Finished.with_fault(route, principal.tenant, fault))
         raise
     service.observer.finished(Finished.with_result(route, principal.tenant, result))
-    asking.check_merged(result)
+    check_merged(result)
     return result
 
 

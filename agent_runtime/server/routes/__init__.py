@@ -6,15 +6,12 @@ from collections.abc import Callable
 
 from fastapi import APIRouter
 
-from agent_runtime.http.routes.apply import apply_routes
-from agent_runtime.http.routes.files import files_routes
-from agent_runtime.http.routes.health import health_routes
-from agent_runtime.http.routes.metrics import metrics_routes
-from agent_runtime.http.routes.openai import openai_routes
-from agent_runtime.http.routes.page import page_routes
-from agent_runtime.http.routes.sessions import sessions_routes
-from agent_runtime.http.routes.workspaces import workspaces_routes
-from agent_runtime.http.service import Service
+from agent_runtime.server.dependencies import Service
+from agent_runtime.server.openai.routes import openai_routes
+from agent_runtime.server.routes.apply import apply_routes
+from agent_runtime.server.routes.sessions import sessions_routes
+from agent_runtime.server.routes.system import health_routes, metrics_routes, page_routes
+from agent_runtime.server.routes.workspaces import files_routes, workspaces_routes
 
 ROUTES: tuple[Callable[[Service], APIRouter], ...] = (
     health_routes,

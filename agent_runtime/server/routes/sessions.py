@@ -1,21 +1,24 @@
-"""`/sessions`: an agent's conversation with the model about files, kept from question to question."""
+"""`/sessions`: conversations of an agent with the model about files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
+from pydantic_core import to_json
 
-from agent_runtime.access.principal import Principal
+from agent_runtime.access import Principal
 from agent_runtime.errors import (
     BadFile,
     BadRequest,
     EditRefused,
     FileMissing,
     Forbidden,
+    HunkError,
     ModelUnavailable,
     OutsideRoot,
     SessionBusy,
@@ -25,20 +28,96 @@ from agent_runtime.errors import (
     TooManyRequests,
     WorkspaceMissing,
 )
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.http.access import needs
-from agent_runtime.http.answer import Answer
-from agent_runtime.http.apply_docs import ApplyAnswer
-from agent_runtime.http.apply_stream import streamed
-from agent_runtime.http.idempotency import IdempotencyKey
-from agent_runtime.http.json_body import JsonRoute
-from agent_runtime.http.openapi import problems
-from agent_runtime.http.running import run, run_by_rule, run_watched
-from agent_runtime.http.service import Service
-from agent_runtime.http.session_bodies import AskBody, ReadBody, SessionApplyBody, SessionBody
-from agent_runtime.http.session_work import apply, ask, begin
-from agent_runtime.sessions import Answer as SessionAnswer
-from agent_runtime.sessions import ReadFile, SessionState
+from agent_runtime.limits import MAX_EDIT_BYTES, check_size
+from agent_runtime.models.catalogue import session_reuse
+from agent_runtime.progress import FirstToken, Watcher
+from agent_runtime.request_context import Finished
+from agent_runtime.server.auth import needs
+from agent_runtime.server.dependencies import Service
+from agent_runtime.server.events import streamed
+from agent_runtime.server.executor import run, run_by_rule, run_watched
+from agent_runtime.server.idempotency import IdempotencyKey
+from agent_runtime.server.openapi import ApplyAnswer, problems
+from agent_runtime.server.request_body import JsonRoute
+from agent_runtime.server.responses import Answer, answer_of, answer_of_fault
+from agent_runtime.server.schemas import AskBody, ReadBody, SessionApplyBody, SessionBody, text_of
+from agent_runtime.session import PREAMBLE, ReadFile, Session, SessionState
+from agent_runtime.session import Answer as SessionAnswer
+
+ASK = "/sessions/{session_id}/ask"
+APPLY = "/sessions/{session_id}/apply"
+"""The routes, as the observer is told them."""
+
+
+def begin(service: Service, principal: Principal, body: SessionBody) -> Session:
+    """A new session of the principal's; raises WorkspaceMissing, TooManyRequests."""
+    named = body.workspace is not None or service.workspaces.has_default
+    entry = service.workspaces.entry(body.workspace, principal) if named else None
+    session = Session(
+        service.applier,
+        service.model.chat,
+        workspace=entry.workspace if entry is not None else None,
+        workspace_name=entry.name if entry is not None else None,
+        known=service.workspaces,
+        reuse=body.reuse or session_reuse(service.model.name),
+        preamble=PREAMBLE if body.preamble is None else body.preamble,
+        salt=principal.salt,
+    )
+    service.sessions.add(session, principal)
+    if entry is not None and entry not in service.workspaces.seen_by(principal):  # it was removed meanwhile
+        service.sessions.remove(session.id, principal)
+        raise WorkspaceMissing(f"there is no workspace {entry.name!r} any more")
+    return session
+
+
+def ask(service: Service, principal: Principal, session: Session, body: AskBody, watcher: Watcher) -> Answer:
+    """The model's answer, and the observer is told of it."""
+
+    def asked(watched: Watcher) -> tuple[Answer, Finished]:
+        given = {name: getattr(body, name) for name in ("max_tokens", "temperature", "top_p", "seed", "stop", "clock")}
+        answer = session.ask(body.question, prediction=text_of(body.prediction), watcher=watched, **given)
+        finished = Finished(ASK, principal.tenant, "answered", answer.usage, answer.timings)
+        told = asdict(answer) | {"timings": {name: round(value, 3) for name, value in answer.timings.items()}}
+        return Answer(200, to_json(told)), finished
+
+    return _told(service, principal, ASK, asked, watcher)
+
+
+def apply(service: Service, principal: Principal, session: Session, body: SessionApplyBody, watcher: Watcher) -> Answer:
+    """What the edit came to, and the observer is told of it."""
+
+    def applied(watched: Watcher) -> tuple[Answer, Finished]:
+        check_size(len(body.edit), "the edit", MAX_EDIT_BYTES)
+        result = session.apply(
+            body.edit,
+            path=body.path,
+            write=body.write,
+            expected_sha256=body.expected_sha256,
+            prediction=text_of(body.prediction),
+            watcher=watched,
+            **body.options(),
+        )
+        return answer_of(result), Finished.with_result(APPLY, principal.tenant, result)
+
+    return _told(service, principal, APPLY, applied, watcher)
+
+
+def _told(
+    service: Service,
+    principal: Principal,
+    route: str,
+    work: Callable[[Watcher], tuple[Answer, Finished]],
+    watcher: Watcher,
+) -> Answer:
+    watched = FirstToken(watcher)
+    try:
+        answer, finished = work(watched)
+    except HunkError as fault:
+        service.observer.finished(Finished.with_fault(route, principal.tenant, fault))
+        return answer_of_fault(fault)
+    service.observer.finished(replace(finished, first_token_ms=watched.after_ms))
+    return answer
+
 
 MayApply = Annotated[Principal, Depends(needs("apply"))]
 

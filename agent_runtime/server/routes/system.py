@@ -1,15 +1,56 @@
-"""`GET /` and `/static/...`: the web page, files of this package that load nothing from elsewhere."""
+"""`/healthz`, `/readyz`, `/metrics`, `/stats`, and the web page."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Depends, Header, Request, Response
 
 from agent_runtime.errors import NoSuchRoute
-from agent_runtime.http.service import Service
+from agent_runtime.server.auth import needs
+from agent_runtime.server.dependencies import Service
+
+
+def health_routes(service: Service) -> APIRouter:
+    """Both routes; anybody may ask."""
+    router = APIRouter(tags=["health"])
+
+    @router.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """The process answers, whatever else it does."""
+        return {"status": "ok"}
+
+    @router.get("/readyz")
+    async def readyz() -> dict[str, str]:
+        """The model is loaded, and the service is not ending; else 503."""
+        service.drain.check()
+        return {"status": "ready", "model": service.model.loaded().name}
+
+    return router
+
+
+def metrics_routes(service: Service) -> APIRouter:
+    """Both routes; whoever may read may ask."""
+    router = APIRouter(tags=["operations"], dependencies=[Depends(needs("read"))])
+
+    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def metrics(accept: Annotated[str, Header()] = "") -> Response:
+        """All counters in Prometheus' text format, or in OpenMetrics' where Accept asks for it."""
+        content, content_type = await run_sync(service.metering.exposition, accept, limiter=service.threads)
+        return Response(content, media_type=content_type)
+
+    @router.get("/stats")
+    async def stats() -> dict[str, Any]:
+        """Queue, cache and the rates of the last five minutes."""
+        counted = await run_sync(service.metering.stats, limiter=service.threads)
+        return {"model": {"name": service.model.name, "ready": service.model.is_ready}} | counted
+
+    return router
+
 
 MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",

@@ -1,23 +1,24 @@
-"""`/workspaces/{name}/...`: the files of a workspace, as names, as text, as tokens, and as they change."""
+"""`/workspaces` and `/workspaces/{name}/...`: folders, their files, tokens and changes."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
-from agent_runtime.access.principal import Principal
-from agent_runtime.browsing import (
-    FileContent,
-    SnapshotPage,
-    WorkspaceChanges,
-    changes_between,
-    file_content,
-    snapshot_page,
-)
+from agent_runtime.access import Principal
 from agent_runtime.errors import (
     BadFile,
+    BadRequest,
+    Cancelled,
+    Conflict,
     FileMissing,
     Forbidden,
     NotIndexed,
@@ -27,22 +28,147 @@ from agent_runtime.errors import (
     TooManyRequests,
     WorkspaceMissing,
 )
-from agent_runtime.http.access import needs
-from agent_runtime.http.openapi import problems
-from agent_runtime.http.service import Service
-from agent_runtime.http.waiting import MAX_WAIT_SECONDS, Waiters
-from agent_runtime.workspaces.listing import MAX_LISTED, FilePage
-from agent_runtime.workspaces.registered import Registered
+from agent_runtime.server.admission import Drain
+from agent_runtime.server.auth import needs
+from agent_runtime.server.dependencies import Service
+from agent_runtime.server.executor import Departure
+from agent_runtime.server.openapi import problems
+from agent_runtime.server.request_body import JsonRoute
+from agent_runtime.server.schemas import Text
+from agent_runtime.server.views import (
+    FileContent,
+    SnapshotPage,
+    WorkspaceChanges,
+    WorkspaceStatus,
+    changed,
+    changes_between,
+    file_content,
+    snapshot_page,
+    status_of,
+)
+from agent_runtime.workspace.registry import MAX_LISTED, FilePage, Registered
 from repo_cache.cache import RepoCache
 from repo_cache.snapshot import Snapshot
+
+MayRead = Annotated[Principal, Depends(needs("read"))]
+MayAdmin = Annotated[Principal, Depends(needs("admin"))]
+
+
+class WorkspaceBody(BaseModel):
+    """A folder to be registered."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, json_schema_extra={"examples": [{"root": "/srv/shop", "name": "shop"}]}
+    )
+
+    root: Text = Field(description="Its absolute path; it lies below the service's `--root` or an `--allow-root`.")
+    name: Text | None = Field(None, description="What requests call it. Null: as the folder is called.")
+
+
+class WorkspaceList(BaseModel):
+    """All that the sender may see."""
+
+    workspaces: list[WorkspaceStatus]
+
+
+def workspaces_routes(service: Service) -> APIRouter:
+    """The routes that list, register and remove folders."""
+    router = APIRouter(route_class=JsonRoute, tags=["workspaces"], prefix="/workspaces")
+    workspaces = service.workspaces
+
+    def remove_sessions(entry: Registered) -> None:
+        service.sessions.end_where(lambda session: session.workspace is entry.workspace)
+
+    workspaces.when_removed(remove_sessions)
+
+    @router.get("")
+    async def list_workspaces(principal: MayRead) -> WorkspaceList:
+        """Say which workspaces there are: the tenant's own, and `default`, with which the service was started."""
+        return WorkspaceList(workspaces=[status_of(entry) for entry in workspaces.seen_by(principal)])
+
+    @router.post(
+        "", status_code=201, responses={200: {"description": "It is there already."}, **problems(*REGISTERING)}
+    )
+    async def register_workspace(body: WorkspaceBody, response: Response, principal: MayAdmin) -> WorkspaceStatus:
+        """Make a folder a workspace; again the same does nothing. It is forgotten when the service ends."""
+        entry, is_new = await run_sync(workspaces.register, body.root, body.name, principal, limiter=service.threads)
+        response.status_code = 201 if is_new else 200
+        response.headers["Location"] = f"/workspaces/{entry.name}"
+        return status_of(entry)
+
+    @router.get("/{name}", responses=problems(Forbidden, WorkspaceMissing))
+    async def workspace_status(name: str, principal: MayRead) -> WorkspaceStatus:
+        """Say what is known of a workspace."""
+        return status_of(workspaces.entry(name, principal))
+
+    @router.delete("/{name}", status_code=204, responses=problems(Forbidden, WorkspaceMissing, Conflict))
+    async def remove_workspace(name: str, principal: MayAdmin) -> None:
+        """Forget a workspace and end its sessions; its files stay as they are."""
+        await run_sync(workspaces.remove, name, principal, limiter=service.threads)
+
+    return router
+
+
+REGISTERING = (BadRequest, Forbidden, OutsideRoot, Conflict)
+
+MAX_WAIT_SECONDS = 60.0
+MAX_OF_TENANT = 64
+MAX_IN_ALL = 256
+"""Each waiting request holds a connection."""
+
+LOOK_SECONDS = 0.5
+"""How often is looked whether the service ends."""
+
+
+class Waiters:
+    """Those of one service; used on one event loop only."""
+
+    def __init__(self, drain: Drain) -> None:
+        self._drain = drain
+        self._by_tenant: Counter[str] = Counter()
+
+    async def wait(
+        self, request: Request, principal: Principal, cache: RepoCache, since: Snapshot, timeout_s: float
+    ) -> None:
+        """Until the cache has another snapshot, the time is over or the service ends.
+
+        Raises TooManyRequests where too many wait already, Cancelled where the client leaves, NotIndexed where the
+        workspace is removed.
+        """
+        until = time.monotonic() + timeout_s
+        with self._counted(principal.tenant):
+            change = asyncio.create_task(changed(cache, since))
+            leaving = asyncio.create_task(Departure().wait_for(request))
+            try:
+                while not self._drain.has_begun and (left := until - time.monotonic()) > 0:
+                    await asyncio.wait(
+                        (change, leaving), timeout=min(left, LOOK_SECONDS), return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if change.done():
+                        return change.result()
+                    if leaving.done():
+                        raise Cancelled("whoever asked has left")
+            finally:
+                for task in (change, leaving):
+                    task.cancel()
+                await asyncio.gather(change, leaving, return_exceptions=True)
+
+    @contextmanager
+    def _counted(self, tenant: str) -> Iterator[None]:
+        if self._by_tenant[tenant] >= MAX_OF_TENANT or self._by_tenant.total() >= MAX_IN_ALL:
+            raise TooManyRequests("too many requests wait for changes already; let one of them wait for all")
+        self._by_tenant[tenant] += 1
+        try:
+            yield
+        finally:
+            self._by_tenant[tenant] -= 1
+
 
 INDEX_SECONDS = 5.0
 """For which a snapshot waits for the first indexing; a long one goes on behind the answer that it is not there yet."""
 
 LISTED = 1000
 """Files of a page where the request does not say."""
-
-MayRead = Annotated[Principal, Depends(needs("read"))]
 After = Annotated[str, Query(description="The path behind which the page begins: `next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LISTED, description="The most files of a page.")]
 Version = Annotated[str | None, Query(description="Of which version; that of the page before. Null: the newest.")]

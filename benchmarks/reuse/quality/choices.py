@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.reuse.quality.layout import LaidOutProbe, merged
 from benchmarks.reuse.quality.scoring import Setting, with_mode
-from engine.model import Decoder, Pass
+from engine.decoder import Decoder, Pass
 from engine.reuse import Reuse
 
 Ranges = list[tuple[int, int]]

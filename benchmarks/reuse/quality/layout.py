@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from agent_runtime.models.text_side import TextSide
 from benchmarks.reuse.quality.probe import Probe
-from repo_cache.cutting import cut
+from repo_cache.chunks import cut
 from repo_cache.incremental import EncodedText, encoded
 
 FIRST_QUESTION = "Does this file look complete? Answer in one word."

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from agent_runtime.models.settings import LoadOptions, ModelSettings
+from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.models.text_side import TextSide
 from agent_runtime.wiring import open_model
 from benchmarks.reuse.quality.choices import SHARES, oracle
@@ -20,7 +20,7 @@ from benchmarks.reuse.quality.probe import Probe
 from benchmarks.reuse.quality.probes import MAKERS, make_probes
 from benchmarks.reuse.quality.rows import Row, row_of
 from benchmarks.reuse.quality.scoring import NUM_TOKENS, Scorer, modes
-from engine.model import Decoder
+from engine.decoder import Decoder
 
 BYSTANDERS = ("repeat", "go on")
 NUM_SENSITIVE, NUM_BYSTANDERS = 8, 50

@@ -14,11 +14,11 @@ from benchmarks.reuse.quality.divergence import Divergence
 from benchmarks.reuse.quality.layout import LaidOutProbe
 from benchmarks.reuse.quality.probe import Probe
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.kv_pool import page_bytes
-from engine.model import Decoder
 from engine.reuse import EXACT, Reuse
-from engine.scheduling import SchedulerConfig
+from engine.scheduler import SchedulerConfig
 from engine.speculation import CopyDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer
 
@@ -39,7 +39,7 @@ Setting = Callable[[LaidOutProbe], Reuse]
 
 
 def with_mode(reuse: Reuse, probe: LaidOutProbe) -> Reuse:
-    """As an apply asks for it (agent_runtime/apply/reusing.py): what is not the file is run."""
+    """As an apply asks for it (agent_runtime/llm/interface.py): what is not the file is run."""
     whole = ((0, len(probe.head)), *reuse.recompute, (probe.tail_start, len(probe.prompt)))
     return Reuse(reuse.mode, probe.segment_ends, reuse.budget, whole)
 

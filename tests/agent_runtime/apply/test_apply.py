@@ -7,9 +7,9 @@ from typing import NoReturn
 
 import pytest
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.merger import Merger
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import BadFile, EditRefused, ModelUnavailable
+from agent_runtime.llm.interface import Merger
 from agent_runtime.types import ApplyRequest
 from tests.agent_runtime.scripted import ScriptedMerger
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.aside import Aside, AsideError
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.apply.rule_process import Aside, AsideError
 from agent_runtime.errors import BadFile, Cancelled, EditRefused, HunkError
-from agent_runtime.generation.watcher import Watcher
+from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 from tests.agent_runtime.scripted import ScriptedMerger
 
@@ -107,8 +107,8 @@ def test_phases_are_told_and_files_are_read_here_once(aside: Aside) -> None:
 
 def test_what_a_model_decides_is_not_merged_here_again(aside: Aside, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("merge", "verify"):
-        monkeypatch.setattr(f"agent_runtime.apply.applier.{name}", lambda *given, **more: pytest.fail("done here"))
-    monkeypatch.setattr("agent_runtime.apply.patching.patchset.merge_files", lambda *given: pytest.fail("done here"))
+        monkeypatch.setattr(f"agent_runtime.apply.pipeline.{name}", lambda *given, **more: pytest.fail("done here"))
+    monkeypatch.setattr("agent_runtime.apply.multi_file.patch_set.merge_files", lambda *given: pytest.fail("done here"))
     model, files = ScriptedMerger(TEXT.replace("x + 7", "x - 7")), {"a.py": TEXT.encode()}
     applier, watcher = Applier(lambda: model, aside), Noted()
     single = ApplyRequest(TEXT.encode(), UNCLEAR, "a.py", policy="lenient", trace=True)
@@ -123,7 +123,7 @@ def test_what_a_model_decides_is_not_merged_here_again(aside: Aside, monkeypatch
 
 def test_no_more_than_a_few_are_kept_while_a_model_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service merges by rule again what it asks the model beside them."""
-    monkeypatch.setattr("agent_runtime.apply.aside.MAX_WAITING", 1)
+    monkeypatch.setattr("agent_runtime.apply.rule_process.MAX_WAITING", 1)
     aside, hold, answers = Aside(10.0, large_bytes=1), threading.Event(), []
     model = ScriptedMerger(TEXT.replace("x + 7", "x - 7"), hold=hold)
     applier = Applier(lambda: model, aside)
@@ -198,14 +198,14 @@ def test_a_process_that_breaks_or_hangs_takes_its_edit_with_it_and_no_other(
 ) -> None:
     applier = Applier(None, aside)  # type: ignore[arg-type]
     for signal_number, seconds in ((signal.SIGKILL, 60.0), (None, 0.2)):
-        monkeypatch.setattr("agent_runtime.apply.aside.MAX_SECONDS", seconds)
+        monkeypatch.setattr("agent_runtime.apply.rule_process.MAX_SECONDS", seconds)
         pid = stopped(aside)
         if signal_number is not None:
             threading.Timer(0.1, os.kill, (pid, signal_number)).start()
         with pytest.raises(EditRefused) as caught:
             applier.apply(ApplyRequest(TEXT.encode(), PAIR, "a.py"))
         assert [reason.code for reason in caught.value.reasons] == ["too_much_work"]
-        monkeypatch.setattr("agent_runtime.apply.aside.MAX_SECONDS", 60.0)
+        monkeypatch.setattr("agent_runtime.apply.rule_process.MAX_SECONDS", 60.0)
         assert applier.apply(ApplyRequest(TEXT.encode(), PAIR, "a.py")).status == "merged"
 
 
@@ -226,7 +226,7 @@ def test_a_bug_is_told_without_the_text_that_it_may_quote(aside: Aside, caplog: 
         aside.ask(("secret", ()), Watcher(), lambda tasks, watcher: [])
     (line,) = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert line["error"] == "AttributeError"
-    assert "aside_process.py:" in line["stack"][-1]
+    assert "rule_worker.py:" in line["stack"][-1]
     assert "secret" not in caplog.text + str(line)
     assert aside._idle[0].is_there
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.at_once import AT_ONCE, at_once
-from agent_runtime.apply.merger import ModelMerge, ModelTask
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import Cancelled, EditRefused, ModelFailed
-from agent_runtime.generation.watcher import Piece, Watcher
+from agent_runtime.llm.interface import ModelMerge, ModelTask
+from agent_runtime.progress import AT_ONCE, Piece, Watcher, at_once
 from agent_runtime.types import AnswerTrace, ApplyRequest, ApplyResult, PatchRequest, Usage
 from tests.agent_runtime.scripted import ScriptedMerger
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.apply.file_diff import file_diff
+from agent_runtime.apply.result import file_diff
 from editor.formats import parse_files
-from editor.patches.patchset import merge_files
+from editor.patch_set import merge_files
 
 CASES = [
     ("a\nb\n", "a\nc\n", ""),

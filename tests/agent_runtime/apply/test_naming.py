@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.naming import as_blocks, edit_for
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.edit_selection import as_blocks, edit_for
 from agent_runtime.errors import EditRefused
 from agent_runtime.types import ApplyRequest
 from editor.formats import parse, parse_files

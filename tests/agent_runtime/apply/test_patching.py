@@ -8,10 +8,10 @@ from typing import NoReturn
 
 import pytest
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.merger import ModelMerge, ModelTask
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
-from agent_runtime.generation.watcher import Watcher
+from agent_runtime.llm.interface import ModelMerge, ModelTask
+from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 from tests.agent_runtime.scripted import ScriptedMerger
 

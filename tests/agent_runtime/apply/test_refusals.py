@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_runtime.apply.refusals import MAX_DIFF_LINES, MAX_READINGS, reason_of, refused
+from agent_runtime.apply.result import MAX_DIFF_LINES, MAX_READINGS, reason_of, refused
 from agent_runtime.types import Mode, Options
 from editor.formats import parse_files
 from editor.types import Candidate, Unresolved

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.model_merge.model_merger import ModelMerger
-from agent_runtime.models.load import LoadedModel
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.llm.merger import ModelMerger
+from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.text_side import TextSide, from_gguf
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 from engine.reuse import EXACT

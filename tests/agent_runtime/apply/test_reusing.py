@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.reusing import mode_of, reuse_of
+from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import Unsupported
+from agent_runtime.llm.interface import mode_of, reuse_of
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.types import ApplyRequest, Options, PatchRequest
 from engine.reuse import EXACT, Match, plan_reuse

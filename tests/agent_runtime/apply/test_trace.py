@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.generation.watcher import Piece, Watcher
-from agent_runtime.model_merge.model_merger import ModelMerger
-from agent_runtime.models.load import LoadedModel
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.llm.merger import ModelMerger
+from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.text_side import from_gguf
-from agent_runtime.shapes import result_from_json, result_to_json
+from agent_runtime.progress import Piece, Watcher
+from agent_runtime.serialization import result_from_json, result_to_json
 from agent_runtime.types import AnswerTrace, ApplyRequest, ApplyResult, PatchRequest
 from engine.engine_config import EngineConfig
 from tests.agent_runtime.serving import serving

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from agent_runtime.config.settings import SETTINGS
 from agent_runtime.errors import BadRequest
-from agent_runtime.settings.declaration import SETTINGS
 from tests.agent_runtime.in_process import hunk_here
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from agent_runtime.access.principal import LOCAL
+from agent_runtime.access import LOCAL
 from agent_runtime.errors import BadRequest
-from agent_runtime.models.settings import LoadOptions, MergeOptions
-from agent_runtime.workspaces.registered import NOT_LOADED
-from agent_runtime.workspaces.registry import NOT_WATCHED, Workspaces
+from agent_runtime.models.config import LoadOptions, MergeOptions
+from agent_runtime.workspace.registry import NOT_LOADED, NOT_WATCHED, Workspaces
 from tests.agent_runtime.in_process import hunk_here
 
 EDIT = "a = 1\n# ... existing code ...\n"

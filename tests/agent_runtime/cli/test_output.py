@@ -16,7 +16,7 @@ from click.testing import Result
 from agent_runtime import wiring
 from agent_runtime.errors import BadFile, BadRequest, ModelUnavailable
 from agent_runtime.models.progress import LINE_EVERY_SECONDS
-from agent_runtime.models.resolve import ModelFiles
+from agent_runtime.models.store import ModelFiles
 from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent_runtime.cli.test_cli import hunk
-from tests.agent_runtime.http.test_http import serving
 from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.scripted import ScriptedMerger
+from tests.agent_runtime.server.test_http import serving
 
 PATCH = """diff --git a/src/a.py b/src/a.py
 --- a/src/a.py

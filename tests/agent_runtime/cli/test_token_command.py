@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.access.loopback import check_loopback
-from agent_runtime.access.token_file import TokenFile
-from agent_runtime.access.tokens import new_token
+from agent_runtime.access import check_loopback, new_token
 from agent_runtime.errors import BadRequest, TokensUnreadable
+from agent_runtime.server.token_file import TokenFile
 from tests.agent_runtime.cli.test_cli import HUNK
 from tests.agent_runtime.in_process import hunk_here
 

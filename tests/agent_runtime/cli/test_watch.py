@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from agent_runtime.cli.watch_view import MAX_FILES, JsonView, LineView, TableView, View
+from agent_runtime.cli.watch import MAX_FILES, JsonView, LineView, TableView, View
 from agent_runtime.errors import CorruptModel, UnknownModel
+from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.model_tokenizer import open_tokenizer
-from agent_runtime.models.settings import ModelSettings
-from repo_cache.batches import Notice, NoticeKind
 from repo_cache.cache import RepoCache
-from repo_cache.subscribing import Update
+from repo_cache.subscriptions import Update
+from repo_cache.types import Notice, NoticeKind
 from tests.agent_runtime.cli.test_cli import HUNK, assert_one_clear_line, hunk
 from tests.models import RealModel
 

@@ -12,7 +12,7 @@ import httpx
 
 from agent_runtime.client import AsyncClient, AsyncItems, BatchItem, Client, Items, Retries
 from agent_runtime.errors import HunkError
-from agent_runtime.shapes import problem_of
+from agent_runtime.serialization import problem_of
 from agent_runtime.testing import FakeService
 
 AT_ONCE = Retries(first_s=0.0)

@@ -24,8 +24,8 @@ from agent_runtime.errors import (
     Unauthorized,
     UnknownModel,
 )
-from agent_runtime.generation.watcher import Piece
-from agent_runtime.shapes import problem_of, result_to_json
+from agent_runtime.progress import Piece
+from agent_runtime.serialization import problem_of, result_to_json
 from agent_runtime.testing import Events, FakeService, Lines, Reply, merged_result
 from agent_runtime.types import ApplyRequest, PatchRequest, Reason
 from tests.agent_runtime.client.both import Doing, both

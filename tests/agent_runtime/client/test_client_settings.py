@@ -9,8 +9,8 @@ import pytest
 
 from agent_runtime import Client, Timeouts
 from agent_runtime.client.call import Call, below, path_of
-from agent_runtime.client.settings import DEFAULT_URL, ClientSettings
-from agent_runtime.client.wire import Wire
+from agent_runtime.client.config import DEFAULT_URL, ClientSettings
+from agent_runtime.client.transport import Wire
 from agent_runtime.errors import BadRequest, NoConnection
 from agent_runtime.testing import FakeService, Reply
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from agent_runtime.client.in_process import InProcessTransport
+from agent_runtime.client.local import InProcessTransport
 
 
 class Probe:

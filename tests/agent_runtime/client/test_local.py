@@ -14,8 +14,8 @@ import pytest
 from agent_runtime import ApplyRequest, Client, LocalClient, WorkspaceRequest
 from agent_runtime.client import NO_RETRIES
 from agent_runtime.errors import HunkError, ModelUnavailable, OutsideRoot, SessionMissing, UnknownModel
-from agent_runtime.models.settings import ModelSettings
-from agent_runtime.shapes import problem_of
+from agent_runtime.models.config import ModelSettings
+from agent_runtime.serialization import problem_of
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.serving import serving
 

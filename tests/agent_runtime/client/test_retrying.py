@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runtime.client.call import Call
-from agent_runtime.client.retrying import Attempts, retry_after_s
-from agent_runtime.client.settings import Retries
+from agent_runtime.client.config import Retries
+from agent_runtime.client.transport import Attempts, retry_after_s
 from agent_runtime.errors import BadRequest, NoConnection
 
 GET: Call[Any] = Call("GET", "/stats", dict)

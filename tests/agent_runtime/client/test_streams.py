@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runtime import ApplyRequest, Client, Phase, Tokens
-from agent_runtime.client.streams import LineReader
-from agent_runtime.generation.watcher import Piece
-from agent_runtime.shapes import result_to_json
+from agent_runtime.client.responses import LineReader
+from agent_runtime.progress import Piece
+from agent_runtime.serialization import result_to_json
 from agent_runtime.testing import merged_result
 
 RESULT = merged_result("a\n", "b\u2028é\x85\x1e\n", "a.py")

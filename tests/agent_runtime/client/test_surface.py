@@ -11,7 +11,16 @@ import pytest
 
 import agent_runtime
 from agent_runtime import client as sdk
-from agent_runtime.client import AsyncClient, AsyncItems, AsyncSession, AsyncStream, Client, Items, Session, Stream
+from agent_runtime.client import (
+    AsyncClient,
+    AsyncItems,
+    AsyncSession,
+    AsyncStream,
+    Client,
+    Items,
+    Session,
+    Stream,
+)
 from agent_runtime.client.workspaces import AsyncClientWorkspaces, ClientWorkspaces
 
 PAIRS = [

@@ -7,13 +7,26 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_runtime.browsing import ChangedFile, SnapshotFile, SnapshotPage, WorkspaceChanges, WorkspaceStatus
 from agent_runtime.client import NO_RETRIES, Client
-from agent_runtime.errors import Busy, NoConnection, OutsideRoot, SessionMissing, SnapshotGone, WorkspaceMissing
-from agent_runtime.sessions import Answer, SeenFile
+from agent_runtime.errors import (
+    Busy,
+    NoConnection,
+    OutsideRoot,
+    SessionMissing,
+    SnapshotGone,
+    WorkspaceMissing,
+)
+from agent_runtime.server.views import (
+    ChangedFile,
+    SnapshotFile,
+    SnapshotPage,
+    WorkspaceChanges,
+    WorkspaceStatus,
+)
+from agent_runtime.session import Answer, SeenFile
 from agent_runtime.testing import Events, FakeService, Reply, merged_result
 from agent_runtime.types import Usage
-from agent_runtime.workspaces.listing import ListedFile
+from agent_runtime.workspace.registry import ListedFile
 from tests.agent_runtime.client.both import both
 
 STATUS = {"name": "mine", "root": "/srv/mine", "state": "watching", "detail": "", "files": 2, "tokens": 9, "later": 1}

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.context.change_rates import PRIOR_CHANCE, ChangeRates
-from agent_runtime.context.layout import FileCost, cheapest_order, expected_prefill, next_order
+from agent_runtime.context.file_order import (
+    PRIOR_CHANCE,
+    ChangeRates,
+    FileCost,
+    cheapest_order,
+    expected_prefill,
+    next_order,
+)
 
 NAMES = "abcde"
 COSTS = st.builds(FileCost, st.integers(1, 500), st.floats(0.0, 0.95))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_runtime.context.overlay import LineEdit, after, applied, line_edits, lines_of, note, unsaid
+from agent_runtime.context.change_notes import LineEdit, after, applied, line_edits, lines_of, note, unsaid
 
 TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n", "\n", "```\n", "é\r\n"]), max_size=14).flatmap(
     lambda lines: st.sampled_from(["", "x"]).map(lambda last: "".join(lines) + last)

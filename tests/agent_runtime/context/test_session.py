@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_runtime.context import ContextMode, ContextPrompt, HistoryMessage, SessionContext
-from agent_runtime.context.segments import file_segments
+from agent_runtime.context.types import file_segments
 from agent_runtime.errors import BadFile, CorruptModel
 from agent_runtime.prompt.chat_template import ChatTemplate
 from engine.reuse import PromptSegment

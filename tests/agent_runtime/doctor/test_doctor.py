@@ -14,11 +14,8 @@ from typer.testing import CliRunner, Result
 
 from agent_runtime.cli.main import app
 from agent_runtime.doctor import Diagnosis, PromptText, diagnose, prompt_of_turn, read_prompt
-from agent_runtime.doctor.counting import RUN, count, runs
-from agent_runtime.doctor.diagnosis import first_character
-from agent_runtime.doctor.prompt_text import TextPart
-from agent_runtime.doctor.recorded import read_session, turn_of_request
-from agent_runtime.doctor.session import broken_turns, by_cause, diagnose_turn
+from agent_runtime.doctor.diagnosis import RUN, broken_turns, by_cause, count, diagnose_turn, first_character, runs
+from agent_runtime.doctor.transcripts import TextPart, read_session, turn_of_request
 from agent_runtime.errors import BadFile, BadRequest, HunkError
 from tests.agent_runtime.cli.test_cli import assert_one_clear_line, hunk
 from tests.models import SHARED_DATA, RealModel

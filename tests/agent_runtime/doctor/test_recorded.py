@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.doctor.recorded import Message, ToolCall, read_session, session_files
+from agent_runtime.doctor.transcripts import Message, ToolCall, read_session, session_files
 from agent_runtime.errors import BadFile
 
 CALL = {"type": "toolCall", "id": "1", "name": "read", "arguments": {"path": "a.py"}}

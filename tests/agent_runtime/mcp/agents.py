@@ -18,10 +18,10 @@ from mcp import ClientSession, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult
 
-from agent_runtime.access.token_file import LiveTokens
-from agent_runtime.mcp.places import Place
-from agent_runtime.mcp.serving import http_app
+from agent_runtime.mcp.backends import Place
+from agent_runtime.mcp.server import http_app
 from agent_runtime.mcp.tools import build_server
+from agent_runtime.server.token_file import LiveTokens
 
 HUNK = Path(sys.executable).with_name("hunk")
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here
-from agent_runtime.mcp.places import Place
-from agent_runtime.mcp.telling import MAX_READ_CHARACTERS, of_read
+from agent_runtime.mcp.backends import FolderPlace, LazyModel, Place, merging_here
+from agent_runtime.mcp.responses import MAX_READ_CHARACTERS, of_read
 from tests.agent_runtime.scripted import ScriptedMerger
 
 

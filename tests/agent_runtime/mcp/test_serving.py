@@ -17,13 +17,12 @@ import anyio
 import httpx
 import pytest
 
-from agent_runtime.access.principal import AccessScope
-from agent_runtime.access.token_file import LiveTokens, TokenFile
-from agent_runtime.access.tokens import new_token
+from agent_runtime.access import AccessScope, new_token
 from agent_runtime.errors import BadRequest
-from agent_runtime.http.body_limit import BodyLimit
-from agent_runtime.mcp.folder import FolderPlace, LazyModel, merging_here
-from agent_runtime.mcp.session_limit import SessionLimit
+from agent_runtime.mcp.backends import FolderPlace, LazyModel, merging_here
+from agent_runtime.mcp.server import SessionLimit
+from agent_runtime.server.request_body import BodyLimit
+from agent_runtime.server.token_file import LiveTokens, TokenFile
 from tests.agent_runtime.in_process import hunk_here
 from tests.agent_runtime.mcp.agents import HUNK, over_stdio, served, text_of
 from tests.agent_runtime.scripted import ScriptedMerger
@@ -184,7 +183,7 @@ def test_a_session_is_its_tenants_who_began_it(tmp_path: Path, place: FolderPlac
 def test_one_tenant_cannot_take_the_sessions_of_all(
     tmp_path: Path, place: FolderPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent_runtime.mcp.serving.SessionLimit", partial(SessionLimit, most=3))
+    monkeypatch.setattr("agent_runtime.mcp.server.SessionLimit", partial(SessionLimit, most=3))
     tokens, headers = made(tmp_path, "ann", "bob")
     with served(place, tokens) as url, httpx.Client() as client:
 
@@ -234,7 +233,7 @@ def test_what_takes_no_body_waits_for_none_and_a_slow_one_is_given_up(
     place: FolderPlace, monkeypatch: pytest.MonkeyPatch, how: str, answer: bytes
 ) -> None:
     """A body that never ended was waited for without end, and held a connection and a session."""
-    monkeypatch.setattr("agent_runtime.mcp.serving.BodyLimit", partial(BodyLimit, seconds=0.2))
+    monkeypatch.setattr("agent_runtime.mcp.server.BodyLimit", partial(BodyLimit, seconds=0.2))
     with served(place) as url:
         for method, expected in ((how, answer), ("POST", b" 408 ")):
             with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), timeout=30) as connection:

@@ -14,15 +14,21 @@ import pytest
 from mcp import ClientSession
 from mcp_types import CallToolResult
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.apply.aside import Aside
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.apply.rule_process import Aside
 from agent_runtime.client import Client
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.generation.watcher import Watcher
 from agent_runtime.mcp import tools
-from agent_runtime.mcp.folder import FolderPlace, LazyModel, Merging, merging_here, merging_there
-from agent_runtime.mcp.places import PlaceStatus
-from agent_runtime.mcp.service import ServicePlace
+from agent_runtime.mcp.backends import (
+    FolderPlace,
+    LazyModel,
+    Merging,
+    PlaceStatus,
+    ServicePlace,
+    merging_here,
+    merging_there,
+)
+from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options
 from tests.agent_runtime.mcp.agents import asking, called, over_http, served, text_of
 from tests.agent_runtime.scripted import ScriptedMerger

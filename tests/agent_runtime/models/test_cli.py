@@ -10,9 +10,8 @@ from typer.testing import CliRunner, Result
 from agent_runtime.cli.models import models
 from agent_runtime.errors import BadRequest, CorruptModel, ModelUnavailable, UnknownModel
 from agent_runtime.models import catalogue
-from agent_runtime.models.converted import copy_path
-from agent_runtime.models.resolve import resolve
-from agent_runtime.models.store import Store
+from agent_runtime.models.bf16_copy import copy_path
+from agent_runtime.models.store import Store, resolve
 from tests.agent_runtime.models.conftest import CDN_PATH, CONTENT, ENTRY, FileServer, StartPull
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.doctor.fingerprints import known_fingerprint
+from agent_runtime.doctor.speed import known_fingerprint
 
 
 class Weights:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.models.pull import pull
-from agent_runtime.models.sources.hub import HubSource
+from agent_runtime.models.download import pull
+from agent_runtime.models.sources import HubSource
 from agent_runtime.models.store import Store
 from tests.agent_runtime.models.conftest import CONTENT, ENTRY, FileServer, StartPull, wait_until
 

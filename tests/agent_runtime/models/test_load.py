@@ -17,8 +17,8 @@ from tokenizers.models import BPE
 
 from agent_runtime.doctor.speed import measured_speed
 from agent_runtime.errors import CorruptModel
-from agent_runtime.models.cache_key import cache_key
-from agent_runtime.models.converted import (
+from agent_runtime.models.bf16_copy import (
+    cache_key,
     copy_path,
     file_sha256,
     is_sealed,
@@ -27,16 +27,15 @@ from agent_runtime.models.converted import (
     seal,
     sealed_copy,
 )
-from agent_runtime.models.load import LoadedModel, check_range, load_model
+from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize
+from agent_runtime.models.loader import LoadedModel, check_range, load_model
 from agent_runtime.models.model_tokenizer import open_tokenizer
-from agent_runtime.models.resolve import ModelFiles, resolve
-from agent_runtime.models.settings import LoadOptions, ModelSettings, Quantize
-from agent_runtime.models.store import Store
+from agent_runtime.models.store import ModelFiles, Store, resolve
 from agent_runtime.models.text_side import from_folder
 from agent_runtime.wiring import open_model
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
 from engine.errors import WeightsError
-from engine.model import Decoder
 from engine.types import GenerationRequest
 from tests.engine.tiny import tiny_config, tiny_parameters
 from tests.models import RealModel
@@ -152,7 +151,7 @@ def test_a_seal_tells_its_source_its_files_and_its_key(tmp_path: Path) -> None:
 
 
 def test_to_verify_a_copy_is_to_hash_it_whatever_its_times_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_runtime.models.converted._stamp", lambda _: [0])
+    monkeypatch.setattr("agent_runtime.models.bf16_copy._stamp", lambda _: [0])
     (tmp_path / "model.gguf").write_bytes(b"source")
     files, cache = ModelFiles("gguf", tmp_path / "model.gguf", "model"), tmp_path / "cache"
     copy = copy_path(files, cache)

@@ -12,10 +12,8 @@ import pytest
 from huggingface_hub import constants
 
 from agent_runtime.errors import CorruptModel, DownloadFailed
-from agent_runtime.models.partial import Partial
-from agent_runtime.models.pull import MAX_TRIES, pull
-from agent_runtime.models.sources.hub import HubSource
-from agent_runtime.models.sources.registry import RegistrySource
+from agent_runtime.models.download import MAX_TRIES, pull
+from agent_runtime.models.sources import HubSource, Partial, RegistrySource
 from agent_runtime.models.store import Store
 from tests.agent_runtime.models.conftest import CONTENT, ENTRY, HUB_PATH, PART_BYTES, FileServer, pip_env, write_wheel
 

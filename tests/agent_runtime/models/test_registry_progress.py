@@ -6,7 +6,7 @@ import shutil
 import threading
 from pathlib import Path
 
-from agent_runtime.models.sources.registry import _largest
+from agent_runtime.models.sources import _largest
 
 
 def test_the_largest_file_is_found_however_deep(tmp_path: Path) -> None:

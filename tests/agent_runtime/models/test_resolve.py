@@ -9,8 +9,7 @@ import pytest
 
 from agent_runtime.errors import CorruptModel, ModelUnavailable, UnknownModel
 from agent_runtime.models import catalogue
-from agent_runtime.models.resolve import INDEX_NAME, ModelFiles, resolve
-from agent_runtime.models.store import Store
+from agent_runtime.models.store import INDEX_NAME, ModelFiles, Store, resolve
 from tests.agent_runtime.models.conftest import CONTENT, ENTRY
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent_runtime.errors import BadRequest
-from agent_runtime.models.settings import ModelSettings
+from agent_runtime.models.config import ModelSettings
 
 
 def test_defaults_follow_the_xdg_specification(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent_runtime.models.load import LoadedModel
+from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.text_side import from_gguf
 from engine.engine_config import EngineConfig
 from tests.models import RealModel

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from agent_runtime.chat import ChatAnswer, ChatRequest
 from agent_runtime.errors import Cancelled, HunkError
-from agent_runtime.generation.watcher import Piece, Watcher
+from agent_runtime.llm.interface import ChatAnswer, ChatRequest
+from agent_runtime.progress import Piece, Watcher
 from agent_runtime.types import SourceUsage, Usage
 from tests.agent_runtime.scripted import ScriptedMerger
 

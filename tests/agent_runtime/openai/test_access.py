@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from agent_runtime.limiting import TenantLimits, Tenants
+from agent_runtime.quotas import TenantLimits, Tenants
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.openai.test_apply import FILE, body
 from tests.agent_runtime.serving import serving

@@ -12,10 +12,10 @@ import openai
 import pytest
 from openai import OpenAI
 
-from agent_runtime.apply.merger import ModelMerge, ModelTask
-from agent_runtime.generation.watcher import Piece, Watcher
-from agent_runtime.http.service import Service
-from agent_runtime.telemetry.observer import Finished, Observer
+from agent_runtime.llm.interface import ModelMerge, ModelTask
+from agent_runtime.progress import Piece, Watcher
+from agent_runtime.request_context import Finished, Observer
+from agent_runtime.server.dependencies import Service
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving

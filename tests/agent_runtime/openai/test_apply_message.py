@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runtime.errors import BadRequest
-from agent_runtime.http.openai.apply_message import MAX_BORDERS, ApplyMessage, read_apply_message
+from agent_runtime.server.openai.requests import MAX_BORDERS, ApplyMessage, read_apply_message
 
 CODE = "def area(r):\n    return 3 * r * r\n"
 UPDATE = "def area(r):\n    return 3.14 * r * r\n"

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.chat import ChatAnswer, ChatMessage, ChatRequest, ReadyPrompt
-from agent_runtime.chat.answering import LoadedChat
-from agent_runtime.chat.prompting import prompt_ids
 from agent_runtime.errors import BadRequest, Cancelled, DeadlinePassed, TooLarge
-from agent_runtime.generation.watcher import Piece, Watcher
-from agent_runtime.models.load import LoadedModel
+from agent_runtime.llm.chat import LoadedChat, prompt_ids
+from agent_runtime.llm.interface import ChatAnswer, ChatMessage, ChatRequest, ReadyPrompt
+from agent_runtime.models.loader import LoadedModel
+from agent_runtime.progress import Piece, Watcher
 from agent_runtime.prompt.chat_template import ChatTemplate
 from tests.agent_runtime.openai.conftest import CODE, CONTEXT, REPEAT
 

@@ -14,18 +14,11 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion
 
-from agent_runtime.errors import (
-    Busy,
-    DeadlinePassed,
-    HunkError,
-    ModelFailed,
-    ModelUnavailable,
-    TooLarge,
-)
-from agent_runtime.http.app import MAX_BODY_BYTES
-from agent_runtime.http.openai import streaming
-from agent_runtime.model_merge.model_merger import ModelMerger
-from agent_runtime.models.load import LoadedModel
+from agent_runtime.errors import Busy, DeadlinePassed, HunkError, ModelFailed, ModelUnavailable, TooLarge
+from agent_runtime.llm.merger import ModelMerger
+from agent_runtime.models.loader import LoadedModel
+from agent_runtime.server.app import MAX_BODY_BYTES
+from agent_runtime.server.openai import routes
 from tests.agent_runtime.openai.scripted_chat import USAGE, ChattingMerger, ScriptedChat
 from tests.agent_runtime.serving import serving
 
@@ -283,7 +276,7 @@ def test_the_model_that_is_loading_is_a_503_with_the_time_to_wait() -> None:
 
 
 def test_a_stream_says_now_and_then_that_the_work_goes_on(service: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(routes, "QUIET_SECONDS", 0.05)
     hold = threading.Event()
     service.says(ScriptedChat(hold=hold))
     with httpx.stream("POST", f"{service.url}/v1/chat/completions", json=ASK | {"stream": True}) as answer:
@@ -309,7 +302,7 @@ def test_a_client_that_leaves_a_stream_ends_the_answer(service: Scripted) -> Non
 def test_a_client_that_gives_up_before_the_first_text_ends_the_answer(
     service: Scripted, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "QUIET_SECONDS", 600.0)
+    monkeypatch.setattr(routes, "QUIET_SECONDS", 600.0)
     chatting = service.says(ScriptedChat(pieces=(), hold=threading.Event()))
     with client_of(service.url).with_options(timeout=0.2) as client:
         with pytest.raises(openai.APITimeoutError):

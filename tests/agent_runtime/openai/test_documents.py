@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_runtime.http.openai.documents import CodeApplyAnswer, CompletionAnswer, ErrorAnswer, ModelList
+from agent_runtime.server.openapi import CodeApplyAnswer, CompletionAnswer, ErrorAnswer, ModelList
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.openai.test_apply import FILE, SNIPPET, body
 from tests.agent_runtime.serving import serving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_runtime.http.openai.naming import MAX_CHARACTERS, name_of
+from agent_runtime.server.openai.requests import MAX_CHARACTERS, name_of
 
 SAMPLES = {
     "file.py": "import os\n\n\ndef size(path):\n    return os.stat(path).st_size  # bytes\n",

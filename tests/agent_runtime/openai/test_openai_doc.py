@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from agent_runtime.http.openai import asking, bodies, errors
+from agent_runtime.server import problems
+from agent_runtime.server.openai import requests, routes
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger
 from tests.agent_runtime.serving import serving
 
@@ -19,15 +20,15 @@ QUOTED = set(re.findall(r"`([^`\n]+)`", DOC))
 @pytest.mark.parametrize(
     "name",
     [
-        *bodies.ChatBody.model_fields,
-        *bodies.CodeApplyBody.model_fields,
-        *bodies.ApplyOptions.model_fields,
-        *bodies.PASSED_OVER,
-        *bodies.NEUTRAL,
-        *bodies.MESSAGE_PASSED_OVER,
-        *asking.APPLY_MODELS,
-        *asking.APPLY_PREFIXES,
-        *errors.CODES.values(),
+        *requests.ChatBody.model_fields,
+        *requests.CodeApplyBody.model_fields,
+        *requests.ApplyOptions.model_fields,
+        *requests.PASSED_OVER,
+        *requests.NEUTRAL,
+        *requests.MESSAGE_PASSED_OVER,
+        *routes.APPLY_MODELS,
+        *routes.APPLY_PREFIXES,
+        *problems.CODES.values(),
     ],
 )
 def test_the_name_is_documented(name: str) -> None:

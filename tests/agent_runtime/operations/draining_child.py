@@ -15,15 +15,15 @@ from typing import Any
 
 import uvicorn
 
-from agent_runtime.apply.applier import Applier
-from agent_runtime.http import server as serving
-from agent_runtime.http.app import build_app
-from agent_runtime.http.server import DrainingServer, leave
-from agent_runtime.http.service import Service
-from agent_runtime.model_merge.slot import ModelSlot
-from agent_runtime.telemetry.logs import configure
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.llm.model_slot import ModelSlot
+from agent_runtime.server import uvicorn_server as serving
+from agent_runtime.server.app import build_app
+from agent_runtime.server.dependencies import Service
+from agent_runtime.server.uvicorn_server import DrainingServer, leave
+from agent_runtime.telemetry.log import configure
 from agent_runtime.types import ApplyRequest, ApplyResult
-from agent_runtime.workspaces.registry import Workspaces
+from agent_runtime.workspace.registry import Workspaces
 from editor.effort import look
 from tests.agent_runtime.scripted import ScriptedMerger
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.http.server import ANSWER_SECONDS
-from agent_runtime.settings import Settings
-from agent_runtime.settings.declaration import SETTINGS
+from agent_runtime.config import Settings
+from agent_runtime.config.settings import SETTINGS
+from agent_runtime.server.uvicorn_server import ANSWER_SECONDS
 from agent_runtime.telemetry.systemd import tell_systemd
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"

@@ -17,24 +17,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.access.principal import LOCAL, Principal
-from agent_runtime.access.tokens import NAME
-from agent_runtime.apply.merger import ModelMerge, ModelTask
+from agent_runtime.access import LOCAL, NAME, Principal
 from agent_runtime.errors import TooManyRequests
-from agent_runtime.generation.running import Run, run_together
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.http.access import KEY
-from agent_runtime.http.holder import holder_of
-from agent_runtime.http.service import Service
-from agent_runtime.limiting import TenantLimits, Tenants, Turns
-from agent_runtime.limiting.bucket import TokenBucket
-from agent_runtime.telemetry.current_request import CURRENT, RequestRecord, current_round
-from agent_runtime.telemetry.observer import Finished
+from agent_runtime.llm.generate import Run, run_together
+from agent_runtime.llm.interface import ModelMerge, ModelTask
+from agent_runtime.progress import Watcher
+from agent_runtime.quotas import TenantLimits, Tenants, Turns
+from agent_runtime.quotas.tenants import TokenBucket
+from agent_runtime.request_context import CURRENT, Finished, RequestRecord, current_round
+from agent_runtime.server.auth import KEY, holder_of
+from agent_runtime.server.dependencies import Service
 from agent_runtime.types import Usage
 from engine.errors import EngineClosed
-from engine.scheduling.config import SchedulerConfig
-from engine.scheduling.sequence import Sequence
-from engine.scheduling.waiting import Rank, ranking
+from engine.scheduler.config import SchedulerConfig
+from engine.scheduler.queue import Rank, ranking
+from engine.scheduler.sequence import Sequence
 from engine.types import GenerationRequest, Proposer
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.telemetry.logs import JsonLines, LineWriter, TextLines, configure
+from agent_runtime.telemetry.log import JsonLines, LineWriter, TextLines, configure
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
 from tests.security.guarded import guarded

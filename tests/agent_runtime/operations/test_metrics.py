@@ -11,15 +11,15 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from agent_runtime.telemetry.metering import EngineLook, Metering, Rolling
-from agent_runtime.telemetry.observer import Finished
+from agent_runtime.request_context import Finished
+from agent_runtime.telemetry.metrics import EngineLook, Metering, Rolling
 from agent_runtime.types import SourceUsage, Usage
 from engine.engine import EngineStats
-from engine.idle_work import IdleStats
-from engine.paging.stats import PoolStats
-from engine.reuse.idle import IdleCounts
-from engine.reuse.store.stats import SpanStats
-from engine.scheduling.scheduler import SchedulerStats
+from engine.kv_cache.page_pool import PoolStats
+from engine.reuse.idle_queue import IdleCounts
+from engine.reuse.idle_runner import IdleStats
+from engine.reuse.span_entry import SpanStats
+from engine.scheduler.scheduler import SchedulerStats
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import post, serving
 

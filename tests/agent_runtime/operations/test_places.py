@@ -14,10 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_runtime.apply.merger import ModelMerge, ModelTask
-from agent_runtime.chat import ChatAnswer, ChatRequest
-from agent_runtime.generation.watcher import Watcher
-from agent_runtime.limiting import Places
+from agent_runtime.llm.interface import ChatAnswer, ChatRequest, ModelMerge, ModelTask
+from agent_runtime.progress import Watcher
+from agent_runtime.quotas import Places
 from tests.agent_runtime.noted_places import NotedPlaces
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger, ScriptedChat
 from tests.agent_runtime.scripted import ScriptedMerger

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.prompt.indenting import in_unit_of
+from agent_runtime.prompt.builder import in_unit_of
 
 FILE = "def f(x):\n    if x:\n        return 1\n    return 2\n\n\ndef g():\n    pass"
 

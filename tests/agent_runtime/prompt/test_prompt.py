@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from agent_runtime.errors import CorruptModel
 from agent_runtime.models.catalogue import CATALOGUE
-from agent_runtime.prompt import DEFAULT, FORMS, ApplyPrompt, PromptForm, build_prompt, form_called, shared_ids
+from agent_runtime.prompt import (
+    DEFAULT,
+    FORMS,
+    ApplyPrompt,
+    PromptForm,
+    build_prompt,
+    form_called,
+    shared_ids,
+)
 from agent_runtime.prompt.chat_template import ChatTemplate
 from agent_runtime.prompt.examples import Example
 from editor.formats import parse

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engine.batch import Batch
-from engine.kv_cache import CacheView
-from engine.model import Decoder
-from engine.projections import AdapterRows
+from engine.decoder import Batch, CacheView, Decoder
+from engine.layers import AdapterRows
 from kernels.rope import apply_rope
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.reuse.audit import AuditClass, AuditConfig, AuditPolicy, Comparison, compare
+from engine.reuse.idle_queue import AuditClass, AuditConfig, AuditPolicy, Comparison, compare
 from engine.types import TokenLogprob
 
 FAST = AuditClass("model", "fast", "rename")

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
-from engine.model import Decoder
-from engine.paging import page_runs
+from engine.kv_cache import page_runs
 from engine.reuse import EXACT, Reuse
 from engine.types import GenerationRequest, GenerationResult
 from tests.models import RealModel
@@ -201,7 +201,7 @@ def test_a_mask_of_another_shape_is_seen(
         return divergence(exact, turns.logprobs(new, reuse, written))
 
     right = apart()
-    monkeypatch.setattr("engine.model.scattered_attention", _bottom_right)
+    monkeypatch.setattr("engine.decoder.scattered_attention", _bottom_right)
     assert apart() > 10 * right + 0.01
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.reuse.idle import IdleCounts, IdleQueue, IdleTask, num_alike
+from engine.reuse.idle_queue import IdleCounts, IdleQueue, IdleTask, num_alike
 from engine.types import GenerationRequest
 
 

@@ -13,8 +13,8 @@ from engine.core import EngineCore
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.reuse import Reuse
-from engine.reuse.audit import AuditClass, AuditConfig, compare
-from engine.scheduling import SchedulerConfig
+from engine.reuse.idle_queue import AuditClass, AuditConfig, compare
+from engine.scheduler import SchedulerConfig
 from engine.types import GenerationRequest, GenerationResult
 from tests.engine.cores import tiny_model
 from tests.engine.reuse.turns import SPAN_BYTES, edited, random_ids, reusing_core, run

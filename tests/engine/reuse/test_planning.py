@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from engine.errors import RequestError
 from engine.reuse import Match, PromptSegment, Reuse, ReuseMode, plan_reuse
-from engine.reuse.lineage import Lineage
-from engine.reuse.planning import FEWEST_TOKENS, MAX_GENERATION
+from engine.reuse.plan import FEWEST_TOKENS, MAX_GENERATION, Lineage
 
 
 def match(start: int, end: int, source: int | None = None, record: int = 0, generation: int = 0) -> Match:

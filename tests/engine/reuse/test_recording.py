@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from engine.core import EngineCore
+from engine.kv_cache import root_key
 from engine.kv_pool import page_bytes
-from engine.paging import root_key
 from engine.reuse import Reuse
-from engine.speculation.pass_times import PassTimes
+from engine.speculation.step_times import PassTimes
 from engine.types import GenerationRequest, Proposer
 from tests.engine.cores import tiny_model
 from tests.engine.drafters import Forking, Oracle, RandomDraft
@@ -56,7 +56,7 @@ def check_no_leak(core: EngineCore) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_drafts_and_their_branches_beside_others(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accepted ones are kept, rejected ones are not; a branch that was followed may be missing, and nothing else."""
-    monkeypatch.setattr("engine.timed_passes.PassTimes", lambda: PassTimes({1: 1.0, 1024: 1.0}))
+    monkeypatch.setattr("engine.runner.step_times.PassTimes", lambda: PassTimes({1: 1.0, 1024: 1.0}))
     random = Random(seed)
     core = reusing_core()
     prompts = [random_ids(random, 30) for _ in range(4)]

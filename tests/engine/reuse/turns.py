@@ -7,10 +7,10 @@ from random import Random
 from typing import Any
 
 from engine.core import EngineCore
+from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
-from engine.model import Decoder
 from engine.reuse import EXACT, Reuse
-from engine.scheduling import SchedulerConfig
+from engine.scheduler import SchedulerConfig
 from engine.types import GenerationRequest, GenerationResult
 from tests.engine.cores import tiny_model
 from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE

@@ -15,9 +15,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from engine.sampling.distribution import distribution
-from engine.sampling.filters import LIKELY, min_p, top_k, top_p
-from engine.sampling.rows import Row
+from engine.sampling.logits import LIKELY, Row, min_p, top_k, top_p
+from engine.sampling.sampler import distribution
 from engine.types import GenerationRequest
 from tests.engine.sampling import slow
 

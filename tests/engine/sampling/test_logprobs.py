@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.sampling import Sampler
-from engine.sampling.logprobs import token_logprob
+from engine.sampling.logits import token_logprob
 from tests.engine.sampling import slow
 
 rows = st.lists(st.sampled_from([-200.0, -3.0, 0.0, 1.5, 80.0]), min_size=1, max_size=30)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
 from engine.errors import RequestError
-from engine.sampling.processors import LogitBias, RepetitionPenalty
-from engine.sampling.rows import Row
+from engine.sampling.logits import LogitBias, RepetitionPenalty, Row
 
 VOCAB_SIZE = 50
 token_ids = st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=20)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.sampling.rows import read_row
+from engine.sampling.logits import read_row
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

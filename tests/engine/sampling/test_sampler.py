@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.errors import NumericFault
 from engine.sampling import Choice, Sampler
-from engine.sampling.stream import uniform
+from engine.sampling.sampler import uniform
 from engine.types import GenerationRequest
 from tests.engine.sampling import slow
 

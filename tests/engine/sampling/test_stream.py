@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.sampling.stream import BLOCK, draw, uniform
+from engine.sampling.sampler import BLOCK, draw, uniform
 from tests.engine.sampling import slow
 
 positive = st.floats(2.0**-20, 1, width=32)

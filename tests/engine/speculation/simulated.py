@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from engine.speculation.drafting import Drafting
-from engine.speculation.lengths import chosen_lengths
-from engine.speculation.pass_times import PassTimes
+from engine.speculation.draft_length import chosen_lengths
+from engine.speculation.draft_state import Drafting
+from engine.speculation.step_times import PassTimes
 from engine.types import Proposer
 
 TWO_CORES = PassTimes({1: 0.026, 2: 0.034, 16: 0.050, 64: 0.125, 128: 0.204, 256: 0.375, 512: 0.722})

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation.branches import BranchGuess, branch_length
-from engine.speculation.lengths import seconds_each
-from engine.speculation.pass_times import PassTimes
+from engine.speculation.draft_length import BranchGuess, branch_length, seconds_each
+from engine.speculation.step_times import PassTimes
 
 TWO_CORES = PassTimes({1: 0.026, 16: 0.050, 64: 0.125, 128: 0.204, 256: 0.375, 512: 0.722})
 CARD = PassTimes({1: 0.006, 64: 0.0061, 256: 0.0064, 512: 0.0081, 1024: 0.014})

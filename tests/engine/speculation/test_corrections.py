@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from engine.speculation.corrections import Corrections
-from engine.speculation.pass_times import KNOTS, PassTimes
+from engine.speculation.step_times import KNOTS, Corrections, PassTimes
 
 
 def line(num_rows: int) -> float:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.speculation import MergeDraft
-from engine.speculation.foresight import FEWEST_AGREEING
+from engine.speculation.merge_draft import FEWEST_AGREEING
 from engine.types import RowObserver
 from tests.engine.speculation.toy_tokens import TOKEN_BYTES
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation.hazard import LEAST, MOST, DraftHazards
+from engine.speculation.expectation import LEAST, MOST, DraftHazards
 from engine.types import Draft, DraftRun
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation.hunks import Hunks
+from engine.speculation.sources import Hunks
 
 START, OLD_START = 5, 100
 ids = st.lists(st.integers(0, 3), max_size=30)

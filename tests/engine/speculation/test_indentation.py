@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation.indentation import Reindent, continued, reindented
-from engine.speculation.token_lines import TokenLines
+from engine.speculation.token_lines import Reindent, TokenLines, continued, reindented
 from tests.engine.speculation.toy_tokens import TOKEN_BYTES, encode
 
 LINES = TokenLines(TOKEN_BYTES)

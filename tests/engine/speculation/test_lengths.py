@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.speculation.lengths import Guess, chosen_lengths, seconds_each
-from engine.speculation.pass_times import KNOTS, PassTimes
+from engine.speculation.draft_length import Guess, chosen_lengths, seconds_each
+from engine.speculation.step_times import KNOTS, PassTimes
 
 BUDGET = 1024
 

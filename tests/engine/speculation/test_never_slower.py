@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from engine.speculation import CopyDraft
-from engine.speculation.pass_times import PassTimes
+from engine.speculation.step_times import PassTimes
 from engine.types import Draft
 from tests.engine.drafters import AlwaysWrong
 from tests.engine.speculation.simulated import CARD, TWO_CORES, simulate

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.speculation import MergeDraft
-from engine.speculation.partings import CHANCE, CHANCE_BEHIND_DEPARTURE
+from engine.speculation.copy_plan import CHANCE, CHANCE_BEHIND_DEPARTURE
 from engine.types import Draft
 
 ORIGINAL = list(range(100, 200))

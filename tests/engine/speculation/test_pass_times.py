@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation.pass_times import KNOTS, MEASURED, STEPS_AN_OCTAVE, PassTimes, measured, on_grid
+from engine.speculation.step_times import KNOTS, MEASURED, STEPS_AN_OCTAVE, PassTimes, measured, on_grid
 
 MEASURED_HERE = {1: 0.026, 16: 0.050, 64: 0.125, 128: 0.204, 256: 0.375, 512: 0.722}
 """Of a 0.5B model on two cores without AMX."""

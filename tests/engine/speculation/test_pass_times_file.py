@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.speculation.pass_times import PassTimes
-from engine.speculation.pass_times_file import FORMAT, PassTimesFile
+from engine.speculation.step_times import FORMAT, PassTimes, PassTimesFile
 
 TIMES = PassTimes({1: 0.02, 64: 0.1})
 

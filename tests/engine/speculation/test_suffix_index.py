@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.speculation.suffix_index import NO_TOKEN, SuffixIndex
+from engine.speculation.sources import NO_TOKEN, SuffixIndex
 
 few_ids = st.lists(st.integers(0, 2), max_size=12)
 

@@ -1,1 +1,0 @@
-"""Who asks, and what it may do: bearer tokens, the file that keeps them, and whose request one is."""

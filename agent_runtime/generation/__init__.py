@@ -1,1 +1,0 @@
-"""Has the engine answer prompts, and tells whoever watches what it writes."""

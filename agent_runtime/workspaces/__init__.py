@@ -1,1 +1,0 @@
-"""The folders that are read and written, by name, and what is known of their files."""

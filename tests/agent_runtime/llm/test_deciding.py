@@ -1,0 +1,219 @@
+"""A model chooses among the readings of an edit: what it would write is the tests' to say; scores are SmolLM2's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from threading import Event
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.errors import Cancelled, ModelUnavailable, TooLarge
+from agent_runtime.llm import scorer
+from agent_runtime.llm.generate import Run
+from agent_runtime.llm.interface import ModelChoice, ModelTask
+from agent_runtime.llm.merger import ModelMerger
+from agent_runtime.llm.region_questions import scope_of
+from agent_runtime.llm.scorer import NUM_BEHIND, score_answers, siblings, sound
+from agent_runtime.models.loader import LoadedModel
+from agent_runtime.models.text_side import from_gguf
+from agent_runtime.progress import Watcher
+from agent_runtime.prompt import ApplyPrompt
+from agent_runtime.serialization import result_from_json, result_to_json
+from agent_runtime.types import ApplyRequest, ApplyResult
+from editor.formats import parse
+from editor.types import Candidate, Unresolved
+from engine.decoder import Decoder
+from engine.engine import Engine
+from engine.engine_config import EngineConfig
+from repo_cache.tokenizer import BPETokenizer
+from tests.models import RealModel
+from tests.scripted_model import merge_of, scripted_engine
+
+FILE = (
+    "def area(r):\n    return 3.14 * r * r\n\n\ndef length(r):\n    return 6.28 * r\n\n\n"
+    'def name():\n    return "circle"\n'
+)
+PART = "# circle.py\ndef area(r):\n    return 3.14159 * r * r\n"
+"""The comment may be a line of the file, or say which file it is."""
+PART_MERGED = FILE.replace("3.14 ", "3.14159 ")
+COLOURED = FILE + "\n\ndef colour():\n    return 'red'\n"
+
+
+@pytest.fixture(scope="module")
+def loaded(smollm2: RealModel, smollm2_decoder: Decoder) -> Iterator[LoadedModel]:
+    tokenizer, metadata = from_gguf(smollm2.gguf)
+    with Engine(smollm2_decoder, tokenizer.token_bytes(), 2048) as engine:
+        yield LoadedModel(smollm2.name, engine, metadata.with_tokenizer(tokenizer), 0.0, 0)
+        assert engine.stats().scheduler.num_running == 0
+
+
+@pytest.fixture(scope="module")
+def merger(loaded: LoadedModel) -> Iterator[ModelMerger]:
+    lines = [merge_of(PART_MERGED, PART.strip()), merge_of(COLOURED, "def colour():")]
+    with scripted_engine(lines, loaded.text, EngineConfig(2048)) as engine:
+        yield ModelMerger(replace(loaded, engine=engine))
+
+
+def prompt_of(token_ids: Sequence[int], file_ids: Sequence[int]) -> ApplyPrompt:
+    return ApplyPrompt(tuple(token_ids), tuple(file_ids), (), stop="", num_shared=0)
+
+
+def applied(merger: ModelMerger, edit: str, watcher: Watcher | None = None) -> ApplyResult:
+    request = ApplyRequest(original=FILE.encode(), edit=edit, path="circle.py", decide="score")
+    return Applier(lambda: merger).apply(request, watcher or Watcher())
+
+
+def task_of(*candidates: Candidate) -> ModelTask:
+    """An edit that adds a function, and what it is said to mean."""
+    edit = "def area(r):\n    # ...\n\n\ndef colour():\n    return 'red'\n\n\n# ...\n"
+    request = ApplyRequest(original=FILE.encode(), edit=edit, path="circle.py", decide="score")
+    by_rule = Unresolved("open_intent", "unclear", len(candidates), candidates=candidates)
+    return ModelTask(FILE, request, parse(edit, "lazy"), by_rule)
+
+
+@torch.inference_mode()
+def scored_slowly(model: Decoder, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
+    ids = torch.tensor([*prompt, *answer])
+    rows = model.logits(model.forward(ids, model.new_caches(1, len(ids)))[len(prompt) - 1 : -1])
+    scores = torch.log_softmax(rows.double(), dim=-1)
+    return scores[torch.arange(len(answer)), torch.tensor(answer)].tolist()
+
+
+def test_answers_are_scored_as_one_by_one_and_their_trunk_is_run_once(loaded: LoadedModel) -> None:
+    tokenizer: BPETokenizer = loaded.text.tokenizer
+    prompt = prompt_of(tokenizer.encode(f"{FILE}\nAgain:\n"), tokenizer.encode(FILE))
+    texts = [FILE.replace("6.28", "6.283"), FILE.replace("def length(r):\n    return 6.28 * r\n\n\n", ""), FILE, FILE]
+    answers = [tokenizer.encode(text) for text in texts]
+    loaded.engine.forget_cached()
+    run = Run()
+    (scores,) = score_answers(loaded.engine, [prompt], [answers], Watcher(), run)
+    found = siblings(answers[:3], prompt.file_ids)
+    assert found is not None
+    assert len(found.trunk) > 5
+    for answer, score in zip(answers, scores, strict=True):
+        slow = scored_slowly(loaded.engine.model, prompt.token_ids, answer)[len(found.trunk) :]
+        assert list(score) == pytest.approx(slow[: len(score)], abs=2e-3)
+        assert len(score) >= NUM_BEHIND
+    assert scores[2] == scores[3]
+    assert len(run.results) == 3, "equal answers are run once"
+    num_prompt = len(prompt.token_ids) + len(found.trunk)
+    assert [result.usage.prompt - result.usage.cached for result in run.results] == [num_prompt, 1, 1]
+
+
+def test_questions_without_a_difference_cost_nothing(loaded: LoadedModel) -> None:
+    prompt = prompt_of((1, 2, 3), (5, 6))
+    run = Run()
+    assert score_answers(loaded.engine, [prompt], [[[5, 6], [5, 6]]], Watcher(), run) == [[(), ()]]
+    assert run.results == []
+
+
+def test_the_reading_that_the_model_would_write_is_taken_byte_for_byte(merger: ModelMerger) -> None:
+    result = applied(merger, PART)
+    file = result.file
+    assert file.merged == PART_MERGED
+    assert (result.status, file.method, file.certainty) == ("merged", "model", "scored")
+    assert file.confidence == file.readings[0].score
+    assert file.readings[0].why == "1 changed from line 2 on"
+    assert -1.0 < file.readings[0].logprob < 0.0
+    assert file.scope is not None
+    assert result.usage.drafted == 0 < result.usage.completion
+    assert result.timings["score_ms"] > 0
+    assert "decode_ms" not in result.timings
+    assert result_from_json(result_to_json(result)).files == result.files
+
+
+def test_the_model_overrules_the_rules_where_they_are_not_sure(merger: ModelMerger) -> None:
+    strange = FILE.replace("def length", "def colour():\n    return 'red'\n\n\ndef length")
+    choice = merger.choose(task_of(Candidate(strange, 0.6, "strange"), Candidate(COLOURED, 0.4, "right")), Watcher())
+    assert isinstance(choice, ModelChoice)
+    assert choice.number == 1
+    assert [reading.why for reading in choice.readings] == ["strange", "right"]
+    assert choice.usage.cached >= choice.usage.prompt // 2 - 20, "the second found the first one's prompt"
+
+
+def test_what_a_check_rejects_is_not_offered(merger: ModelMerger) -> None:
+    without = FILE.replace("6.28", "6.3")  # the edit's lines are not in it
+    task = task_of(Candidate(without, 0.9, "without"), Candidate(COLOURED, 0.1, "right"))
+    assert sound(task, scope_of(task)) == [1]
+    choice = merger.choose(task, Watcher())
+    assert isinstance(choice, ModelChoice)
+    assert choice.number == 1
+    assert len(choice.readings) == 1
+
+
+def test_in_doubt_the_model_writes_the_merge_and_all_is_counted(
+    merger: ModelMerger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scorer, "LEAST_LOGPROB", 0.0)
+    result = applied(merger, PART)
+    assert result.file.certainty == "model"
+    assert "3.14159" in result.file.merged
+    assert result.file.readings, "which it was in doubt about"
+    assert {"score_ms", "decode_ms"} <= result.timings.keys()
+    assert result.usage.drafted > 0
+    assert result.usage.completion > result.usage.drafted - result.usage.rejected
+
+
+def test_in_doubt_a_model_that_may_not_write_is_not_asked_to(
+    merger: ModelMerger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merger, "merge", lambda *arguments: pytest.fail("it was asked to write"))
+    task = task_of(Candidate(COLOURED, 0.6, "right"))
+    held = replace(task, request=replace(task.request, min_certainty="scored"))
+    choice = merger.choose(held, Watcher())
+    assert isinstance(choice, ModelChoice)
+    assert choice.number == 0
+    monkeypatch.setattr(scorer, "LEAST_LOGPROB", 0.0)
+    doubt = merger.choose(held, Watcher())
+    assert isinstance(doubt, ModelChoice)
+    assert (doubt.number, len(doubt.readings)) == (None, 1)
+    assert "decode_ms" not in doubt.timings
+    marked = Unresolved("open_intent", "", 1, candidates=(Candidate(FILE + "\n# ... existing code ...\n", 1.0, ""),))
+    nothing = merger.choose(replace(held, by_rule=marked), Watcher())
+    assert isinstance(nothing, ModelChoice)
+    assert (nothing.number, nothing.readings) == (None, ())
+
+
+def test_without_a_reading_the_model_writes_the_merge(merger: ModelMerger) -> None:
+    marked = FILE + "\n# ... existing code ...\ndef colour():\n    return 'red'\n"
+    made = merger.choose(
+        replace(
+            task_of(Candidate(marked, 1.0, "a marker is left")),
+        ),
+        Watcher(),
+    )
+    assert not isinstance(made, ModelChoice)
+    assert made.readings == ()
+
+
+def test_a_choice_can_be_taken_back(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the first chunk of its prompt, whoever asked leaves."""
+    loaded.engine.forget_cached()
+    left, forward = Event(), loaded.engine.model.forward_batch
+
+    def wait_and_forward(*arguments: Any) -> Tensor:
+        assert left.wait(60)
+        return forward(*arguments)
+
+    class Leaving(Watcher):
+        def began(self, stop: Callable[[], None]) -> None:
+            stop()
+            left.set()
+
+    monkeypatch.setattr(loaded.engine.model, "forward_batch", wait_and_forward)
+    with pytest.raises(Cancelled):
+        ModelMerger(loaded).choose(task_of(Candidate(COLOURED, 1.0, "right")), Leaving())
+
+
+def test_what_goes_wrong_has_the_names_that_a_merge_gives_it(loaded: LoadedModel) -> None:
+    with Engine(loaded.engine.model, loaded.text.tokenizer.token_bytes(), 64) as engine:
+        small = ModelMerger(replace(loaded, engine=engine))
+        with pytest.raises(TooLarge):
+            applied(small, PART)
+    with pytest.raises(ModelUnavailable):
+        applied(small, PART)

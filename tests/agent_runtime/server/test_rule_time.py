@@ -1,0 +1,137 @@
+"""What is done by rule ends when its client leaves or its time is over, and others have the processor meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from agent_runtime import wiring
+from agent_runtime.apply import pipeline
+from agent_runtime.apply.pipeline import Applier
+from agent_runtime.server.dependencies import Service
+from editor.effort import look
+from tests.agent_runtime.scripted import ScriptedMerger
+from tests.agent_runtime.serving import asking, serving
+
+SLOW = {"original": "slow = 1\n", "edit": "slow = 2\n", "path": "slow.py"}
+QUICK = {"original": "a = 1\n", "edit": '{"old_string": "a = 1", "new_string": "a = 2"}'}
+CHAT = {
+    "messages": [{"role": "user", "content": "<code>slow = 1\n</code><update>slow = 2\n</update>"}],
+    "model": "hunk",
+}
+
+
+class Endless:
+    """An edit by rule that goes on until it is told to end, and looks whether it is; then `ended` says with what."""
+
+    def __init__(self, apply: Callable[..., Any]) -> None:
+        self._apply = apply
+        self.begun = threading.Semaphore(0)
+        self.ended: list[str] = []
+
+    def __call__(self, owner: Applier, request: Any, *more: Any) -> Any:
+        if b"slow" not in request.original:
+            return self._apply(owner, request, *more)
+        self.begun.release()
+        try:
+            while True:
+                time.sleep(0)  # others run
+                look()
+        except Exception as fault:
+            self.ended.append(type(fault).__name__)
+            raise
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> Endless:
+    endless = Endless(Applier.apply)
+    monkeypatch.setattr(Applier, "apply", lambda *arguments: endless(*arguments))
+    return endless
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[str]:
+    def change(service: Service) -> Service:
+        return replace(service, rule_seconds=seconds)
+
+    with serving(ScriptedMerger(), change=change) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/apply", SLOW), ("/apply", SLOW | {"stream": True}), ("/v1/chat/completions", CHAT)]
+)
+def test_it_ends_when_its_client_leaves(endless: Endless, path: str, body: dict[str, Any]) -> None:
+    with limited(3600) as url:
+        with asking(url, body, path):
+            assert endless.begun.acquire(timeout=30)
+            assert httpx.post(f"{url}/apply", json=QUICK, timeout=30).json()["status"] == "merged"
+            assert not endless.ended
+        while not endless.ended:
+            time.sleep(0.01)
+    assert endless.ended == ["Cancelled"]
+
+
+def test_it_ends_when_its_time_is_over_and_says_what_to_send(endless: Endless) -> None:
+    with limited(0.05) as url:
+        answer = httpx.post(f"{url}/apply", json=SLOW, timeout=60)
+        quick = httpx.post(f"{url}/apply", json=QUICK, timeout=60)
+    assert endless.ended == ["EditRefused"]
+    assert answer.status_code == 422
+    assert [reason["code"] for reason in answer.json()["reasons"]] == ["too_much_work"]
+    assert "parts" in answer.json()["reasons"][0]["suggestion"]
+    assert quick.json()["status"] == "merged", "each has its own time"
+
+
+def test_what_waits_for_its_place_when_its_client_leaves_does_not_begin(endless: Endless) -> None:
+    """Two of one sender run; the third is not begun when it gets the place of a client that has left."""
+    with limited(3600) as url:
+        asked = [asking(url, SLOW) for _ in range(2)]
+        connections = [each.__enter__() for each in asked]
+        assert all(endless.begun.acquire(timeout=30) for _ in connections)
+        with asking(url, SLOW):
+            while "hunk_http_requests_in_flight 4.0" not in httpx.get(f"{url}/metrics").text:  # with this question
+                time.sleep(0.01)
+        for connection in connections:
+            connection.shutdown(socket.SHUT_RDWR)
+        while "hunk_http_requests_in_flight 1.0" not in httpx.get(f"{url}/metrics").text:
+            time.sleep(0.01)
+        for each in asked:
+            each.__exit__(None, None, None)
+    assert endless.ended == ["Cancelled"] * 2
+    assert not endless.begun.acquire(blocking=False)
+
+
+def test_the_service_has_large_edits_done_aside_and_small_ones_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `hunk serve` is wired; the answers are the same."""
+    text = "".join(f"value_{number} = {number}\n" for number in range(6000))
+    edit = {"edit": '{"old_string": "value_77 = 77", "new_string": "value_77 = 78"}', "path": "a.py"}
+    sent, done = [{"original": text[:2000], **edit}, {"original": text, **edit}], Counter[str]()
+
+    def wired(service: Service) -> Service:
+        parts = wiring.service(service.model, service.workspaces, deadline_s=3.0)
+        assert parts.rule_seconds == 3.0
+        return parts
+
+    def counted(*arguments: Any) -> Any:
+        done["here"] += 1
+        return begin_here(*arguments)
+
+    with serving(ScriptedMerger()) as url:
+        before = [httpx.post(f"{url}/apply", json=body, timeout=60).json() for body in sent]
+    begin_here = pipeline._begin
+    monkeypatch.setattr(pipeline, "_begin", counted)
+    with serving(ScriptedMerger(), change=wired) as url:
+        after = [httpx.post(f"{url}/apply", json=body, timeout=60).json() for body in sent]
+    assert [answer["status"] for answer in after] == ["merged", "merged"]
+    assert [answer | {"timings": {}} for answer in after] == [answer | {"timings": {}} for answer in before]
+    assert done["here"] == 1

@@ -1,0 +1,252 @@
+"""Sessions over HTTP do what they do in process, whole or in a stream; SmolLM2 on a real socket."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agent_runtime.llm import chat
+from agent_runtime.llm.generate import run_together
+from agent_runtime.request_context import Finished, Observer
+from agent_runtime.server.dependencies import Service
+from agent_runtime.workspace.registry import Workspaces
+from tests.agent_runtime.noted_places import NotedPlaces
+from tests.agent_runtime.serving import serving
+from tests.agent_runtime.session.conftest import A, B, Begin, Served
+
+EDIT = "<<<<<<< SEARCH\nLIMIT = 30\n=======\nLIMIT = 99\n>>>>>>> REPLACE\n"
+B2 = B.replace("30", "99")
+
+
+class Kept(Observer):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Finished] = []
+
+    def finished(self, request: Finished) -> None:
+        self.told.append(request)
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+def client(served: Served, root: Path, kept: Kept, tmp_path: Path) -> Iterator[httpx.Client]:
+    (tmp_path / "more").mkdir()
+
+    def change(service: Service) -> Service:
+        service.metering.subscribe(kept)
+        workspaces = Workspaces(root, allowed=[tmp_path / "more"])
+        workspaces.tokenize_with(served.chat().text.tokenizer)
+        return replace(service, workspaces=workspaces)
+
+    with serving(served, change=change) as url, httpx.Client(base_url=url, timeout=60) as client:
+        yield client
+
+
+def begun(client: httpx.Client, **body: Any) -> str:
+    answer = client.post("/sessions", json=body)
+    assert answer.status_code == 201, answer.text
+    assert answer.headers["location"] == f"/sessions/{answer.json()['id']}"
+    return str(answer.headers["location"])
+
+
+def kind(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["type"].removeprefix("urn:hunk:problem:")
+
+
+def without_times(answer: Any) -> Any:
+    """An answer as JSON, without what differs from run to run."""
+    known = json.loads(json.dumps(answer))
+    known.pop("timings", None)
+    return known
+
+
+def test_over_http_a_session_does_what_it_does_in_process(client: httpx.Client, begin: Begin, root: Path) -> None:
+    session, at = begin(), begun(client, reuse="exact")
+    read = client.post(f"{at}/read", json={"paths": ["b.py"], "texts": {"own": "x = 1\n"}, "with_text": True}).json()
+    assert read == {
+        "files": [asdict(file) for file in session.read(["b.py"], texts={"own": "x = 1\n"}, with_text=True)]
+    }
+    options: dict[str, Any] = {"max_tokens": 5, "clock": "It is noon.\n", "temperature": 0.7, "seed": 3}
+    told = client.post(f"{at}/ask", json={"question": "What is it?", **options}).json()
+    assert without_times(told) == without_times(asdict(session.ask("What is it?", **options)))
+    applied = client.post(f"{at}/apply", json={"edit": EDIT, "path": "b.py"}).json()
+    ours = session.apply(EDIT, path="b.py")
+    assert (
+        (applied["merged"], applied["status"], applied["written"])
+        == (B2, "merged", False)
+        == (
+            ours.file.merged,
+            ours.status,
+            ours.written,
+        )
+    )
+    written = client.post(f"{at}/apply", json={"edit": EDIT, "path": "b.py", "write": True}).json()
+    assert (written["written"], (root / "b.py").read_text()) == (True, B2)
+    told = client.post(f"{at}/ask", json={"question": "And now?", "max_tokens": 5}).json()
+    answer = session.ask("And now?", max_tokens=5)
+    assert without_times(told) == without_times(asdict(answer))
+    assert told["files"] == [{"path": "b.py", "state": "changed", "sha256": sha256(B2.encode()).hexdigest()}]
+    state = client.get(at).json()
+    expected = without_times(asdict(session.state()))
+    assert without_times(state) == {**expected, "id": at.rpartition("/")[2], "workspace": "default"}
+
+
+def events(response: httpx.Response) -> list[tuple[str, Any]]:
+    assert response.headers["content-type"].startswith("text/event-stream")
+    found = []
+    for block in response.read().decode().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if lines:
+            found.append((lines["event"], json.loads(lines["data"])))
+    return found
+
+
+def test_a_streamed_answer_is_the_whole_one_in_pieces(client: httpx.Client) -> None:
+    whole, streamed = begun(client), begun(client)
+    for at in (whole, streamed):
+        client.post(f"{at}/read", json={"paths": ["a.py"]})
+    answer = client.post(f"{whole}/ask", json={"question": "What is it?", "max_tokens": 12}).json()
+    body = {"question": "What is it?", "max_tokens": 12, "stream": True}
+    with client.stream("POST", f"{streamed}/ask", json=body) as response:
+        told = events(response)
+    assert told[-1][0] == "result"
+    result = told[-1][1]
+    assert (result["text"], result["finish_reason"]) == (answer["text"], answer["finish_reason"])
+    pieces = [piece for name, data in told if name == "tokens" for piece in data["pieces"]]
+    assert "".join(piece["text"] for piece in pieces) == result["text"]
+    assert {name for name, _ in told} == {"phase", "tokens", "result"}
+    with client.stream("POST", f"{whole}/apply", json={"edit": EDIT, "path": "b.py", "stream": True}) as response:
+        told = events(response)
+    assert (told[-1][0], told[-1][1]["merged"]) == ("result", B2)
+
+
+def test_problems_are_told(client: httpx.Client, root: Path) -> None:
+    at = begun(client)
+    assert kind(client.post("/sessions", json={"workspace": "none"})) == (404, "no-such-workspace")
+    assert kind(client.post("/sessions", json={"reuse": "some"})) == (400, "malformed")
+    assert kind(client.get("/sessions/none")) == (404, "no-such-session")
+    for call in ("read", "ask", "apply"):
+        body = {"read": {}, "ask": {"question": "?"}, "apply": {"edit": EDIT}}[call]
+        assert kind(client.post(f"/sessions/none/{call}", json=body)) == (404, "no-such-session")
+        assert kind(client.post(f"{at}/{call}", json={**body, "unknown": 1})) == (422, "unsupported")
+    assert kind(client.post(f"{at}/read", json={"paths": ["none.py"]})) == (404, "not-found")
+    assert kind(client.post(f"{at}/read", json={"paths": ["../x"]})) == (403, "outside-root")
+    assert kind(client.post(f"{at}/ask", json={"question": " "})) == (400, "malformed")
+    assert kind(client.post(f"{at}/ask", json={"question": " ", "stream": True})) == (400, "malformed")
+    assert kind(client.post(f"{at}/ask", json={"question": "?", "max_tokens": 0})) == (400, "malformed")
+    body = {"edit": EDIT, "path": "b.py", "expected_sha256": "0" * 64}
+    stale = client.post(f"{at}/apply", json=body)
+    assert kind(stale) == (409, "stale")
+    assert stale.json()["current_sha256"] == sha256(B.encode()).hexdigest()
+    body = {"edit": EDIT.replace("30", "31"), "path": "b.py", "mode": "deterministic"}
+    assert kind(client.post(f"{at}/apply", json=body)) == (422, "edit-refused")
+    client.post(f"{at}/read", json={"texts": {"long": "value = 1\n" * 700}})
+    assert kind(client.post(f"{at}/ask", json={"question": "?"})) == (413, "too-large")
+    assert client.get(at).json()["messages"] == []
+    assert client.delete(at).status_code == 204
+    assert kind(client.delete(at)) == (404, "no-such-session")
+
+
+def test_a_second_call_is_refused_while_one_works(client: httpx.Client) -> None:
+    at = begun(client)
+    body = {"question": "?", "max_tokens": 1000, "temperature": 10.0, "stream": True}
+    with client.stream("POST", f"{at}/ask", json=body) as response:
+        parts = response.iter_bytes()  # held: a generator that is let go of hangs up
+        next(parts)
+        busy = client.post(f"{at}/ask", json={"question": "?"})
+        assert kind(busy) == (409, "session-busy")
+        assert busy.headers["retry-after"] == "1"
+        assert client.get(at).json()["messages"] == []
+    until = time.monotonic() + 60
+    while (answer := client.post(f"{at}/ask", json={"question": "Is it?", "max_tokens": 1})).status_code == 409:
+        assert time.monotonic() < until, "who has hung up is waited for"
+        time.sleep(0.02)
+    assert answer.status_code == 200
+    assert client.get(at).json()["messages"][0]["text"] == "Is it?"
+
+
+def test_a_question_that_is_sent_again_is_not_asked_twice(client: httpx.Client) -> None:
+    at, other = begun(client), begun(client)
+    body, key = {"question": "What is it?", "max_tokens": 3}, {"idempotency-key": "one"}
+    first = client.post(f"{at}/ask", json=body, headers=key)
+    again = client.post(f"{at}/ask", json=body, headers=key)
+    assert first.content == again.content
+    assert len(client.get(at).json()["messages"]) == 2
+    assert kind(client.post(f"{other}/ask", json=body, headers=key)) == (422, "idempotency-key-reused")
+
+
+def test_sessions_end_with_their_workspace(client: httpx.Client, tmp_path: Path) -> None:
+    assert client.post("/workspaces", json={"root": str(tmp_path / "more")}).status_code == 201
+    (tmp_path / "more" / "c.py").write_text("x = 1\n")
+    at, other = begun(client, workspace="more"), begun(client)
+    assert client.post(f"{at}/read", json={"paths": ["c.py"]}).status_code == 200
+    assert client.get(at).json()["workspace"] == "more"
+    client.delete("/workspaces/more")
+    assert kind(client.get(at)) == (404, "no-such-session")
+    assert client.get(other).status_code == 200
+
+
+def test_who_counts_is_told(client: httpx.Client, kept: Kept) -> None:
+    at = begun(client)
+    client.post(f"{at}/read", json={"paths": ["b.py"]})
+    client.post(f"{at}/ask", json={"question": "?", "max_tokens": 2})
+    client.post(f"{at}/apply", json={"edit": EDIT, "path": "b.py"})
+    client.post(f"{at}/ask", json={"question": " "})
+    asked, applied, refused = kept.told
+    assert (asked.route, asked.outcome, asked.usage.completion) == ("/sessions/{session_id}/ask", "answered", 2)
+    assert asked.first_token_ms is not None
+    assert (applied.route, applied.outcome) == ("/sessions/{session_id}/apply", "merged")
+    assert applied.first_token_ms is None
+    assert refused.outcome == "malformed"
+
+
+def test_the_model_says_how_its_sessions_follow_changes(client: httpx.Client, root: Path) -> None:
+    assert client.get(begun(client)).json()["reuse"] == "exact"
+    at = begun(client, reuse="balanced")
+    client.post(f"{at}/read", json={"paths": ["a.py"]})
+    client.post(f"{at}/ask", json={"question": "?", "max_tokens": 1})
+    (root / "a.py").write_text(A.replace("x + 5", "x + 555"))
+    answer = client.post(f"{at}/ask", json={"question": "And now?", "max_tokens": 1}).json()
+    assert answer["noted"] == ["a.py"]
+    assert answer["usage"]["cached"] > 200
+
+
+def test_what_a_session_does_by_rule_has_a_place_until_the_model_is_asked(
+    served: Served, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    def noted(*arguments: Any) -> None:
+        events.append("asked")
+        run_together(*arguments)
+
+    monkeypatch.setattr(chat, "run_together", noted)
+
+    def change(service: Service) -> Service:
+        return replace(service, workspaces=Workspaces(root), places=NotedPlaces(events))
+
+    calls: list[tuple[str, dict[str, Any], list[str]]] = [
+        ("read", {"paths": ["b.py"]}, ["taken"]),
+        ("ask", {"question": "What?", "max_tokens": 1}, ["taken", "given back", "asked"]),
+        ("ask", {"question": "And?", "max_tokens": 1, "stream": True}, ["taken", "given back", "asked"]),
+        ("apply", {"edit": EDIT, "path": "b.py"}, ["taken"]),
+    ]
+    with serving(served, change=change) as url, httpx.Client(base_url=url, timeout=60) as client:
+        at = begun(client)
+        for call, body, expected in calls:
+            events.clear()
+            assert client.post(f"{at}/{call}", json=body).status_code == 200
+            assert events == expected, call

@@ -1,0 +1,61 @@
+"""Cores whose passes are those of a card, run on the CPU: by the kernels' references, or by Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+
+from engine.core import EngineCore
+from engine.decoder import Decoder
+from engine.runner.cuda_graphs import Reruns
+from engine.runner.cuda_runner import KernelPasses
+from tests.engine.cores import WINDOW, make_core
+from tests.engine.tiny import MISTRAL, QWEN3, tiny_decoder
+
+HEAD_DIM = 16
+"""The kernels take no smaller one."""
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen2": {},
+    "qwen3": QWEN3,
+    "mistral": MISTRAL | {"sliding_window": WINDOW},
+}
+
+
+@cache
+def kernel_model(family: str = "qwen2") -> Decoder:
+    return tiny_decoder(**(FAMILIES[family] | {"head_dim": HEAD_DIM}))
+
+
+@contextmanager
+def by_kernels() -> Iterator[None]:
+    """Cores that are made meanwhile run as on a card."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.core.runs_by_kernels", lambda model, config: True)
+        yield
+
+
+@contextmanager
+def as_on_a_cpu() -> Iterator[None]:
+    """Within Triton's interpreter, too, torch's operations are what runs: the other side of a comparison."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kernels.backend.is_interpreting", lambda: False)
+        yield
+
+
+def with_graphs(core: EngineCore, most: int = 99) -> EngineCore:
+    """The core with passes that are padded and replayed."""
+    core._passes = KernelPasses(core.model, core._pool, core.reuse, most, Reruns())
+    return core
+
+
+def kernel_core(model: Decoder, *, graphs: bool = False, **limits: Any) -> EngineCore:
+    """As `make_core`."""
+    with by_kernels():
+        core = make_core(model=model, **limits)
+    assert isinstance(core._passes, KernelPasses)
+    return with_graphs(core) if graphs else core

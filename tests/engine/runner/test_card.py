@@ -1,0 +1,123 @@
+"""The engine on a card: graphs that are captured, bfloat16, and nothing that waits but one copy. `pytest -m gpu`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from engine.core import EngineCore
+from engine.decoder import Decoder
+from engine.engine_config import EngineConfig
+from engine.kv_pool import KVPool
+from engine.runner.cuda_runner import KernelPasses
+from engine.runner.step_rows import SequenceRows
+from engine.types import GenerationRequest, GenerationResult
+from engine.weights import Parameters
+from kernels.accept import Accepted
+from tests.engine.cores import PROMPT, drain
+from tests.engine.drafters import Forking, Oracle, RandomDraft
+from tests.engine.runner.kernel_cores import FAMILIES, HEAD_DIM
+from tests.engine.tiny import TOKEN_BYTES, VOCAB_SIZE, tiny_config, tiny_parameters
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+CARD = torch.device("cuda")
+
+
+def decoders(family: str, dtype: torch.dtype, **changes: Any) -> tuple[Decoder, Decoder]:
+    """The same weights on the CPU and on the card."""
+    config = tiny_config(**({"head_dim": HEAD_DIM} | FAMILIES[family] | changes))
+    on_cpu, on_card = Parameters(config, dtype), Parameters(config, dtype, CARD)
+    slots = tiny_parameters(config).slots()
+    on_cpu.fill(slots.items())
+    on_card.fill(slots.items())
+    return Decoder(on_cpu), Decoder(on_card)
+
+
+def answers(core: EngineCore, targets: list[GenerationResult] | None) -> list[GenerationResult]:
+    ids = []
+    for number in range(6):
+        request = GenerationRequest(prompt=[*PROMPT, number] * 3, max_new_tokens=24, seed=number)
+        drafter: Any = None
+        if targets is not None:
+            target = targets[number].token_ids
+            drafters = [Oracle(target), Forking(target, VOCAB_SIZE, number), RandomDraft(target, VOCAB_SIZE, number)]
+            drafter = drafters[number % 3]
+        ids.append(core.add(request, drafter))
+    results = drain(core).results
+    return [results[request_id] for request_id in ids]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("most_graphs", [0, 48])
+def test_greedy_output_in_float32_is_that_of_the_cpu(family: str, most_graphs: int) -> None:
+    on_cpu, on_card = decoders(family, torch.float32)
+    config = EngineConfig(max_seq_len=200, page_size=16, most_graphs=most_graphs, check_integrity=True)
+    expected = answers(EngineCore(on_cpu, TOKEN_BYTES, config), None)
+    core = EngineCore(on_card, TOKEN_BYTES, config)
+    assert isinstance(core._passes, KernelPasses)
+    for _ in range(3):  # as they come, then by the graphs that were captured in between
+        for targets in (None, expected):
+            found = answers(core, targets)
+            assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+        core.forget_cached()
+    assert (core._passes.graphs is None) == (most_graphs == 0)
+    if core._passes.graphs is not None:
+        assert 3 <= len(core._passes.graphs) <= most_graphs
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_a_replayed_graph_gives_the_bits_of_the_launches_that_it_was_made_of(dtype: torch.dtype, head_dim: int) -> None:
+    """Of the same padded shape, with pages in any order; and near what the CPU computes."""
+    on_cpu, on_card = decoders("qwen3", dtype, head_dim=head_dim, num_heads=7, num_kv_heads=1)
+    random = torch.Generator().manual_seed(0)
+    hidden = []
+    for model, most_graphs in ((on_card, 0), (on_card, 9), (on_cpu, 0)):
+        device = model.weights.device
+        pool = KVPool(model.config, 40, 16, device, dtype, 1)
+        random.manual_seed(0)
+        for tensor in (*pool.keys, *pool.values):
+            tensor[: pool.num_slots] = torch.randn(pool.num_slots, *tensor.shape[1:], generator=random).to(dtype)
+        table = torch.randperm(40, generator=random).tolist()
+        rows = SequenceRows(list(range(16)), range(300, 316), table)
+        passes = KernelPasses(model, pool, None, most_graphs)
+        assert (passes.graphs is not None) == (most_graphs > 0)
+        with torch.inference_mode():
+            hidden.append([passes.hidden([rows], at_once=True).float().cpu().clone() for _ in range(2)])
+    (eager, again), (first, replayed), (expected, _) = hidden
+    assert torch.equal(eager, again)
+    assert torch.equal(first, replayed)
+    bound = 4 * torch.finfo(dtype).eps
+    for found in (eager, first):
+        assert float((found - expected).norm() / expected.norm()) < bound
+
+
+def test_a_pass_waits_for_the_card_once() -> None:
+    """torch raises where anything but the copy of what was accepted would wait."""
+    _, on_card = decoders("qwen2", torch.float32)
+    core = EngineCore(on_card, TOKEN_BYTES, EngineConfig(max_seq_len=200, page_size=16, most_graphs=0))
+    expected = answers(core, None)
+    core.forget_cached()
+    real = Accepted.to_host
+
+    def allowed(each: Accepted) -> Accepted:
+        torch.cuda.set_sync_debug_mode("default")
+        try:
+            return real(each)
+        finally:
+            torch.cuda.set_sync_debug_mode("error")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Accepted, "to_host", allowed)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = answers(core, expected)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert [each.token_ids for each in found] == [each.token_ids for each in expected]

@@ -1,0 +1,253 @@
+"""An engine whose passes are those of a card gives what it gives on a CPU, whatever shares a batch, a pool or a pass.
+
+The kernels' references stand for the kernels here; tests/engine/runner/test_interpreted.py runs those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.core import EngineCore
+from engine.decoder import Decoder
+from engine.engine_config import EngineConfig
+from engine.errors import NumericFault
+from engine.reuse import Reuse
+from engine.runner import cuda_graphs as graphing
+from engine.runner import torch_runner as measuring
+from engine.runner.cuda_runner import runs_by_kernels
+from engine.speculation.step_times import PassTimes
+from engine.types import GenerationRequest
+from kernels.accept import Accepted
+from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same
+from tests.engine.drafters import Fork, Forking, Oracle
+from tests.engine.reuse.test_recording import check_kept
+from tests.engine.reuse.turns import edited, random_ids, reusing_core, run
+from tests.engine.runner.kernel_cores import FAMILIES, HEAD_DIM, by_kernels, kernel_core, kernel_model, with_graphs
+from tests.engine.test_branches import WatchedFork
+from tests.engine.test_core import workloads
+from tests.engine.test_lora import write_adapter
+from tests.engine.tiny import VOCAB_SIZE, tiny_config, tiny_decoder, tiny_parameters
+
+REQUEST = GenerationRequest(prompt=PROMPT, max_new_tokens=40)
+
+
+@settings(max_examples=60)
+@given(
+    workload=workloads,
+    num_pages=st.sampled_from([20, 30, 64]),
+    max_batched_tokens=st.sampled_from([4, 9, 64]),
+    max_num_seqs=st.integers(1, 4),
+    family=st.sampled_from(sorted(FAMILIES)),
+    graphs=st.booleans(),
+)
+def test_passes_of_a_card_give_what_torch_gives_under_any_load(
+    workload: list[Any], num_pages: int, max_batched_tokens: int, max_num_seqs: int, family: str, graphs: bool
+) -> None:
+    """Ragged batches, drafts of all kinds, chunks, preemption, sampling; passes as they come, and padded ones."""
+    model = kernel_model(family)
+    core = kernel_core(
+        model, num_pages=num_pages, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs, graphs=graphs
+    )
+    collected, expected = Collected(), {}
+    for request, drafter, num_steps, _ in workload:
+        target = alone(model, request)
+        expected[core.add(request, drafter(target.token_ids))] = target
+        for _ in range(num_steps):
+            collected.take(core.step())
+    drain(core, collected)
+    assert not collected.errors
+    for request_id, target in expected.items():
+        assert same(collected.results[request_id], target)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_both_sides_of_a_fork_are_followed(family: str, graphs: bool, temperature: float) -> None:
+    """Their rows share a pass, and their pages a sequence: a mask says which of them a row sees."""
+    model, request = kernel_model(family), replace(REQUEST, temperature=temperature)
+    target = alone(model, request)
+    core = kernel_core(model, rows_are_free=True, graphs=graphs)
+    for seed in range(10):
+        assert same(run_one(core, request, Forking(target.token_ids, VOCAB_SIZE, seed)), target)
+    assert all(core.drafted[side].accepted > 20 < core.drafted[side].rejected for side in ("trunk", "branch"))
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("mode", ["fast", "turbo"])
+def test_what_is_taken_over_and_recomputed_is_what_torch_makes_of_it(mode: Any, graphs: bool) -> None:
+    """Rows that are no neighbours, and KV that is kept for later, padding's not."""
+    model, random = kernel_model(), Random(3)
+    plain = reusing_core(model)
+    with by_kernels():
+        core = reusing_core(model)
+    core = with_graphs(core) if graphs else core
+    prompt = random_ids(random, 90)
+    num_reused = 0
+    for _ in range(8):
+        reuse = Reuse(mode, budget=0.1, segment_ends=tuple(range(6, len(prompt), 6)))
+        ours, theirs = (run(each, prompt, reuse, max_new_tokens=5) for each in (core, plain))
+        assert (ours.token_ids, ours.usage.reused_at) == (theirs.token_ids, theirs.usage.reused_at)
+        num_reused += ours.usage.reused_approximate
+        _check_same_spans(core, plain)
+        prompt = edited(random, prompt)
+    assert num_reused > 100
+
+
+def _check_same_spans(core: EngineCore, plain: EngineCore) -> None:
+    """What both have kept is the same, up to its last bits."""
+    assert core.reuse is not None
+    assert plain.reuse is not None
+    ours, theirs = core.reuse.store, plain.reuse.store
+    for layer in range(core.model.config.num_layers):
+        for own, other in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
+            torch.testing.assert_close(own[layer], other[layer], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_kv_of_drafts_and_of_branches_is_kept_where_it_is_final(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch's rows have no slots in the span store, and stand between those that have."""
+    monkeypatch.setattr("engine.runner.step_times.PassTimes", lambda: PassTimes({1: 1.0, 1024: 1.0}))
+    model, random = kernel_model(), Random(seed)
+    with by_kernels():
+        core = reusing_core(model)
+    prompts = [random_ids(random, 30) for _ in range(4)]
+    targets = [list(alone(model, GenerationRequest(prompt, 30)).token_ids) for prompt in prompts]
+    forking = [number % 2 == 0 for number in range(4)]
+    ids = [
+        core.add(GenerationRequest(prompt, 30), Forking(target, VOCAB_SIZE, seed) if forks else Oracle(target))
+        for prompt, target, forks in zip(prompts, targets, forking, strict=True)
+    ]
+    results = drain(core).results
+    for request_id, prompt, target, forks in zip(ids, prompts, targets, forking, strict=True):
+        assert list(results[request_id].token_ids) == target
+        check_kept(core, [*prompt, *target], but=30 if forks else 2)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_what_is_forced_is_not_chosen_and_what_follows_is(graphs: bool) -> None:
+    model = kernel_model()
+    request = replace(REQUEST, forced_ids=(5, 9, 2, 2, 40), max_new_tokens=12)
+    assert same(run_one(kernel_core(model, graphs=graphs), request), run_one(make_core(model=model), request))
+
+
+def test_requests_with_adapters_share_passes_with_others(tmp_path: Path) -> None:
+    """Their passes are not replayed, though such as they are have graphs."""
+    model = kernel_model()
+    plain, core = make_core(model=model), kernel_core(model, graphs=True)
+    for each in (plain, core):
+        run_one(each, replace(REQUEST, prompt=[*PROMPT, 9]))
+    folder = write_adapter(tmp_path / "a", tiny_parameters(model.config))
+    wanted = [replace(REQUEST, adapter=name, prompt=[*PROMPT, at]) for at, name in enumerate(["a", None, "a", None])]
+    answers = []
+    for each in (plain, core):
+        each.load_adapter("a", folder)
+        ids = [each.add(request) for request in wanted]
+        collected = drain(each)
+        answers.append([collected.results[request_id].token_ids for request_id in ids])
+    assert answers[0] == answers[1]
+
+
+def test_where_pages_behind_a_window_were_nothing_of_others_is_read() -> None:
+    """What no page of the sequence holds is NaN in every pass, but for the page that stands for those given back."""
+    model = kernel_model("mistral")
+    core = kernel_core(model, num_pages=12, max_batched_tokens=8)
+    request = GenerationRequest(prompt=PROMPT * 4, max_new_tokens=60)
+    target, collected = alone(model, request), Collected()
+    request_id, num_slots = core.add(request), core._pool.num_slots
+    while core.has_pending_work():
+        collected.take(core.step())
+        table = core.pages.page_table(request_id) if request_id not in collected.results else []
+        others = sorted({*range(core.pages.num_pages)} - {*table})
+        for tensor in (*core._pool.keys, *core._pool.values):
+            tensor[:num_slots].view(core.pages.num_pages, -1)[others] = torch.nan
+    assert same(collected.results[request_id], target)
+    assert not any(tensor[num_slots:].any() for tensor in (*core._pool.keys, *core._pool.values))
+
+
+def test_a_pass_waits_for_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All greedy rows of a pass are chosen from one copy, whoever they belong to and however far their drafts hold."""
+    copies: list[int] = []
+    real = Accepted.to_host
+    monkeypatch.setattr(Accepted, "to_host", lambda each: copies.append(each.num_rows) or real(each))
+    model = kernel_model()
+    core = kernel_core(model, rows_are_free=True)
+    for number in range(4):
+        request = GenerationRequest(prompt=[number, 2], max_new_tokens=30)
+        target = alone(model, request).token_ids
+        core.add(request, Oracle(target) if number % 2 else Forking(target, VOCAB_SIZE, number))
+    drain(core)
+    assert len(copies) == core.num_passes
+    assert max(copies) > 60
+
+
+@pytest.mark.parametrize("where", ["branch", "branch not followed", "trunk"])
+def test_numbers_that_are_none_on_either_side_of_a_fork_are_nobodys_business(where: str) -> None:
+    parameters = tiny_parameters(tiny_config(head_dim=HEAD_DIM))
+    target = alone(kernel_model(), REQUEST).token_ids
+    poison = next(each for each in range(VOCAB_SIZE) if each not in {*PROMPT, *target})
+    parameters.embedding[poison] = torch.nan
+    core = kernel_core(Decoder(parameters), rows_are_free=True)
+    wrong = [(token_id + 1) % VOCAB_SIZE for token_id in target[4:9]]
+    fork = {
+        "branch": Fork([*target[:4], *wrong], 4, [target[4], poison, poison]),
+        "branch not followed": Fork(target[:9], 4, [poison, *target[5:9]]),
+        "trunk": Fork([*target[:4], poison, target[5]], 4, target[4:9]),
+    }[where]
+    assert run_one(core, REQUEST, fork).token_ids == target
+    assert run_one(core, REQUEST).token_ids == target
+
+
+def test_a_model_whose_scores_are_no_numbers_fails_its_requests() -> None:
+    parameters = tiny_parameters(tiny_config(head_dim=HEAD_DIM))
+    parameters.final_norm[3] = torch.inf
+    core = kernel_core(Decoder(parameters))
+    request_id = core.add(REQUEST)
+    assert isinstance(drain(core).errors[request_id], NumericFault)
+
+
+@pytest.mark.parametrize("follows", ["trunk", "branch", "neither"])
+def test_an_observer_is_shown_every_row_of_the_side_that_was_followed(follows: str) -> None:
+    model, target = kernel_model(), alone(kernel_model(), REQUEST).token_ids
+    wrong = [(token_id + 1) % VOCAB_SIZE for token_id in target]
+    sides = {
+        "trunk": ([*target[:9], *wrong[9:12]], wrong[4:9]),
+        "branch": ([*target[:4], *wrong[4:9]], [*target[4:8], *wrong[8:10]]),
+        "neither": ([*target[:2], *wrong[2:9]], target[4:9]),
+    }[follows]
+    fork = WatchedFork(sides[0], 4, sides[1])
+    assert run_one(kernel_core(model, rows_are_free=True), REQUEST, fork).token_ids == target
+    ((_, draft, likeliest),) = fork.shown
+    assert draft == (sides[0] if follows != "branch" else [*sides[0][:4], *sides[1]])
+    rows = torch.tensor([*PROMPT, *draft])
+    logits = model.logits(model.forward(rows, model.new_caches(1, len(rows))))
+    assert likeliest == logits[len(PROMPT) - 1 :].argmax(dim=-1).tolist()
+
+
+def test_what_the_kernels_do_not_take_runs_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.runner.cuda_runner.runs_triton", lambda tensor: True)
+    config = EngineConfig(64)
+    assert runs_by_kernels(kernel_model(), config)
+    assert not runs_by_kernels(kernel_model(), replace(config, batch_invariant=True))
+    for head_dim in (8, 24):
+        assert not runs_by_kernels(tiny_decoder(head_dim=head_dim), config)
+
+
+def test_times_are_measured_of_the_passes_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = kernel_core(kernel_model(), graphs=True)
+    assert core._passes.graphs is not None
+    for num_rows in (1, 16, 64):
+        core._passes.measure(num_rows)
+    assert len(core._passes.graphs) == 3
+    assert measuring.most_measured(core.model, core._pool) == 256
+    monkeypatch.setattr(graphing, "staged", None)
+    with pytest.raises(TypeError):
+        core._passes.measure(1)  # through the graph
