@@ -223,9 +223,12 @@ def _why(file: FileLines, draft: Draft) -> str:
 
 
 def certainties_of(features: Sequence[float]) -> tuple[ReadingCertainty, ...]:
-    """Return what an answer with these features may be at most, however probable it is."""
+    """Return what an answer with these features may be at most, however probable it is.
+
+    Nothing where an excerpt without a marker leaves statements out for which it shows no new ones: they may stay.
+    """
     found = {name for name, value in zip(FEATURES, features, strict=True) if value > 0}
-    if found & _OPEN:
+    if found & _OPEN or ("unpaired" in found and "num_markers" not in found):
         return ()
     return ("likely",) if found & _DOUBTFUL else ("certain", "likely")
 

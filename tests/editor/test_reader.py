@@ -291,3 +291,19 @@ def test_a_new_entry_of_a_list_need_not_take_the_place_of_another() -> None:
     snippet = "      # ...\n          npm publish\n" + step("hub") + "      - name: Publish core\n        # ...\n"
     meant = head + "".join(map(step, ("shared", "agents", "hub", "core", "sdk")))
     assert meant in readings(original, snippet, "publish.yml")
+
+
+def test_an_excerpt_without_a_marker_that_leaves_statements_out_is_no_answer() -> None:
+    original = (
+        "class Limiter:\n    def allow(self, client):\n        now = time.monotonic()\n"
+        "        recent = [at for at in self.seen[client] if now - at < WINDOW]\n        self.seen[client] = recent\n"
+        "        if len(recent) >= self.limit:\n            return False\n"
+        "        recent.append(now)\n        return True\n"
+    )
+    snippet = (
+        "        now = time.monotonic()\n        if len(recent) + cost > self.limit:\n            return False\n"
+        "        recent += [now] * cost\n        return True\n"
+    )
+    found = readings(original, snippet, "limits.py")
+    assert any("self.seen[client] = recent" in text for text in found)
+    assert any("self.seen[client] = recent" not in text for text in found)
