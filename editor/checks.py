@@ -20,8 +20,8 @@ from rapidfuzz import fuzz
 from editor.definitions import Symbol
 from editor.diff import LineOp, line_opcodes
 from editor.errors import NOT_APPLICABLE, TooMuchWorkError, listed
-from editor.matching.ladder import KeyedLines, indent
-from editor.required import solid
+from editor.match.ladder import KeyedLines, indent
+from editor.required_lines import solid
 from editor.syntax import Survey
 from editor.types import Check, ParsedEdit, Sketch, Substitutions
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rapidfuzz.distance import Indel
 
-from editor.effort import look
+from editor.execution import look
 
 # rapidfuzz keeps a bit matrix of len(a) * len(b); 4e8 bits are 50 MB.
 MAX_MATRIX_BITS = 400_000_000

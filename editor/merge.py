@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from editor.accounting import account
-from editor.effort import remember
+from editor.attribution import account
 from editor.errors import TooMuchWorkError, listed
+from editor.execution import remember
 from editor.hunks.apply import merge_hunks
 from editor.lazy.doubts import refuse_told
 from editor.lazy.merge import merge_sketch, unclear_line
-from editor.matching.ladder import LineIndex, stripped
+from editor.match.ladder import LineIndex, stripped
 from editor.reader.reader import Answer, read
-from editor.required import refuse_stand_in
+from editor.required_lines import refuse_stand_in
 from editor.search_replace.blocks import merge_replacements, merge_whole
 from editor.search_replace.line_ranges import merge_ranges
 from editor.search_replace.strings import merge_substitutions

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from posixpath import normpath
 
-from editor.effort import look
+from editor.execution import look
 from editor.grammars import language_of
 from editor.hunks.apply import merge_hunks
 from editor.merge import merge

@@ -13,7 +13,7 @@ placeholder at column 0, and `…` anywhere. Indented, `...` is a valid body in 
 braces: behind a line ending in `{`, `}` or `;`, or before a line starting with `}`.
 
 `may_be_placeholder` is wider: it also sees comments that a file may well have (`# existing logic`). Where such a
-comment is new and lines go beside it, it may stand for them (`editor/required.py`).
+comment is new and lines go beside it, it may stand for them (`editor/required_lines.py`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from importlib import import_module
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
 from editor.definitions import Captures, Symbol, definitions
-from editor.effort import is_to_end, look, remember
+from editor.execution import is_to_end, look, remember
 from editor.grammars import GRAMMARS
 
 __all__ = ["MAX_BYTES", "Survey", "Symbol", "nodes", "num_errors", "survey", "symbols"]

@@ -8,7 +8,7 @@
     parse_errors         the grammar fails at more lines than it did in the original
     no_op                nothing changed although the edit asks for a change
     truncated_tail       generation was cut short, the end of the file is missing, or the file was emptied
-    accounted            a changed line is in no legal reading of the edit (`editor.accounting`)
+    accounted            a changed line is in no legal reading of the edit (`editor.attribution`)
 
 All are always present, in this order; one that cannot be made says 'not applicable' and holds.
 
@@ -23,11 +23,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from editor.accounting import Reading, account
+from editor.attribution import Reading, account
 from editor.checks import Losses, accounted, elided_lines_kept, lines_removed, removals, symbols_kept, truncated_tail
 from editor.errors import NOT_APPLICABLE, SHOWN, listed
 from editor.placeholders import holds_placeholder, placeholder_lines
-from editor.required import missing_lines, missing_texts, num_required
+from editor.required_lines import missing_lines, missing_texts, num_required
 from editor.syntax import Survey, survey
 from editor.types import Check, ParsedEdit, Policy, Sketch, Substitutions, UnaccountedLine
 

@@ -40,9 +40,9 @@ from agent_runtime.types import (
     total_usage,
 )
 from editor import codec
-from editor.accounting import repair
-from editor.effort import memory_of
+from editor.attribution import repair
 from editor.errors import EditSyntaxError, listed
+from editor.execution import memory_of
 from editor.formats import parse_files
 from editor.grammars import language_of
 from editor.merge import merge

@@ -24,7 +24,7 @@ from agent_runtime.errors import EditRefused, HunkError
 from agent_runtime.llm.interface import ModelTask
 from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader, Reason
-from editor.effort import ended_by, look
+from editor.execution import ended_by, look
 
 LOG = logging.getLogger("hunk.apply")
 

@@ -13,8 +13,8 @@ from benchmarks.cases import AnyCase, Case, PatchCase, lines_of
 from benchmarks.judging import Outcome, judge, same, same_but_blank_lines
 from benchmarks.snippets.hidden import hides_deletion
 from editor import codec
-from editor.effort import forget
 from editor.errors import EditSyntaxError
+from editor.execution import forget
 from editor.formats import parse, parse_files
 from editor.grammars import language_of
 from editor.merge import merge

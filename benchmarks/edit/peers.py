@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from platformdirs import user_cache_path
 
 from benchmarks.cases import Case
-from editor.effort import forget
+from editor.execution import forget
 from editor.formats import parse
 from editor.grammars import language_of
 from editor.merge import merge

@@ -22,7 +22,7 @@ from editor.errors import EditSyntaxError
 from editor.formats import parse
 from editor.merge import merge
 from editor.placeholders import holds_placeholder
-from editor.required import refuse_stand_in
+from editor.required_lines import refuse_stand_in
 from editor.types import AlreadyApplied, FormatName, Merged
 
 _PATH = "dir/file.py"

@@ -22,7 +22,7 @@ from editor.formats.fences import opens_literal
 from editor.formats.file_names import kind_of
 from editor.formats.json_edit import TEXT, Item
 from editor.formats.strays import is_context_diff, is_normal_diff, refuse_strays
-from editor.matching.ladder import indent
+from editor.match.ladder import indent
 from editor.placeholders import placeholder_lines
 from editor.types import ParsedEdit, Sketch
 

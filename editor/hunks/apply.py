@@ -19,8 +19,8 @@ from editor.errors import span_of
 from editor.hunks.codex_compat import merge_as_codex
 from editor.hunks.locate import choose, expected_lines, find_slots, in_order, mark_repeated, slots_at_their_lines
 from editor.hunks.slots import Slot, Target, clash, splice_at
-from editor.matching.ladder import Places
-from editor.matching.near_miss import nearest_miss
+from editor.match.ladder import Places
+from editor.match.near_miss import nearest_miss
 from editor.splices import Open, Option, Resolution, Splice, candidates, ops_of, spliced
 from editor.types import (
     AlreadyApplied,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from editor.matching.near_miss import nearest_miss
+from editor.match.near_miss import nearest_miss
 from editor.types import Merged, Replacement, Rung, Unresolved
 
 _ASCII = {

@@ -18,8 +18,8 @@ from itertools import pairwise, takewhile
 from editor.diff import line_opcodes
 from editor.errors import TooMuchWorkError
 from editor.hunks.slots import Scopes, Slot, Target, num_common, slot_of
-from editor.matching.applied import MIN_EVIDENCE, Result, find_result, result_at
-from editor.matching.ladder import Places, Shift, exact, indent, starts_in
+from editor.match.already_applied import MIN_EVIDENCE, Result, find_result, result_at
+from editor.match.ladder import Places, Shift, exact, indent, starts_in
 from editor.types import Replacement
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import islice, pairwise, takewhile
 from typing import Literal
 
-from editor.matching.file_style import in_file_spelling, literal_lines
-from editor.matching.ladder import LineIndex, Mapping, Places, find, indent, stripped
+from editor.match.file_style import in_file_spelling, literal_lines
+from editor.match.ladder import LineIndex, Mapping, Places, find, indent, stripped
 from editor.splices import Splice
 from editor.types import Replacement, Rung, Unresolved
 

@@ -17,7 +17,7 @@ from rapidfuzz import fuzz
 from editor.diff import LineOp, line_opcodes
 from editor.errors import span_of
 from editor.lazy.edges import DoubtError, Edge, key, quoted, same_field
-from editor.matching.ladder import LineIndex, indent, rstripped, starts_in
+from editor.match.ladder import LineIndex, indent, rstripped, starts_in
 from editor.types import ParsedEdit, Unresolved
 
 _LIKE_A_TWIN = 0.75

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from rapidfuzz import fuzz, process
 
-from editor.matching.ladder import LineIndex, indent, rstripped
+from editor.match.ladder import LineIndex, indent, rstripped
 from editor.snippets import without_strings
 from editor.types import ReasonCode
 

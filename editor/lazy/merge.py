@@ -39,7 +39,7 @@ from editor.lazy.doubts import (
 )
 from editor.lazy.edges import NOTE, DoubtError, Edge, check_addition, check_edge, is_closing, quoted, read_edge
 from editor.lazy.units import Unit, flat, units_of
-from editor.matching.ladder import LineIndex, find, rstripped, starts_in
+from editor.match.ladder import LineIndex, find, rstripped, starts_in
 from editor.placeholders import holds_placeholder, is_placeholder
 from editor.snippets import survey_snippet
 from editor.syntax import Survey, survey

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from editor.definitions import Symbol
 from editor.lazy.edges import COMMENT
-from editor.matching.ladder import indent
+from editor.match.ladder import indent
 from editor.syntax import Survey
 from editor.types import Sketch
 

@@ -24,8 +24,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from editor.accounting.statements import IMPORT, key_of
-from editor.effort import look
+from editor.attribution.statements import IMPORT, key_of
+from editor.execution import look
 from editor.reader.candidates import Bindings, FileLines, Floats, Rewrite, Snippet, is_comment
 
 MAX_STEPS = 12_000

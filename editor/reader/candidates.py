@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from rapidfuzz import fuzz
 from rapidfuzz.process import cdist
 
-from editor.accounting.instruction import PlaceText, RemovalText
-from editor.accounting.snippet import Item, read_items, section_of, width_of
-from editor.accounting.statements import COMMENT, IMPORT, key_of, name_of, statements
+from editor.attribution.instruction import PlaceText, RemovalText
+from editor.attribution.snippet import Item, read_items, section_of, width_of
+from editor.attribution.statements import COMMENT, IMPORT, key_of, name_of, statements
 from editor.syntax import Survey, survey
 from editor.types import Sketch
 

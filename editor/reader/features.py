@@ -13,8 +13,8 @@ from math import log1p
 
 from rapidfuzz import fuzz
 
-from editor.accounting.snippet import width_of
-from editor.accounting.statements import IMPORT, key_of, name_of
+from editor.attribution.snippet import width_of
+from editor.attribution.statements import IMPORT, key_of, name_of
 from editor.reader.alignment import (
     ELIDED,
     GAP,

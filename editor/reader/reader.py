@@ -22,10 +22,10 @@ from itertools import chain, islice
 
 import numpy as np
 
-from editor.accounting import account
-from editor.accounting.statements import IMPORT
-from editor.effort import look
+from editor.attribution import account
+from editor.attribution.statements import IMPORT
 from editor.errors import TooMuchWorkError
+from editor.execution import look
 from editor.reader.alignment import Aligner, Costs, Path
 from editor.reader.candidates import Bindings, FileLines, Floats, Snippet
 from editor.reader.features import FEATURES, Draft, Evidence

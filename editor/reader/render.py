@@ -7,8 +7,8 @@ from collections.abc import Sequence, Set
 from functools import lru_cache
 from typing import NamedTuple
 
-from editor.accounting.snippet import width_of
-from editor.accounting.statements import IMPORT
+from editor.attribution.snippet import width_of
+from editor.attribution.statements import IMPORT
 from editor.reader.alignment import Path
 from editor.reader.candidates import FileLines, Snippet
 

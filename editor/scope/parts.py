@@ -22,10 +22,10 @@ from rapidfuzz import fuzz
 
 from editor.lazy.edges import key
 from editor.lazy.units import flat
-from editor.matching.file_style import in_spelling_of
-from editor.matching.ladder import LineIndex, find, rstripped
-from editor.matching.near_miss import nearest_places
-from editor.required import solid
+from editor.match.file_style import in_spelling_of
+from editor.match.ladder import LineIndex, find, rstripped
+from editor.match.near_miss import nearest_places
+from editor.required_lines import solid
 from editor.scope.types import Span
 from editor.snippets import survey_snippet
 from editor.syntax import survey

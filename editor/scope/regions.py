@@ -20,7 +20,7 @@ from editor.checks import MAX_REMOVED_SHARE
 from editor.definitions import Symbol
 from editor.diff import line_opcodes
 from editor.errors import span_of
-from editor.required import solid
+from editor.required_lines import solid
 from editor.scope.parts import Change, Part, hull, parts_of
 from editor.scope.types import Region, Scope, Span, cut, holds, joined, lines_of
 from editor.syntax import Survey, survey

@@ -15,7 +15,7 @@ from typing import get_args
 
 from editor.diff import LineOp
 from editor.errors import TooMuchWorkError
-from editor.matching.ladder import LineIndex, folded
+from editor.match.ladder import LineIndex, folded
 from editor.placeholders import placeholder_lines
 from editor.search_replace.resolve import explained, resolve
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, ops_of, spliced

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from editor.errors import span_of
-from editor.matching.file_style import in_file_spelling
-from editor.matching.ladder import LineIndex, find
-from editor.matching.near_miss import small_diff
+from editor.match.file_style import in_file_spelling
+from editor.match.ladder import LineIndex, find
+from editor.match.near_miss import small_diff
 from editor.search_replace.resolve import leak, leaking
 from editor.splices import Open, Option, Resolution, Splice, candidates, ops_of, spliced
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Replacement, Rung, Unresolved

@@ -7,13 +7,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from editor.errors import span_of
-from editor.matching import near_miss
-from editor.matching.applied import Result, find_result, result_at, says_enough
-from editor.matching.elision import elides, is_elision, resolve_elided
-from editor.matching.file_style import Written, already_there, in_file_spelling, with_first_line_indented
-from editor.matching.ladder import LineIndex, Places, exact, find
-from editor.matching.near_miss import shown
-from editor.matching.unicode import BLANKS
+from editor.match import near_miss
+from editor.match.already_applied import Result, find_result, result_at, says_enough
+from editor.match.elision import elides, is_elision, resolve_elided
+from editor.match.file_style import Written, already_there, in_file_spelling, with_first_line_indented
+from editor.match.ladder import LineIndex, Places, exact, find
+from editor.match.near_miss import shown
+from editor.match.unicode import BLANKS
 from editor.placeholders import holds_placeholder
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.types import Replacement, Rung, Unresolved

@@ -1,7 +1,7 @@
 """Applies exact string replacement.
 
 Characters are compared exactly. Only an old text that stands nowhere, and is whole lines, is looked for by the line
-ladder (`editor/matching/ladder.py`), which forgives what it forgives a SEARCH block, and nothing else.
+ladder (`editor/match/ladder.py`), which forgives what it forgives a SEARCH block, and nothing else.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from editor.diff import LineOp, ops_of_changes
-from editor.effort import look
 from editor.errors import TooMuchWorkError
-from editor.matching.applied import TOO_SHORT, Result, doubt_at, is_held, repeated, says_enough
-from editor.matching.ladder import LineIndex
+from editor.execution import look
+from editor.match.already_applied import TOO_SHORT, Result, doubt_at, is_held, repeated, says_enough
+from editor.match.ladder import LineIndex
 from editor.search_replace.resolve import explained, leak, leaking, resolve
 from editor.splices import MAX_CANDIDATES, Open, candidates, ops_of, spliced
 from editor.types import (

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from benchmarks.slow_inputs import SlowInput, slow_inputs
 from editor import codec
-from editor.accounting import account, lazy
-from editor.accounting.explicit import MAX_LOOKS, _Replaced
-from editor.accounting.lazy import _Search
+from editor.attribution import account, lazy
+from editor.attribution.explicit import MAX_LOOKS, _Replaced
+from editor.attribution.lazy import _Search
 from editor.checks import _shown_seams, _Texts
 from editor.diff import MAX_MATRIX_BITS, line_opcodes
 from editor.errors import EditorError, EditSyntaxError
@@ -26,8 +26,8 @@ from editor.formats import parse
 from editor.formats.strays import find_stray
 from editor.grammars import language_of
 from editor.hunks.slots import Scopes
-from editor.matching import ladder
-from editor.matching.ladder import KeyedLines, LineIndex, starts_in
+from editor.match import ladder
+from editor.match.ladder import KeyedLines, LineIndex, starts_in
 from editor.merge import merge
 from editor.snippets import without_strings
 from editor.syntax import survey

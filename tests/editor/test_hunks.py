@@ -12,7 +12,7 @@ from editor.diff import unified_diff
 from editor.formats import unified_diff as udiff
 from editor.formats import v4a
 from editor.hunks.apply import merge_hunks
-from editor.matching.ladder import LineIndex, find
+from editor.match.ladder import LineIndex, find
 from editor.types import AlreadyApplied, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Unresolved
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from editor.matching.ladder import LineIndex, Retab, Shift, exact, find, folded, rstripped, stripped
+from editor.match.ladder import LineIndex, Retab, Shift, exact, find, folded, rstripped, stripped
 from editor.merge import merge
 from editor.types import AlreadyApplied, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Unresolved
 from editor.verify import passed, verify

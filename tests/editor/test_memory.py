@@ -7,7 +7,7 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.types import ApplyRequest, PatchRequest
-from editor.effort import ended_by, forget, memory_of, remember
+from editor.execution import ended_by, forget, memory_of, remember
 
 PYTHON = "".join(f"def f{n}(x):\n    y = x + {n}\n    return y\n\n\n" for n in range(60))
 EDIT = "# ... existing code ...\ndef g2(x):\n    y = x - 2\n# ... existing code ...\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from editor.effort import forget
+from editor.execution import forget
 from editor.formats import parse
 from editor.grammars import language_of
 from editor.merge import merge

@@ -10,7 +10,7 @@ from tree_sitter import Language, Parser, Tree
 
 from editor import syntax
 from editor.definitions import Symbol
-from editor.effort import forget
+from editor.execution import forget
 from editor.grammars import GRAMMARS, language_of
 from editor.syntax import MAX_BYTES, nodes, num_errors, survey, symbols
 from tests.memory import bytes_kept

@@ -41,7 +41,7 @@ from agent_runtime.server.request_body import JsonRoute
 from agent_runtime.server.responses import Streamed
 from agent_runtime.server.schemas import text_of
 from agent_runtime.types import ApplyRequest, ApplyResult
-from editor.effort import memory_of
+from editor.execution import memory_of
 
 APPLY_MODELS = ("morph-v3-fast", "morph-v3-large", "auto")
 """What clients of hosted apply services call the model of an edit; further names begin as in `APPLY_PREFIXES`."""

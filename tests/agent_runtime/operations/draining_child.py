@@ -24,7 +24,7 @@ from agent_runtime.server.uvicorn_server import DrainingServer, leave
 from agent_runtime.telemetry.log import configure
 from agent_runtime.types import ApplyRequest, ApplyResult
 from agent_runtime.workspace.registry import Workspaces
-from editor.effort import look
+from editor.execution import look
 from tests.agent_runtime.scripted import ScriptedMerger
 
 

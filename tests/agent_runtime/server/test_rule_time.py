@@ -18,7 +18,7 @@ from agent_runtime import wiring
 from agent_runtime.apply import pipeline
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.server.dependencies import Service
-from editor.effort import look
+from editor.execution import look
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, serving
 

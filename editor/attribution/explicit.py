@@ -17,12 +17,12 @@ from typing import TypeVar
 import numpy as np
 from rapidfuzz import fuzz
 
-from editor.accounting.snippet import is_moved_alike, width_of
+from editor.attribution.snippet import is_moved_alike, width_of
 from editor.diff import line_opcodes
 from editor.errors import TooMuchWorkError
 from editor.hunks.locate import with_signs
-from editor.matching.file_style import in_file_spelling
-from editor.matching.ladder import LineIndex, find, folded
+from editor.match.file_style import in_file_spelling
+from editor.match.ladder import LineIndex, find, folded
 from editor.placeholders import is_placeholder
 from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitutions, UnaccountedLine
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median_low
 from typing import Literal
 
-from editor.accounting.statements import COMMENT, name_of
+from editor.attribution.statements import COMMENT, name_of
 from editor.formats.fences import is_fence
 from editor.types import Sketch
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from editor.accounting import account, repair
+from editor.attribution import account, repair
 from editor.formats import parse
 from editor.grammars import language_of
 from editor.types import UnaccountedLine

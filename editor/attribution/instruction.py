@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from editor.accounting.statements import COMMENT, IMPORT, key_of, name_of
+from editor.attribution.statements import COMMENT, IMPORT, key_of, name_of
 
 _VERB = re.compile(
     r"\b(remov\w*|delet\w*|drop(?:s|ped|ping)?|get(?:ting)? rid|strip\w*|discard\w*|eliminat\w*|unused|no longer|"

@@ -9,7 +9,7 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.types import ApplyRequest, PatchRequest
-from editor.effort import ended_by, forget, is_to_end, look
+from editor.execution import ended_by, forget, is_to_end, look
 from editor.syntax import num_errors
 
 PYTHON = "".join(f"def f{n}(x):\n    y = x + {n}\n    return y\n\n\n" for n in range(60))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from editor.accounting.explicit import changed_lines, unaccounted_lines
-from editor.accounting.lazy import Reading, read
-from editor.effort import remember
+from editor.attribution.explicit import changed_lines, unaccounted_lines
+from editor.attribution.lazy import Reading, read
 from editor.errors import TooMuchWorkError
+from editor.execution import remember
 from editor.types import ParsedEdit, Sketch, UnaccountedLine
 
 __all__ = ["Reading", "Repair", "account", "repair"]

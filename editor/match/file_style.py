@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from editor.diff import LineOp, line_opcodes
-from editor.matching.ladder import LineIndex, Mapping, Retab, indent, rstripped, starts_in, stripped
-from editor.matching.unicode import carried_over
+from editor.match.ladder import LineIndex, Mapping, Retab, indent, rstripped, starts_in, stripped
+from editor.match.unicode import carried_over
 from editor.types import Replacement, Rung
 
 # Whole strings and comments are passed over; one that the line does not close ends with the line.

@@ -16,8 +16,8 @@ from rapidfuzz.distance import Indel
 
 from editor.diff import LineOp, line_opcodes
 from editor.errors import span_of
-from editor.matching.ladder import LineIndex, Mapping, Shift, indent, mapping, stripped
-from editor.matching.unicode import difference
+from editor.match.ladder import LineIndex, Mapping, Shift, indent, mapping, stripped
+from editor.match.unicode import difference
 from editor.splices import Option, Splice
 from editor.types import Hint, Replacement
 

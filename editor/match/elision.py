@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from editor.errors import span_of
-from editor.matching.file_style import already_there, in_file_spelling, literal_lines
-from editor.matching.ladder import LineIndex, Mapping, Shift, find, indent, stripped
+from editor.match.file_style import already_there, in_file_spelling, literal_lines
+from editor.match.ladder import LineIndex, Mapping, Shift, find, indent, stripped
 from editor.placeholders import is_placeholder
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.types import Replacement, Rung, Unresolved

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from editor.accounting.cells import Cells
-from editor.accounting.instruction import PlaceText, RemovalText
-from editor.accounting.snippet import Item, ancestor_keys, is_moved_alike, level_of, read_items, width_of
-from editor.accounting.statements import (
+from editor.attribution.band import Cells
+from editor.attribution.instruction import PlaceText, RemovalText
+from editor.attribution.snippet import Item, ancestor_keys, is_moved_alike, level_of, read_items, width_of
+from editor.attribution.statements import (
     COMMENT,
     IMPORT,
     can_replace,
@@ -38,7 +38,7 @@ from editor.accounting.statements import (
 )
 from editor.definitions import Symbol
 from editor.diff import line_opcodes
-from editor.effort import remember
+from editor.execution import remember
 from editor.syntax import Survey, survey
 from editor.types import Sketch, UnaccountedLine
 

@@ -14,8 +14,8 @@ from rapidfuzz.distance import LCSseq
 
 from editor.diff import LineOp, line_opcodes
 from editor.errors import span_of
-from editor.matching.ladder import LineIndex, Places, find, stripped
-from editor.matching.near_miss import Near, nearest_places
+from editor.match.ladder import LineIndex, Places, find, stripped
+from editor.match.near_miss import Near, nearest_places
 from editor.types import Replacement, Rung
 
 # Fewer letters and digits than this stand in a file by chance, unless the new text is much like the old one.

@@ -9,7 +9,7 @@ number of spaces. Nothing else counts as the same indentation.
     folded           they are equal but for that, and for characters that look alike (`unicode.py`)
 
 The first rung that finds anything decides. More than one place on it is an ambiguity, which no looser rung can mend.
-The rungs `elided` (`editor/matching/elision.py`) and `fuzzy` (`editor/matching/near_miss.py`) are built on these four.
+The rungs `elided` (`editor/match/elision.py`) and `fuzzy` (`editor/match/near_miss.py`) are built on these four.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from editor.effort import look
 from editor.errors import TooMuchWorkError
-from editor.matching.unicode import BLANKS, fold
+from editor.execution import look
+from editor.match.unicode import BLANKS, fold
 from editor.types import Rung
 
 __all__ = ["LineIndex", "Places", "Shift", "find", "indent", "rstripped"]
