@@ -13,10 +13,10 @@ from editor.attribution import account
 from editor.errors import TooMuchWorkError, listed
 from editor.execution import remember
 from editor.hunks.apply import merge_hunks
-from editor.lazy.doubts import refuse_told
-from editor.lazy.merge import merge_sketch, unclear_line
+from editor.lazy.doubts import refuse_prose
+from editor.lazy.merge import find_unclear_line, merge_sketch
 from editor.match.ladder import LineIndex, stripped
-from editor.reader.reader import Answer, read
+from editor.reader.reader import RankedReadings, read_snippet
 from editor.required_lines import refuse_stand_in
 from editor.search_replace.blocks import merge_replacements, merge_whole
 from editor.search_replace.line_ranges import merge_ranges
@@ -62,12 +62,12 @@ def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[st
     if not isinstance(outcome, Unresolved):
         return outcome
     answer = _read_again(original, edit, language, said)
-    if answer.certainty is not None and unclear_line(lines, edit.changes):
+    if answer.certainty is not None and find_unclear_line(lines, edit.changes):
         answer = replace(answer, certainty=None)
     return _take_first(outcome, answer)
 
 
-def _take_first(unresolved: Unresolved, answer: Answer) -> MergeOutcome:
+def _take_first(unresolved: Unresolved, answer: RankedReadings) -> MergeOutcome:
     """Return the first reading of a snippet that no rule decides where that is sure enough; else all readings."""
     found = answer.candidates
     if answer.certainty is None:
@@ -84,7 +84,7 @@ def _take_first(unresolved: Unresolved, answer: Answer) -> MergeOutcome:
 
 
 # An edit that no rule decides is sent again: with a model, or to be written.
-_read_again = remember(2)(read)
+_read_again = remember(2)(read_snippet)
 
 
 def _refuse_doubtful(
@@ -110,7 +110,7 @@ def _refuse_doubtful(
         return Unresolved("open_intent", reason, suggestion=_EXACT_LINES)
     if isinstance(outcome, Merged):
         twin = _twin_of_block(lines, edit.changes)
-        return Unresolved("ambiguous", twin, 2, suggestion=_MORE_LINES) if twin else refuse_told(edit) or outcome
+        return Unresolved("ambiguous", twin, 2, suggestion=_MORE_LINES) if twin else refuse_prose(edit) or outcome
     return outcome
 
 

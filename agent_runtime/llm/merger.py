@@ -21,7 +21,7 @@ from agent_runtime.progress import Watcher
 from agent_runtime.prompt import ApplyPrompt, TextEncoder, build_prompt, shared_ids
 from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, Usage, is_as_sure, total_usage
 from agent_runtime.workspace.index import KnownFiles
-from editor.scope import Scope, cut, region_kept, splice
+from editor.scope import Scope, check_region_kept, cut, splice
 from editor.types import Candidate, Check, Unresolved
 from engine import errors as engine_errors
 from engine.engine import EngineStats
@@ -241,7 +241,7 @@ class ModelMerger:
         return _Written(
             text=splice(task.text, scope.regions, answers),
             truncated=any(result.finish_reason == "length" for result in results),
-            kept=region_kept(scope.regions, answers),
+            kept=check_region_kept(scope.regions, answers),
         )
 
     def _asked(self, question: Question, outline: str, task: ModelTask, mode: ReuseMode) -> _Asked:

@@ -9,7 +9,7 @@ from agent_runtime.llm.interface import ModelTask
 from agent_runtime.types import GivenScope
 from editor import scope as editor_scope
 from editor.grammars import language_of
-from editor.lazy.merge import snippet
+from editor.lazy.merge import render_snippet
 from editor.scope import Region, Scope
 from editor.types import ParsedEdit, Sketch
 
@@ -33,12 +33,12 @@ def scope_of(task: ModelTask) -> Scope:
     """The regions that the request's `scope` asks for."""
     if task.request.scope == "file":
         return whole_file(task)
-    return editor_scope.regions(task.text, task.edit, task.by_rule, language_of(task.request.path))
+    return editor_scope.find_regions(task.text, task.edit, task.by_rule, language_of(task.request.path))
 
 
 def whole_file(task: ModelTask) -> Scope:
     """All of the file as one region."""
-    return editor_scope.whole_file(task.text, task.edit, task.by_rule)
+    return editor_scope.build_whole_scope(task.text, task.edit, task.by_rule)
 
 
 def questions(task: ModelTask, scope: Scope) -> list[Question]:
@@ -69,7 +69,7 @@ def _edit_text(task: ModelTask, part: ParsedEdit | None) -> str:
     if part is None:
         return task.request.edit.strip("\n")
     if isinstance(part.changes, Sketch):
-        return snippet(part.changes, language_of(task.request.path))
+        return render_snippet(part.changes, language_of(task.request.path))
     return as_blocks(part).removesuffix("\n")
 
 

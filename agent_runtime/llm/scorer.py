@@ -13,7 +13,7 @@ from agent_runtime.progress import Watcher
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.types import ScoredReading
 from editor.grammars import language_of
-from editor.scope import Scope, holds
+from editor.scope import Scope, is_confined
 from editor.types import Candidate, Unresolved
 from editor.verify import passed, verify
 from engine.engine import Engine
@@ -30,7 +30,7 @@ def sound(task: ModelTask, scope: Scope) -> list[int]:
     return [
         number
         for number, candidate in enumerate(task.by_rule.candidates)
-        if holds(task.text, candidate.text, scope.regions)  # it takes less than the checks
+        if is_confined(task.text, candidate.text, scope.regions)  # it takes less than the checks
         and passed(verify(task.text, candidate.text, task.edit, language, said=said), task.request.policy)
     ]
 

@@ -30,7 +30,7 @@ from benchmarks.machine import describe
 from benchmarks.prompts.tasks import KINDS, Task, tasks
 from editor.formats import parse
 from editor.grammars import language_of
-from editor.scope import cut, region_kept, splice
+from editor.scope import check_region_kept, cut, splice
 from editor.verify import passed, verify
 
 OUTCOMES = ("exact", "exact_rejected", "refused", "wrong")
@@ -87,7 +87,7 @@ def measure(loaded: Any, form: PromptForm, task: Task) -> Row:
     merged = splice(task.file, given, [answer]) if given else answer
     truncated = result.finish_reason == "length"
     checks = verify(task.file, merged, parse(task.edit, "lazy"), language_of(task.path), truncated=truncated)
-    checks += (region_kept(given, [answer]),) if given else ()
+    checks += (check_region_kept(given, [answer]),) if given else ()
     same = _compared(merged, task) == _compared(task.right, task)
     outcome = {(True, True): "exact", (False, True): "exact_rejected", (True, False): "wrong"}.get(
         (passed(checks), same), "refused"

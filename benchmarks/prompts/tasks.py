@@ -23,7 +23,7 @@ from editor.errors import EditSyntaxError
 from editor.formats import parse
 from editor.grammars import language_of
 from editor.merge import merge
-from editor.scope import Region, regions
+from editor.scope import Region, find_regions
 from editor.syntax import survey
 from editor.types import Merged
 
@@ -141,7 +141,7 @@ def _of_region(task: Task) -> Task | None:
     """The task with the one region that the rules find for it; None where they find several or the whole file."""
     edit, language = parse(task.edit, "lazy"), language_of(task.path)
     by_rule = merge(task.file, edit, language)
-    scope = regions(task.file, edit, by_rule, language)
+    scope = find_regions(task.file, edit, by_rule, language)
     if scope.whole or len(scope.regions) != 1 or scope.regions[0].num_lines > MAX_REGION_LINES:
         return None
     if isinstance(by_rule, Merged) and by_rule.text != task.right:

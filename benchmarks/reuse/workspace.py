@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent_runtime.context import ContextMode, HistoryMessage, SessionContext
-from agent_runtime.doctor.transcripts import RecordedMessage as Recorded
+from agent_runtime.doctor.transcripts import Message as Recorded
 from agent_runtime.doctor.transcripts import ToolCall
 from agent_runtime.prompt.chat_template import ChatTemplate
 from benchmarks.reuse.compaction import Compactor, Limits

@@ -31,7 +31,7 @@ from benchmarks.train_reader.labelled import Labelled, labelled, version_of
 from benchmarks.train_reader.order import Order, fit
 from benchmarks.train_reader.plots import write_reliability
 from editor.reader.features import FEATURES
-from editor.reader.reader import all_readings, certainties_of
+from editor.reader.reader import find_readings, limit_certainties
 
 ROOT = Path(__file__).resolve().parents[2]
 READER = ROOT / "editor" / "reader"
@@ -51,7 +51,7 @@ def main() -> None:
     cache = options.cache / f"readings-{version_of(ROOT / 'editor', READER)}.jsonl"
     cache.parent.mkdir(parents=True, exist_ok=True)
     cases = _cases(options)
-    found = list(labelled(_told(cases), all_readings, len(FEATURES), cache))
+    found = list(labelled(_told(cases), find_readings, len(FEATURES), cache))
     parts = {case.id: part_of(case.repo, case.path) for case in cases}
     hidden = {case.id for case in cases if hides_deletion(case)}
     train = [case for case in found if parts[case.id] == "train" and case.id not in hidden]
@@ -121,7 +121,7 @@ def answer_of(case: Labelled, order: Order) -> Answer:
     first = int(np.argmax(probabilities))
     share = float(probabilities[case.groups == case.groups[first]].sum())
     features = case.features[first].tolist()
-    return Answer(share, bool(case.exact[first]), bool(case.modulo[first]), certainties_of(features))
+    return Answer(share, bool(case.exact[first]), bool(case.modulo[first]), limit_certainties(features))
 
 
 def figures_of(cases: Sequence[Labelled], answers: dict[str, Answer], bars: dict[str, float]) -> dict[str, Any]:

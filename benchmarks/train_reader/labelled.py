@@ -19,7 +19,7 @@ from editor import codec
 from editor.errors import EditorError
 from editor.formats import parse
 from editor.grammars import language_of
-from editor.reader.reader import blank_line_groups
+from editor.reader.reader import group_by_solid_lines
 from editor.types import ParsedEdit
 
 Floats = NDArray[np.float64]
@@ -119,7 +119,7 @@ def _read(case: Case, read: Read) -> dict[str, Any]:
         "features": [[round(float(value), 5) for value in one.features] for one in found],
         "exact": [one.text == expected for one in found],
         "modulo": [same_but_blank_lines(one.text, expected) for one in found],
-        "groups": blank_line_groups([one.text for one in found]),
+        "groups": group_by_solid_lines([one.text for one in found]),
     }
 
 

@@ -20,7 +20,7 @@ from rapidfuzz import fuzz
 from editor.attribution.snippet import is_moved_alike, width_of
 from editor.diff import line_opcodes
 from editor.errors import TooMuchWorkError
-from editor.hunks.locate import with_signs
+from editor.hunks.locate import restore_signs
 from editor.match.file_style import in_file_spelling
 from editor.match.ladder import LineIndex, find, folded
 from editor.placeholders import is_placeholder
@@ -578,7 +578,7 @@ def _variants(change: Replacement, *, is_hunk: bool) -> Iterator[Replacement]:
     """Yield a change as it was sent, without numbers before its lines, and without blank lines at its ends."""
     if change.verbatim is not None:
         yield change.verbatim
-    yield (with_signs(change) if is_hunk else None) or change
+    yield (restore_signs(change) if is_hunk else None) or change
     before, after = _blank_ends(change.before), _blank_ends(change.after)
     if before == after and before != (0, 0) and any(map(str.strip, change.before)):
         above, below = before

@@ -17,8 +17,15 @@ from typing import get_args
 
 from editor.errors import span_of
 from editor.hunks.codex_compat import merge_as_codex
-from editor.hunks.locate import choose, expected_lines, find_slots, in_order, mark_repeated, slots_at_their_lines
-from editor.hunks.slots import Slot, Target, clash, splice_at
+from editor.hunks.locate import (
+    choose_places,
+    find_expected_lines,
+    find_slots,
+    find_slots_at_hints,
+    is_in_order,
+    mark_repeated,
+)
+from editor.hunks.slots import Slot, Target, build_splice, refuse_clash
 from editor.match.ladder import Places
 from editor.match.near_miss import nearest_miss
 from editor.splices import Open, Option, Resolution, Splice, candidates, ops_of, spliced
@@ -47,71 +54,73 @@ class Refusals:
     def __init__(self, target: Target, slots: Sequence[Slot], total: int) -> None:
         self._target = target
         self._slots = slots
-        self._expected = expected_lines(slots)
+        self._expected = find_expected_lines(slots)
         self._total = total
         self._is_shown = False
 
-    def undecided(self, at: int) -> Open:
+    def refuse_undecided(self, at: int) -> Open:
         """Refuse a hunk for which no rule has chosen a place."""
         slot = self._slots[at]
         has_words = any(line.strip() for line in slot.change.before)
         if not slot.change.before:
-            return self._unplaced_insertion(at)
+            return self._refuse_insertion(at)
         if not slot.starts:
             found = self._target.find(slot.change.before) if has_words else None
-            return self.not_found(slot) if found is None else self._not_at_end(slot, found)
-        ranked = _ranked(slot, self._expected[at])
-        options = _present(self._option(slot, start, rank, len(slot.starts)) for rank, start in enumerate(ranked))
+            return self.refuse_not_found(slot) if found is None else self._refuse_not_at_end(slot, found)
+        ranked = _rank_places(slot, self._expected[at])
+        options = _drop_missing(
+            self._build_option(slot, start, rank, len(slot.starts)) for rank, start in enumerate(ranked)
+        )
         if len(slot.starts) > 1:
-            return self._ambiguous(slot, options)
+            return self._refuse_ambiguous(slot, options)
         reason = (
             "adds lines that stand there already; whether they are wanted twice is open."
             if has_words
             else "quotes only blank lines, which do not say where they stand."
         )
-        return Open(self._refusal(slot, "open_intent", reason, _MORE_CONTEXT), options)
+        return Open(self._build_refusal(slot, "open_intent", reason, _MORE_CONTEXT), options)
 
-    def misspelled(self, slot: Slot, start: int, splice: Splice | None, doubt: str) -> Open:
+    def refuse_misspelled(self, slot: Slot, start: int, splice: Splice | None, doubt: str) -> Open:
         """Refuse a hunk whose new lines have no sure spelling at its place; `splice` is the one that is likely."""
         where = span_of(start, start + slot.size)
-        unresolved = self._refusal(
+        unresolved = self._build_refusal(
             slot,
             "not_found" if splice is None else "open_intent",
             f"stands at {where} but {doubt}.",
             "Copy the kept and removed lines exactly as they stand in the file, and indent the new ones alike.",
         )
-        return Open(unresolved, _present([self._option(slot, start, 0, 1)]))
+        return Open(unresolved, _drop_missing([self._build_option(slot, start, 0, 1)]))
 
-    def twin(self, slot: Slot, start: int) -> Open:
+    def refuse_twin(self, slot: Slot, start: int) -> Open:
         """Refuse a hunk whose place is only like its lines, while its new lines stand elsewhere."""
         where = span_of(start, start + slot.size)
-        unresolved = self._refusal(
+        unresolved = self._build_refusal(
             slot,
             "open_intent",
             f"stands at {where}, but not as it says.{slot.told}",
             "If the edit is made already, leave this hunk out; else copy the kept and removed lines from the file.",
         )
-        return Open(unresolved, _present([self._option(slot, start, 0, 1)]))
+        return Open(unresolved, _drop_missing([self._build_option(slot, start, 0, 1)]))
 
-    def out_of_scope(self, slot: Slot, start: int) -> Open:
+    def refuse_out_of_scope(self, slot: Slot, start: int) -> Open:
         """Refuse a hunk whose only place lies outside of the scope that it names."""
         scope = " > ".join(slot.change.hint.scopes)
         scope = scope if len(scope) <= _MAX_SCOPE_CHARS else f"{scope[:_MAX_SCOPE_CHARS]}..."
-        known = self._target.scopes.known(slot.change.hint.scopes)
+        known = self._target.scopes.has_all(slot.change.hint.scopes)
         where = f"its lines stand at {start + 1}-{start + slot.size}, outside of it"
         what = where if known else "the file has no such line"
-        unresolved = self._refusal(
+        unresolved = self._build_refusal(
             slot, "stale", f"belongs to '{scope}', but {what}.", "Copy the line behind '@@' from the file.", 1
         )
-        return Open(unresolved, _present([self._option(slot, start, 0, 1)]))
+        return Open(unresolved, _drop_missing([self._build_option(slot, start, 0, 1)]))
 
-    def not_found(self, slot: Slot) -> Open:
+    def refuse_not_found(self, slot: Slot) -> Open:
         """Refuse a hunk whose lines stand nowhere."""
         told = slot.told
         if slot.done and slot.chosen is not None:
             where = span_of(slot.chosen, slot.chosen + slot.size)
             told = f" Its new lines stand at {where} already, but other hunks are not made."
-        unresolved = self._refusal(
+        unresolved = self._build_refusal(
             slot,
             "not_found",
             f"has kept and removed lines that do not stand in the file one below the other.{told}",
@@ -122,34 +131,34 @@ class Refusals:
         self._is_shown = True  # only the first of the refused hunks is answered
         return Open(replace(unresolved, nearest=nearest_miss(self._target.index, slot.change.before)))
 
-    def _ambiguous(self, slot: Slot, options: tuple[Option, ...]) -> Open:
+    def _refuse_ambiguous(self, slot: Slot, options: tuple[Option, ...]) -> Open:
         count = len(slot.starts)
-        shown = _spans(slot.starts[:_MAX_SHOWN], slot.size)
+        shown = _format_spans(slot.starts[:_MAX_SHOWN], slot.size)
         more = f" and {count - _MAX_SHOWN} more" if count > _MAX_SHOWN else ""
         reason = f"fits in {count} places: lines {shown}{more}."
-        return Open(self._refusal(slot, "ambiguous", reason, _MORE_CONTEXT, count), options)
+        return Open(self._build_refusal(slot, "ambiguous", reason, _MORE_CONTEXT, count), options)
 
-    def _unplaced_insertion(self, at: int) -> Open:
+    def _refuse_insertion(self, at: int) -> Open:
         """Refuse an insertion without context; it is likely meant for its line, or else for the end of the file."""
         slot, size = self._slots[at], len(self._target.lines)
         expected = self._expected[at]
         line = slot.line if expected is None else expected
         place = size if line is None else min(line, size)
         splice = Splice(place, place, slot.change.after, "exact")
-        unresolved = self._refusal(
+        unresolved = self._build_refusal(
             slot,
             "open_intent",
             "only adds lines and quotes none of the file, so nothing shows where they belong.",
             "Put one or two lines of the file, each with a space before it, above or below the new lines.",
         )
-        return Open(unresolved, (Option(splice, 0.6, f"{self._name(slot)} inserted above line {place + 1}"),))
+        return Open(unresolved, (Option(splice, 0.6, f"{self._name_hunk(slot)} inserted above line {place + 1}"),))
 
-    def _not_at_end(self, slot: Slot, found: Places) -> Open:
-        where = _spans(found.starts[:_MAX_SHOWN_STALE], slot.size)
+    def _refuse_not_at_end(self, slot: Slot, found: Places) -> Open:
+        where = _format_spans(found.starts[:_MAX_SHOWN_STALE], slot.size)
         placed = replace(slot, starts=found.starts, mappings=found.shifts, rung=found.rung)
         count = len(found.starts)
-        options = _present(self._option(placed, start, 1, count) for start in found.starts[:_MAX_OPTIONS])
-        unresolved = self._refusal(
+        options = _drop_missing(self._build_option(placed, start, 1, count) for start in found.starts[:_MAX_OPTIONS])
+        unresolved = self._build_refusal(
             slot,
             "stale",
             f"should end with the file, but its lines stand at lines {where}.",
@@ -158,25 +167,25 @@ class Refusals:
         )
         return Open(unresolved, options)
 
-    def _option(self, slot: Slot, start: int, rank: int, count: int) -> Option | None:
+    def _build_option(self, slot: Slot, start: int, rank: int, count: int) -> Option | None:
         """Return the reading that takes a hunk at one of `count` places; None if nothing can be written there."""
-        splice, doubt = splice_at(self._target, slot, start)
+        splice, doubt = build_splice(self._target, slot, start)
         if splice is None:
             return None
         score = 0.8 if doubt else 1 / count if slot.line is None else 0.6 * 0.5**rank
-        return Option(splice, score, f"{self._name(slot)} taken at {span_of(start, start + slot.size)}")
+        return Option(splice, score, f"{self._name_hunk(slot)} taken at {span_of(start, start + slot.size)}")
 
-    def _refusal(
+    def _build_refusal(
         self, slot: Slot, code: ReasonCode, reason: str, suggestion: str, num_candidates: int = 0
     ) -> Unresolved:
-        return Unresolved(code, f"{self._name(slot)} {reason}", num_candidates, suggestion=suggestion)
+        return Unresolved(code, f"{self._name_hunk(slot)} {reason}", num_candidates, suggestion=suggestion)
 
-    def _name(self, slot: Slot) -> str:
+    def _name_hunk(self, slot: Slot) -> str:
         number = f"Hunk {slot.number + 1} of {self._total}" if self._total > 1 else "The hunk"
         return number if slot.line is None else f"{number} (line {slot.line + 1})"
 
 
-def _ranked(slot: Slot, expected: int | None) -> list[int]:
+def _rank_places(slot: Slot, expected: int | None) -> list[int]:
     """Return some places of a slot, those nearest to its line first, else from the top."""
     starts = slot.starts
     line = slot.line if expected is None else expected
@@ -187,11 +196,11 @@ def _ranked(slot: Slot, expected: int | None) -> list[int]:
     return sorted(near, key=lambda start: (abs(start - line), start))[:_MAX_OPTIONS]
 
 
-def _spans(starts: Sequence[int], size: int) -> str:
+def _format_spans(starts: Sequence[int], size: int) -> str:
     return ", ".join(f"{start + 1}-{start + size}" for start in starts)
 
 
-def _present(options: Iterable[Option | None]) -> tuple[Option, ...]:
+def _drop_missing(options: Iterable[Option | None]) -> tuple[Option, ...]:
     return tuple(option for option in options if option is not None)
 
 
@@ -207,41 +216,41 @@ def merge_hunks(original: str, edit: ParsedEdit, language: str | None = None, *,
     assert isinstance(edit.changes, tuple)
     if compat:
         return merge_as_codex(original, edit.changes)
-    hunks = [(at, one) for at, one in enumerate(edit.changes) if _does_something(one, edit.final_newline)]
+    hunks = [(at, one) for at, one in enumerate(edit.changes) if _has_effect(one, edit.final_newline)]
     if not hunks:
         return AlreadyApplied("The edit changes no line.")
     target = Target(original, language)
-    slots = slots_at_their_lines(target, hunks) or choose(find_slots(target, hunks), target)
+    slots = find_slots_at_hints(target, hunks) or choose_places(find_slots(target, hunks), target)
     slots = mark_repeated(target, slots, edit.final_newline)
-    resolutions = _resolutions(target, slots, Refusals(target, slots, len(edit.changes)))
+    resolutions = _resolve_slots(target, slots, Refusals(target, slots, len(edit.changes)))
     opened = next((one for one in resolutions if isinstance(one, Open)), None)
     if opened is not None:
-        return replace(opened.unresolved, candidates=_candidates(target, resolutions))
+        return replace(opened.unresolved, candidates=_list_candidates(target, resolutions))
     splices = [one for one in resolutions if isinstance(one, Splice)]
-    return clash(splices) or _merged(target, slots, splices, edit.final_newline)
+    return refuse_clash(splices) or _merge_splices(target, slots, splices, edit.final_newline)
 
 
-def _does_something(change: Replacement, final_newline: bool | None) -> bool:
+def _has_effect(change: Replacement, final_newline: bool | None) -> bool:
     return change.before != change.after or (change.hint.at_end and final_newline is not None)
 
 
-def _resolutions(target: Target, slots: Sequence[Slot], refusals: Refusals) -> list[Resolution]:
+def _resolve_slots(target: Target, slots: Sequence[Slot], refusals: Refusals) -> list[Resolution]:
     all_done = all(slot.done for slot in slots)
-    ordered = in_order(slots)
+    ordered = is_in_order(slots)
     resolutions: list[Resolution] = []
     for at, slot in enumerate(slots):
         if slot.chosen is None:
-            resolutions.append(refusals.undecided(at))
+            resolutions.append(refusals.refuse_undecided(at))
         elif slot.done and not (ordered and (all_done or slot.proven)):
-            resolutions.append(refusals.not_found(slot))
+            resolutions.append(refusals.refuse_not_found(slot))
         elif slot.is_twin:
-            resolutions.append(refusals.twin(slot, slot.chosen))
+            resolutions.append(refusals.refuse_twin(slot, slot.chosen))
         elif not _is_in_scope(target, slot, slot.chosen):
-            resolutions.append(refusals.out_of_scope(slot, slot.chosen))
+            resolutions.append(refusals.refuse_out_of_scope(slot, slot.chosen))
         else:
-            splice, doubt = splice_at(target, slot, slot.chosen)
+            splice, doubt = build_splice(target, slot, slot.chosen)
             certain = splice if not doubt else None
-            resolutions.append(certain or refusals.misspelled(slot, slot.chosen, splice, doubt))
+            resolutions.append(certain or refusals.refuse_misspelled(slot, slot.chosen, splice, doubt))
     return resolutions
 
 
@@ -250,32 +259,32 @@ def _is_in_scope(target: Target, slot: Slot, start: int) -> bool:
     named = slot.change.hint.scopes
     if not named or slot.rule in ("hint", "scope"):
         return True
-    if not target.scopes.known(named):
+    if not target.scopes.has_all(named):
         return slot.line is not None
-    return target.scopes.hold(named, start, start + slot.size)
+    return target.scopes.contain(named, start, start + slot.size)
 
 
-def _merged(
+def _merge_splices(
     target: Target, slots: Sequence[Slot], splices: Sequence[Splice], final_newline: bool | None
 ) -> MergeOutcome:
     merged = spliced(target.lines, splices)
     assert merged is not None
     reaches_end = any(slot.chosen is not None and slot.chosen + slot.size == len(target.lines) for slot in slots)
     newline = final_newline if reaches_end and final_newline is not None else target.has_final_newline
-    text = _text(merged, final_newline=newline)
+    text = _join_lines(merged, final_newline=newline)
     if text == target.original:
         return AlreadyApplied("Every hunk's new lines already stand in the file.")
     rungs = {splice.rung for splice in splices if not splice.done} or {"exact"}
     return Merged(text, max(rungs, key=_RUNGS.index), ops=ops_of(splices, len(target.lines)))
 
 
-def _candidates(target: Target, resolutions: Sequence[Resolution]) -> tuple[Candidate, ...]:
+def _list_candidates(target: Target, resolutions: Sequence[Resolution]) -> tuple[Candidate, ...]:
     found = candidates(target.lines, resolutions)
     newline = target.has_final_newline
-    return tuple(replace(one, text=_text(one.text.split("\n")[:-1], final_newline=newline)) for one in found)
+    return tuple(replace(one, text=_join_lines(one.text.split("\n")[:-1], final_newline=newline)) for one in found)
 
 
-def _text(lines: Sequence[str], *, final_newline: bool) -> str:
+def _join_lines(lines: Sequence[str], *, final_newline: bool) -> str:
     # A blank last line without a newline would be no line.
     ending = "\n" if lines and (final_newline or not lines[-1]) else ""
     return "\n".join(lines) + ending

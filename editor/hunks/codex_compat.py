@@ -57,7 +57,7 @@ def merge_as_codex(original: str, changes: Sequence[Replacement]) -> Merged | Un
         splices.append((found[0], len(before), after))
         rungs.add(found[1])
         at = found[0] + len(before)
-    return Merged(_written(lines, splices), max(rungs, key=_ORDER.index))
+    return Merged(_write_splices(lines, splices), max(rungs, key=_ORDER.index))
 
 
 def _seek(lines: Sequence[str], wanted: Sequence[str], start: int, *, at_end: bool) -> tuple[int, Rung] | None:
@@ -73,7 +73,7 @@ def _seek(lines: Sequence[str], wanted: Sequence[str], start: int, *, at_end: bo
     return None
 
 
-def _written(lines: list[str], splices: Sequence[tuple[int, int, tuple[str, ...]]]) -> str:
+def _write_splices(lines: list[str], splices: Sequence[tuple[int, int, tuple[str, ...]]]) -> str:
     for start, length, after in sorted(splices, key=lambda splice: splice[0])[::-1]:
         lines[start : start + length] = after
     return "\n".join(lines if lines and not lines[-1] else [*lines, ""])

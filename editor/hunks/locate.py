@@ -17,51 +17,52 @@ from itertools import pairwise, takewhile
 
 from editor.diff import line_opcodes
 from editor.errors import TooMuchWorkError
-from editor.hunks.slots import Scopes, Slot, Target, num_common, slot_of
+from editor.hunks.slots import Scopes, Slot, Target, build_slot, count_common
 from editor.match.already_applied import MIN_EVIDENCE, Result, find_result, result_at
 from editor.match.ladder import Places, Shift, exact, indent, starts_in
 from editor.types import Replacement
 
 
-def choose(slots: Sequence[Slot], target: Target) -> list[Slot]:
+def choose_places(slots: Sequence[Slot], target: Target) -> list[Slot]:
     """Return the slots, decided where a rule decides."""
-    told = [_by_end(slot, target.blank_below, len(target.lines)) for slot in slots]
-    told = [slot.at(slot.starts[0], "unique") if _is_certain(slot) else slot for slot in told]
-    told = _by_hint(told)
-    told = [_by_scope(slot, target.scopes) for slot in told]
-    return _by_order(told)
+    told = [_choose_by_end(slot, target.blank_below, len(target.lines)) for slot in slots]
+    told = [slot.choose(slot.starts[0], "unique") if _is_certain(slot) else slot for slot in told]
+    told = _choose_by_hint(told)
+    told = [_choose_by_scope(slot, target.scopes) for slot in told]
+    return _choose_by_order(told)
 
 
-def in_order(slots: Sequence[Slot]) -> bool:
+def is_in_order(slots: Sequence[Slot]) -> bool:
     """Tell whether all decided hunks stand in their order, without overlapping."""
-    cores = [slot.core(slot.chosen) for slot in slots if slot.chosen is not None]
+    cores = [slot.find_core(slot.chosen) for slot in slots if slot.chosen is not None]
     return all(_fits(above, below) for above, below in pairwise(cores))
 
 
-def expected_lines(slots: Sequence[Slot]) -> list[int | None]:
+def find_expected_lines(slots: Sequence[Slot]) -> list[int | None]:
     """Return where each slot should begin by its line number and the nearest unique hunks; None if that is open."""
     if not _has_plausible_lines(slots):
         return [None] * len(slots)
-    above = _offsets(slots, behind=True)
-    below = _offsets(slots[::-1], behind=False)[::-1]
+    above = _find_offsets(slots, behind=True)
+    below = _find_offsets(slots[::-1], behind=False)[::-1]
     return [
-        _expected(slot.line, {*pair} - {None}) for slot, pair in zip(slots, zip(above, below, strict=True), strict=True)
+        _find_expected_line(slot.line, {*pair} - {None})
+        for slot, pair in zip(slots, zip(above, below, strict=True), strict=True)
     ]
 
 
-def _expected(line: int | None, offsets: set[int | None]) -> int | None:
+def _find_expected_line(line: int | None, offsets: set[int | None]) -> int | None:
     offset = offsets.pop() if len(offsets) == 1 else None
     return None if line is None or offsets else line + (offset or 0)
 
 
-def _offsets(slots: Sequence[Slot], *, behind: bool) -> list[int | None]:
+def _find_offsets(slots: Sequence[Slot], *, behind: bool) -> list[int | None]:
     """Return for each slot by how much the nearest anchor before it stands off its line number."""
     offsets: list[int | None] = []
     offset: int | None = None
     for slot in slots:
         offsets.append(offset)
         if _is_anchor(slot):
-            offset = _offset(slot, behind=behind)
+            offset = _measure_offset(slot, behind=behind)
     return offsets
 
 
@@ -70,11 +71,11 @@ def _is_certain(slot: Slot) -> bool:
     return len(slot.starts) == 1 and (not slot.change.before or any(map(str.strip, slot.change.before)))
 
 
-def _by_end(slot: Slot, blank_below: int, num_lines: int) -> Slot:
+def _choose_by_end(slot: Slot, blank_below: int, num_lines: int) -> Slot:
     if not slot.change.hint.at_end:
         return slot
     at_end = [start for start in slot.starts if start + slot.size == num_lines]
-    return slot.narrowed(at_end) if at_end else slot.between(blank_below - slot.size, num_lines)
+    return slot.restrict_to(at_end) if at_end else slot.limit_to(blank_below - slot.size, num_lines)
 
 
 def _has_plausible_lines(slots: Sequence[Slot]) -> bool:
@@ -87,82 +88,82 @@ def _is_anchor(slot: Slot) -> bool:
     return slot.rule == "unique" and slot.chosen is not None and slot.line is not None
 
 
-def _offset(anchor: Slot, *, behind: bool) -> int:
+def _measure_offset(anchor: Slot, *, behind: bool) -> int:
     assert anchor.chosen is not None
     assert anchor.line is not None
     grown = len(anchor.change.after) - len(anchor.change.before) if anchor.done and behind else 0
     return anchor.chosen - anchor.line + grown
 
 
-def _by_hint(slots: Sequence[Slot]) -> list[Slot]:
+def _choose_by_hint(slots: Sequence[Slot]) -> list[Slot]:
     decided = list(slots)
-    above = _offsets(slots, behind=True)
-    for at, (slot, expected) in enumerate(zip(slots, expected_lines(slots), strict=True)):
+    above = _find_offsets(slots, behind=True)
+    for at, (slot, expected) in enumerate(zip(slots, find_expected_lines(slots), strict=True)):
         # Where the hunk fits its own line too, and nothing above has moved, a copy of its lines may have come below.
-        stays = expected != slot.line and slot.line is not None and slot.stands_at(slot.line)
+        stays = expected != slot.line and slot.line is not None and slot.can_start_at(slot.line)
         is_disputed = stays and not above[at]
-        if slot.chosen is None and expected is not None and slot.stands_at(expected) and not is_disputed:
-            decided[at] = slot.at(expected, "hint")
+        if slot.chosen is None and expected is not None and slot.can_start_at(expected) and not is_disputed:
+            decided[at] = slot.choose(expected, "hint")
     return decided
 
 
-def _by_scope(slot: Slot, scopes: Scopes) -> Slot:
+def _choose_by_scope(slot: Slot, scopes: Scopes) -> Slot:
     named = slot.change.hint.scopes
     if slot.chosen is not None or not named or not slot.starts:
         return slot
-    inside = [start for start in slot.starts if scopes.hold(named, start, start + slot.size)]
+    inside = [start for start in slot.starts if scopes.contain(named, start, start + slot.size)]
     if not inside:
         return slot
-    slot = slot.narrowed(inside)
-    return slot.at(inside[0], "scope") if _is_certain(slot) else slot
+    slot = slot.restrict_to(inside)
+    return slot.choose(inside[0], "scope") if _is_certain(slot) else slot
 
 
-def _by_order(slots: Sequence[Slot]) -> list[Slot]:
+def _choose_by_order(slots: Sequence[Slot]) -> list[Slot]:
     """Decide the hunks that have one place left between the first and the last that keep all hunks in order."""
-    first = _leftmost(slots)
-    last = _rightmost(slots)
+    first = _place_leftmost(slots)
+    last = _place_rightmost(slots)
     if first is None or last is None:
         return list(slots)
     decided: list[Slot] = []
     for slot, low, high in zip(slots, first, last, strict=True):
         if slot.chosen is None and slot.starts:
-            slot = slot.between(low, high)
-            slot = slot.at(slot.starts[0], "order") if _is_certain(slot) else slot
+            slot = slot.limit_to(low, high)
+            slot = slot.choose(slot.starts[0], "order") if _is_certain(slot) else slot
         decided.append(slot)
     return decided
 
 
-def _leftmost(slots: Sequence[Slot]) -> list[int] | None:
+def _place_leftmost(slots: Sequence[Slot]) -> list[int] | None:
     placed: list[int] = []
     above: tuple[int, int] | None = None
     for slot in slots:
-        starts = _options(slot)
+        starts = _list_starts(slot)
         first = 0 if above is None else bisect_left(starts, above[1] - slot.lead)
         at_or_behind = (starts[row] for row in range(first, len(starts)))
-        start = next((at for at in at_or_behind if above is None or _fits(above, slot.core(at))), None)
+        start = next((at for at in at_or_behind if above is None or _fits(above, slot.find_core(at))), None)
         if start is None:
             return None
         placed.append(start)
-        above = slot.core(start)
+        above = slot.find_core(start)
     return placed
 
 
-def _rightmost(slots: Sequence[Slot]) -> list[int] | None:
+def _place_rightmost(slots: Sequence[Slot]) -> list[int] | None:
     placed: list[int] = []
     below: tuple[int, int] | None = None
     for slot in reversed(slots):
-        starts = _options(slot)
+        starts = _list_starts(slot)
         last = len(starts) if below is None else bisect_right(starts, below[0] - slot.size + slot.trail)
         at_or_before = (starts[row] for row in range(last - 1, -1, -1))
-        start = next((at for at in at_or_before if below is None or _fits(slot.core(at), below)), None)
+        start = next((at for at in at_or_before if below is None or _fits(slot.find_core(at), below)), None)
         if start is None:
             return None
         placed.append(start)
-        below = slot.core(start)
+        below = slot.find_core(start)
     return placed[::-1]
 
 
-def _options(slot: Slot) -> Sequence[int]:
+def _list_starts(slot: Slot) -> Sequence[int]:
     return slot.starts if slot.chosen is None else (slot.chosen,)
 
 
@@ -171,7 +172,7 @@ def _fits(above: tuple[int, int], below: tuple[int, int]) -> bool:
     return above[1] <= below[0] and above != below
 
 
-def standing(target: Target, change: Replacement, grown: int) -> Places | None:
+def find_new_lines(target: Target, change: Replacement, grown: int) -> Places | None:
     """Return the one place where the new lines of a hunk that quotes no words stand, not by chance.
 
     `grown` is by how many lines the hunks before it make the text longer.
@@ -194,7 +195,7 @@ def mark_repeated(target: Target, slots: Sequence[Slot], final_newline: bool | N
     Where others show that it is, such a hunk is done even if it stands exactly at its line. `final_newline` is what the
     edit says of the end of the text, None if nothing.
     """
-    places = [_repeated_place(target, slot) for slot in slots]
+    places = [_find_repeated_place(target, slot) for slot in slots]
     others_done = any(slot.done and slot.proven for slot in slots)
     told = list(slots)
     for number, (slot, at) in enumerate(zip(slots, places, strict=True)):
@@ -202,24 +203,24 @@ def mark_repeated(target: Target, slots: Sequence[Slot], final_newline: bool | N
             reaches_end = slot.chosen + slot.size == len(target.lines)
             wants_other_end = reaches_end and final_newline not in (None, target.has_final_newline)
             is_done = not wants_other_end and (others_done or _is_repeated(slot, at))
-            told[number] = _marked(slot, at) if is_done else slot.narrowed([slot.chosen])
+            told[number] = _mark_done(slot, at) if is_done else slot.restrict_to([slot.chosen])
     if all(slot.done for slot in told):
         return told
     return [
-        new if at is None or old.chosen is None else old.narrowed([old.chosen])
+        new if at is None or old.chosen is None else old.restrict_to([old.chosen])
         for old, new, at in zip(slots, told, places, strict=True)
     ]
 
 
-def _repeated_place(target: Target, slot: Slot) -> int | None:
+def _find_repeated_place(target: Target, slot: Slot) -> int | None:
     """Return where the new lines of a hunk stand around its place; None if they do not."""
     if slot.done or slot.chosen is None or not slot.change.before:
         return None
-    return _repeated_at(target.lines, slot, slot.chosen)
+    return _find_repeated_lines(target.lines, slot, slot.chosen)
 
 
-def _marked(slot: Slot, at: int) -> Slot:
-    return slot_of(slot.number, slot.change, Places(slot.rung, (at,), (Shift(),)), done=True).at(at, "unique")
+def _mark_done(slot: Slot, at: int) -> Slot:
+    return build_slot(slot.number, slot.change, Places(slot.rung, (at,), (Shift(),)), done=True).choose(at, "unique")
 
 
 def _is_repeated(slot: Slot, at: int) -> bool:
@@ -227,10 +228,10 @@ def _is_repeated(slot: Slot, at: int) -> bool:
     if at == slot.line != slot.chosen:
         return True
     held = slot.chosen == slot.line and all(slot.context)
-    return not held and any(char.isalnum() for line in slot.added for char in line)
+    return not held and any(char.isalnum() for line in slot.new_lines for char in line)
 
 
-def _repeated_at(lines: Sequence[str], slot: Slot, start: int) -> int | None:
+def _find_repeated_lines(lines: Sequence[str], slot: Slot, start: int) -> int | None:
     """Return where all new lines stand so that they hold the place of the old ones, None if they do not."""
     after, end = slot.change.after, start + slot.size
     if len(after) <= slot.size:
@@ -246,7 +247,7 @@ MAX_PLACES = 2_000_000
 _NOWHERE = Places("exact", (), ())
 
 
-def slots_at_their_lines(target: Target, hunks: Sequence[tuple[int, Replacement]]) -> list[Slot] | None:
+def find_slots_at_hints(target: Target, hunks: Sequence[tuple[int, Replacement]]) -> list[Slot] | None:
     """Return the slots if every hunk stands exactly at its line: nothing else needs to be looked at then."""
     slots: list[Slot] = []
     for number, change in hunks:
@@ -255,8 +256,8 @@ def slots_at_their_lines(target: Target, hunks: Sequence[tuple[int, Replacement]
             return None
         if change.hint.at_end and line + size != len(target.lines):
             return None
-        slots.append(slot_of(number, change, Places("exact", (line,), (Shift(),))).at(line, "hint"))
-    return slots if in_order(slots) else None
+        slots.append(build_slot(number, change, Places("exact", (line,), (Shift(),))).choose(line, "hint"))
+    return slots if is_in_order(slots) else None
 
 
 def find_slots(target: Target, hunks: Sequence[tuple[int, Replacement]]) -> list[Slot]:
@@ -264,7 +265,7 @@ def find_slots(target: Target, hunks: Sequence[tuple[int, Replacement]]) -> list
     slots: list[Slot] = []
     grown = num_places = 0
     for number, change in hunks:
-        slots.append(_slot(target, number, change, grown))
+        slots.append(_find_slot(target, number, change, grown))
         grown += len(change.after) - len(change.before)
         num_places += len(slots[-1].starts)
         if num_places > MAX_PLACES:
@@ -272,48 +273,48 @@ def find_slots(target: Target, hunks: Sequence[tuple[int, Replacement]]) -> list
     return slots
 
 
-def _slot(target: Target, number: int, change: Replacement, grown: int) -> Slot:
+def _find_slot(target: Target, number: int, change: Replacement, grown: int) -> Slot:
     """Return one hunk with its places; `grown` is by how many lines the hunks before it make the file longer.
 
     Where the old lines do not stand to the letter, or not at their line number, it is asked first whether the new ones
     stand there: a diff sent twice must not change another place the second time.
     """
     if not change.before:
-        places = _insertion(target, change)
-        return _slot_of_standing(target, number, change, places, grown)
+        places = _find_insertion_place(target, change)
+        return _find_slot_without_words(target, number, change, places, grown)
     if not any(line.strip() for line in change.before):
         starts = target.index.by(exact).starts(change.before)
         places = Places("exact", starts, (Shift(),) * len(starts))
-        return _slot_of_standing(target, number, change, places, grown)
+        return _find_slot_without_words(target, number, change, places, grown)
     change, places = _find_before(target, change)
     line = change.hint.line
     is_strict = bool(places.starts) and places.rung in ("exact", "trailing_space")
     expected = () if line is None or (is_strict and line in places.starts) else (line + grown, line)
     done = result_at(target.lines, change, expected) if is_strict else find_result(target.index, change, expected)
     if done is None:
-        return slot_of(number, change, places)
+        return build_slot(number, change, places)
     if not done.doubt:
-        return _done(number, change, done)
+        return _build_done_slot(number, change, done)
     told = done.told.replace("The REPLACE lines", "The new lines").replace("SEARCH", "the old lines")
-    return replace(slot_of(number, change, places), told=told, is_twin=is_strict or _adds_words(change))
+    return replace(build_slot(number, change, places), told=told, is_twin=is_strict or _adds_words(change))
 
 
-def _done(number: int, change: Replacement, done: Result) -> Slot:
+def _build_done_slot(number: int, change: Replacement, done: Result) -> Slot:
     places = Places(done.rung, (done.start,), (Shift(),))
-    return replace(slot_of(number, change, places, done=True), proven=done.proven)
+    return replace(build_slot(number, change, places, done=True), proven=done.proven)
 
 
-def _slot_of_standing(target: Target, number: int, change: Replacement, places: Places, grown: int) -> Slot:
+def _find_slot_without_words(target: Target, number: int, change: Replacement, places: Places, grown: int) -> Slot:
     """Return a hunk that quotes no words of the file."""
-    done = None if places.starts else standing(target, change, grown)
-    return slot_of(number, change, done or places, done=done is not None)
+    done = None if places.starts else find_new_lines(target, change, grown)
+    return build_slot(number, change, done or places, done=done is not None)
 
 
 def _adds_words(change: Replacement) -> bool:
     return any(line not in change.before and any(map(str.isalnum, line)) for line in change.after)
 
 
-def _insertion(target: Target, change: Replacement) -> Places:
+def _find_insertion_place(target: Target, change: Replacement) -> Places:
     """Return the end of the text where that is certain: the text is empty, or the hunk says so and is not done."""
     size = len(target.lines)
     at_end = change.hint.at_end and tuple(target.lines[-len(change.after) :]) != change.after
@@ -329,11 +330,11 @@ def _find_before(target: Target, change: Replacement) -> tuple[Replacement, Plac
     places = target.find(change.before)
     if places is not None and places.rung in ("exact", "trailing_space"):
         return change, places
-    signed = with_signs(change)
+    signed = restore_signs(change)
     whole = target.find(signed.before) if signed is not None else None
     if signed is not None and whole is not None and whole.rung in ("exact", "trailing_space"):
         return signed, whole
-    blank = num_common(_blanks_below(change.before), _blanks_below(change.after))
+    blank = count_common(_list_trailing_blanks(change.before), _list_trailing_blanks(change.after))
     if places is None and blank:
         shorter = replace(change, before=change.before[:-blank], after=change.after[:-blank])
         places = target.find(shorter.before)
@@ -341,7 +342,7 @@ def _find_before(target: Target, change: Replacement) -> tuple[Replacement, Plac
     return change, places or _NOWHERE
 
 
-def with_signs(change: Replacement) -> Replacement | None:
+def restore_signs(change: Replacement) -> Replacement | None:
     """Return a hunk whose context lines were sent without the blank that is their sign, with their first blank.
 
     The lines that go and come have their signs, and stand as they were sent. None where it may as well be that the
@@ -366,5 +367,5 @@ def with_signs(change: Replacement) -> Replacement | None:
     return replace(change, before=tuple(before), after=tuple(after))
 
 
-def _blanks_below(lines: Sequence[str]) -> list[str]:
+def _list_trailing_blanks(lines: Sequence[str]) -> list[str]:
     return list(takewhile(lambda line: not line, reversed(lines)))

@@ -58,53 +58,53 @@ class Slot:
     def context(self) -> tuple[int, int]:
         """Return how many lines of context there are above and below; repeated lines may count on both sides."""
         before, after = self.change.before, self.change.after
-        return num_common(before, after), num_common(before[::-1], after[::-1])
+        return count_common(before, after), count_common(before[::-1], after[::-1])
 
     @property
-    def added(self) -> tuple[str, ...]:
+    def new_lines(self) -> tuple[str, ...]:
         """Return the new lines without those of context."""
-        return self.without_context(self.change.after)
+        return self.strip_context(self.change.after)
 
-    def without_context(self, after: tuple[str, ...]) -> tuple[str, ...]:
+    def strip_context(self, after: tuple[str, ...]) -> tuple[str, ...]:
         """Return the new lines, in whatever spelling they come, less the context above and below."""
         return after[self.lead : len(after) - self.trail]
 
-    def core(self, start: int) -> tuple[int, int]:
+    def find_core(self, start: int) -> tuple[int, int]:
         """Return the range of lines at a place that are not context."""
         return start + self.lead, start + self.size - self.trail
 
-    def stands_at(self, start: int) -> bool:
+    def can_start_at(self, start: int) -> bool:
         """Tell whether the lines stand at a line."""
         row = bisect_left(self.starts, start)
         return row < len(self.starts) and self.starts[row] == start
 
-    def at(self, start: int, rule: Rule) -> Slot:
+    def choose(self, start: int, rule: Rule) -> Slot:
         """Return the slot with a place decided."""
         return replace(self, chosen=start, rule=rule)
 
-    def between(self, low: int, high: int) -> Slot:
+    def limit_to(self, low: int, high: int) -> Slot:
         """Return the slot with its places in [low, high] only, and none decided."""
         kept = slice(bisect_left(self.starts, low), bisect_right(self.starts, high))
         if kept == slice(0, len(self.starts)):
             return replace(self, chosen=None, rule=None)
         return replace(self, starts=self.starts[kept], mappings=self.mappings[kept], chosen=None, rule=None)
 
-    def narrowed(self, starts: Collection[int]) -> Slot:
+    def restrict_to(self, starts: Collection[int]) -> Slot:
         """Return the slot with no other places than these, and none decided."""
         kept = [bisect_left(self.starts, start) for start in sorted(starts)]
         mappings = tuple(self.mappings[row] for row in kept)
         return replace(self, starts=tuple(sorted(starts)), mappings=mappings, chosen=None, rule=None)
 
 
-def slot_of(number: int, change: Replacement, places: Places, *, done: bool = False) -> Slot:
+def build_slot(number: int, change: Replacement, places: Places, *, done: bool = False) -> Slot:
     """Return the slot of a hunk; a line is context of one side only, of the upper one if both could have it."""
-    lead = num_common(change.before, change.after)
+    lead = count_common(change.before, change.after)
     most = min(len(change.before), len(change.after)) - lead
-    trail = min(num_common(change.before[::-1], change.after[::-1]), most)
+    trail = min(count_common(change.before[::-1], change.after[::-1]), most)
     return Slot(number, change, places.starts, places.rung, places.shifts, lead, trail, done)
 
 
-def num_common(a: Sequence[str], b: Sequence[str]) -> int:
+def count_common(a: Sequence[str], b: Sequence[str]) -> int:
     """Return how many lines two runs begin with alike."""
     return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
@@ -126,33 +126,33 @@ class Scopes:
         self._by_text: list[int] = []
         self._ranges_of: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
 
-    def known(self, scopes: tuple[str, ...]) -> bool:
+    def has_all(self, scopes: tuple[str, ...]) -> bool:
         """Tell whether every scope is a line of the file."""
-        return all(self._stands(scope) for scope in scopes)
+        return all(self._find_scope_lines(scope) for scope in scopes)
 
-    def hold(self, scopes: tuple[str, ...], start: int, end: int) -> bool:
+    def contain(self, scopes: tuple[str, ...], start: int, end: int) -> bool:
         """Tell whether lines [start, end) lie inside all scopes, outermost first, or hold the scope lines."""
-        opened, limits = self._ranges(scopes)
+        opened, limits = self._find_ranges(scopes)
         above = bisect_left(opened, end)
         return above > 0 and start < limits[above - 1]
 
-    def _ranges(self, scopes: tuple[str, ...]) -> tuple[list[int], list[int]]:
+    def _find_ranges(self, scopes: tuple[str, ...]) -> tuple[list[int], list[int]]:
         """Return where the innermost scope opens inside of the others, and how far all up to each one reach."""
         if scopes not in self._ranges_of:
             opened, limits = [-1], [len(self._index.lines)]
             for scope in scopes:
                 inner: tuple[list[int], list[int]] = ([], [])
-                for at in self._stands(scope):
+                for at in self._find_scope_lines(scope):
                     around = bisect_left(opened, at)
                     if around and at < limits[around - 1]:
                         inner[0].append(at)
-                        limit = min(self._extent(at), limits[around - 1])
+                        limit = min(self._get_end(at), limits[around - 1])
                         inner[1].append(max(limit, inner[1][-1]) if inner[1] else limit)
                 opened, limits = inner
             self._ranges_of[scopes] = opened, limits
         return self._ranges_of[scopes]
 
-    def _stands(self, scope: str) -> tuple[int, ...]:
+    def _find_scope_lines(self, scope: str) -> tuple[int, ...]:
         """Return the lines that are the scope but for blanks around; else those that begin with it (`class A(B):`).
 
         Models leave out parameters: `def f()` is `def f(a, b):`, too, if no line begins with it.
@@ -162,13 +162,13 @@ class Scopes:
             keyed, sought = self._index.by(stripped), stripped(scope)
             known = tuple(keyed.places.get(sought, ()))
             if not known and sought:
-                known = self._that_begin_with(sought)
+                known = self._find_by_prefix(sought)
             if not known and (elided := _PARAMETERS.fullmatch(sought)) is not None:
                 known = tuple(at for at, key in enumerate(keyed.keys) if key.startswith(elided["head"]))
             self._lines_of[scope] = known
         return known
 
-    def _that_begin_with(self, sought: str) -> tuple[int, ...]:
+    def _find_by_prefix(self, sought: str) -> tuple[int, ...]:
         keys = self._index.by(stripped).keys
         if not self._by_text:
             self._by_text = sorted(range(len(keys)), key=keys.__getitem__)
@@ -177,27 +177,27 @@ class Scopes:
         alike = takewhile(lambda at: keys[at].startswith(sought), islice(self._by_text, first, None))
         return tuple(sorted(at for at in alike if longer.match(keys[at])))
 
-    def _extent(self, at: int) -> int:
+    def _get_end(self, at: int) -> int:
         """Return the line behind the last one that belongs to what line `at` opens."""
         if at not in self._end_of:
             self._end_of[at] = self._find_end(at)
         return self._end_of[at]
 
     @property
-    def _literal(self) -> frozenset[int]:
+    def _literal_lines(self) -> frozenset[int]:
         if self._literals is None:
             self._literals = literal_lines(self._index.lines, docstrings=True)
         return self._literals
 
     def _find_end(self, at: int) -> int:
         lines = self._index.lines
-        width = _width(lines[at])
+        width = _measure_width(lines[at])
         opened = False
         for below in range(at + 1, len(lines)):
             text = lines[below].strip()
-            if not text or below in self._literal:
+            if not text or below in self._literal_lines:
                 continue
-            deeper = _width(lines[below]) - width
+            deeper = _measure_width(lines[below]) - width
             if deeper > 0:
                 opened = True
             elif deeper < 0 or not _CONTINUES.match(text):
@@ -212,7 +212,7 @@ def _begins_with(key: str, sought: str) -> bool:
     return key.startswith(sought) and not (is_word and (behind.isalnum() or behind == "_"))
 
 
-def _width(line: str) -> int:
+def _measure_width(line: str) -> int:
     return len(indent(line).expandtabs(_TAB))
 
 
@@ -245,7 +245,7 @@ class Target:
         return self._found[wanted]
 
 
-def splice_at(target: Target, slot: Slot, start: int) -> tuple[Splice | None, str]:
+def build_splice(target: Target, slot: Slot, start: int) -> tuple[Splice | None, str]:
     """Return what a hunk writes at one of its places, and what is in doubt about it; None if nothing can be written.
 
     Context is left out: hunks may share lines of it.
@@ -253,18 +253,18 @@ def splice_at(target: Target, slot: Slot, start: int) -> tuple[Splice | None, st
     found = target.lines[start : start + slot.size]
     if slot.done:
         return Splice(start, start + slot.size, tuple(found), slot.rung, done=True), ""
-    first, last = slot.core(start)
+    first, last = slot.find_core(start)
     if slot.rung == "exact":
-        return Splice(first, last, slot.added, slot.rung), ""
+        return Splice(first, last, slot.new_lines, slot.rung), ""
     mapping = slot.mappings[bisect_left(slot.starts, start)]
     held, yaml = slot.line == start, target.index.language == "yaml"
     written = in_file_spelling(slot.change, found, mapping, slot.rung, held=held, yaml=yaml)
     if written is None:
         return None, "for the indentation, and the new lines cannot be moved to it"
-    return Splice(first, last, slot.without_context(written.lines), slot.rung), written.doubt
+    return Splice(first, last, slot.strip_context(written.lines), slot.rung), written.doubt
 
 
-def clash(splices: Sequence[Splice]) -> Unresolved | None:
+def refuse_clash(splices: Sequence[Splice]) -> Unresolved | None:
     """Refuse hunks that change the same lines, or add lines at the same point."""
     ordered = sorted((one for one in splices if not one.done), key=lambda one: (one.start, one.end))
     for above, below in pairwise(ordered):

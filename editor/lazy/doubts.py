@@ -16,7 +16,7 @@ from rapidfuzz import fuzz
 
 from editor.diff import LineOp, line_opcodes
 from editor.errors import span_of
-from editor.lazy.edges import DoubtError, Edge, key, quoted, same_field
+from editor.lazy.edges import DoubtError, Edge, find_line_key, has_same_field, quote_line
 from editor.match.ladder import LineIndex, indent, rstripped, starts_in
 from editor.types import ParsedEdit, Unresolved
 
@@ -26,7 +26,7 @@ _MAX_SHIFT = 12
 _MAX_OCCURRENCES = 200
 
 
-def twin_of(
+def find_twin(
     index: LineIndex, block: Sequence[str], start: int, end: int, *, share: float = _LIKE_A_TWIN, at_least: int = 3
 ) -> int | None:
     """Return the first line (from 0) of a place like lines [start, end), where `block` was put; None if it has none.
@@ -41,7 +41,7 @@ def twin_of(
     wanted = max(at_least, share * num_here)
     if num_here < at_least:
         return None
-    occurrences = {line: _outside(keyed.places.get(line, ()), start, end) for line in set(rows.values())}
+    occurrences = {line: _exclude_range(keyed.places.get(line, ()), start, end) for line in set(rows.values())}
     shift = min(_MAX_SHIFT, len(block) - min(len(block), end - start) + 1)
     votes: dict[int, set[int]] = defaultdict(set)
     for row, line in rows.items():
@@ -52,7 +52,7 @@ def twin_of(
     return min((max(0, offset) for offset, found in votes.items() if len(found) >= wanted), default=None)
 
 
-def _outside(places: Sequence[int], start: int, end: int) -> list[int]:
+def _exclude_range(places: Sequence[int], start: int, end: int) -> list[int]:
     return [*places[: bisect_left(places, start)], *places[bisect_left(places, end) :]]
 
 
@@ -67,7 +67,7 @@ _BECOMES = re.compile(
 )
 
 
-def refuse_told(edit: ParsedEdit) -> Unresolved | None:
+def refuse_prose(edit: ParsedEdit) -> Unresolved | None:
     """Return why a snippet cannot be merged for certain: the prose around it says more than its lines; else None."""
     told = _GOES.search(edit.prose) or _BECOMES.search(edit.prose)
     if told is None:
@@ -104,7 +104,7 @@ _MIN_ANCHOR_CHARS = 3
 _SAME_LINE = 50
 
 
-def with_all_of(hidden: Sequence[str], shown: Sequence[str]) -> list[str] | None:
+def keep_hidden_lines(hidden: Sequence[str], shown: Sequence[str]) -> list[str] | None:
     """Return `shown` in the file's spelling if it holds all `hidden` lines in their order, else None."""
     merged = list(shown)
     at = 0
@@ -118,31 +118,31 @@ def with_all_of(hidden: Sequence[str], shown: Sequence[str]) -> list[str] | None
     return merged
 
 
-def in_other_form(hidden: Sequence[str], shown: Sequence[str]) -> bool:
+def is_rewritten_in_place(hidden: Sequence[str], shown: Sequence[str]) -> bool:
     """Tell whether each hidden line that is not shown stands there changed, about the same name and no line more."""
     return all(
-        op.equal or _same_lines(hidden, shown, op)
+        op.equal or _has_same_fields(hidden, shown, op)
         for op in line_opcodes([rstripped(line) for line in hidden], [rstripped(line) for line in shown])
     )
 
 
-def _same_lines(hidden: Sequence[str], shown: Sequence[str], op: LineOp) -> bool:
+def _has_same_fields(hidden: Sequence[str], shown: Sequence[str], op: LineOp) -> bool:
     if op.a_end - op.a_start != op.b_end - op.b_start:
         return False
     pairs = zip(hidden[op.a_start : op.a_end], shown[op.b_start : op.b_end], strict=True)
     return all(
-        same_field(have, sent) and indent(have) == indent(sent) and fuzz.ratio(have, sent) >= _SAME_LINE
+        has_same_field(have, sent) and indent(have) == indent(sent) and fuzz.ratio(have, sent) >= _SAME_LINE
         for have, sent in pairs
     )
 
 
-def added(gap: Sequence[str], hidden: Sequence[str]) -> list[str]:
+def find_added_lines(gap: Sequence[str], hidden: Sequence[str]) -> list[str]:
     left = Counter(hidden)
     left.subtract(gap)
     return [line for line in gap if left[line] < 0]
 
 
-def unique_lines(lines: Sequence[str]) -> frozenset[str]:
+def find_unique_lines(lines: Sequence[str]) -> frozenset[str]:
     counts = Counter(rstripped(line) for line in lines)
     return frozenset(line for line, count in counts.items() if count == 1 and can_anchor(line))
 
@@ -159,7 +159,7 @@ _FAR = 4
 
 def refuse_twin(index: LineIndex, block: Block, placement: Placement) -> None:
     """Raise `DoubtError` if another place in the file is nearly the same."""
-    twin = twin_of(index, block.lines, placement.start, placement.end)
+    twin = find_twin(index, block.lines, placement.start, placement.end)
     if twin is not None:
         where = span_of(placement.start, placement.end)
         raise DoubtError("ambiguous", f"The block fits {where}, but line {twin + 1} and below are nearly the same.", 2)
@@ -171,18 +171,18 @@ def refuse_rival(index: LineIndex, block: Block, placement: Placement) -> None:
     Nothing is lost by it, but 'already applied' would be said of an edit that is not.
     """
     solid = [line for line in block.lines if line.strip()]
-    rival = twin_of(index, block.lines, placement.start, placement.end, share=0.5, at_least=2)
+    rival = find_twin(index, block.lines, placement.start, placement.end, share=0.5, at_least=2)
     if len(solid) == 1:
         places = range(placement.start, placement.end)
-        alike = (at for at, line in enumerate(index.lines) if at not in places and _is_about(line, solid[0]))
+        alike = (at for at, line in enumerate(index.lines) if at not in places and _has_same_key(line, solid[0]))
         rival = next(alike, None)
     if rival is not None:
         where = span_of(placement.start, placement.end)
         raise DoubtError("ambiguous", f"The block stands at {where}, but may be meant for line {rival + 1}.", 2)
 
 
-def _is_about(line: str, other: str) -> bool:
-    return key(line) == key(other) != "" and indent(line) == indent(other)
+def _has_same_key(line: str, other: str) -> bool:
+    return find_line_key(line) == find_line_key(other) != "" and indent(line) == indent(other)
 
 
 def refuse_other_gap(lines: Sequence[str], block: Block, placement: Placement) -> None:
@@ -199,7 +199,7 @@ def refuse_other_gap(lines: Sequence[str], block: Block, placement: Placement) -
         held = 0 <= edge < len(lines) and rstripped(lines[edge]) == rstripped(inner)
         if gap > 1 and held and gap != blanks:
             raise DoubtError(
-                "open_intent", f"{gap} blank lines stand next to {quoted(inner)}, {blanks} in the file.", 2
+                "open_intent", f"{gap} blank lines stand next to {quote_line(inner)}, {blanks} in the file.", 2
             )
 
 
@@ -211,7 +211,7 @@ def refuse_copies(new: Sequence[str], index: LineIndex) -> None:
         (line for line in telling if len(places.get(line, ())) == 1), key=lambda line: places[line], default=None
     )
     if copied is not None:
-        raise DoubtError("open_intent", f"The new line {quoted(copied)} stands elsewhere: it may be moved.", 2)
+        raise DoubtError("open_intent", f"The new line {quote_line(copied)} stands elsewhere: it may be moved.", 2)
 
 
 def refuse_known(index: LineIndex, block: Block, edge: Edge) -> None:
@@ -219,19 +219,21 @@ def refuse_known(index: LineIndex, block: Block, edge: Edge) -> None:
     counts = Counter(line.strip() for line in block.lines)
     again = next((line for line in edge.new if can_anchor(line) and counts[line.strip()] > 1), None)
     if again is not None:
-        raise DoubtError("ambiguous", f"The line {quoted(again)} stands twice in the edit.", 2)
+        raise DoubtError("ambiguous", f"The line {quote_line(again)} stands twice in the edit.", 2)
     outer = min(len(indent(line)) for line in edge.new if line.strip())
     shown = {line.strip() for line in edge.new if len(indent(line)) == outer and can_anchor(line)}
     places = index.by(str.strip).places
     known = min((line for line in shown if line in places), key=lambda line: places[line], default=None)
     if known is not None:
-        raise DoubtError("ambiguous", f"The line {quoted(known)} stands elsewhere: it may be context, not new.", 2)
+        raise DoubtError("ambiguous", f"The line {quote_line(known)} stands elsewhere: it may be context, not new.", 2)
 
 
 def refuse_same_neighbours(lines: Sequence[str], at: int) -> None:
     """Raise `DoubtError` if the lines on both sides of a block's border are equal: it may as well end at the other."""
     if 0 < at < len(lines) and lines[at].strip() and rstripped(lines[at - 1]) == rstripped(lines[at]):
-        raise DoubtError("ambiguous", f"The line {quoted(lines[at])} stands on both sides of the end of a block.", 2)
+        raise DoubtError(
+            "ambiguous", f"The line {quote_line(lines[at])} stands on both sides of the end of a block.", 2
+        )
 
 
 def refuse_repeated_tail(lines: list[str], start: int, end: int) -> None:

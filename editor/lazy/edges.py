@@ -101,7 +101,7 @@ def read_edge(inner: Sequence[str], outer: Sequence[str], anchor: str, *, upward
     if len(readings) != 1:
         what = "do not form a whole by themselves" if not readings else "can be read in more than one way"
         raise DoubtError(
-            "open_intent", f"The new lines {quoted(inner[common])} next to a placeholder {what}.", len(readings)
+            "open_intent", f"The new lines {quote_line(inner[common])} next to a placeholder {what}.", len(readings)
         )
     return next(iter(readings.values()))
 
@@ -109,12 +109,12 @@ def read_edge(inner: Sequence[str], outer: Sequence[str], anchor: str, *, upward
 def is_closed(new: Sequence[str], below: str) -> bool:
     """Tell whether lines can be added as they are: brackets pair up, and the line below is not taken in by them."""
     solid = [line for line in new if line.strip()]
-    if not solid or not _balanced(solid) or _HEAD.match(solid[-1]):
+    if not solid or not _has_balanced_brackets(solid) or _HEAD.match(solid[-1]):
         return False
-    base = _width(solid[0])
-    if any(_width(line) < base for line in solid) or _CONTINUES.match(solid[0]):
+    base = _measure_width(solid[0])
+    if any(_measure_width(line) < base for line in solid) or _CONTINUES.match(solid[0]):
         return False
-    return _width(below) <= base and not _CONTINUES.match(below)
+    return _measure_width(below) <= base and not _CONTINUES.match(below)
 
 
 def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool, gap: bool) -> None:
@@ -124,37 +124,43 @@ def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool, gap: bool) -> 
     """
     beyond = outer[edge.consumed :]
     neighbour = beyond[0] if beyond else ""
-    shown = quoted(next(line for line in edge.new if line.strip()))
+    shown = quote_line(next(line for line in edge.new if line.strip()))
     if not _CLOSING_LINE.fullmatch(neighbour):
         raise DoubtError(
-            "open_intent", f"The new lines {shown} may be meant beside or instead of the line {quoted(neighbour)}.", 2
+            "open_intent",
+            f"The new lines {shown} may be meant beside or instead of the line {quote_line(neighbour)}.",
+            2,
         )
     solid = [line for line in edge.new if line.strip()]
     hidden = [line for line in beyond if line.strip()]
     if not hidden:
         raise DoubtError("open_intent", f"The placeholder next to the new lines {shown} stands for no line.", 2)
-    if not any(_statements(solid)) and not (upward and edge.new[-1].strip() and _is_closed_comment(solid)):
+    if not any(_list_statements(solid)) and not (upward and edge.new[-1].strip() and _is_closed_comment(solid)):
         raise DoubtError("open_intent", f"Nothing says what the new comment {shown} belongs to.", 2)
-    step = next((line for line in _statements(solid) if not _is_declaration(line)), None)
+    step = next((line for line in _list_statements(solid) if not _is_declaration(line)), None)
     if step is not None:
         # A step of a procedure is as often put in the place of others as beside them; a new definition hardly is.
-        raise DoubtError("open_intent", f"The new line {quoted(step)} may stand for lines that are left out.", 2)
-    flat = all(_width(line) == _width(solid[0]) and not COMMENT.match(line) for line in solid)
+        raise DoubtError("open_intent", f"The new line {quote_line(step)} may stand for lines that are left out.", 2)
+    flat = all(_measure_width(line) == _measure_width(solid[0]) and not COMMENT.match(line) for line in solid)
     if flat and not gap and not neighbour.strip():
         raise DoubtError(
-            "open_intent", f"The new lines {shown} may belong right next to the line {quoted(hidden[0])}.", 2
+            "open_intent", f"The new lines {shown} may belong right next to the line {quote_line(hidden[0])}.", 2
         )
     if rstripped(hidden[0]) == rstripped(solid[0] if upward else solid[-1]):
-        raise DoubtError("open_intent", f"The new lines {shown} repeat the line {quoted(hidden[0])} next to them.", 2)
-    keys = {key(line) for line in hidden} - {""}
-    clash = next((line for line in _statements(solid) if key(line) in keys), None)
+        raise DoubtError(
+            "open_intent", f"The new lines {shown} repeat the line {quote_line(hidden[0])} next to them.", 2
+        )
+    keys = {find_line_key(line) for line in hidden} - {""}
+    clash = next((line for line in _list_statements(solid) if find_line_key(line) in keys), None)
     if clash is not None:
-        raise DoubtError("open_intent", f"A line like {quoted(clash)} stands among the lines that are left out.", 2)
-    if len(solid) * len(hidden) > MAX_COMPARED and len(list(_statements(solid))) * len(hidden) > MAX_COMPARED:
+        raise DoubtError("open_intent", f"A line like {quote_line(clash)} stands among the lines that are left out.", 2)
+    if len(solid) * len(hidden) > MAX_COMPARED and len(list(_list_statements(solid))) * len(hidden) > MAX_COMPARED:
         raise DoubtError("open_intent", f"The new lines {shown} are too many to be compared with those left out.", 2)
-    variant = next((line for line in _statements(solid) if _has_variant(line, hidden)), None)
+    variant = next((line for line in _list_statements(solid) if _has_variant(line, hidden)), None)
     if variant is not None:
-        raise DoubtError("open_intent", f"The line {quoted(variant)} looks like a new form of one that is left out.", 2)
+        raise DoubtError(
+            "open_intent", f"The line {quote_line(variant)} looks like a new form of one that is left out.", 2
+        )
     chunk = hidden[: len(solid)]
     likeness = fuzz.ratio("\n".join(solid), "\n".join(reversed(chunk) if upward else chunk))
     if likeness >= _LIKE_A_REWRITE:
@@ -170,12 +176,12 @@ def _is_declaration(line: str) -> bool:
     return _DEFINITION.search(line) is not None or _DECLARATION.match(line) is not None
 
 
-def is_closing(line: str) -> bool:
+def is_closing_line(line: str) -> bool:
     """Tell whether a line holds nothing but closing brackets."""
     return bool(line.strip()) and _CLOSING_LINE.fullmatch(line) is not None
 
 
-def same_field(line: str, other: str) -> bool:
+def has_same_field(line: str, other: str) -> bool:
     """Tell whether two lines give the same name its value or meaning (`retries: 3,` and `retries: 5,`)."""
     for pattern in (_FIELD, _DEFINITION):
         one, two = pattern.match(line.strip()), pattern.match(other.strip())
@@ -187,7 +193,7 @@ def same_field(line: str, other: str) -> bool:
 
 def _has_variant(line: str, hidden: Sequence[str]) -> bool:
     # Heads of blocks are all alike but for the name, and the name was looked at.
-    if key(line) and line.rstrip().endswith(("{", ":")):
+    if find_line_key(line) and line.rstrip().endswith(("{", ":")):
         return False
     return process.extractOne(line, hidden, scorer=fuzz.ratio, score_cutoff=_LIKE_A_VARIANT) is not None
 
@@ -195,59 +201,59 @@ def _has_variant(line: str, hidden: Sequence[str]) -> bool:
 def check_addition(new: Sequence[str], index: LineIndex, at: int) -> None:
     """Raise `DoubtError` if new lines before line `at` define again what the file or the scope there has."""
     names = {match[1] for line in new if (match := _DEFINITION.search(line)) and not COMMENT.match(line)}
-    places = index.by(_defined_name).places if names else {}
+    places = index.by(_find_defined_name).places if names else {}
     again = min((places[name][0] for name in names if name in places), default=None)
     if again is not None:
         raise DoubtError(
-            "open_intent", f"The edit adds what the file already defines: {quoted(index.lines[again])}.", 2
+            "open_intent", f"The edit adds what the file already defines: {quote_line(index.lines[again])}.", 2
         )
     solid = [line for line in new if line.strip()]
-    fields = {match[1] for line in _statements(solid) if (match := _FIELD.match(line))}
-    width = min((_width(line) for line in solid), default=0)
-    for line in _scope(index.lines, at, width) if fields else ():
+    fields = {match[1] for line in _list_statements(solid) if (match := _FIELD.match(line))}
+    width = min((_measure_width(line) for line in solid), default=0)
+    for line in _list_scope_lines(index.lines, at, width) if fields else ():
         match = _FIELD.match(line)
         if match and match[1] in fields:
-            raise DoubtError("open_intent", f"The edit adds {match[1]} beside the line {quoted(line)}.", 2)
+            raise DoubtError("open_intent", f"The edit adds {match[1]} beside the line {quote_line(line)}.", 2)
 
 
-def _defined_name(line: str) -> str:
+def _find_defined_name(line: str) -> str:
     match = _DEFINITION.search(line)
     return match[1] if match else ""
 
 
 @lru_cache(maxsize=1 << 16)
-def key(line: str) -> str:
+def find_line_key(line: str) -> str:
     """Return the name that a line is about ("retries" of `const retries = 3;`), '' if there is none."""
     if COMMENT.match(line):
         return ""
     return next((word for word in _IDENTIFIER.findall(line) if not _MODIFIERS.fullmatch(word)), "")
 
 
-def quoted(line: str) -> str:
+def quote_line(line: str) -> str:
     """Return a line as it is shown in a reason."""
     text = line.strip()
     return f"'{text}'" if len(text) <= 60 else f"'{text[:57]}...'"
 
 
-def _statements(solid: Sequence[str]) -> Iterator[str]:
+def _list_statements(solid: Sequence[str]) -> Iterator[str]:
     """Yield the outermost of some lines, without comments and closing brackets."""
-    width = min((_width(line) for line in solid), default=0)
+    width = min((_measure_width(line) for line in solid), default=0)
     for line in solid:
-        if _width(line) == width and not _CLOSING_LINE.fullmatch(line) and not COMMENT.match(line):
+        if _measure_width(line) == width and not _CLOSING_LINE.fullmatch(line) and not COMMENT.match(line):
             yield line
 
 
-def _scope(lines: Sequence[str], at: int, width: int) -> Iterator[str]:
+def _list_scope_lines(lines: Sequence[str], at: int, width: int) -> Iterator[str]:
     """Yield the lines around `at` with just this indentation, up and down to where the indentation is left."""
     for step in (range(at - 1, max(-1, at - _MAX_SCOPE_LINES), -1), range(at, min(len(lines), at + _MAX_SCOPE_LINES))):
         for index in step:
-            if lines[index].strip() and _width(lines[index]) < width:
+            if lines[index].strip() and _measure_width(lines[index]) < width:
                 break
-            if _width(lines[index]) == width:
+            if _measure_width(lines[index]) == width:
                 yield lines[index]
 
 
-def _balanced(lines: Sequence[str]) -> bool:
+def _has_balanced_brackets(lines: Sequence[str]) -> bool:
     open_brackets: list[str] = []
     for line in lines:
         for char in without_strings(line):
@@ -258,5 +264,5 @@ def _balanced(lines: Sequence[str]) -> bool:
     return not open_brackets
 
 
-def _width(line: str) -> int:
+def _measure_width(line: str) -> int:
     return len(indent(line).expandtabs(4))

@@ -24,9 +24,11 @@ from editor.errors import span_of
 from editor.lazy.doubts import (
     Block,
     Placement,
-    added,
     can_anchor,
-    in_other_form,
+    find_added_lines,
+    find_unique_lines,
+    is_rewritten_in_place,
+    keep_hidden_lines,
     refuse_copies,
     refuse_known,
     refuse_other_gap,
@@ -34,11 +36,9 @@ from editor.lazy.doubts import (
     refuse_rival,
     refuse_same_neighbours,
     refuse_twin,
-    unique_lines,
-    with_all_of,
 )
-from editor.lazy.edges import NOTE, DoubtError, Edge, check_addition, check_edge, is_closing, quoted, read_edge
-from editor.lazy.units import Unit, flat, units_of
+from editor.lazy.edges import NOTE, DoubtError, Edge, check_addition, check_edge, is_closing_line, quote_line, read_edge
+from editor.lazy.units import Unit, build_units, flatten_sketch
 from editor.match.ladder import LineIndex, find, rstripped, starts_in
 from editor.placeholders import holds_placeholder, is_placeholder
 from editor.snippets import survey_snippet
@@ -46,22 +46,24 @@ from editor.syntax import Survey, survey
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Sketch, Unresolved
 
 
-def place(index: LineIndex, floor: int, block: Block, unique: frozenset[str]) -> Placement:
+def place_block(index: LineIndex, floor: int, block: Block, unique: frozenset[str]) -> Placement:
     """Return what one block does to the file from line `floor` on; raises `DoubtError`."""
-    anchors = _anchors(index, block, unique)
+    anchors = _find_anchors(index, block, unique)
     if not anchors and not block.open_below:
         return _place_at_end(index, floor, block)
     if not anchors:
-        raise DoubtError("ambiguous", f"No line of the block {quoted(block.lines[0])} stands just once in the file.")
+        raise DoubtError(
+            "ambiguous", f"No line of the block {quote_line(block.lines[0])} stands just once in the file."
+        )
     places = [place for _, place in anchors]
     if places[0] < floor or any(low >= high for low, high in pairwise(places)):
-        raise DoubtError("open_intent", f"The lines of the block {quoted(block.lines[0])} stand in another order.")
-    start, above = _upper_edge(index, floor, block, *anchors[0])
-    end, below = _lower_edge(index, block, *anchors[-1])
-    return Placement(start, end, (*above, *_between(index, block, anchors), *below))
+        raise DoubtError("open_intent", f"The lines of the block {quote_line(block.lines[0])} stand in another order.")
+    start, above = _merge_upper_edge(index, floor, block, *anchors[0])
+    end, below = _merge_lower_edge(index, block, *anchors[-1])
+    return Placement(start, end, (*above, *_merge_between(index, block, anchors), *below))
 
 
-def _anchors(index: LineIndex, block: Block, unique: frozenset[str]) -> list[tuple[int, int]]:
+def _find_anchors(index: LineIndex, block: Block, unique: frozenset[str]) -> list[tuple[int, int]]:
     """Return (line of the block, line of the file) of all anchors."""
     wanted = {rstripped(line): at for at, line in enumerate(block.lines) if rstripped(line) in unique}
     places = index.by(rstripped).places
@@ -75,44 +77,44 @@ def _anchors(index: LineIndex, block: Block, unique: frozenset[str]) -> list[tup
     return [(at, whole.starts[0] + at) for at in range(len(block.lines))]
 
 
-def _between(index: LineIndex, block: Block, anchors: list[tuple[int, int]]) -> list[str]:
+def _merge_between(index: LineIndex, block: Block, anchors: list[tuple[int, int]]) -> list[str]:
     """Return the lines from the first anchor to the last, nothing of the file left out."""
     lines = index.lines
     merged = [lines[anchors[0][1]]]
     for (row, place), (next_row, next_place) in pairwise(anchors):
         hidden = lines[place + 1 : next_place]
         shown = block.lines[row + 1 : next_row]
-        gap = with_all_of(hidden, shown)
-        if gap is None and in_other_form(hidden, shown):
+        gap = keep_hidden_lines(hidden, shown)
+        if gap is None and is_rewritten_in_place(hidden, shown):
             merged += [*shown, lines[next_place]]
             continue
         if gap is None:
             raise DoubtError(
                 "open_intent",
-                f"The edit shows what is to stand between {quoted(lines[place])} and {quoted(lines[next_place])}, "
-                f"and not {span_of(place + 1, next_place)} of the file.",
+                f"The edit shows what is to stand between {quote_line(lines[place])} and "
+                f"{quote_line(lines[next_place])}, and not {span_of(place + 1, next_place)} of the file.",
             )
-        new = added(gap, hidden)
+        new = find_added_lines(gap, hidden)
         refuse_copies(new, index)
         check_addition(new, index, place + 1)
         merged += [*gap, lines[next_place]]
     return merged
 
 
-def _upper_edge(index: LineIndex, floor: int, block: Block, row: int, place: int) -> tuple[int, list[str]]:
+def _merge_upper_edge(index: LineIndex, floor: int, block: Block, row: int, place: int) -> tuple[int, list[str]]:
     """Return where the block begins in the file, and its lines above the first anchor."""
     lines = list(index.lines)
     inner, outer = block.lines[:row][::-1], lines[floor:place][::-1]
     if not block.open_above and not _begins_with(outer, inner):
-        head = with_all_of(lines[:place], block.lines[:row])
+        head = keep_hidden_lines(lines[:place], block.lines[:row])
         if head is None:
-            raise DoubtError("open_intent", f"Nothing says where the first line {quoted(block.lines[0])} belongs.")
-        check_addition(added(head, lines[:place]), index, place)
+            raise DoubtError("open_intent", f"Nothing says where the first line {quote_line(block.lines[0])} belongs.")
+        check_addition(find_added_lines(head, lines[:place]), index, place)
         return 0, head
-    if block.open_above and inner and is_closing(block.lines[0]):
-        raise DoubtError("open_intent", f"The edit shows of what ends above it only {quoted(block.lines[0])}.", 2)
+    if block.open_above and inner and is_closing_line(block.lines[0]):
+        raise DoubtError("open_intent", f"The edit shows of what ends above it only {quote_line(block.lines[0])}.", 2)
     edge = read_edge(inner, outer, lines[place], upward=True)
-    start, above = _checked_upper(index, floor, block, edge, place)
+    start, above = _check_upper_edge(index, floor, block, edge, place)
     if block.open_above:
         refuse_same_neighbours(lines, start)
     elif any(line.strip() for line in lines[:start]):
@@ -120,7 +122,7 @@ def _upper_edge(index: LineIndex, floor: int, block: Block, row: int, place: int
     return start, above
 
 
-def _checked_upper(index: LineIndex, floor: int, block: Block, edge: Edge, place: int) -> tuple[int, list[str]]:
+def _check_upper_edge(index: LineIndex, floor: int, block: Block, edge: Edge, place: int) -> tuple[int, list[str]]:
     lines = list(index.lines)
     start = place - edge.consumed
     kept = lines[start:place]
@@ -133,15 +135,15 @@ def _checked_upper(index: LineIndex, floor: int, block: Block, edge: Edge, place
     return start, [*gap, *edge.new, *kept]
 
 
-def _lower_edge(index: LineIndex, block: Block, row: int, place: int) -> tuple[int, list[str]]:
+def _merge_lower_edge(index: LineIndex, block: Block, row: int, place: int) -> tuple[int, list[str]]:
     """Return where the block ends in the file, and its lines below the last anchor."""
     lines = list(index.lines)
     inner, outer = block.lines[row + 1 :], lines[place + 1 :]
     if not block.open_below and not _begins_with(outer, inner):
-        tail = with_all_of(outer, inner)
+        tail = keep_hidden_lines(outer, inner)
         if tail is None:
-            raise DoubtError("open_intent", f"Nothing says what follows the last line {quoted(block.lines[-1])}.")
-        check_addition(added(tail, outer), index, place + 1)
+            raise DoubtError("open_intent", f"Nothing says what follows the last line {quote_line(block.lines[-1])}.")
+        check_addition(find_added_lines(tail, outer), index, place + 1)
         return len(lines), tail
     edge = read_edge(inner, outer, lines[place], upward=False)
     end = place + 1 + edge.consumed
@@ -169,8 +171,10 @@ def _place_at_end(index: LineIndex, floor: int, block: Block) -> Placement:
     tail = [rstripped(line) for line in lines[end - edge.consumed : end]]
     places = sum(1 for _ in starts_in(index.by(rstripped).keys, tail))
     if places != 1:
-        raise DoubtError("ambiguous", f"The block's last line {quoted(tail[-1])} stands in {places} places.", places)
-    start, above = _checked_upper(index, floor, block, edge, end)
+        raise DoubtError(
+            "ambiguous", f"The block's last line {quote_line(tail[-1])} stands in {places} places.", places
+        )
+    start, above = _check_upper_edge(index, floor, block, edge, end)
     return Placement(start, end, tuple(above))
 
 
@@ -178,54 +182,54 @@ def _begins_with(outer: Sequence[str], inner: Sequence[str]) -> bool:
     return [rstripped(line) for line in outer[: len(inner)]] == [rstripped(line) for line in inner]
 
 
-def bound_lines(lines: list[str], sketch: Sketch, language: str | None) -> list[str] | None:
+def merge_definitions(lines: list[str], sketch: Sketch, language: str | None) -> list[str] | None:
     """Return the merged lines, None where a part of the snippet is not surely bound."""
     seen = survey("\n".join(lines), language)
-    snippet, markers = flat(sketch)
+    snippet, markers = flatten_sketch(sketch)
     sent = survey_snippet(["" if at in markers else line for at, line in enumerate(snippet)], language)
     if seen is None or sent is None or seen.error_lines or sent.error_lines:
         return None
-    shown = units_of(snippet, sent, markers)
+    shown = build_units(snippet, sent, markers)
     if not all(unit.is_marker or (unit.kind and not unit.elides) for unit in shown):
         return None  # before the units of a long file are told
-    file = units_of(lines, seen)
-    places = _places(file, shown, seen)
+    file = build_units(lines, seen)
+    places = _bind_definitions(file, shown, seen)
     if places is None:
         return None
     merged, index = list(lines), LineIndex(lines)
     try:
         for s, f in sorted(places.items(), reverse=True):
             have, unit = file[f], shown[s]
-            merged[have.start : have.end] = _grown(index, have, snippet, unit)
+            merged[have.start : have.end] = _merge_definition(index, have, snippet, unit)
     except DoubtError:
         return None
     return merged
 
 
-def _definition(unit: Unit) -> tuple[str, str]:
+def _get_identity(unit: Unit) -> tuple[str, str]:
     """Return (kind, name) of a definition that the grammar knows; a method counts as a function."""
     return "function" if unit.kind == "method" else unit.kind, unit.name
 
 
-def _places(file: Sequence[Unit], shown: Sequence[Unit], seen: Survey) -> dict[int, int] | None:
+def _bind_definitions(file: Sequence[Unit], shown: Sequence[Unit], seen: Survey) -> dict[int, int] | None:
     """Return for every definition of the snippet which of the file it is; None if one is open, or out of order."""
     defined = Counter(symbol.simple_name for symbol in seen.symbols)
-    in_file = {_definition(unit): f for f, unit in enumerate(file) if unit.kind}
+    in_file = {_get_identity(unit): f for f, unit in enumerate(file) if unit.kind}
     places: dict[int, int] = {}
     for s, unit in enumerate(shown):
         if unit.is_marker:
             continue
-        wanted = _definition(unit)
+        wanted = _get_identity(unit)
         if wanted not in in_file or defined[unit.name] != 1:
             return None
         if unit.width != file[in_file[wanted]].width:
             return None
         places[s] = in_file[wanted]
     ascending = all(f < below for f, below in pairwise(places.values()))
-    return places if places and ascending and not any(_hides(file, shown, places)) else None
+    return places if places and ascending and not any(_list_hidden(file, shown, places)) else None
 
 
-def _hides(file: Sequence[Unit], shown: Sequence[Unit], places: dict[int, int]) -> Iterator[bool]:
+def _list_hidden(file: Sequence[Unit], shown: Sequence[Unit], places: dict[int, int]) -> Iterator[bool]:
     """Yield whether the file has units where the snippet, without a marker, shows none."""
     first, last = min(places), max(places)
     yield first == 0 and places[first] > 0
@@ -234,15 +238,15 @@ def _hides(file: Sequence[Unit], shown: Sequence[Unit], places: dict[int, int]) 
         yield next_s == s + 1 and next_f != f + 1
 
 
-def _grown(index: LineIndex, have: Unit, snippet: Sequence[str], unit: Unit) -> list[str]:
+def _merge_definition(index: LineIndex, have: Unit, snippet: Sequence[str], unit: Unit) -> list[str]:
     """Return a definition with the lines that it gains; raises `DoubtError` if it loses one, or gains it twice."""
     hidden, sent = index.lines[have.start : have.end], snippet[unit.start : unit.end]
-    merged = with_all_of(hidden, sent)
+    merged = keep_hidden_lines(hidden, sent)
     if merged is None:
-        if not in_other_form(hidden, sent):
+        if not is_rewritten_in_place(hidden, sent):
             raise DoubtError("open_intent", "A line would be lost.")
         return list(sent)
-    gained = added(merged, hidden)
+    gained = find_added_lines(merged, hidden)
     stands = index.by(str.strip).places
     if any(can_anchor(line) and line.strip() in stands for line in gained):
         raise DoubtError("open_intent", "A line that is gained stands elsewhere: it may be moved.")
@@ -260,9 +264,9 @@ _SUGGESTION = "Send SEARCH/REPLACE blocks with the exact lines to change."
 def merge_sketch(lines: list[str], sketch: Sketch, language: str | None = None) -> MergeOutcome:
     """Return the merged text, every line with an ending, or why there is none, with the readings that there are."""
     try:
-        merged = _merged_lines(lines, sketch)
+        merged = _merge_blocks(lines, sketch)
     except DoubtError as doubt:
-        bound = bound_lines(lines, sketch, language) if sketch.elides else None
+        bound = merge_definitions(lines, sketch, language) if sketch.elides else None
         if bound is not None and bound != lines:
             return Merged("".join(line + "\n" for line in bound), "syntax")
         return Unresolved(doubt.code, doubt.reason, doubt.num_candidates, suggestion=_SUGGESTION)
@@ -271,22 +275,22 @@ def merge_sketch(lines: list[str], sketch: Sketch, language: str | None = None) 
     return Merged("".join(line + "\n" for line in merged), "anchored")
 
 
-def _merged_lines(lines: list[str], sketch: Sketch) -> list[str]:
-    unclear = unclear_line(lines, sketch)
+def _merge_blocks(lines: list[str], sketch: Sketch) -> list[str]:
+    unclear = find_unclear_line(lines, sketch)
     if unclear:
         raise DoubtError("open_intent", unclear)
     if not sketch.elides:
-        return _whole(lines, sketch.blocks[0])
+        return _merge_whole(lines, sketch.blocks[0])
     if not any(line.strip() for line in lines):
         raise DoubtError("open_intent", "The file is empty, so there is nothing that a placeholder can stand for.")
-    unique = unique_lines(lines) & unique_lines([line for block in sketch.blocks for line in block])
+    unique = find_unique_lines(lines) & find_unique_lines([line for block in sketch.blocks for line in block])
     index = LineIndex(lines)
     merged: list[str] = []
     at = 0
     unspaced: list[tuple[Block, Placement]] = []
     placed: list[tuple[Block, Placement]] = []
-    for block in _blocks(sketch):
-        placement = place(index, at, block, unique)
+    for block in _build_blocks(sketch):
+        placement = place_block(index, at, block, unique)
         refuse_twin(index, block, placement)
         placed.append((block, placement))
         merged += lines[at : placement.start]
@@ -300,14 +304,14 @@ def _merged_lines(lines: list[str], sketch: Sketch) -> list[str]:
     for block, placement in unspaced:
         # Blank lines next to a placeholder are layout, unless the block brings nothing else that is new, and is more
         # than the head of what follows: then they may be the context of lines to be deleted.
-        if merged == lines or (not _is_head(block) and _adds_nothing(lines, placement)):
+        if merged == lines or (not _is_head(block) and _is_unchanged(lines, placement)):
             raise DoubtError(
                 "open_intent", "All lines of a block stand in the file, but other lines where the edit has blank ones."
             )
     for block, placement in placed:
         if merged == lines:
             refuse_rival(index, block, placement)
-        elif not _is_head(block) and _adds_nothing(lines, placement):
+        elif not _is_head(block) and _is_unchanged(lines, placement):
             where = span_of(placement.start, placement.end)
             raise DoubtError("open_intent", f"A block stands at {where} already: it may hide a deletion.", 2)
     return merged
@@ -318,46 +322,46 @@ def _is_head(block: Block) -> bool:
     return sum(bool(line.strip()) for line in block.lines) == 1
 
 
-def _adds_nothing(lines: list[str], placement: Placement) -> bool:
+def _is_unchanged(lines: list[str], placement: Placement) -> bool:
     """Tell whether a block changes nothing but blank lines."""
     have = lines[placement.start : placement.end]
     return [line for line in placement.lines if line.strip()] == [line for line in have if line.strip()]
 
 
-def unclear_line(lines: list[str], sketch: Sketch) -> str:
+def find_unclear_line(lines: list[str], sketch: Sketch) -> str:
     """Say which line of a snippet or of the file may be a note, a placeholder or of another format; "" for none."""
     stands = {line.strip() for line in lines}
     for line in lines:
         if is_placeholder(line):
-            return f"The file itself holds the placeholder line {quoted(line)}."
+            return f"The file itself holds the placeholder line {quote_line(line)}."
     for line in (line for block in sketch.blocks for line in block if line.strip() not in stands):
         if holds_placeholder(line):
-            return f"A placeholder stands behind code in the line {quoted(line)}."
+            return f"A placeholder stands behind code in the line {quote_line(line)}."
         if _OTHER_FORMAT.match(line):
-            return f"The line {quoted(line)} belongs to another format of edits, or to a file."
+            return f"The line {quote_line(line)} belongs to another format of edits, or to a file."
         if NOTE.match(line):
-            return f"The comment {quoted(line)} may be a note about the edit, or part of it."
+            return f"The comment {quote_line(line)} may be a note about the edit, or part of it."
     return ""
 
 
-def _whole(lines: list[str], block: tuple[str, ...]) -> list[str]:
+def _merge_whole(lines: list[str], block: tuple[str, ...]) -> list[str]:
     """Read a snippet without placeholders: sure only if all lines of the file are in it, so none can be lost."""
     if not any(line.strip() for line in lines):
         return list(block)
-    trimmed = list(_without_blank_ends(block))
-    body = list(_without_blank_ends(lines))
-    merged = with_all_of(body, trimmed)
+    trimmed = list(_strip_blank_lines(block))
+    body = list(_strip_blank_lines(lines))
+    merged = keep_hidden_lines(body, trimmed)
     if merged is None or not any(can_anchor(line) for line in body):
         raise DoubtError("open_intent", "The snippet has no placeholder: it may be the whole file, or a part of it.", 2)
     first = next(at for at, line in enumerate(lines) if line.strip())
     return [*lines[:first], *merged, *lines[first + len(body) :]]
 
 
-def _blocks(sketch: Sketch) -> list[Block]:
+def _build_blocks(sketch: Sketch) -> list[Block]:
     last = len(sketch.blocks) - 1
     blocks: list[Block] = []
     for number, literal in enumerate(sketch.blocks):
-        lines = _without_blank_ends(literal)
+        lines = _strip_blank_lines(literal)
         open_above = number > 0 or sketch.opens_elided
         open_below = number < last or sketch.closes_elided
         above = next(at for at, line in enumerate(literal) if line.strip())
@@ -370,7 +374,7 @@ def _is_solid(lines: Sequence[str], at: int) -> bool:
     return 0 <= at < len(lines) and bool(lines[at].strip())
 
 
-def _without_blank_ends(lines: Sequence[str]) -> tuple[str, ...]:
+def _strip_blank_lines(lines: Sequence[str]) -> tuple[str, ...]:
     solid = [at for at, line in enumerate(lines) if line.strip()]
     return tuple(lines[solid[0] : solid[-1] + 1]) if solid else ()
 
@@ -384,24 +388,24 @@ _MARKERS = {
 } | dict.fromkeys(("python", "ruby", "yaml", "toml", "bash"), f"# {_WORDS}")
 
 
-def snippet(sketch: Sketch, language: str | None) -> str:
+def render_snippet(sketch: Sketch, language: str | None) -> str:
     """Return the snippet without a final newline; the markers are indented as they were sent, or as the next block."""
     marker = _MARKERS.get(language or "", f"// {_WORDS}")
     gaps = iter(sketch.marker_indents)
 
-    def markers(block: Sequence[str]) -> list[str]:
-        return [indent + marker for indent in next(gaps, (_indent(block),))]
+    def render_markers(block: Sequence[str]) -> list[str]:
+        return [indent + marker for indent in next(gaps, (_get_indent(block),))]
 
     lines: list[str] = []
     for number, block in enumerate(sketch.blocks):
         if number or sketch.opens_elided:
-            lines += markers(block)
+            lines += render_markers(block)
         lines += block
     if sketch.closes_elided:
-        lines += markers(sketch.blocks[-1])
+        lines += render_markers(sketch.blocks[-1])
     return "\n".join(lines)
 
 
-def _indent(block: Sequence[str]) -> str:
+def _get_indent(block: Sequence[str]) -> str:
     first = next((line for line in block if line.strip()), "")
     return first[: len(first) - len(first.lstrip())]

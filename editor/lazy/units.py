@@ -58,7 +58,7 @@ class Unit:
         return self.is_marker or any(part.elides for part in self.parts)
 
 
-def width_of(line: str) -> int:
+def measure_width(line: str) -> int:
     """Return the columns of a line's indentation, tabs counted as four."""
     return len(indent(line).expandtabs(_TAB))
 
@@ -76,9 +76,9 @@ class _Builder:
         self.markers = markers
         self.symbols = symbols
         self.blank = [not line.strip() for line in lines]
-        self.width = [width_of(line) for line in lines]
+        self.width = [measure_width(line) for line in lines]
 
-    def units(self, start: int, end: int, depth: int = 0) -> tuple[Unit, ...]:
+    def build(self, start: int, end: int, depth: int = 0) -> tuple[Unit, ...]:
         """Return the units of lines [start, end), comments and attributes joined to what they stand above.
 
         There are none below `MAX_DEPTH` other units: lines that stand so deep are told apart no further.
@@ -91,47 +91,47 @@ class _Builder:
             if self.blank[at]:
                 at += 1
                 continue
-            unit = self._unit(at, end, depth, first=not found)
+            unit = self._build_unit(at, end, depth, first=not found)
             at = unit.end
             found.append(unit)
-        return tuple(self._with_leads(found))
+        return tuple(self._join_leads(found))
 
-    def _unit(self, at: int, end: int, depth: int, *, first: bool) -> Unit:
+    def _build_unit(self, at: int, end: int, depth: int, *, first: bool) -> Unit:
         if at in self.markers:
             return Unit(at, at, at + 1, self.width[at], (), is_marker=True)
         symbol = self.symbols.get(at)
-        stop = self._end_of(at, end)
+        stop = self._find_end(at, end)
         if symbol is not None:
-            stop = self._end_of_definition(at, min(end, max(stop, symbol.end_line)), end, symbol.kind)
+            stop = self._find_definition_end(at, min(end, max(stop, symbol.end_line)), end, symbol.kind)
         return Unit(
             at,
             at,
             stop,
             self.width[at],
-            self.units(at + 1, stop, depth + 1),
+            self.build(at + 1, stop, depth + 1),
             continues=not first and _CONTINUES.match(self.lines[at]) is not None,
             kind=symbol.kind if symbol else "",
             name=symbol.simple_name if symbol else "",
         )
 
-    def _end_of_definition(self, at: int, stop: int, end: int, kind: str) -> int:
+    def _find_definition_end(self, at: int, stop: int, end: int, kind: str) -> int:
         """Return where a definition ends whose lines, by its text and the grammar, go to `stop`."""
         if not any(line in self.symbols for line in range(at + 1, stop)):
-            return self._without_markers(at, stop)
+            return self._trim_markers(at, stop)
         if kind == "heading":
             # Behind its last section a chapter may go on; the grammar saw blank lines there.
             while stop < end and (self.blank[stop] or stop in self.markers):
                 stop += 1
         return stop
 
-    def _without_markers(self, at: int, stop: int) -> int:
+    def _trim_markers(self, at: int, stop: int) -> int:
         """Return the end of a unit less the markers at its end that stand no deeper: they are its parent's."""
         last = stop - 1
         while last > at and (self.blank[last] or (last in self.markers and self.width[last] <= self.width[at])):
             last -= 1
         return last + 1
 
-    def _end_of(self, at: int, end: int) -> int:
+    def _find_end(self, at: int, end: int) -> int:
         """Return the end of the unit that begins at a line: deeper lines, and lines at its width that continue it."""
         width = self.width[at]
         last = at
@@ -152,7 +152,7 @@ class _Builder:
             last = line
         return last + 1
 
-    def _with_leads(self, found: Sequence[Unit]) -> list[Unit]:
+    def _join_leads(self, found: Sequence[Unit]) -> list[Unit]:
         """Join comments and attributes to the units directly below them."""
         joined: list[Unit] = []
         lead: Unit | None = None
@@ -186,15 +186,15 @@ class _Builder:
         )
 
 
-def units_of(lines: Sequence[str], survey: Survey | None, markers: frozenset[int] = frozenset()) -> tuple[Unit, ...]:
+def build_units(lines: Sequence[str], survey: Survey | None, markers: frozenset[int] = frozenset()) -> tuple[Unit, ...]:
     """Return the forest of a text; `markers` are the indices of its placeholder lines."""
     symbols: dict[int, Symbol] = {}
     for symbol in survey.symbols if survey is not None else ():
         symbols.setdefault(symbol.name_line, symbol)
-    return _Builder(lines, markers, symbols).units(0, len(lines))
+    return _Builder(lines, markers, symbols).build(0, len(lines))
 
 
-def flat(sketch: Sketch) -> tuple[list[str], frozenset[int]]:
+def flatten_sketch(sketch: Sketch) -> tuple[list[str], frozenset[int]]:
     """Return the snippet's lines, its markers, and where these stand."""
     num_gaps = sketch.opens_elided + len(sketch.blocks) - 1 + sketch.closes_elided
     indents = iter(sketch.marker_indents or [("",)] * num_gaps)

@@ -26,7 +26,7 @@ import numpy as np
 
 from editor.attribution.statements import IMPORT, key_of
 from editor.execution import look
-from editor.reader.candidates import Bindings, FileLines, Floats, Rewrite, Snippet, is_comment
+from editor.reader.candidates import FileLines, Floats, LineCandidates, Rewrite, Snippet, is_comment
 
 MAX_STEPS = 12_000
 """Of the search for the best paths; past it those found so far are all."""
@@ -48,7 +48,7 @@ BOUND, NEW, UNBOUND, DELETED, CUT, GAP, ELIDED, OUTSIDE = range(8)
 Kind = Literal["match", "sub", "insert", "delete", "skip", "mark", "drop", "rewrite"]
 
 
-class Step(NamedTuple):
+class AlignmentStep(NamedTuple):
     """One step: the ranges of items and of file lines that it takes, the state before it."""
 
     kind: Kind
@@ -64,7 +64,7 @@ class Path:
     """A way through snippet and file, and what it costs."""
 
     cost: float
-    steps: tuple[Step, ...]
+    steps: tuple[AlignmentStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class _Move(NamedTuple):
     addend: int = 0
 
 
-Way = tuple[_Move, "Way | None"]
+MoveChain = tuple[_Move, "MoveChain | None"]
 """The moves of a path, last first."""
 
 
@@ -172,20 +172,20 @@ class _Nodes(dict[tuple[int, int, int], _Node]):
 class Aligner:
     """Finds the best paths of one snippet and one file."""
 
-    def __init__(self, file: FileLines, snippet: Snippet, bindings: Bindings, costs: Costs) -> None:
+    def __init__(self, file: FileLines, snippet: Snippet, bindings: LineCandidates, costs: Costs) -> None:
         self.file, self.snippet, self.costs = file, snippet, costs
         self.size, self.num_lines = len(snippet), len(file)
         self.bindings = bindings
-        self.named = named_lines(file, snippet)
-        self._named_places = named_places(file, snippet)
+        self.named = find_named_lines(file, snippet)
+        self._named_places = find_named_places(file, snippet)
         self.is_whole = is_whole(file, snippet)
-        self._deletion_costs()
+        self._compute_deletion_costs()
         self._ids: dict[str, int] = {}
         self._hash_lines()
         self._place_costs: dict[tuple[object, ...], Floats] = {}
-        self._solve()
+        self._compute_best_costs()
 
-    def _deletion_costs(self) -> None:
+    def _compute_deletion_costs(self) -> None:
         file, costs = self.file, self.costs
         names = {name for name in self.snippet.names if name}
         cost = np.array([costs.delete if any(map(str.isalnum, key)) else costs.delete_sign for key in file.keys])
@@ -210,25 +210,25 @@ class Aligner:
         self._sums, self._powers, self._inverses = [0], [1], [1]
         inverse = pow(_BASE, -1, _MOD)
         for key in self.file.keys:
-            self._sums.append((self._sums[-1] * _BASE + self._id(key)) % _MOD)
+            self._sums.append((self._sums[-1] * _BASE + self._get_id(key)) % _MOD)
             self._powers.append(self._powers[-1] * _BASE % _MOD)
             self._inverses.append(self._inverses[-1] * inverse % _MOD)
 
-    def _id(self, key: str) -> int:
+    def _get_id(self, key: str) -> int:
         return self._ids.setdefault(key, len(self._ids) + 1)
 
     # -- costs of one item
 
-    def _take_row(self, at: int) -> Floats:
+    def _compute_take_costs(self, at: int) -> Floats:
         """Return what it costs to take an item at each line of the file: as it is, or in that line's place."""
         file, costs = self.file, self.costs
         row = np.full(self.num_lines + 1, _INF)
         item = self.snippet.items[at]
         if item.kind == "marker" or not self.num_lines:
             return row
-        owner = self._owner_cost(at)
+        owner = self._compute_owner_costs(at)
         known = item.hunk in self.snippet.shifts
-        width = self.snippet.width(at)
+        width = self.snippet.compute_width(at)
         if item.elided is None:
             same = self.bindings.same[at]
             if len(same):
@@ -256,7 +256,7 @@ class Aligner:
             row[place] = value
         return row
 
-    def _owner_cost(self, at: int) -> Floats:
+    def _compute_owner_costs(self, at: int) -> Floats:
         """Return what it costs that a line of the file lies in another definition than the item."""
         full = self.snippet.owners[at]
         chain = full[:-1] if self.snippet.names[at] and full else full
@@ -264,17 +264,17 @@ class Aligner:
         total: Floats = np.zeros(self.num_lines)
         if not full:
             return total
-        for name, inside in self._shown_definitions.items():
+        for name, inside in self._definition_masks.items():
             if name not in full:
                 total = total + self.costs.owner_shown * (inside * weights)
         for name in chain[-2:]:
             if name not in self._names:
                 return np.asarray(total + self.costs.new_owner * weights, dtype=np.float64)
-            total = total + np.where(self.file.inside(name), 0.0, self.costs.owner * weights)
+            total = total + np.where(self.file.mask_definition(name), 0.0, self.costs.owner * weights)
         return total
 
     @cached_property
-    def _shown_definitions(self) -> dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    def _definition_masks(self) -> dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
         """Return for each definition that the snippet shows by its name which lines of the file lie right in it."""
         innermost = [chain[-1] if chain else "" for chain in self.file.owners]
         return {
@@ -282,11 +282,11 @@ class Aligner:
             for name in sorted(self._shown_names.intersection(innermost))
         }
 
-    def place_cost(self, at: int) -> Floats:
+    def compute_place_costs(self, at: int) -> Floats:
         """Return what it costs to insert an item above each line of the file where nothing above it is shown."""
         file, costs = self.file, self.costs
         item = self.snippet.items[at]
-        width = self.snippet.width(at)
+        width = self.snippet.compute_width(at)
         is_import = IMPORT.match(item.key) is not None
         module = key_of(item.key) if is_import else None
         known = (width, bool(self.snippet.names[at]), module if is_import else None)
@@ -296,7 +296,7 @@ class Aligner:
         below = np.concatenate([self._widths, [0]]) if self.num_lines else np.zeros(1)
         apart = (above != width) & (below != width)
         shallow = (above < width) | (below < width)
-        cost: Floats = costs.depth * apart * np.where(shallow, 0.5, 1.0) + costs.within * ~file.is_between
+        cost: Floats = costs.depth * apart * np.where(shallow, 0.5, 1.0) + costs.within * ~file.can_insert_above
         cost = cost + costs.early * (below == width)
         cost[sorted(self._named_places)] -= costs.named_place
         if self.snippet.names[at]:
@@ -318,18 +318,18 @@ class Aligner:
 
     # -- best costs to the end
 
-    def _solve(self) -> None:
+    def _compute_best_costs(self) -> None:
         size, num = self.size, self.num_lines
         costs = self.costs
         self._widths = np.array(self.file.widths, np.int64)
         self._names = {name for name in self.file.names if name}
         self._shown_names = {name for name in self.snippet.names if name}
-        self._units = new_units(self.file, self.snippet)
+        self._units = find_new_units(self.file, self.snippet)
         guards = (at for at, key in enumerate(self.file.keys) if key.startswith("if __name__"))
         self._guard = next(guards, None)
         self._imports = [at for at, key in enumerate(self.file.keys) if IMPORT.match(key)]
-        more = costs.skip_closed * closed_lines(self.file, self.snippet)
-        more[stale_imports(self.file, self.snippet)] += costs.skip_stale
+        more = costs.skip_closed * mask_closed_lines(self.file, self.snippet)
+        more[find_stale_imports(self.file, self.snippet)] += costs.skip_stale
         self.skip_cost: dict[int, Floats] = {
             state: np.asarray(price + more, np.float64)
             for state, price in ((GAP, costs.skip), (OUTSIDE, costs.skip), (ELIDED, costs.skip_elided))
@@ -352,28 +352,28 @@ class Aligner:
             self.exits[size, state, num] = 0.0
         self.exits[size, UNBOUND, num] = costs.unbound
         self.exits[size, DELETED, num] = self.end_cost[num]
-        self._close(size, last)
+        self._fill_from_exits(size, last)
         for at in range(size - 1, -1, -1):
-            self._step_back(at)
+            self._compute_item_costs(at)
 
-    def _step_back(self, at: int) -> None:
+    def _compute_item_costs(self, at: int) -> None:
         costs, behind = self.costs, self.best[at + 1]
         item = self.snippet.items[at]
         exits = self.exits[at]
         if item.kind != "marker":
-            row = self._take_row(at)
+            row = self._compute_take_costs(at)
             self.take[at] = row
             taken = np.full(self.num_lines + 1, _INF)
             taken[:-1] = row[:-1] + behind[BOUND, 1:]
             rewritten = np.full(self.num_lines + 1, _INF)
             for one in self.bindings.rewrites.get(at, ()):
-                value = self._rewrite_cost(one) + self.best[one.item_end, BOUND, one.line_end]
+                value = self._compute_rewrite_cost(one) + self.best[one.item_end, BOUND, one.line_end]
                 rewritten[one.line] = min(rewritten[one.line], value)
             sure = np.minimum(taken, rewritten)
             in_gap = np.minimum(taken + self.weak_gap + self.renamed[at], rewritten)
-            self.insertions[at] = list(self._insertions(at))
-            new, unbound = (self._best_inserted(at, state) for state in (NEW, UNBOUND))
-            place = self.places[at] = self.place_cost(at)
+            self.insertions[at] = list(self._list_insertions(at))
+            new, unbound = (self._compute_insertion_costs(at, state) for state in (NEW, UNBOUND))
+            place = self.places[at] = self.compute_place_costs(at)
             for state in (BOUND, DELETED, CUT):
                 exits[state] = np.minimum(sure, costs.insert_first + new)
             if not at:
@@ -393,26 +393,26 @@ class Aligner:
                 exits[state] = np.minimum(exits[state], after)
             exits[UNBOUND] = np.minimum(exits[UNBOUND], after + costs.unbound)
             exits[DELETED] = np.minimum(exits[DELETED], after + self.end_cost)
-        self._close(at, self.best[at])
+        self._fill_from_exits(at, self.best[at])
 
-    def _close(self, at: int, best: Floats) -> None:
+    def _fill_from_exits(self, at: int, best: Floats) -> None:
         """Fill a row from its exits: the steps that take lines of the file and no item."""
         costs, exits = self.costs, self.exits[at]
-        best[CUT] = _scan(exits[CUT], self.delete_sum) if at < self.size else _INF
+        best[CUT] = _scan_back(exits[CUT], self.delete_sum) if at < self.size else _INF
         cut = np.full(self.num_lines + 1, _INF)
         cut[:-1] = costs.gap_then_delete + self.delete_cost + best[CUT, 1:]
         for state in (OUTSIDE, ELIDED):
             exits[state] = np.minimum(exits[state], cut)
-            best[state] = _scan(exits[state], self.skip_sum[state])
+            best[state] = _scan_back(exits[state], self.skip_sum[state])
         exits[GAP] = np.minimum(exits[GAP], cut)
-        inside = self._inside(at)
+        inside = self._mask_marker_scope(at)
         leave = np.full(self.num_lines + 1, _INF)
         leave[:-1] = np.where(inside, _INF, costs.leave_scope + self.skip_cost[OUTSIDE] + best[OUTSIDE, 1:])
         walls = np.concatenate([[0.0], np.cumsum(np.where(inside, self.skip_cost[GAP], 1e6))])
-        best[GAP] = _scan(np.minimum(exits[GAP], leave), walls)
+        best[GAP] = _scan_back(np.minimum(exits[GAP], leave), walls)
         elide = np.full(self.num_lines + 1, _INF)
-        elide[:-1] = self.elide_cost(at) + self.skip_cost[ELIDED] + best[ELIDED, 1:]
-        best[DELETED] = _scan(np.minimum(exits[DELETED], elide + self.end_cost), self.delete_sum)
+        elide[:-1] = self.compute_elide_cost(at) + self.skip_cost[ELIDED] + best[ELIDED, 1:]
+        best[DELETED] = _scan_back(np.minimum(exits[DELETED], elide + self.end_cost), self.delete_sum)
         gone = np.full(self.num_lines + 1, _INF)
         first = costs.delete_first + (0.0 if at else costs.gap_then_delete)
         gone[:-1] = first + self.delete_cost + best[DELETED, 1:]
@@ -420,7 +420,7 @@ class Aligner:
         best[NEW] = np.minimum(exits[NEW], elide)
         best[UNBOUND] = np.minimum(exits[UNBOUND], elide + costs.unbound)
 
-    def _inside(self, at: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def _mask_marker_scope(self, at: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Tell of each line whether the marker above an item may stand for it: it is not less indented."""
         if at not in self.insides:
             item = self.snippet.items[at - 1] if at else None
@@ -432,13 +432,13 @@ class Aligner:
             self.insides[at] = inside
         return self.insides[at]
 
-    def insert_cost(self, at: int) -> float:
+    def compute_insert_cost(self, at: int) -> float:
         """Return what it costs that an item is new."""
         item = self.snippet.items[at]
         cost = self.costs.insert if any(map(str.isalnum, item.key)) else self.costs.insert_sign
         return cost + (3.0 if item.elided is not None else 0.0)
 
-    def _insertions(self, at: int) -> Iterator[tuple[float, int]]:
+    def _list_insertions(self, at: int) -> Iterator[tuple[float, int]]:
         """Yield what it costs to insert an item, or the new block that it begins, and the item behind.
 
         A block is new as a whole although its lines stand elsewhere: little of what they gain there is lost. That a new
@@ -446,20 +446,20 @@ class Aligner:
         """
         end = self._units.get(at)
         is_head = end is not None and self.snippet.names[at] is not None
-        yield self.insert_cost(at) + (self.costs.insert_unit_head if is_head else 0.0), at + 1
+        yield self.compute_insert_cost(at) + (self.costs.insert_unit_head if is_head else 0.0), at + 1
         if end is not None:
             gain = float(np.minimum(self.take[at:end].min(axis=1), 0.0).sum())
             cost = (
                 self.costs.insert_unit + self.costs.insert_unit_line * (end - at) + self.costs.insert_unit_gain * gain
             )
-            yield min(cost, sum(map(self.insert_cost, range(at, end)))), end
+            yield min(cost, sum(map(self.compute_insert_cost, range(at, end)))), end
 
-    def _best_inserted(self, at: int, state: int) -> Floats:
+    def _compute_insertion_costs(self, at: int, state: int) -> Floats:
         """Return for each line the least cost to the end where an item is inserted above it, which leaves `state`."""
         costs = [price + self.best[end, state] for price, end in self.insertions[at]]
         return np.asarray(np.min(costs, axis=0), np.float64)
 
-    def elide_cost(self, at: int) -> float:
+    def compute_elide_cost(self, at: int) -> float:
         """Return what it costs to leave lines out above an item without a marker."""
         whole = self.costs.elide_whole if self.is_whole else 0.0
         if at == self.size:
@@ -469,7 +469,7 @@ class Aligner:
             return _INF
         return whole + (self.costs.elide_head if self.snippet.names[at] and item.blanks else self.costs.elide)
 
-    def _rewrite_cost(self, one: Rewrite) -> float:
+    def _compute_rewrite_cost(self, one: Rewrite) -> float:
         size = max(one.line_end - one.line, one.item_end - one.item)
         renamed = 0.0
         if one.renames:
@@ -480,11 +480,11 @@ class Aligner:
 
     # -- the k best
 
-    def best_paths(self, most: int, slack: float) -> list[Path]:
+    def find_best_paths(self, most: int, slack: float) -> list[Path]:
         """Return the best paths of distinct texts, cheapest first: so many at most, no dearer than the best by more."""
         opened = 0.0 if not self.size or self.snippet.items[0].kind == "marker" else self.costs.open_start
         nodes = _Nodes()
-        heap: list[tuple[float, int, float, int, Way | None, _Move]] = []
+        heap: list[tuple[float, int, float, int, MoveChain | None, _Move]] = []
         for count, (state, cost) in enumerate(((BOUND, 0.0), (ELIDED, opened))):
             ahead = float(self.best[0, state, 0])
             heap.append((cost + ahead, count, cost, 7, None, _Move(0.0, 0.0, ahead, nodes[0, 0, state])))
@@ -507,7 +507,7 @@ class Aligner:
             if node.at == self.size and node.line == self.num_lines:
                 if text not in texts:
                     texts.add(text)
-                    found.append(Path(total, _steps_of(way)))
+                    found.append(Path(total, _trace_steps(way)))
                 continue
             room = limit - cost
             if not node.moves:
@@ -526,26 +526,26 @@ class Aligner:
         first: list[_Move] = []
         jumps: list[_Move] = []
         if state in (GAP, OUTSIDE, ELIDED):
-            end = self._end_of_gap(at, line, state)
+            end = self._find_gap_end(at, line, state)
             if end < self.num_lines:
                 sums = self.skip_sum[state]
                 price = float(sums[end] - sums[line]) + self.costs.leave_scope + float(self.skip_cost[OUTSIDE][end])
-                first.append(self._move(node, nodes, price, "skip", at, end + 1, OUTSIDE))
-            jumps = self._jumps(node, nodes, end, room + _ROUNDING)
+                first.append(self._make_move(node, nodes, price, "skip", at, end + 1, OUTSIDE))
+            jumps = self._find_jumps(node, nodes, end, room + _ROUNDING)
             if len(jumps) > _MAX_EXITS:
                 node.crowded = jumps.pop().least
-        last = [self._move(node, nodes, *one) for one in self._moves(at, line, state)]
+        last = [self._make_move(node, nodes, *one) for one in self._list_moves(at, line, state)]
         node.best_moves = [*first, *jumps, *last]
         node.moves = [*first, *sorted(jumps, key=lambda one: one.node.line), *last]
 
-    def _move(
+    def _make_move(
         self, node: _Node, nodes: _Nodes, price: float, kind: Kind, item_end: int, line_end: int, after: int
     ) -> _Move:
-        factor, addend = self._hash(kind, node.at, item_end, node.line, line_end)
+        factor, addend = self._hash_step(kind, node.at, item_end, node.line, line_end)
         ahead = float(self.best[item_end, after, line_end])
         return _Move(-_INF, price, ahead, nodes[item_end, line_end, after], kind, node, factor, addend)
 
-    def _hash(self, kind: Kind, at: int, item_end: int, line: int, line_end: int) -> tuple[int, int]:
+    def _hash_step(self, kind: Kind, at: int, item_end: int, line: int, line_end: int) -> tuple[int, int]:
         """Return by what a step multiplies the hash of a text, and what it adds.
 
         Lines that stay change nothing: what the file's lines down to where a path is add is taken out of the hash.
@@ -555,11 +555,11 @@ class Aligner:
         power, total = 1, self._sums[line]
         for item in range(at, item_end) if kind in ("sub", "insert", "rewrite") else ():
             power = power * _BASE % _MOD
-            total = total * _BASE + self._id(self.snippet.items[item].key)
+            total = total * _BASE + self._get_id(self.snippet.items[item].key)
         inverse = self._inverses[line_end]
         return power * self._powers[line] * inverse % _MOD, (total - self._sums[line_end]) * inverse % _MOD
 
-    def _moves(self, at: int, line: int, state: int) -> Iterator[tuple[float, Kind, int, int, int]]:
+    def _list_moves(self, at: int, line: int, state: int) -> Iterator[tuple[float, Kind, int, int, int]]:
         """Yield the moves from a node but for jumps over several lines."""
         costs = self.costs
         if line < self.num_lines:
@@ -578,12 +578,18 @@ class Aligner:
                 yield costs.gap_then_delete + gone, "delete", at, line + 1, CUT
             if state in (BOUND, NEW, UNBOUND, DELETED):
                 more = costs.unbound if state == UNBOUND else float(self.end_cost[line]) if state == DELETED else 0.0
-                yield self.elide_cost(at) + float(self.skip_cost[ELIDED][line]) + more, "skip", at, line + 1, ELIDED
+                yield (
+                    self.compute_elide_cost(at) + float(self.skip_cost[ELIDED][line]) + more,
+                    "skip",
+                    at,
+                    line + 1,
+                    ELIDED,
+                )
         if at == self.size:
             return
         item = self.snippet.items[at]
         if item.kind != "marker":
-            yield from self._takes(at, line, state)
+            yield from self._list_takes(at, line, state)
         if item.kind == "remark":
             yield costs.remark, "drop", at + 1, line, state
         if item.kind in ("marker", "maybe_marker") and state not in (CUT, ELIDED):
@@ -591,7 +597,7 @@ class Aligner:
             more += costs.maybe_marker if item.kind == "maybe_marker" else 0.0
             yield more, "mark", at + 1, line, GAP if at else OUTSIDE
 
-    def _takes(self, at: int, line: int, state: int) -> Iterator[tuple[float, Kind, int, int, int]]:
+    def _list_takes(self, at: int, line: int, state: int) -> Iterator[tuple[float, Kind, int, int, int]]:
         costs = self.costs
         in_gap = state in (GAP, OUTSIDE, ELIDED)
         is_start = not at and state == BOUND
@@ -605,21 +611,21 @@ class Aligner:
             yield price + more, "match" if is_same else "sub", at + 1, line + 1, BOUND
         for one in self.bindings.rewrites.get(at, ()):
             if one.line == line:
-                yield self._rewrite_cost(one), "rewrite", one.item_end, one.line_end, BOUND
+                yield self._compute_rewrite_cost(one), "rewrite", one.item_end, one.line_end, BOUND
         is_apart = in_gap or is_start
         more = costs.insert_first if is_apart or state in (BOUND, DELETED, CUT) else 0.0
         more += float(self.places[at][line]) if is_apart else 0.0
         for insert, end in self.insertions[at]:
             yield insert + more, "insert", end, line, UNBOUND if is_apart or state == UNBOUND else NEW
 
-    def _end_of_gap(self, at: int, line: int, state: int) -> int:
+    def _find_gap_end(self, at: int, line: int, state: int) -> int:
         """Return the first line from here on for which the marker above an item may not stand."""
         if state != GAP:
             return self.num_lines
-        out = np.flatnonzero(~self._inside(at)[line:])
+        out = np.flatnonzero(~self._mask_marker_scope(at)[line:])
         return line + int(out[0]) if len(out) else self.num_lines
 
-    def _jumps(self, node: _Node, nodes: _Nodes, end: int, room: float) -> list[_Move]:
+    def _find_jumps(self, node: _Node, nodes: _Nodes, end: int, room: float) -> list[_Move]:
         """Return the jumps over lines that stay, to where something cheap enough may follow: best first, not all."""
         at, line, state = node.at, node.line, node.state
         prices = self.skip_sum[state][line + 1 : end + 1] - self.skip_sum[state][line]
@@ -639,20 +645,20 @@ def _is_title(name: str) -> bool:
     return not name.replace(".", "").isidentifier()
 
 
-def _scan(exits: Floats, sums: Floats) -> Floats:
+def _scan_back(exits: Floats, sums: Floats) -> Floats:
     """Return for each line the least of what it costs to walk down to some line and to leave there."""
     return np.minimum.accumulate((exits + sums)[::-1])[::-1] - sums
 
 
-def _steps_of(way: Way | None) -> tuple[Step, ...]:
+def _trace_steps(way: MoveChain | None) -> tuple[AlignmentStep, ...]:
     """Return the steps of a way in order, a definition that was inserted as a whole line by line."""
-    steps: list[Step] = []
+    steps: list[AlignmentStep] = []
     while way is not None:
         move, way = way
         start, end = move.start, move.node
         if start is None:
             break
-        step = Step(move.kind, start.at, end.at, start.line, end.line, start.state)
+        step = AlignmentStep(move.kind, start.at, end.at, start.line, end.line, start.state)
         if step.kind == "insert":
             after = UNBOUND if step.state in (GAP, OUTSIDE, ELIDED, UNBOUND) or not step.item else NEW
             rest = range(step.item_end - 1, step.item, -1)
@@ -662,32 +668,32 @@ def _steps_of(way: Way | None) -> tuple[Step, ...]:
     return tuple(reversed(steps))
 
 
-def new_units(file: FileLines, snippet: Snippet) -> dict[int, int]:
+def find_new_units(file: FileLines, snippet: Snippet) -> dict[int, int]:
     """Return where new blocks begin and end in a snippet, those without a marker.
 
     They are definitions that the file does not have, or that are said to move, and statements with a body whose first
     line the file does not have.
     """
-    known = {name for name in file.names if name} - _said_to_move(snippet.said)
+    known = {name for name in file.names if name} - _find_moved_words(snippet.said)
     found = {}
     for at, name in enumerate(snippet.names):
         item = snippet.items[at]
         if item.kind != "line" or (name in known if name else item.key in file.places or not item.key.endswith(_OPENS)):
             continue
         end = at + 1
-        while end < len(snippet) and snippet.items[end].kind != "marker" and _is_in(snippet, end, at):
+        while end < len(snippet) and snippet.items[end].kind != "marker" and _is_inside(snippet, end, at):
             end += 1
         if end - at >= _MIN_UNIT and (end == len(snippet) or snippet.items[end].width <= item.width):
             found[at] = end
     return found
 
 
-def _said_to_move(said: str) -> set[str]:
+def _find_moved_words(said: str) -> set[str]:
     """Return the words of what is said beside a snippet, where something is said to move."""
     return set(_WORD.findall(said)) if _MOVE.search(said) else set()
 
 
-def _is_in(snippet: Snippet, at: int, head: int) -> bool:
+def _is_inside(snippet: Snippet, at: int, head: int) -> bool:
     """Tell whether an item lies in the definition that another begins, or closes it."""
     item, name = snippet.items[at], snippet.names[head]
     if item.kind == "line" and name:
@@ -706,7 +712,7 @@ def is_whole(file: FileLines, snippet: Snippet) -> bool:
     return sum(key in snippet.shown for key in file.keys) >= _WHOLE_SHARE * len(file)
 
 
-def closed_names(file: FileLines, snippet: Snippet) -> list[str]:
+def find_closed_names(file: FileLines, snippet: Snippet) -> list[str]:
     """Return the names that file and snippet define once, and the snippet with lines in it and no marker between."""
     counts, stood = Counter(name for name in snippet.names if name), Counter(name for name in file.names if name)
     found = []
@@ -723,13 +729,13 @@ def closed_names(file: FileLines, snippet: Snippet) -> list[str]:
     return found
 
 
-def closed_lines(file: FileLines, snippet: Snippet) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def mask_closed_lines(file: FileLines, snippet: Snippet) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Tell of each line of a file whether it lies in a definition that the snippet shows without a marker."""
-    names = set(closed_names(file, snippet))
+    names = set(find_closed_names(file, snippet))
     return np.array([bool(names.intersection(chain)) for chain in file.owners], np.bool_)
 
 
-def stale_imports(file: FileLines, snippet: Snippet) -> list[int]:
+def find_stale_imports(file: FileLines, snippet: Snippet) -> list[int]:
     """Return the unshown imports of a file whose names a new import of the same module in the snippet has."""
     new: dict[str | None, set[str]] = defaultdict(set)
     for item in snippet.items:
@@ -739,7 +745,7 @@ def stale_imports(file: FileLines, snippet: Snippet) -> list[int]:
     return [at for at in unshown if set(_WORD.findall(file.keys[at])) <= new.get(key_of(file.keys[at]), set())]
 
 
-def named_places(file: FileLines, snippet: Snippet) -> set[int]:
+def find_named_places(file: FileLines, snippet: Snippet) -> set[int]:
     """Return the lines of the file above which new code goes, as the instruction says."""
     place = snippet.place
     if not place.says_anything:
@@ -748,7 +754,7 @@ def named_places(file: FileLines, snippet: Snippet) -> set[int]:
     return ends | {first for first, _, name in file.definitions if place.is_before(name)}
 
 
-def named_lines(file: FileLines, snippet: Snippet) -> frozenset[int]:
+def find_named_lines(file: FileLines, snippet: Snippet) -> frozenset[int]:
     """Return the lines of the file that the words around the snippet say are to go, and that it does not show."""
     removal = snippet.removal
     if not removal.says_anything:

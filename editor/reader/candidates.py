@@ -38,7 +38,7 @@ _SAME_STATEMENT = 0.72
 
 
 @lru_cache(maxsize=20_000)
-def title_of(key: str) -> str | None:
+def find_title(key: str) -> str | None:
     """Return the name that a line defines, or the title of the block or entry that it begins; None for none.
 
     Titles: `it "adds" do`, `- name: Publish`.
@@ -78,7 +78,7 @@ class FileLines:
         self.keys = [line.strip() for line in self.lines]
         self.widths = [width_of(line) for line in self.lines]
         self.names = [
-            title_of(key) or section_of(line, language) for key, line in zip(self.keys, self.lines, strict=True)
+            find_title(key) or section_of(line, language) for key, line in zip(self.keys, self.lines, strict=True)
         ]
         self.places: dict[str, list[int]] = defaultdict(list)
         for at, key in enumerate(self.keys):
@@ -86,14 +86,14 @@ class FileLines:
         levels = [
             -1 if section_of(line, language) else width for line, width in zip(self.lines, self.widths, strict=True)
         ]
-        self.owners = owners_of(list(zip(self.keys, levels, self.names, strict=True)))
-        self.weights = np.array([self.weight(key) for key in self.keys] or [0.0])[: len(self.keys)]
+        self.owners = find_owners(list(zip(self.keys, levels, self.names, strict=True)))
+        self.weights = np.array([self.compute_weight(key) for key in self.keys] or [0.0])[: len(self.keys)]
         self.counts = Counter(self.keys)
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def weight(self, key: str) -> float:
+    def compute_weight(self, key: str) -> float:
         """Return how much it tells that a line is shown."""
         if not _WORD.search(key):
             return 0.3
@@ -143,7 +143,7 @@ class FileLines:
         return statements(self.lines)
 
     @cached_property
-    def is_between(self) -> NDArray[np.bool_]:
+    def can_insert_above(self) -> NDArray[np.bool_]:
         """Tell for each line whether a new statement may stand above it; the last entry is the file's end."""
         numbers = self.statements
         ends = {end for _, end, _ in self.definitions}
@@ -154,12 +154,12 @@ class FileLines:
         return np.array([*between, True])
 
     @lru_cache(maxsize=256)  # noqa: B019 (a file lives as long as its reading)
-    def inside(self, name: str) -> NDArray[np.bool_]:
+    def mask_definition(self, name: str) -> NDArray[np.bool_]:
         """Tell of each line whether it lies in a definition of a name."""
         return np.array([name in chain for chain in self.owners], dtype=np.bool_)
 
 
-def owners_of(rows: Sequence[tuple[str, int, str | None]]) -> list[tuple[str, ...]]:
+def find_owners(rows: Sequence[tuple[str, int, str | None]]) -> list[tuple[str, ...]]:
     """Return for rows of (key, width, name defined) the names of the definitions that each row lies in."""
     found: list[tuple[str, ...]] = []
     around: list[tuple[str, int]] = []
@@ -187,11 +187,11 @@ class Snippet:
         self.said = " ".join((*said, *texts))
         self.removal, self.place = RemovalText([*said, *texts]), PlaceText(said)
         self.names = [
-            None if item.kind == "marker" else title_of(item.key) or section_of(item.line, file.language)
+            None if item.kind == "marker" else find_title(item.key) or section_of(item.line, file.language)
             for item in items
         ]
         self.keys = [None if item.kind == "marker" else key_of(item.key) for item in items]
-        self.owners = self._owners()
+        self.owners = self._find_owners()
         self.columns = [width_of(item.line) for item in items]
         self.shown = {item.key for item in items if item.kind == "line"}
         self.verbatim: set[tuple[int, str]] = set()
@@ -223,7 +223,7 @@ class Snippet:
     def __len__(self) -> int:
         return len(self.items)
 
-    def _owners(self) -> list[tuple[str, ...]]:
+    def _find_owners(self) -> list[tuple[str, ...]]:
         chains: list[tuple[str, ...]] = [()] * len(self.items)
         for hunk in {item.hunk for item in self.items}:
             solid = [
@@ -235,11 +235,11 @@ class Snippet:
                 (one.key, width_of(one.line) if one.kind == "line" and one.width >= 0 else one.width, self.names[at])
                 for at, one in ((at, self.items[at]) for at in solid)
             ]
-            for at, chain in zip(solid, owners_of(rows), strict=True):
+            for at, chain in zip(solid, find_owners(rows), strict=True):
                 chains[at] = chain
         return chains
 
-    def width(self, at: int) -> int:
+    def compute_width(self, at: int) -> int:
         """Return the columns at which an item's line would stand in the file."""
         return self.columns[at] + self.shifts.get(self.items[at].hunk, 0)
 
@@ -260,15 +260,15 @@ class Rewrite:
 
 
 @lru_cache(maxsize=50_000)
-def _first_tokens(key: str) -> tuple[str, ...]:
+def _split_first_tokens(key: str) -> tuple[str, ...]:
     return tuple(_TOKEN.findall(key[:60])[:2])
 
 
-def likeness(old: str, new: str, ratio: float) -> float:
+def measure_likeness(old: str, new: str, ratio: float) -> float:
     """Return how likely one line is another form of another, in [0, 1): by letters, first words, name and key."""
     if ratio <= 0:
         return 0.0
-    first, second = _first_tokens(old), _first_tokens(new)
+    first, second = _split_first_tokens(old), _split_first_tokens(new)
     key, other = key_of(old), key_of(new)
     if (first == second and first and _WORD.match(first[0])) or (key and key == other):
         ratio = min(0.99, ratio + 0.1)
@@ -284,7 +284,7 @@ def likeness(old: str, new: str, ratio: float) -> float:
     return ratio
 
 
-class Bindings:
+class LineCandidates:
     """The lines of the file that each item of a snippet may be.
 
     `same[item]` are those that it shows as they are, `alike[item]` those whose place it may take with how alike they
@@ -293,14 +293,14 @@ class Bindings:
 
     def __init__(self, file: FileLines, snippet: Snippet) -> None:
         self.file, self.snippet = file, snippet
-        self.same: list[NDArray[np.int64]] = [self._same(item) for item in snippet.items]
-        self.alike: list[dict[int, float]] = self._alike()
+        self.same: list[NDArray[np.int64]] = [self._find_same(item) for item in snippet.items]
+        self.alike: list[dict[int, float]] = self._find_alike()
         self.rewrites: dict[int, list[Rewrite]] = defaultdict(list)
         self._pair_statements()
         self._pair_layouts()
         self._pair_comments()
 
-    def _same(self, item: Item) -> NDArray[np.int64]:
+    def _find_same(self, item: Item) -> NDArray[np.int64]:
         if item.kind == "marker":
             return np.empty(0, np.int64)
         if item.elided is None:
@@ -313,7 +313,7 @@ class Bindings:
         ]
         return np.array(found, np.int64)
 
-    def _alike(self) -> list[dict[int, float]]:
+    def _find_alike(self) -> list[dict[int, float]]:
         found: list[dict[int, float]] = [{} for _ in self.snippet.items]
         rows = [at for at, item in enumerate(self.snippet.items) if item.kind != "marker" and len(item.key) > 5]
         columns = [key for key in self.file.places if len(key) > 5]
@@ -329,7 +329,7 @@ class Bindings:
                 key = columns[column]
                 if key == keys[row]:
                     continue
-                value = likeness(key, keys[row], float(table[row, column]) / 100)
+                value = measure_likeness(key, keys[row], float(table[row, column]) / 100)
                 if value >= _LIKE / 100:
                     for place in self.file.places[key][:_MAX_ALIKE]:
                         found[at][place] = value
@@ -340,18 +340,18 @@ class Bindings:
         keys = [item.key for item in self.snippet.items]
         marked = [item.kind != "line" for item in self.snippet.items]
         lines = [item.line if item.kind != "marker" else "-" for item in self.snippet.items]
-        shown = [(a, z) for a, z in _logical(keys, statements(lines)) if not any(marked[a:z])]
+        shown = [(a, z) for a, z in _group_statements(keys, statements(lines)) if not any(marked[a:z])]
         by_token: dict[tuple[str, ...], list[tuple[int, int, str]]] = defaultdict(list)
-        wanted = {_first_tokens(keys[a])[:1] for a, _ in shown if keys[a]}
-        for i, k in _logical(self.file.keys, self.file.statements):
-            token = _first_tokens(self.file.keys[i])[:1]
+        wanted = {_split_first_tokens(keys[a])[:1] for a, _ in shown if keys[a]}
+        for i, k in _group_statements(self.file.keys, self.file.statements):
+            token = _split_first_tokens(self.file.keys[i])[:1]
             if token in wanted:
                 by_token[token].append((i, k, "".join("".join(self.file.keys[i:k]).split())))
         for a, z in shown:
             if self.snippet.items[a].elided is not None:
                 continue
             text = "".join("".join(keys[a:z]).split())
-            for i, k, other in by_token.get(_first_tokens(keys[a])[:1], ()):
+            for i, k, other in by_token.get(_split_first_tokens(keys[a])[:1], ()):
                 if (k - i == 1 and z - a == 1) or self.file.keys[i:k] == keys[a:z]:
                     continue
                 ratio = fuzz.ratio(other, text, score_cutoff=30) / 100
@@ -386,8 +386,8 @@ class Bindings:
     def _pair_comments(self) -> None:
         """Pair block comments above what is the same line."""
         keys = [item.key for item in self.snippet.items]
-        theirs = _block_comments(self.file.keys)
-        for a, z in _block_comments(keys):
+        theirs = _find_block_comments(self.file.keys)
+        for a, z in _find_block_comments(keys):
             if z >= len(keys) or any(item.kind == "marker" for item in self.snippet.items[a:z]):
                 continue
             for i, k in theirs:
@@ -398,7 +398,7 @@ class Bindings:
                     self.rewrites[a].append(Rewrite(a, z, i, k, 0.9))
 
 
-def _logical(keys: Sequence[str], numbers: Sequence[int]) -> list[tuple[int, int]]:
+def _group_statements(keys: Sequence[str], numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Return the lines that belong together by their brackets or their statements' numbers, by where they begin."""
     depths = []
     for key in keys:
@@ -418,16 +418,16 @@ def _logical(keys: Sequence[str], numbers: Sequence[int]) -> list[tuple[int, int
     starts = [at for at in range(len(numbers)) if not at or numbers[at] != numbers[at - 1]]
     ranges = zip(starts, [*starts[1:], len(numbers)], strict=True)
     return sorted(
-        {*found, *((a, z) for a, z in ranges if 1 < z - a <= _MAX_STATEMENT and _is_whole(keys[a], keys[z - 1]))}
+        {*found, *((a, z) for a, z in ranges if 1 < z - a <= _MAX_STATEMENT and _is_statement(keys[a], keys[z - 1]))}
     )
 
 
-def _is_whole(first: str, last: str) -> bool:
+def _is_statement(first: str, last: str) -> bool:
     """Tell whether a range of lines is a statement with words at both its ends, and no comment."""
     return any(map(str.isalnum, last)) and not is_comment(first)
 
 
-def _block_comments(keys: Sequence[str]) -> list[tuple[int, int]]:
+def _find_block_comments(keys: Sequence[str]) -> list[tuple[int, int]]:
     found = []
     at = 0
     while at < len(keys):

@@ -20,14 +20,14 @@ from editor.reader.alignment import (
     GAP,
     OUTSIDE,
     UNBOUND,
+    AlignmentStep,
     Path,
-    Step,
-    closed_lines,
+    find_named_lines,
+    find_named_places,
     is_whole,
-    named_lines,
-    named_places,
+    mask_closed_lines,
 )
-from editor.reader.candidates import FileLines, Snippet, is_comment, likeness
+from editor.reader.candidates import FileLines, Snippet, is_comment, measure_likeness
 from editor.reader.render import Row, Run
 from editor.syntax import num_errors
 
@@ -117,24 +117,24 @@ class Draft:
     by_hunk: bool = False
 
 
-class Evidence:
+class FeatureExtractor:
     """Computes the features of the readings of one snippet."""
 
     def __init__(self, file: FileLines, snippet: Snippet) -> None:
         self.file, self.snippet = file, snippet
-        self.named = named_lines(file, snippet)
+        self.named = find_named_lines(file, snippet)
         self.quoted = {at for at in self.named if snippet.removal.quotes_line(file.lines[at])}
-        self.closed: list[int] = [0, *accumulate(closed_lines(file, snippet).tolist())]
-        self.last_name = last_name(file, snippet)
+        self.closed: list[int] = [0, *accumulate(mask_closed_lines(file, snippet).tolist())]
+        self.last_name = find_last_name(file, snippet)
         self.names = {name for name in snippet.names if name}
         self.ends = {end for _, end, _ in file.definitions}
-        self.stands = stands_in_order(file, snippet)
+        self.stands = has_lines_in_order(file, snippet)
         said = snippet.said
         self.changes = bool(_CHANGES.search(said))
         self.words = {word for word in _WORD.findall(said) if len(word) > 2}
         self.removes, self.adds = bool(_REMOVES.search(said)), bool(_ADDS.search(said))
         self.after, self.before = _AFTER.findall(said), _BEFORE.findall(said)
-        self.named_places = named_places(file, snippet)
+        self.named_places = find_named_places(file, snippet)
         self.items_count = Counter(item.key for item in snippet.items if item.kind != "marker")
         self.file_names = Counter(name for name in file.names if name)
         self.snippet_names = Counter(name for name in snippet.names if name)
@@ -150,16 +150,16 @@ class Evidence:
         }
 
     @cached_property
-    def _errors(self) -> int:
+    def _num_errors(self) -> int:
         return num_errors(self.file.text, self.file.language) or 0
 
-    def with_errors(self, features: Sequence[float], text: str) -> tuple[float, ...]:
+    def add_syntax_errors(self, features: Sequence[float], text: str) -> tuple[float, ...]:
         """Return the features of a reading with how many syntax errors its text has more than the file."""
         errors = num_errors(text, self.file.language)
-        more = min(3.0, max(0, (errors or 0) - self._errors))
+        more = min(3.0, max(0, (errors or 0) - self._num_errors))
         return tuple(more if name == "errors" else value for name, value in zip(FEATURES, features, strict=True))
 
-    def features(self, draft: Draft, dearer: float) -> tuple[float, ...]:
+    def extract(self, draft: Draft, dearer: float) -> tuple[float, ...]:
         """Return the features of a draft but for its syntax errors; `dearer` is by how much than the cheapest draft."""
         if draft.path is not self._path:
             self._path, self._of_path = draft.path, dict.fromkeys(FEATURES, 0.0) | self.problem
@@ -189,7 +189,7 @@ class Evidence:
         self._add_said(rows, shown, found)
         return tuple(map(found.__getitem__, FEATURES))
 
-    def _add_path(self, steps: Sequence[Step], found: dict[str, float]) -> None:
+    def _add_path(self, steps: Sequence[AlignmentStep], found: dict[str, float]) -> None:
         num_elided = num_closed = num_cut = 0
         new = {step.item for step in steps if step.kind == "insert"}
         for number, step in enumerate(steps):
@@ -197,7 +197,9 @@ class Evidence:
             below = steps[number + 1].kind if number + 1 < len(steps) else "end"
             if step.kind in ("match", "sub"):
                 parent = self.snippet.items[step.item].parent
-                found["adopted"] += parent in new and self.file.widths[step.line] == self.snippet.width(step.item)
+                found["adopted"] += parent in new and self.file.widths[step.line] == self.snippet.compute_width(
+                    step.item
+                )
             if step.kind == "match":
                 found["match"] += self.file.weights[step.line]
                 self._add_owner(step.item, step.line, found)
@@ -210,7 +212,7 @@ class Evidence:
             elif step.kind == "skip":
                 num_elided += self._add_skip(step, above, found)
                 cut = bool(self.last_name) and step.item == len(self.snippet)
-                num_cut += cut and int(self.file.inside(self.last_name)[step.line : step.line_end].sum())
+                num_cut += cut and int(self.file.mask_definition(self.last_name)[step.line : step.line_end].sum())
                 num_closed += self.closed[step.line_end] - self.closed[step.line]
             elif step.kind == "mark":
                 found["maybe_marker"] += self.snippet.items[step.item].kind == "maybe_marker"
@@ -254,7 +256,7 @@ class Evidence:
         )
         found["delete_added"] = float(self.adds and not self.removes and num_deleted > 0)
 
-    def _add_sub(self, step: Step, beside_gap: bool, found: dict[str, float]) -> None:
+    def _add_sub(self, step: AlignmentStep, beside_gap: bool, found: dict[str, float]) -> None:
         at, line = step.item, step.line
         key, old = self.snippet.keys[at], key_of(self.file.keys[line])
         other = bool(key and old and key != old)
@@ -270,29 +272,31 @@ class Evidence:
         is_renamed = bool(name and old_name and name != old_name)
         found["renamed"] += is_renamed
         found["renamed_at_gap"] += is_renamed and step.state in _GAPS
-        found["brackets"] += _balance(self.snippet.items[at].key) - _balance(self.file.keys[line])
+        found["brackets"] += _count_open_brackets(self.snippet.items[at].key) - _count_open_brackets(
+            self.file.keys[line]
+        )
         self._add_owner(at, line, found)
 
-    def _add_insert(self, step: Step, above: str, found: dict[str, float]) -> None:
+    def _add_insert(self, step: AlignmentStep, above: str, found: dict[str, float]) -> None:
         key = self.snippet.items[step.item].key
         found["insert" if any(map(str.isalnum, key)) else "insert_signs"] += 0.2
         found["insert_known"] += self.file.counts[key] == 1 and len(key) > 3 and any(map(str.isalnum, key))
-        found["brackets"] += _balance(key)
+        found["brackets"] += _count_open_brackets(key)
         if above != "insert":
             found["insert_runs"] += 1
-            found["inserted_within"] += not self.file.is_between[step.line]
+            found["inserted_within"] += not self.file.can_insert_above[step.line]
         if step.state in _GAPS or not step.item:
-            found["place"] += self._place(step.item, step.line)
+            found["place"] += self._measure_place(step.item, step.line)
             if self.named_places and self.snippet.names[step.item]:
                 found["named_place" if step.line in self.named_places else "unnamed_place"] += 1
             is_named = bool(self.snippet.names[step.item]) and step.line < len(self.file)
             if is_named and not self.file.keys[step.line].startswith("if __name__"):
-                found["early"] += self.file.widths[step.line] == self.snippet.width(step.item)
+                found["early"] += self.file.widths[step.line] == self.snippet.compute_width(step.item)
 
-    def _add_delete(self, step: Step, above: str, found: dict[str, float]) -> None:
+    def _add_delete(self, step: AlignmentStep, above: str, found: dict[str, float]) -> None:
         line = step.line
         key, name = self.file.keys[line], self.file.names[line]
-        found["brackets"] -= _balance(key)
+        found["brackets"] -= _count_open_brackets(key)
         found["delete_named" if line in self.named else "delete"] += 0.2
         found["delete_comments"] += is_comment(self.file.lines[line])
         found["delete_at_top"] += step.item == 0
@@ -313,7 +317,7 @@ class Evidence:
         elif chain[-1] not in self.file.owners[line]:
             found["other_owner"] += weight
 
-    def _add_skip(self, step: Step, above: str, found: dict[str, float]) -> int:
+    def _add_skip(self, step: AlignmentStep, above: str, found: dict[str, float]) -> int:
         if above != "skip":
             if step.state == ELIDED and step.item == 0:
                 found["elide_start"] += 1
@@ -330,18 +334,18 @@ class Evidence:
             found["leave_scope"] += outside and any(map(str.isalnum, self.file.keys[step.line]))
         return step.line_end - step.line if step.state not in (GAP, OUTSIDE) else 0
 
-    def _place(self, at: int, line: int) -> float:
-        file, width = self.file, self.snippet.width(at)
+    def _measure_place(self, at: int, line: int) -> float:
+        file, width = self.file, self.snippet.compute_width(at)
         above = file.widths[line - 1] if line else 0
         below = file.widths[line] if line < len(file) else 0
         apart = 0.0 if width in (above, below) else 0.5 if min(above, below) < width else 1.0
         key = self.snippet.items[at].key
         if IMPORT.match(key):
             near = [file.keys[one] for one in (line - 1, line) if 0 <= one < len(file) and IMPORT.match(file.keys[one])]
-            apart += 1.0 if not near else 0.0 if _package_of(key) in map(_package_of, near) else 0.2
+            apart += 1.0 if not near else 0.0 if _find_package(key) in map(_find_package, near) else 0.2
         return apart
 
-    def _add_runs(self, steps: Sequence[Step], found: dict[str, float]) -> None:
+    def _add_runs(self, steps: Sequence[AlignmentStep], found: dict[str, float]) -> None:
         """Add what each run of changes removes and adds, by whether shown lines stand on both its sides."""
         removed: list[int] = []
         added: list[int] = []
@@ -382,7 +386,7 @@ class Evidence:
         found["comment_for_code"] += (
             bool(added) and is_code and all(is_comment(snippet.items[item].line) for item in added)
         )
-        pairs = self._pairs(removed, added)
+        pairs = self._pair_lines(removed, added)
         last = len(removed) - 1
         for a, b, value in pairs:
             old, new = key_of(file.keys[removed[a]]), snippet.keys[added[b]]
@@ -425,7 +429,7 @@ class Evidence:
             # One decorator may take another's place whatever it is called.
             1.0
             if keys[at][0] == "@" == self.snippet.items[item].key[0]
-            else self._alike(keys[at], self.snippet.items[item].key)
+            else self._measure_likeness(keys[at], self.snippet.items[item].key)
             for item, at in telling
         ]
         found["rival_alike"] = max(found["rival_alike"], *alike, 0.0)
@@ -434,7 +438,7 @@ class Evidence:
         abouts = [(self.snippet.keys[item], key_of(keys[at])) for item, at in telling]
         found["rival_key"] += any(a is not None and a == b for a, b in abouts)
 
-    def _pairs(self, removed: Sequence[int], added: Sequence[int]) -> list[tuple[int, int, float]]:
+    def _pair_lines(self, removed: Sequence[int], added: Sequence[int]) -> list[tuple[int, int, float]]:
         """Return which removed line pairs with which added one, in order, for the most likeness."""
         if len(removed) * len(added) > 2_500:
             return []
@@ -443,7 +447,9 @@ class Evidence:
         values: dict[tuple[int, int], float] = {}
         for a in range(num - 1, -1, -1):
             for b in range(many - 1, -1, -1):
-                value = values[a, b] = self._alike(self.file.keys[removed[a]], self.snippet.items[added[b]].key)
+                value = values[a, b] = self._measure_likeness(
+                    self.file.keys[removed[a]], self.snippet.items[added[b]].key
+                )
                 pair = table[a + 1][b + 1] + value - 0.4 if value > 0.5 else 0.0
                 table[a][b] = max(table[a + 1][b], table[a][b + 1], pair)
         found = []
@@ -463,12 +469,12 @@ class Evidence:
     def _likenesses(self) -> dict[tuple[str, str], float]:
         return {}
 
-    def _alike(self, old: str, new: str) -> float:
+    def _measure_likeness(self, old: str, new: str) -> float:
         if old == new:
             return 1.0
         value = self._likenesses.get((old, new))
         if value is None:
-            value = self._likenesses[old, new] = likeness(old, new, fuzz.ratio(old, new, score_cutoff=25) / 100)
+            value = self._likenesses[old, new] = measure_likeness(old, new, fuzz.ratio(old, new, score_cutoff=25) / 100)
         return value
 
     def _add_text(self, rows: Sequence[Row], shown: Sequence[int], kept: Set[int], found: dict[str, float]) -> None:
@@ -481,7 +487,8 @@ class Evidence:
         found["double_lines"] = min(
             5.0,
             sum(
-                many + _num_in(kept, file.places.get(key)) > max(file.counts.get(key, 0), self.items_count.get(key, 0))
+                many + _count_in(kept, file.places.get(key))
+                > max(file.counts.get(key, 0), self.items_count.get(key, 0))
                 for key, many in keys.items()
                 if len(key) > 12
             ),
@@ -494,7 +501,7 @@ class Evidence:
         found["double_names"] = min(
             3.0,
             sum(
-                many + _num_in(kept, self._name_places.get(one)) > max(self.file_names[one], self.snippet_names[one])
+                many + _count_in(kept, self._name_places.get(one)) > max(self.file_names[one], self.snippet_names[one])
                 for one, many in names.items()
             ),
         )
@@ -510,7 +517,7 @@ class Evidence:
         found["double_keys"] = min(3.0, double)
         found["deeper"] = min(3.0, sum(self._is_deeper(rows, at) for at in shown))
         new = [rows[at].text for at in shown if rows[at].line is None]
-        found["stale_imports"] = min(3.0, self._num_stale_imports(new, kept))
+        found["stale_imports"] = min(3.0, self._count_stale_imports(new, kept))
         matches = ((rows[at].line, rows[at].text) for at in shown)
         found["reindented"] = min(5, sum(line is not None and text != file.lines[line] for line, text in matches)) / 5
 
@@ -541,7 +548,7 @@ class Evidence:
         opens = above.rstrip().endswith(_OPENS) or not above.strip()[-1:].isalnum()
         return not opens and width > width_of(above) and width > width_of(rows[at + 1].text)
 
-    def _num_stale_imports(self, added: Sequence[str], kept: Set[int]) -> int:
+    def _count_stale_imports(self, added: Sequence[str], kept: Set[int]) -> int:
         """Return how many unshown imports stay although a new one of their module has all their names."""
         new: dict[str | None, set[str]] = {}
         for text in added:
@@ -572,7 +579,7 @@ class Evidence:
             found["at_end"] = float(any(row.line is None for row in rows[-2:]))
 
 
-def stands_in_order(file: FileLines, snippet: Snippet) -> bool:
+def has_lines_in_order(file: FileLines, snippet: Snippet) -> bool:
     """Tell whether all shown lines stand in the file one below the other: the edit may have been made already."""
     below = 0
     for item in snippet.items:
@@ -585,11 +592,11 @@ def stands_in_order(file: FileLines, snippet: Snippet) -> bool:
     return True
 
 
-def _num_in(kept: Set[int], places: Sequence[int] | None) -> int:
+def _count_in(kept: Set[int], places: Sequence[int] | None) -> int:
     return sum(at in kept for at in places) if places else 0
 
 
-def _package_of(key: str) -> str:
+def _find_package(key: str) -> str:
     """Return the folder or the outermost package that a line imports from."""
     quoted = _QUOTED.search(key)
     if quoted is not None:
@@ -598,11 +605,11 @@ def _package_of(key: str) -> str:
     return re.split(r"[.:;]", words[1])[0] if len(words) > 1 else ""
 
 
-def _balance(key: str) -> int:
+def _count_open_brackets(key: str) -> int:
     return sum(map(key.count, "([{")) - sum(map(key.count, ")]}"))
 
 
-def last_name(file: FileLines, snippet: Snippet) -> str:
+def find_last_name(file: FileLines, snippet: Snippet) -> str:
     """Return the name of the definition that a snippet ends in, with lines and no marker in it; "" for none."""
     at = len(snippet) - 1
     if at < 1 or snippet.items[at].kind != "line" or not snippet.owners[at]:

@@ -1,7 +1,7 @@
 """The readings of a lazy snippet: the whole texts that it may mean, best first, with how likely the first is right.
 
-`all_readings` aligns the snippet with the file and keeps the texts that the accounting check allows; `order` sorts them
-by learned weights. These stand in `weights.json`:
+`find_readings` aligns the snippet with the file and keeps the texts that the accounting check allows. `rank_readings`
+sorts them by learned weights, which stand in `weights.json`:
 
     {"card": {...}, "weights": {feature: weight}, "none": score of "none of these",
      "confidence": [[probability, share right], ...], "bars": {"certain": probability, "likely": probability}}
@@ -27,23 +27,23 @@ from editor.attribution.statements import IMPORT
 from editor.errors import TooMuchWorkError
 from editor.execution import look
 from editor.reader.alignment import Aligner, Costs, Path
-from editor.reader.candidates import Bindings, FileLines, Floats, Snippet
-from editor.reader.features import FEATURES, Draft, Evidence
-from editor.reader.render import moved_lines, moves_apart, runs_of, text_of
+from editor.reader.candidates import FileLines, Floats, LineCandidates, Snippet
+from editor.reader.features import FEATURES, Draft, FeatureExtractor
+from editor.reader.render import build_runs, find_moved_lines, has_own_shift, render_text
 from editor.types import Candidate, ParsedEdit, ReadingCertainty, Sketch
 
 __all__ = [
     "FEATURES",
     "MAX_CANDIDATES",
-    "Answer",
-    "Order",
+    "RankedReadings",
     "Reading",
-    "all_readings",
-    "blank_line_groups",
-    "certainties_of",
-    "learned_order",
-    "ordered",
-    "read",
+    "ReadingRanker",
+    "find_readings",
+    "group_by_solid_lines",
+    "limit_certainties",
+    "load_ranker",
+    "rank_readings",
+    "read_snippet",
 ]
 
 MAX_CANDIDATES = 12
@@ -115,33 +115,33 @@ class Reading:
         return self.features[_ERRORS] > 0
 
 
-def drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NUM_PATHS) -> Iterator[Draft]:
+def render_drafts(file: FileLines, snippet: Snippet, costs: Costs, num_paths: int = _NUM_PATHS) -> Iterator[Draft]:
     """Yield the texts of the best paths, cheapest first, each text once."""
-    aligner = Aligner(file, snippet, Bindings(file, snippet), costs)
+    aligner = Aligner(file, snippet, LineCandidates(file, snippet), costs)
     seen: set[str] = set()
-    for path in aligner.best_paths(num_paths, _SLACK):
+    for path in aligner.find_best_paths(num_paths, _SLACK):
         kept = set(chain.from_iterable(range(step.line, step.line_end) for step in path.steps if step.kind == "skip"))
         named = aligner.named & kept
-        moved = moved_lines(file, snippet, path, kept)
+        moved = find_moved_lines(file, snippet, path, kept)
         movable = any(first in moved and end - 1 in moved for first, end, _ in file.definitions)
         choices = []
-        if not _doubles_definition(file, snippet, path, moved):
-            choices = [(frozenset[int](), False), *((some, False) for some in _named_choices(file, named))]
+        if not _has_doubled_definition(file, snippet, path, moved):
+            choices = [(frozenset[int](), False), *((some, False) for some in _list_removals(file, named))]
         choices += [(moved, True)] if moved else []
         choices += [(moved | named, True)] if moved and named else []
         for gone, is_moved in choices:
-            runs = runs_of(file, snippet, path, gone)
+            runs = build_runs(file, snippet, path, gone)
             ways = [(runs, False, False), (runs, True, False)]
-            if moves_apart(snippet, runs):
-                ways.append((runs_of(file, snippet, path, gone, by_hunk=True), False, True))
+            if has_own_shift(snippet, runs):
+                ways.append((build_runs(file, snippet, path, gone, by_hunk=True), False, True))
             for runs, as_shown, by_hunk in ways:
-                text = text_of(file, snippet, runs, as_shown=as_shown)
+                text = render_text(file, snippet, runs, as_shown=as_shown)
                 if text not in seen:
                     seen.add(text)
                     yield Draft(text, runs, path, as_shown, len(gone), is_moved, movable, by_hunk)
 
 
-def _doubles_definition(file: FileLines, snippet: Snippet, path: Path, moved: frozenset[int]) -> bool:
+def _has_doubled_definition(file: FileLines, snippet: Snippet, path: Path, moved: frozenset[int]) -> bool:
     """Tell whether a definition with the very same head stands at its old place and at the new one."""
     new = {
         (snippet.items[step.item].key, *snippet.owners[step.item][-2:-1])
@@ -155,7 +155,7 @@ def _doubles_definition(file: FileLines, snippet: Snippet, path: Path, moved: fr
     )
 
 
-def _named_choices(file: FileLines, named: frozenset[int]) -> list[frozenset[int]]:
+def _list_removals(file: FileLines, named: frozenset[int]) -> list[frozenset[int]]:
     """Return which of the lines that are said to go may go: all, the imports among them, each run of them."""
     if not named:
         return []
@@ -170,8 +170,8 @@ def _named_choices(file: FileLines, named: frozenset[int]) -> list[frozenset[int
     return list(dict.fromkeys(one for one in found if one))
 
 
-def all_readings(
-    text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = (), order: Order | None = None
+def find_readings(
+    text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = (), ranker: ReadingRanker | None = None
 ) -> list[Reading]:
     """Return the legal readings of a lazy snippet that change something: with an order the likeliest first, else all.
 
@@ -186,15 +186,15 @@ def all_readings(
     snippet = Snippet(edit.changes, file, (*said, edit.prose) if edit.prose else said)
     if not len(file) or not len(snippet):
         return []
-    evidence = Evidence(file, snippet)
+    evidence = FeatureExtractor(file, snippet)
     most = min(_MAX_ACCOUNTS, max(3, _MAX_CHARS // len(text)))
-    most_readings = MAX_CANDIDATES if order is not None else _MAX_DRAFTS
-    made = list(islice(drafts(file, snippet, Costs()), min(_MAX_DRAFTS, 4 * most)))
-    features = [evidence.features(one, one.path.cost - made[0].path.cost) for one in made]
-    if order is None:
+    most_readings = MAX_CANDIDATES if ranker is not None else _MAX_DRAFTS
+    made = list(islice(render_drafts(file, snippet, Costs()), min(_MAX_DRAFTS, 4 * most)))
+    features = [evidence.extract(one, one.path.cost - made[0].path.cost) for one in made]
+    if ranker is None:
         scores, most = np.zeros(len(made)), len(made)
     else:
-        scores = np.array(features).reshape(len(made), len(FEATURES)) @ order.weights
+        scores = np.array(features).reshape(len(made), len(FEATURES)) @ ranker.weights
     found: list[Reading] = []
     least, num_whole = -np.inf, 0
     for at in np.argsort(-scores, kind="stable")[:most].tolist():
@@ -203,13 +203,15 @@ def all_readings(
         if num_whole == most_readings or scores[at] < least:
             break
         if one.text != text and not account(text, one.text, edit, language, said, explains=False).faults:
-            found.append(Reading(one.text, evidence.with_errors(features[at], one.text), why=_why(file, one)))
-            num_whole += order is None or not found[-1].is_broken
+            found.append(
+                Reading(one.text, evidence.add_syntax_errors(features[at], one.text), why=_explain_draft(file, one))
+            )
+            num_whole += ranker is None or not found[-1].is_broken
             least = max(least, scores[at] - _MAX_BEHIND)
-    return ordered(found, order) if order is not None else found
+    return rank_readings(found, ranker) if ranker is not None else found
 
 
-def _why(file: FileLines, draft: Draft) -> str:
+def _explain_draft(file: FileLines, draft: Draft) -> str:
     """Return what a draft changes, in a few words."""
     changes: Counter[str] = Counter(step.kind for step in draft.path.steps)
     told = [
@@ -222,7 +224,7 @@ def _why(file: FileLines, draft: Draft) -> str:
     return (", ".join(told) or "lines moved") + where
 
 
-def certainties_of(features: Sequence[float]) -> tuple[ReadingCertainty, ...]:
+def limit_certainties(features: Sequence[float]) -> tuple[ReadingCertainty, ...]:
     """Return what an answer with these features may be at most, however probable it is.
 
     Nothing where an excerpt without a marker leaves statements out for which it shows no new ones: they may stay.
@@ -234,7 +236,7 @@ def certainties_of(features: Sequence[float]) -> tuple[ReadingCertainty, ...]:
 
 
 @dataclass(frozen=True)
-class Order:
+class ReadingRanker:
     """Learned weights: of the features, of "none of these", and what a probability is worth.
 
     `bars` are the least probabilities of a certain and of a likely answer.
@@ -245,44 +247,46 @@ class Order:
     points: tuple[tuple[float, float], ...]
     bars: tuple[tuple[ReadingCertainty, float], ...] = ()
 
-    def probabilities(self, features: Floats) -> Floats:
+    def compute_probabilities(self, features: Floats) -> Floats:
         """Return the probability of each reading; what they lack of 1 is that of none."""
         scores = features @ self.weights
         top = max(float(scores.max(initial=self.none)), self.none)
         powers = np.exp(scores - top)
         return np.asarray(powers / (powers.sum() + np.exp(self.none - top)), dtype=np.float64)
 
-    def confidence(self, probability: float) -> float:
+    def calibrate(self, probability: float) -> float:
         """Return how often a reading of this probability is right."""
         if not self.points:
             return probability
         return float(np.interp(probability, [x for x, _ in self.points], [y for _, y in self.points]))
 
-    def certainty(self, reading: Reading) -> ReadingCertainty | None:
+    def find_certainty(self, reading: Reading) -> ReadingCertainty | None:
         """Return how sure an answer a reading is; None where it is below all bars, or assumes too much."""
-        may_be = certainties_of(reading.features)
+        may_be = limit_certainties(reading.features)
         return next((name for name, least in self.bars if name in may_be and reading.share >= least), None)
 
 
 @lru_cache(maxsize=1)
-def learned_order() -> Order:
+def load_ranker() -> ReadingRanker:
     """Return the order of `weights.json`; a feature that the file does not name has no weight."""
     data = json.loads(files("editor.reader").joinpath("weights.json").read_text(encoding="utf-8"))
     weights = np.array([float(data["weights"].get(name, 0.0)) for name in FEATURES])
     points = tuple((float(x), float(y)) for x, y in data["confidence"])
     bars = data["bars"]
-    return Order(weights, float(data["none"]), points, (("certain", bars["certain"]), ("likely", bars["likely"])))
+    return ReadingRanker(
+        weights, float(data["none"]), points, (("certain", bars["certain"]), ("likely", bars["likely"]))
+    )
 
 
-def ordered(found: Sequence[Reading], order: Order) -> list[Reading]:
+def rank_readings(found: Sequence[Reading], ranker: ReadingRanker) -> list[Reading]:
     """Return readings likeliest first, with their probabilities, without those that are far behind the first.
 
     Those that break the syntax are left out where others do not.
     """
     if not found:
         return []
-    chances = order.probabilities(np.array([one.features for one in found]))
-    groups = blank_line_groups([one.text for one in found])
+    chances = ranker.compute_probabilities(np.array([one.features for one in found]))
+    groups = group_by_solid_lines([one.text for one in found])
     shares = np.bincount(groups, chances)[groups]
     whole = np.array([not one.is_broken for one in found])
     kept = whole if whole.any() else ~whole
@@ -291,7 +295,7 @@ def ordered(found: Sequence[Reading], order: Order) -> list[Reading]:
     return [replace(found[at], probability=float(chances[at]), share=float(shares[at])) for at in best_first]
 
 
-def blank_line_groups(texts: Sequence[str]) -> list[int]:
+def group_by_solid_lines(texts: Sequence[str]) -> list[int]:
     """Return for each text the number of the first one that has the same lines but for blank ones."""
     first: dict[tuple[str, ...], int] = {}
     lines = (tuple(line.rstrip() for line in text.split("\n") if line.strip()) for text in texts)
@@ -299,27 +303,27 @@ def blank_line_groups(texts: Sequence[str]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RankedReadings:
     """The likeliest legal readings of a snippet, likeliest first, and how sure the first is; None: below all bars."""
 
     candidates: tuple[Candidate, ...] = ()
     certainty: ReadingCertainty | None = None
 
 
-def read(text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = ()) -> Answer:
+def read_snippet(text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = ()) -> RankedReadings:
     """Return the readings of a lazy snippet with their calibrated confidence.
 
     None where snippet and file are too large, or no reading is legal.
     """
-    order = learned_order()
+    order = load_ranker()
     try:
-        found = all_readings(text, edit, language, said, order)
+        found = find_readings(text, edit, language, said, order)
     except TooMuchWorkError:
         found = []
     if not found:
-        return Answer()
+        return RankedReadings()
     total = sum(one.probability for one in found) or 1.0
-    sure = order.confidence(found[0].share)
+    sure = order.calibrate(found[0].share)
     rest = (1.0 - sure) / max(1e-9, 1.0 - found[0].share)
     candidates = tuple(
         Candidate(
@@ -330,4 +334,4 @@ def read(text: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...
         )
         for one in found
     )
-    return Answer(candidates, order.certainty(found[0]))
+    return RankedReadings(candidates, order.find_certainty(found[0]))

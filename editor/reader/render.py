@@ -30,7 +30,7 @@ Run = Sequence[Row]
 """Rows of a result one below the other: shown ones, or lines of the file that it does not show and that stay."""
 
 
-def runs_of(
+def build_runs(
     file: FileLines, snippet: Snippet, path: Path, gone: frozenset[int] = frozenset(), *, by_hunk: bool = False
 ) -> list[Run]:
     """Return the lines of a result that are not blank; `gone` are skipped lines that go all the same.
@@ -39,16 +39,16 @@ def runs_of(
     """
     runs: list[Run] = []
     block: list[tuple[int | None, int]] = []
-    unshown = _unshown_rows(file)
+    unshown = _list_file_rows(file)
 
-    def close() -> None:
+    def close_block() -> None:
         if block:
-            runs.append(_block_rows(file, snippet, block, by_hunk=by_hunk))
+            runs.append(_render_block(file, snippet, block, by_hunk=by_hunk))
             block.clear()
 
     for step in path.steps:
         if step.kind in ("skip", "mark"):
-            close()
+            close_block()
             start = step.line
             for at in (*sorted(gone.intersection(range(step.line, step.line_end))), step.line_end):
                 if start < at:
@@ -61,27 +61,27 @@ def runs_of(
         elif step.kind in ("insert", "rewrite"):
             block.append((None if step.kind == "insert" else -1 - step.line, step.item))
             block += ((None, item) for item in range(step.item + 1, step.item_end))
-    close()
+    close_block()
     return runs
 
 
 @lru_cache(maxsize=2)
-def _unshown_rows(file: FileLines) -> list[Row]:
+def _list_file_rows(file: FileLines) -> list[Row]:
     return [Row(line, at, None) for at, line in enumerate(file.lines)]
 
 
-def moves_apart(snippet: Snippet, runs: Sequence[Run]) -> bool:
+def has_own_shift(snippet: Snippet, runs: Sequence[Run]) -> bool:
     """Tell whether a shown line stands at another depth than the most lines of its fence would have it at."""
     return any(
         row.item is not None
-        and width_of(row.text) != snippet.width(row.item)
+        and width_of(row.text) != snippet.compute_width(row.item)
         and snippet.items[row.item].elided is None
         for run in runs
         for row in (run if run[0].item is not None else ())
     )
 
 
-def _block_rows(
+def _render_block(
     file: FileLines, snippet: Snippet, block: Sequence[tuple[int | None, int]], *, by_hunk: bool
 ) -> list[Row]:
     """Return the rows of shown lines side by side, all moved by as much.
@@ -90,7 +90,7 @@ def _block_rows(
     """
     hunk_number = snippet.items[block[0][1]].hunk
     hunk = snippet.shifts.get(hunk_number, 0)
-    shift = hunk if by_hunk else _shift_of(file, snippet, block, hunk)
+    shift = hunk if by_hunk else _find_shift(file, snippet, block, hunk)
     rows: list[Row] = []
     for line, item in block:
         shown = snippet.items[item]
@@ -101,12 +101,12 @@ def _block_rows(
             continue
         sign = shown.line[:1]
         other = (sign == "\t") != file.uses_tabs and sign.isspace() and (hunk_number, sign) not in snippet.verbatim
-        text = _indented(shown.key, width, tabs=file.uses_tabs) if shift or other else shown.line
+        text = _indent(shown.key, width, tabs=file.uses_tabs) if shift or other else shown.line
         rows.append(Row(text.rstrip() if not shown.line.endswith("  ") else text, kept, item))
     return rows
 
 
-def _shift_of(file: FileLines, snippet: Snippet, block: Sequence[tuple[int | None, int]], hunk: int) -> int:
+def _find_shift(file: FileLines, snippet: Snippet, block: Sequence[tuple[int | None, int]], hunk: int) -> int:
     """Return by how many columns the outermost lines of a block that stand in the file are moved there."""
     shifts: Counter[int] = Counter()
     outermost = min((snippet.items[item].width for line, item in block if line is not None), default=0)
@@ -117,22 +117,22 @@ def _shift_of(file: FileLines, snippet: Snippet, block: Sequence[tuple[int | Non
     return hunk if not shifts or hunk in shifts else shifts.most_common(1)[0][0]
 
 
-def _indented(key: str, width: int, *, tabs: bool) -> str:
+def _indent(key: str, width: int, *, tabs: bool) -> str:
     return ("\t" * (width // 4) + " " * (width % 4) if tabs else " " * width) + key
 
 
-def text_of(file: FileLines, snippet: Snippet, runs: Sequence[Run], *, as_shown: bool = False) -> str:
+def render_text(file: FileLines, snippet: Snippet, runs: Sequence[Run], *, as_shown: bool = False) -> str:
     """Return the whole text with its blank lines: the file's, or between shown lines that stay the snippet's own."""
     out: list[str] = []
     above: Row | None = None
     for run in runs:
         if run[0].item is None:
-            out += _blanks(file, snippet, above, run[0], as_shown=as_shown)
+            out += _find_blanks(file, snippet, above, run[0], as_shown=as_shown)
             out.append(file.text[file.starts[run[0].line or 0] : file.ends[run[-1].line or 0]])
             above = run[-1]
             continue
         for row in run:
-            out += _blanks(file, snippet, above, row, as_shown=as_shown)
+            out += _find_blanks(file, snippet, above, row, as_shown=as_shown)
             out.append(row.text)
             above = row
     if above is not None and above.line == len(file) - 1:
@@ -140,7 +140,7 @@ def text_of(file: FileLines, snippet: Snippet, runs: Sequence[Run], *, as_shown:
     return "\n".join(out) + ("\n" if file.final_newline and out else "")
 
 
-def _blanks(file: FileLines, snippet: Snippet, above: Row | None, row: Row, *, as_shown: bool) -> Sequence[str]:
+def _find_blanks(file: FileLines, snippet: Snippet, above: Row | None, row: Row, *, as_shown: bool) -> Sequence[str]:
     """Return the blank lines between two rows of a result."""
     if above is None:
         return file.above[0] if row.line == 0 else ()
@@ -151,22 +151,24 @@ def _blanks(file: FileLines, snippet: Snippet, above: Row | None, row: Row, *, a
         return [""] * shown.blanks if shown is not None and near and as_shown and shown.blanks != len(own) else own
     if shown is not None and near:
         if shown.blanks:
-            beside = [file.above[at] for at in _beside(file, above, row) if len(file.above[at]) == shown.blanks]
+            beside = [
+                file.above[at] for at in _list_blank_sources(file, above, row) if len(file.above[at]) == shown.blanks
+            ]
             return beside[0] if beside else [""] * shown.blanks
         heads = row.line is not None and above.line is None and row.line > 0 and bool(file.names[row.line])
         return file.above[row.line] if heads and row.line is not None and above.closes else ()
     if row.line is not None:
-        return _blanks_at_kept(file, snippet, above, row.line)
-    return _blanks_at_new(file, snippet, above, row)
+        return _find_blanks_above_kept(file, snippet, above, row.line)
+    return _find_blanks_above_new(file, snippet, above, row)
 
 
-def _beside(file: FileLines, above: Row, row: Row) -> list[int]:
+def _list_blank_sources(file: FileLines, above: Row, row: Row) -> list[int]:
     """Return the lines of the file whose blank lines above a change may be those between two rows of a result."""
     found = [row.line] if row.line is not None else []
     return found + ([above.line + 1] if above.line is not None and above.line + 1 < len(file) else [])
 
 
-def _blanks_at_kept(file: FileLines, snippet: Snippet, above: Row, line: int) -> Sequence[str]:
+def _find_blanks_above_kept(file: FileLines, snippet: Snippet, above: Row, line: int) -> Sequence[str]:
     """Return the blank lines above a line of the file behind a gap or a change."""
     own = file.above[line]
     if above.line is not None:
@@ -179,7 +181,7 @@ def _blanks_at_kept(file: FileLines, snippet: Snippet, above: Row, line: int) ->
     return own
 
 
-def _blanks_at_new(file: FileLines, snippet: Snippet, above: Row, row: Row) -> Sequence[str]:
+def _find_blanks_above_new(file: FileLines, snippet: Snippet, above: Row, row: Row) -> Sequence[str]:
     """Return the blank lines above a new line behind a gap."""
     assert row.item is not None
     shown = snippet.items[row.item]
@@ -195,7 +197,7 @@ def _blanks_at_new(file: FileLines, snippet: Snippet, above: Row, row: Row) -> S
     return own
 
 
-def moved_lines(file: FileLines, snippet: Snippet, path: Path, kept: Set[int]) -> frozenset[int]:
+def find_moved_lines(file: FileLines, snippet: Snippet, path: Path, kept: Set[int]) -> frozenset[int]:
     """Return the `kept` lines, those that a path skips, that the snippet shows at a new place: they may have moved."""
     new = {snippet.items[step.item].key for step in path.steps if step.kind == "insert"}
     names = {

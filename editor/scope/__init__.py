@@ -1,6 +1,15 @@
 """Which lines of a file an edit can touch, so that a model is given these and not the whole file."""
 
-from editor.scope.regions import region_kept, regions, whole_file
-from editor.scope.types import Region, Scope, cut, holds, splice
+from editor.scope.regions import build_whole_scope, check_region_kept, find_regions
+from editor.scope.types import Region, Scope, cut, is_confined, splice
 
-__all__ = ["Region", "Scope", "cut", "holds", "region_kept", "regions", "splice", "whole_file"]
+__all__ = [
+    "Region",
+    "Scope",
+    "build_whole_scope",
+    "check_region_kept",
+    "cut",
+    "find_regions",
+    "is_confined",
+    "splice",
+]

@@ -20,8 +20,8 @@ from math import log2
 import numpy as np
 from rapidfuzz import fuzz
 
-from editor.lazy.edges import key
-from editor.lazy.units import flat
+from editor.lazy.edges import find_line_key
+from editor.lazy.units import flatten_sketch
 from editor.match.file_style import in_spelling_of
 from editor.match.ladder import LineIndex, find, rstripped
 from editor.match.near_miss import nearest_places
@@ -47,7 +47,7 @@ _TELLING_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockMatch:
     """Lines [start, end) of the file become `lines`. `trust` in [0, 1] says how well the block is held there."""
 
     start: int
@@ -57,7 +57,7 @@ class Place:
     score: float
 
 
-class TellingLines:
+class LineWeights:
     """Where each line of a file stands, spaces around it left out, and how much a line tells."""
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -67,19 +67,19 @@ class TellingLines:
             if stripped := line.strip():
                 self.places[stripped].append(at)
 
-    def weight(self, line: str) -> float:
+    def compute_weight(self, line: str) -> float:
         """Return how much it tells that a line stands somewhere, in [0, 1]."""
         stripped = line.strip()
         num_telling = sum(map(str.isalnum, stripped[: 4 * _TELLING_CHARS]))
         return min(1.0, num_telling / _TELLING_CHARS) / (1.0 + log2(max(1, len(self.places.get(stripped, ())))))
 
 
-def places_of(index: TellingLines, block: Sequence[str]) -> list[Place]:
+def find_matches(index: LineWeights, block: Sequence[str]) -> list[BlockMatch]:
     """Return the places where a block may belong, best first."""
-    chains = _chains(index, block)
-    found: list[Place] = []
+    chains = _find_chains(index, block)
+    found: list[BlockMatch] = []
     for score, chain in chains:
-        place = _place(index, block, chain, score)
+        place = _match_chain(index, block, chain, score)
         if not any(place.start < other.end and other.start < place.end for other in found):
             found.append(place)
         if len(found) == _MAX_PLACES:
@@ -87,15 +87,15 @@ def places_of(index: TellingLines, block: Sequence[str]) -> list[Place]:
     return found
 
 
-def _chains(index: TellingLines, block: Sequence[str]) -> list[tuple[float, list[tuple[int, int]]]]:
+def _find_chains(index: LineWeights, block: Sequence[str]) -> list[tuple[float, list[tuple[int, int]]]]:
     """Return (score, pairs of block line and file line) of the best chain for every end, best first."""
     pairs: list[tuple[int, int, float]] = []
     for row, line in enumerate(block):
         places = index.places.get(line.strip(), ()) if line.strip() else ()
         if places and len(places) <= _MAX_OCCURRENCES:
-            pairs += ((row, at, index.weight(line)) for at in places)
+            pairs += ((row, at, index.compute_weight(line)) for at in places)
     del pairs[_MAX_PAIRS:]
-    best, before = _linked(pairs)
+    best, before = _link_pairs(pairs)
     linked = set(before)
     ends = sorted((number for number in range(len(pairs)) if number not in linked), key=lambda number: -best[number])
     chains = []
@@ -111,7 +111,7 @@ def _chains(index: TellingLines, block: Sequence[str]) -> list[tuple[float, list
     return chains
 
 
-def _linked(pairs: Sequence[tuple[int, int, float]]) -> tuple[list[float], list[int]]:
+def _link_pairs(pairs: Sequence[tuple[int, int, float]]) -> tuple[list[float], list[int]]:
     """Return for every pair the score of the best chain that ends with it, and the pair before it there (-1: none)."""
     rows = np.array([row for row, _, _ in pairs], dtype=np.int64)
     places = np.array([at for _, at, _ in pairs], dtype=np.int64)
@@ -132,20 +132,20 @@ def _linked(pairs: Sequence[tuple[int, int, float]]) -> tuple[list[float], list[
     return best.tolist(), before
 
 
-def _place(index: TellingLines, block: Sequence[str], chain: list[tuple[int, int]], score: float) -> Place:
+def _match_chain(index: LineWeights, block: Sequence[str], chain: list[tuple[int, int]], score: float) -> BlockMatch:
     """Return the place of a chain: with the equal lines next to its ends, and with lines like those of the block."""
     lines = index.lines
-    first, start = _grown(block, lines, *chain[0], -1)
-    last, end = _grown(block, lines, *chain[-1], +1)
+    first, start = _extend_match(block, lines, *chain[0], -1)
+    last, end = _extend_match(block, lines, *chain[-1], +1)
     held = {*range(first, chain[0][0]), *(row for row, _ in chain), *range(chain[-1][0] + 1, last + 1)}
-    total = sum(index.weight(line) for line in block) or 1.0
-    matched = sum(index.weight(block[row]) for row in held)
+    total = sum(index.compute_weight(line) for line in block) or 1.0
+    matched = sum(index.compute_weight(block[row]) for row in held)
     solid = [row for row, line in enumerate(block) if line.strip()]
     closed = (solid[0] in held) + (solid[-1] in held)
-    start -= _changed(block[:first][::-1], lines[:start][::-1])
+    start -= _count_changed(block[:first][::-1], lines[:start][::-1])
     end += 1
-    end += _changed(block[last + 1 :], lines[end:])
-    return Place(
+    end += _count_changed(block[last + 1 :], lines[end:])
+    return BlockMatch(
         start,
         end,
         tuple(in_spelling_of(lines[start:end], block)),
@@ -154,7 +154,7 @@ def _place(index: TellingLines, block: Sequence[str], chain: list[tuple[int, int
     )
 
 
-def _grown(block: Sequence[str], lines: Sequence[str], row: int, at: int, step: int) -> tuple[int, int]:
+def _extend_match(block: Sequence[str], lines: Sequence[str], row: int, at: int, step: int) -> tuple[int, int]:
     """Walk on from a pair over lines that are equal one by one; return the last pair."""
     while (
         0 <= row + step < len(block)
@@ -165,14 +165,14 @@ def _grown(block: Sequence[str], lines: Sequence[str], row: int, at: int, step: 
     return row, at
 
 
-def _changed(inner: Sequence[str], outer: Sequence[str]) -> int:
+def _count_changed(inner: Sequence[str], outer: Sequence[str]) -> int:
     """Return how many lines of the file (outwards) are those of the block in another form."""
     taken = 0
     for line, have in zip(inner, outer, strict=False):
         alike = fuzz.ratio(line.strip(), have.strip()) >= _LIKE
         if not line.strip() and not have.strip():
             alike = True
-        if not (alike or (key(line) and key(line) == key(have))):
+        if not (alike or (find_line_key(line) and find_line_key(line) == find_line_key(have))):
             break
         taken += 1
     return taken
@@ -220,53 +220,53 @@ class Part:
     is_sure: bool = True
     changes: list[Change] = field(default_factory=list)
 
-    def touches(self, *, certain: bool) -> Span | None:
+    def find_touched(self, *, certain: bool) -> Span | None:
         """Return the hull of all that it may touch (of a certain merge: what that changes), None if nothing is known.
 
         New lines that nothing of the file holds in one place are as right in any: the best reading decides.
         """
         own = () if certain or self.is_context else self.places
-        all_over = hull((*own, *(change.span for change in self.changes)))
+        all_over = compute_hull((*own, *(change.span for change in self.changes)))
         if all_over is None or not self._is_free or all_over[1] - all_over[0] <= MAX_FREE_LINES:
             return all_over
         best = min(change.reading for change in self.changes)
-        return hull([change.span for change in self.changes if change.reading == best])
+        return compute_hull([change.span for change in self.changes if change.reading == best])
 
     @property
     def _is_free(self) -> bool:
         adding = (change.span[0] == change.span[1] and change.new <= self.adds for change in self.changes)
         return not self.places and all(adding)
 
-    def reaches(self, change: Change) -> bool:
+    def has_place_of(self, change: Change) -> bool:
         """Tell whether a change lies where the part's own lines belong, or borders on it."""
         return any(change.span[0] <= end and first <= change.span[1] for first, end in self.places)
 
-    def brings(self, change: Change) -> bool:
+    def has_lines_of(self, change: Change) -> bool:
         """Tell whether the lines that a change writes are all the part's."""
         return bool(change.new) and change.new <= self.adds
 
 
-def hull(spans: Sequence[Span]) -> Span | None:
+def compute_hull(spans: Sequence[Span]) -> Span | None:
     """Return the smallest span that holds all of them, None if there are none."""
     return (min(first for first, _ in spans), max(end for _, end in spans)) if spans else None
 
 
-def parts_of(lines: list[str], edit: ParsedEdit, language: str | None) -> list[Part]:
+def find_parts(lines: list[str], edit: ParsedEdit, language: str | None) -> list[Part]:
     """Return the edit's parts in their order, each with the places of its own lines."""
     changes = edit.changes
     if isinstance(changes, Sketch):
-        return _blocks(lines, changes, language)
+        return _build_block_parts(lines, changes, language)
     index = LineIndex(lines)
     if isinstance(changes, Substitutions):
-        return [Part(_adds(item.new.split("\n")), _places_of_text(index, item)) for item in changes.items]
-    return [Part(_adds(change.after), _places_of_lines(index, change)) for change in changes]
+        return [Part(_collect_lines(item.new.split("\n")), _find_text_places(index, item)) for item in changes.items]
+    return [Part(_collect_lines(change.after), _find_line_places(index, change)) for change in changes]
 
 
-def _adds(lines: Sequence[str]) -> frozenset[str]:
+def _collect_lines(lines: Sequence[str]) -> frozenset[str]:
     return frozenset(solid(lines))
 
 
-def _places_of_lines(index: LineIndex, change: Replacement) -> tuple[Span, ...]:
+def _find_line_places(index: LineIndex, change: Replacement) -> tuple[Span, ...]:
     hint = change.hint
     num_lines = len(index.lines)
     hinted = [] if hint.line is None else [(hint.line, hint.line + max(len(change.before), hint.num_unseen))]
@@ -284,15 +284,15 @@ def _places_of_lines(index: LineIndex, change: Replacement) -> tuple[Span, ...]:
     return spans
 
 
-def _places_of_text(index: LineIndex, item: Substitution) -> tuple[Span, ...]:
+def _find_text_places(index: LineIndex, item: Substitution) -> tuple[Span, ...]:
     text = "\n".join(index.lines)
     for wanted in (item.old, item.new):
         if wanted and wanted in text:
-            return tuple(_spans_of(text, wanted))
-    return _places_of_lines(index, Replacement(tuple(item.old.split("\n")), tuple(item.new.split("\n"))))
+            return tuple(_find_spans(text, wanted))
+    return _find_line_places(index, Replacement(tuple(item.old.split("\n")), tuple(item.new.split("\n"))))
 
 
-def _spans_of(text: str, wanted: str) -> Iterator[Span]:
+def _find_spans(text: str, wanted: str) -> Iterator[Span]:
     row = behind = 0
     at = text.find(wanted)
     while at >= 0:
@@ -302,58 +302,58 @@ def _spans_of(text: str, wanted: str) -> Iterator[Span]:
         at = text.find(wanted, at + len(wanted))
 
 
-def _blocks(lines: list[str], sketch: Sketch, language: str | None) -> list[Part]:
-    telling, index = TellingLines(lines), LineIndex(lines)
-    named = _named(lines, sketch, language)
+def _build_block_parts(lines: list[str], sketch: Sketch, language: str | None) -> list[Part]:
+    telling, index = LineWeights(lines), LineIndex(lines)
+    named = _find_definitions(lines, sketch, language)
     if (
         not sketch.elides
     ):  # models also send pieces of a file one below the other, with nothing but a blank line between
-        named[0] += [place for piece in _pieces(sketch.blocks[0]) for place in _sure_places(telling, piece)]
-    return [_block(telling, index, block, named[number]) for number, block in enumerate(sketch.blocks)]
+        named[0] += [place for piece in _split_pieces(sketch.blocks[0]) for place in _find_sure_places(telling, piece)]
+    return [_build_block_part(telling, index, block, named[number]) for number, block in enumerate(sketch.blocks)]
 
 
-def _pieces(block: Sequence[str]) -> Iterator[Sequence[str]]:
+def _split_pieces(block: Sequence[str]) -> Iterator[Sequence[str]]:
     for is_solid, piece in groupby(block, key=lambda line: bool(line.strip())):
         if is_solid:
             yield tuple(piece)
 
 
-def _sure_places(telling: TellingLines, piece: Sequence[str]) -> list[Span]:
-    return [(place.start, place.end) for place in _tied(places_of(telling, piece)) if place.score >= SURE_SCORE]
+def _find_sure_places(telling: LineWeights, piece: Sequence[str]) -> list[Span]:
+    return [(place.start, place.end) for place in _keep_tied(find_matches(telling, piece)) if place.score >= SURE_SCORE]
 
 
-def _tied(found: Sequence[Place]) -> list[Place]:
+def _keep_tied(found: Sequence[BlockMatch]) -> list[BlockMatch]:
     return [place for place in found if place.score >= TIED_SHARE * found[0].score]
 
 
-def _block(telling: TellingLines, index: LineIndex, block: Sequence[str], named: Sequence[Span]) -> Part:
+def _build_block_part(telling: LineWeights, index: LineIndex, block: Sequence[str], named: Sequence[Span]) -> Part:
     wanted = [line for line in block if line.strip()]
-    stands = find(index, _without_blank_ends(block)) if wanted else None
+    stands = find(index, _strip_blank_lines(block)) if wanted else None
     if stands is not None:
-        places = tuple((start, start + len(_without_blank_ends(block))) for start in stands.starts)
-        return Part(_adds(block), places, is_context=True)
-    found = _tied(places_of(telling, block))
+        places = tuple((start, start + len(_strip_blank_lines(block))) for start in stands.starts)
+        return Part(_collect_lines(block), places, is_context=True)
+    found = _keep_tied(find_matches(telling, block))
     is_sure = bool(found) and found[0].trust >= MIN_TRUST
-    return Part(_adds(block), (*((place.start, place.end) for place in found), *named), is_sure=is_sure)
+    return Part(_collect_lines(block), (*((place.start, place.end) for place in found), *named), is_sure=is_sure)
 
 
-def _without_blank_ends(block: Sequence[str]) -> Sequence[str]:
+def _strip_blank_lines(block: Sequence[str]) -> Sequence[str]:
     solid_at = [at for at, line in enumerate(block) if line.strip()]
     return block[solid_at[0] : solid_at[-1] + 1]
 
 
-def _named(lines: list[str], sketch: Sketch, language: str | None) -> list[list[Span]]:
+def _find_definitions(lines: list[str], sketch: Sketch, language: str | None) -> list[list[Span]]:
     """Return for each block where the definitions that it holds have their names in the file.
 
     A name that the file has under the same qualified name means that one; else all that are called so may be meant.
     """
     named: list[list[Span]] = [[] for _ in sketch.blocks]
-    snippet, markers = flat(sketch)
+    snippet, markers = flatten_sketch(sketch)
     seen = survey("\n".join(lines), language)
     sent = survey_snippet(["" if at in markers else line for at, line in enumerate(snippet)], language)
     if seen is None or sent is None:
         return named
-    blocks = _block_at(snippet, markers)
+    blocks = _number_blocks(snippet, markers)
     for symbol in sent.symbols:
         same = [one for one in seen.symbols if one.simple_name == symbol.simple_name]
         exact = [one for one in same if one.name == symbol.name]
@@ -362,7 +362,7 @@ def _named(lines: list[str], sketch: Sketch, language: str | None) -> list[list[
     return named
 
 
-def _block_at(snippet: Sequence[str], markers: frozenset[int]) -> dict[int, int]:
+def _number_blocks(snippet: Sequence[str], markers: frozenset[int]) -> dict[int, int]:
     """Return to which block each line of a flat snippet belongs; blocks have a marker between them."""
     number, at_block = -1, {}
     for at in range(len(snippet)):

@@ -21,8 +21,8 @@ from editor.definitions import Symbol
 from editor.diff import line_opcodes
 from editor.errors import span_of
 from editor.required_lines import solid
-from editor.scope.parts import Change, Part, hull, parts_of
-from editor.scope.types import Region, Scope, Span, cut, holds, joined, lines_of
+from editor.scope.parts import Change, Part, compute_hull, find_parts
+from editor.scope.types import Region, Scope, Span, cut, is_confined, join_lines, split_lines
 from editor.syntax import Survey, survey
 from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Sketch, Substitutions
 
@@ -38,17 +38,17 @@ MAX_MARGIN = 6
 """Next to other code the margin is so many lines that are not blank, within so many lines."""
 
 
-def grown(span: Span, lines: Sequence[str], seen: Survey | None) -> tuple[Span, Span]:
+def grow_span(span: Span, lines: Sequence[str], seen: Survey | None) -> tuple[Span, Span]:
     """Return the smallest definition around a span (a window where there is none, or a long one), and with margins."""
     symbols = seen.symbols if seen is not None else ()
-    first, end = _around(span, lines, symbols)
-    return (first, end), (_above(lines, symbols, first), _below(lines, symbols, end))
+    first, end = _find_definition_span(span, lines, symbols)
+    return (first, end), (_find_margin_above(lines, symbols, first), _find_margin_below(lines, symbols, end))
 
 
-def _around(span: Span, lines: Sequence[str], symbols: Sequence[Symbol]) -> Span:
-    first, end = _without_blank_ends(span, lines)
+def _find_definition_span(span: Span, lines: Sequence[str], symbols: Sequence[Symbol]) -> Span:
+    first, end = _strip_blank_lines(span, lines)
     longest = max(MAX_DEFINITION, end - first)
-    fitting = [one for one in symbols if _holds(one, (first, end)) and one.end_line - one.doc_line <= longest]
+    fitting = [one for one in symbols if _contains(one, (first, end)) and one.end_line - one.doc_line <= longest]
     if fitting:
         inner = min(fitting, key=lambda one: one.end_line - one.doc_line)
         return min(span[0], inner.doc_line), max(span[1], inner.end_line)
@@ -58,19 +58,19 @@ def _around(span: Span, lines: Sequence[str], symbols: Sequence[Symbol]) -> Span
     return min(starts, default=window[0]), max(ends, default=window[1])
 
 
-def _without_blank_ends(span: Span, lines: Sequence[str]) -> Span:
+def _strip_blank_lines(span: Span, lines: Sequence[str]) -> Span:
     solid = [at for at in range(*span) if lines[at].strip()]
     return (solid[0], solid[-1] + 1) if solid else span
 
 
-def _holds(symbol: Symbol, span: Span) -> bool:
+def _contains(symbol: Symbol, span: Span) -> bool:
     """Tell whether a span lies in a definition; new lines at the very border of one may as well belong outside."""
     if span[0] == span[1]:
         return symbol.doc_line < span[0] < symbol.end_line
     return symbol.doc_line <= span[0] and span[1] <= symbol.end_line
 
 
-def _above(lines: Sequence[str], symbols: Sequence[Symbol], first: int) -> int:
+def _find_margin_above(lines: Sequence[str], symbols: Sequence[Symbol], first: int) -> int:
     """Return where the margin above a region begins."""
     end = first
     while end and not lines[end - 1].strip():
@@ -79,10 +79,10 @@ def _above(lines: Sequence[str], symbols: Sequence[Symbol], first: int) -> int:
     if starts:
         whole = [start for start in starts if end - start <= MAX_NEIGHBOUR]
         return min(whole, default=first)
-    return _solid_margin(lines, first, -1)
+    return _walk_margin(lines, first, -1)
 
 
-def _below(lines: Sequence[str], symbols: Sequence[Symbol], end: int) -> int:
+def _find_margin_below(lines: Sequence[str], symbols: Sequence[Symbol], end: int) -> int:
     """Return where the margin below a region ends."""
     first = end
     while first < len(lines) and not lines[first].strip():
@@ -91,10 +91,10 @@ def _below(lines: Sequence[str], symbols: Sequence[Symbol], end: int) -> int:
     if ends:
         whole = [end_line for end_line in ends if end_line - first <= MAX_NEIGHBOUR]
         return max(whole, default=end)
-    return _solid_margin(lines, end - 1, 1) + 1
+    return _walk_margin(lines, end - 1, 1) + 1
 
 
-def _solid_margin(lines: Sequence[str], at: int, step: int) -> int:
+def _walk_margin(lines: Sequence[str], at: int, step: int) -> int:
     """Return the last line that is taken when walking outwards from `at`."""
     num_solid = 0
     for _ in range(MAX_MARGIN):
@@ -109,13 +109,15 @@ Touched = tuple[Span, frozenset[int]]
 """Lines that may be touched, and the numbers of the parts that may do it."""
 
 
-def touched(lines: Sequence[str], parts: Sequence[Part], readings: Sequence[str], *, certain: bool) -> list[Touched]:
+def find_touched_spans(
+    lines: Sequence[str], parts: Sequence[Part], readings: Sequence[str], *, certain: bool
+) -> list[Touched]:
     """Return what may be touched, one hull for all parts where it cannot be told whose a change is; nothing if unknown.
 
     `certain` says that the one reading is the result, be it the file as it is.
     """
-    told = [assign(change, parts) for change in _changes(lines, readings)]
-    spans = [part.touches(certain=certain) for part in parts]
+    told = [assign_change(change, parts) for change in _list_changes(lines, readings)]
+    spans = [part.find_touched(certain=certain) for part in parts]
     if not readings and not all(part.is_sure for part in parts):
         return []
     if not certain and any(span is None and not part.is_context for span, part in zip(spans, parts, strict=True)):
@@ -126,25 +128,25 @@ def touched(lines: Sequence[str], parts: Sequence[Part], readings: Sequence[str]
     if not known and not certain:
         return []
     # Where nothing is to change, one would look where the edit's lines stand.
-    around = hull([span for span, _ in known] or [place for part in parts for place in part.places])
+    around = compute_hull([span for span, _ in known] or [place for part in parts for place in part.places])
     return [(around, frozenset(range(len(parts))))] if around is not None else []
 
 
-def _changes(lines: Sequence[str], readings: Sequence[str]) -> Iterator[Change]:
+def _list_changes(lines: Sequence[str], readings: Sequence[str]) -> Iterator[Change]:
     for number, reading in enumerate(readings):
-        new = lines_of(reading)
+        new = split_lines(reading)
         for op in line_opcodes(lines, new):
             if not op.equal:
                 yield Change(number, (op.a_start, op.a_end), frozenset(solid(new[op.b_start : op.b_end])))
 
 
-def assign(change: Change, parts: Sequence[Part]) -> bool:
+def assign_change(change: Change, parts: Sequence[Part]) -> bool:
     """Count a change to the parts that it may be of; False where these are not told by its place and lines alike."""
     if len(parts) == 1:
         parts[0].changes.append(change)
         return True
-    reaching = [part for part in parts if part.reaches(change)]
-    bringing = [part for part in parts if part.brings(change)]
+    reaching = [part for part in parts if part.has_place_of(change)]
+    bringing = [part for part in parts if part.has_lines_of(change)]
     both = [part for part in reaching if part in bringing]
     owners = both or reaching or bringing or parts
     for part in owners:
@@ -154,14 +156,14 @@ def assign(change: Change, parts: Sequence[Part]) -> bool:
     return not bringing
 
 
-def divided(edit: ParsedEdit, groups: Sequence[Set[int]]) -> list[ParsedEdit | None] | None:
+def divide_edit(edit: ParsedEdit, groups: Sequence[Set[int]]) -> list[ParsedEdit | None] | None:
     """Return the edit of each group of parts, None for all of it as it was sent; None where it cannot be divided.
 
     A part without a group touches nothing and is left out. A snippet that is given beside a part of its file leaves the
     rest of the file out, whether it says so or not.
     """
     if isinstance(edit.changes, Sketch):
-        return [_of_sketch(edit, edit.changes, numbers, len(groups)) for numbers in groups]
+        return [_divide_sketch(edit, edit.changes, numbers, len(groups)) for numbers in groups]
     if len(groups) == 1:
         return [None]
     if isinstance(edit.changes, Substitutions):
@@ -173,11 +175,11 @@ def divided(edit: ParsedEdit, groups: Sequence[Set[int]]) -> list[ParsedEdit | N
     return [replace(edit, changes=tuple(changes[at] for at in sorted(some))) for some in groups]
 
 
-def _of_sketch(edit: ParsedEdit, sketch: Sketch, numbers: Set[int], num_groups: int) -> ParsedEdit | None:
+def _divide_sketch(edit: ParsedEdit, sketch: Sketch, numbers: Set[int], num_groups: int) -> ParsedEdit | None:
     if num_groups == 1 and sketch.elides:
         return None
     kept = sorted(numbers)
-    indents = _indents(sketch)
+    indents = _list_marker_indents(sketch)
     part = replace(
         sketch,
         blocks=tuple(sketch.blocks[at] for at in kept),
@@ -188,35 +190,35 @@ def _of_sketch(edit: ParsedEdit, sketch: Sketch, numbers: Set[int], num_groups: 
     return replace(edit, changes=part)
 
 
-def _indents(sketch: Sketch) -> list[tuple[str, ...]]:
+def _list_marker_indents(sketch: Sketch) -> list[tuple[str, ...]]:
     """Return the indentation of a marker above each block, and below the last."""
     given = list(sketch.marker_indents)
     if not given:
-        return [(_indent(block),) for block in (*sketch.blocks, sketch.blocks[-1])]
-    above = [] if sketch.opens_elided else [(_indent(sketch.blocks[0]),)]
-    below = [] if sketch.closes_elided else [(_indent(sketch.blocks[-1]),)]
+        return [(_get_indent(block),) for block in (*sketch.blocks, sketch.blocks[-1])]
+    above = [] if sketch.opens_elided else [(_get_indent(sketch.blocks[0]),)]
+    below = [] if sketch.closes_elided else [(_get_indent(sketch.blocks[-1]),)]
     return [*above, *given, *below]
 
 
-def _indent(block: Sequence[str]) -> str:
+def _get_indent(block: Sequence[str]) -> str:
     first = next((line for line in block if line.strip()), "")
     return first[: len(first) - len(first.lstrip())]
 
 
-def region_kept(regions: Sequence[Region], answers: Sequence[str]) -> Check:
+def check_region_kept(regions: Sequence[Region], answers: Sequence[str]) -> Check:
     """Check that every answer begins and ends with the lines with which its region does.
 
     An answer that leaves them out, or changes them, takes the region for something else than the edit's place: the
     whole file, or nothing but the edit.
     """
-    lost = [region for region, answer in zip(regions, answers, strict=True) if not _keeps(region, answer)]
+    lost = [region for region, answer in zip(regions, answers, strict=True) if not _has_margins_kept(region, answer)]
     where = ", ".join(span_of(region.first_line, region.end_line) for region in lost)
     detail = f"the model changed lines beside those that the edit can touch, in {where}" if lost else "all kept"
     return Check("region_kept", not lost, detail)
 
 
-def _keeps(region: Region, answer: str) -> bool:
-    stood, stands = lines_of(region.text), lines_of(answer)
+def _has_margins_kept(region: Region, answer: str) -> bool:
+    stood, stands = split_lines(region.text), split_lines(answer)
     above, below = region.num_above, region.num_below
     if len(stands) < above + below:
         return False
@@ -231,7 +233,7 @@ _PLAIN = frozenset({"key", "column", "element", "rule", "property"})
 """Kinds whose names tell a model nothing: they are shown only where they stand around a region."""
 
 
-def outline(lines: Sequence[str], seen: Survey | None, spans: Sequence[Span], mentioned: str) -> str:
+def render_outline(lines: Sequence[str], seen: Survey | None, spans: Sequence[Span], mentioned: str) -> str:
     """Return up to `MAX_LINES` of them in the order of the file, "" without a grammar.
 
     What stands around a region comes first, then what `mentioned`, the edit's lines, name, then the outermost and
@@ -240,31 +242,31 @@ def outline(lines: Sequence[str], seen: Survey | None, spans: Sequence[Span], me
     if seen is None:
         return ""
     symbols = seen.symbols
-    around = set(_ancestors(symbols, spans))
+    around = set(_find_ancestors(symbols, spans))
     words = set(_WORD.findall(mentioned))
-    outside = [at for at, one in enumerate(symbols) if not _inside(one.name_line, spans)]
+    outside = [at for at, one in enumerate(symbols) if not _is_inside(one.name_line, spans)]
     shown = [at for at in outside if at in around or symbols[at].kind not in _PLAIN]
 
     def rank(at: int) -> tuple[bool, bool, int, int]:
         one = symbols[at]
-        return at not in around, one.simple_name not in words, one.depth, _far(one, spans)
+        return at not in around, one.simple_name not in words, one.depth, _measure_distance(one, spans)
 
     shown.sort(key=rank)
     rows = sorted({symbols[at].name_line for at in shown[:MAX_LINES]})
     return "\n".join(lines[row].rstrip()[:MAX_LINE_CHARS] for row in rows)
 
 
-def _ancestors(symbols: Sequence[Symbol], spans: Sequence[Span]) -> Iterable[int]:
+def _find_ancestors(symbols: Sequence[Symbol], spans: Sequence[Span]) -> Iterable[int]:
     for at, one in enumerate(symbols):
         if any(one.first_line < first and end <= one.end_line for first, end in spans):
             yield at
 
 
-def _inside(line: int, spans: Sequence[Span]) -> bool:
+def _is_inside(line: int, spans: Sequence[Span]) -> bool:
     return any(first <= line < end for first, end in spans)
 
 
-def _far(symbol: Symbol, spans: Sequence[Span]) -> int:
+def _measure_distance(symbol: Symbol, spans: Sequence[Span]) -> int:
     return min(max(first - symbol.name_line, symbol.name_line - end, 0) for first, end in spans)
 
 
@@ -290,33 +292,35 @@ class _Group:
     parts: frozenset[int]
 
 
-def regions(text: str, edit: ParsedEdit, by_rule: MergeOutcome, language: str | None) -> Scope:
+def find_regions(text: str, edit: ParsedEdit, by_rule: MergeOutcome, language: str | None) -> Scope:
     r"""Return what of a text ("\n" lines) a model has to be given to make an edit; `by_rule` is the rules' outcome."""
-    lines = lines_of(text)
-    readings = _readings(by_rule, text, edit)
+    lines = split_lines(text)
+    readings = _list_readings(by_rule, text, edit)
     found = None
     if len(lines) >= SMALL_FILE and not (isinstance(edit.changes, Sketch) and edit.changes.complete):
         seen = survey(text, language)
-        parts = parts_of(lines, edit, language)
+        parts = find_parts(lines, edit, language)
         certain = isinstance(by_rule, Merged | AlreadyApplied)
-        groups = _apart(touched(lines, parts, readings, certain=certain), lines, seen)
-        edits = divided(edit, [_with_context(group, parts) for group in groups])
-        found = _regions(text, lines, edits, readings, groups) if edits else None
+        groups = _group_spans(find_touched_spans(lines, parts, readings, certain=certain), lines, seen)
+        edits = divide_edit(edit, [_add_context_parts(group, parts) for group in groups])
+        found = _build_regions(text, lines, edits, readings, groups) if edits else None
     if found is None:
-        return whole_file(text, edit, by_rule)
+        return build_whole_scope(text, edit, by_rule)
     spans = [(region.first_line, region.end_line) for region in found]
     mentioned = "\n".join((*edit.added_lines, *edit.searched_lines))
-    return Scope(found, outline(lines, seen, spans, mentioned), whole=False, num_lines=len(lines))
+    return Scope(found, render_outline(lines, seen, spans, mentioned), whole=False, num_lines=len(lines))
 
 
-def whole_file(text: str, edit: ParsedEdit, by_rule: MergeOutcome) -> Scope:
+def build_whole_scope(text: str, edit: ParsedEdit, by_rule: MergeOutcome) -> Scope:
     """Return the scope that leaves nothing out."""
-    lines = lines_of(text)
-    candidates = tuple(dict.fromkeys(joined(lines_of(reading)) for reading in _readings(by_rule, text, edit)))
-    return Scope((Region(0, len(lines), joined(lines), candidates),), "", whole=True, num_lines=len(lines))
+    lines = split_lines(text)
+    candidates = tuple(
+        dict.fromkeys(join_lines(split_lines(reading)) for reading in _list_readings(by_rule, text, edit))
+    )
+    return Scope((Region(0, len(lines), join_lines(lines), candidates),), "", whole=True, num_lines=len(lines))
 
 
-def _readings(by_rule: MergeOutcome, text: str, edit: ParsedEdit) -> list[str]:
+def _list_readings(by_rule: MergeOutcome, text: str, edit: ParsedEdit) -> list[str]:
     """Return the whole texts that may be the result, best first.
 
     Without those that are next to impossible beside the best one, and those that take a large file for the few lines of
@@ -331,18 +335,18 @@ def _readings(by_rule: MergeOutcome, text: str, edit: ParsedEdit) -> list[str]:
     return [one.text for one in by_rule.candidates if one.score >= enough and one.text.count("\n") >= least]
 
 
-def _apart(touched: Sequence[Touched], lines: Sequence[str], seen: Survey | None) -> list[_Group]:
+def _group_spans(touched: Sequence[Touched], lines: Sequence[str], seen: Survey | None) -> list[_Group]:
     """Return groups that lie apart from one another, in the order of the file."""
-    groups = [_Group(span, *grown(span, lines, seen), numbers) for span, numbers in touched]
-    while (near := _nearest(groups)) is not None:
+    groups = [_Group(span, *grow_span(span, lines, seen), numbers) for span, numbers in touched]
+    while (near := _find_nearest_groups(groups)) is not None:
         one, other = near
         span = min(one.touched[0], other.touched[0]), max(one.touched[1], other.touched[1])
         groups = [group for group in groups if group is not one and group is not other]
-        groups.append(_Group(span, *grown(span, lines, seen), one.parts | other.parts))
+        groups.append(_Group(span, *grow_span(span, lines, seen), one.parts | other.parts))
     return sorted(groups, key=lambda group: group.span)
 
 
-def _nearest(groups: Sequence[_Group]) -> tuple[_Group, _Group] | None:
+def _find_nearest_groups(groups: Sequence[_Group]) -> tuple[_Group, _Group] | None:
     """Return two neighbours that are to be one: as they are near, or too many are left."""
     ordered = sorted(groups, key=lambda group: group.span)
     gaps = [(below.span[0] - above.span[1], at) for at, (above, below) in enumerate(pairwise(ordered))]
@@ -352,7 +356,7 @@ def _nearest(groups: Sequence[_Group]) -> tuple[_Group, _Group] | None:
     return (ordered[at], ordered[at + 1]) if gap <= NEAR or len(groups) > MAX_REGIONS else None
 
 
-def _with_context(group: _Group, parts: Sequence[Part]) -> frozenset[int]:
+def _add_context_parts(group: _Group, parts: Sequence[Part]) -> frozenset[int]:
     """Return the group's parts, and those that only show lines which stand inside of it."""
     first, end = group.span
     shown = (
@@ -363,7 +367,7 @@ def _with_context(group: _Group, parts: Sequence[Part]) -> frozenset[int]:
     return group.parts.union(shown)
 
 
-def _regions(
+def _build_regions(
     text: str,
     lines: Sequence[str],
     edits: Sequence[ParsedEdit | None],
@@ -373,17 +377,17 @@ def _regions(
     """Return the regions of groups; None where they are not worth it, or do not hold what the best reading changes."""
     if not groups or sum(end - first for first, end in (group.span for group in groups)) > MAX_SHARE * len(lines):
         return None
-    bare = tuple(_region(lines, group, part) for group, part in zip(groups, edits, strict=True))
-    if readings and not holds(text, readings[0], bare):
+    bare = tuple(_build_region(lines, group, part) for group, part in zip(groups, edits, strict=True))
+    if readings and not is_confined(text, readings[0], bare):
         return None
-    cuts = [cut(text, reading, bare) for reading in readings if holds(text, reading, bare)]
+    cuts = [cut(text, reading, bare) for reading in readings if is_confined(text, reading, bare)]
     by_region = list(zip(*cuts, strict=True)) if cuts else [()] * len(bare)
     return tuple(
         replace(region, candidates=tuple(dict.fromkeys(texts))) for region, texts in zip(bare, by_region, strict=True)
     )
 
 
-def _region(lines: Sequence[str], group: _Group, edit: ParsedEdit | None) -> Region:
+def _build_region(lines: Sequence[str], group: _Group, edit: ParsedEdit | None) -> Region:
     first, end = group.span
     above, below = group.around[0] - first, end - group.around[1]
-    return Region(first, end, joined(lines[first:end]), (), edit, above, below)
+    return Region(first, end, join_lines(lines[first:end]), (), edit, above, below)

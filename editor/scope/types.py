@@ -53,12 +53,12 @@ class Scope:
     num_lines: int
 
 
-def lines_of(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     r"""Return the lines of a text without their "\n"; an empty text has none."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def joined(lines: Sequence[str]) -> str:
+def join_lines(lines: Sequence[str]) -> str:
     r"""Return lines as text, each with a "\n"."""
     return "".join(line + "\n" for line in lines)
 
@@ -68,11 +68,15 @@ def splice(text: str, regions: Sequence[Region], answers: Sequence[str]) -> str:
 
     A last line of an answer without "\n" is given one; the text ends with a newline if it did.
     """
-    lines, parts, at = lines_of(text), [], 0
+    lines, parts, at = split_lines(text), [], 0
     for region, answer in zip(regions, answers, strict=True):
-        parts += [joined(lines[at : region.first_line]), answer, "" if answer.endswith("\n") or not answer else "\n"]
+        parts += [
+            join_lines(lines[at : region.first_line]),
+            answer,
+            "" if answer.endswith("\n") or not answer else "\n",
+        ]
         at = region.end_line
-    spliced = "".join((*parts, joined(lines[at:])))
+    spliced = "".join((*parts, join_lines(lines[at:])))
     return spliced if text.endswith("\n") else spliced.removesuffix("\n")
 
 
@@ -82,18 +86,18 @@ def cut(text: str, other: str, regions: Sequence[Region]) -> tuple[str, ...]:
     Exact where the regions' borders lie between lines that both texts have; where a change runs across a border, what
     it writes counts to the region.
     """
-    ops = line_opcodes(lines_of(text), lines_of(other))
-    lines = lines_of(other)
-    spans = [(_above(ops, region.first_line), _below(ops, region.end_line, len(lines))) for region in regions]
-    return tuple(joined(lines[first:end]) for first, end in spans)
+    ops = line_opcodes(split_lines(text), split_lines(other))
+    lines = split_lines(other)
+    spans = [(_map_start(ops, region.first_line), _map_end(ops, region.end_line, len(lines))) for region in regions]
+    return tuple(join_lines(lines[first:end]) for first, end in spans)
 
 
-def holds(text: str, other: str, regions: Sequence[Region]) -> bool:
+def is_confined(text: str, other: str, regions: Sequence[Region]) -> bool:
     """Tell whether a text can be made of another by changing nothing but its regions; the final newline aside."""
-    return lines_of(splice(text, regions, cut(text, other, regions))) == lines_of(other)
+    return split_lines(splice(text, regions, cut(text, other, regions))) == split_lines(other)
 
 
-def _above(ops: Sequence[LineOp], border: int) -> int:
+def _map_start(ops: Sequence[LineOp], border: int) -> int:
     """Return where in the other text a region begins; lines that go in just there are the region's."""
     op = next((op for op in ops if op.a_start < border <= op.a_end), None)
     if op is None:
@@ -103,7 +107,7 @@ def _above(ops: Sequence[LineOp], border: int) -> int:
     return op.b_end if border == op.a_end else op.b_start
 
 
-def _below(ops: Sequence[LineOp], border: int, num_lines: int) -> int:
+def _map_end(ops: Sequence[LineOp], border: int, num_lines: int) -> int:
     """Return where in the other text a region ends; lines that go in just there are the region's."""
     op = next((op for op in ops if op.a_start <= border < op.a_end), None)
     if op is None:

@@ -17,7 +17,7 @@ from editor.diff import LineOp
 from editor.errors import TooMuchWorkError
 from editor.match.ladder import LineIndex, folded
 from editor.placeholders import placeholder_lines
-from editor.search_replace.resolve import explained, resolve
+from editor.search_replace.resolve import explain_miss, resolve
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, ops_of, spliced
 from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Replacement, Rung, Sketch, Unresolved
 
@@ -32,25 +32,27 @@ _MAX_EXPLAINED = 3
 def merge_replacements(lines: list[str], changes: Sequence[Replacement], language: str | None = None) -> MergeOutcome:
     """Return the merged text, every line with an ending, or why there is none."""
     index = LineIndex(lines, language)
-    resolutions = [resolve(index, change, grown) for change, grown in zip(changes, _growth_above(changes), strict=True)]
+    resolutions = [
+        resolve(index, change, grown) for change, grown in zip(changes, _sum_growth_above(changes), strict=True)
+    ]
     missed = [at for at, one in enumerate(resolutions) if isinstance(one, Open)]
-    if len(changes) > 1 and missed and _may_chain(index, changes, resolutions, missed[0]):
-        in_turn = _in_turn(index, changes, resolutions)
+    if len(changes) > 1 and missed and _can_chain(index, changes, resolutions, missed[0]):
+        in_turn = _merge_in_turn(index, changes, resolutions)
         if isinstance(in_turn, Merged | AlreadyApplied):
             return in_turn
     if missed:
-        return _refused(index, changes, resolutions, missed)
+        return _build_refusal(index, changes, resolutions, missed)
     splices = [one for one in resolutions if isinstance(one, Splice)]
-    half_done = _half_done(lines, splices) or _done_beside_made(lines, splices)
+    half_done = _refuse_half_done(lines, splices) or _refuse_unproven(lines, splices)
     if half_done is not None:
         return half_done
-    together = _together(lines, splices)
-    if len(changes) == 1 or (isinstance(together, Merged) and _independent(index, changes, splices)):
+    together = _merge_together(lines, splices)
+    if len(changes) == 1 or (isinstance(together, Merged) and _is_order_independent(index, changes, splices)):
         return together
-    return _of_two_readings(together, _in_turn(index, changes, splices))
+    return _choose_reading(together, _merge_in_turn(index, changes, splices))
 
 
-def outcome(
+def build_outcome(
     lines: Sequence[str], merged: Sequence[str], rungs: set[Rung], ops: tuple[LineOp, ...] = ()
 ) -> MergeOutcome:
     """Return a merge by these rungs; the loosest of them is its rung."""
@@ -59,7 +61,7 @@ def outcome(
     return Merged("".join(line + "\n" for line in merged), max(rungs, key=_RUNGS.index), ops=ops)
 
 
-def _half_done(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | None:
+def _refuse_half_done(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | None:
     """Return what is open where some blocks are to be made and others, whose SEARCH lines stand, seem to be made.
 
     Sent once, such a block wants its lines twice; sent again beside others, it is done. Nothing tells which.
@@ -84,7 +86,7 @@ def _half_done(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | 
     )
 
 
-def _growth_above(changes: Sequence[Replacement]) -> list[int]:
+def _sum_growth_above(changes: Sequence[Replacement]) -> list[int]:
     """Return by how many lines the blocks above each block make the text longer, as far as blocks give their lines."""
     grown = [0] * len(changes)
     total = 0
@@ -94,7 +96,7 @@ def _growth_above(changes: Sequence[Replacement]) -> list[int]:
     return grown
 
 
-def _done_beside_made(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | None:
+def _refuse_unproven(lines: Sequence[str], splices: Sequence[Splice]) -> Unresolved | None:
     """Return what is open where blocks are to be made beside one that only seems to be done: it must not be lost."""
     unproven = next((at for at, splice in enumerate(splices) if splice.done and not splice.proven), None)
     if unproven is None or all(splice.done for splice in splices):
@@ -112,13 +114,13 @@ def _done_beside_made(lines: Sequence[str], splices: Sequence[Splice]) -> Unreso
     )
 
 
-def _together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome:
+def _merge_together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome:
     # A block that was sent twice is made once.
     splices = list(dict.fromkeys(splices))
     merged = spliced(lines, splices)
     if merged is not None:
         rungs = {splice.rung for splice in splices if not splice.done}
-        return outcome(lines, merged, rungs, ops_of(splices, len(lines)))
+        return build_outcome(lines, merged, rungs, ops_of(splices, len(lines)))
     ordered = sorted((splice for splice in splices if not splice.done), key=lambda splice: (splice.start, splice.end))
     above, below = next(pair for pair in pairwise(ordered) if pair[1].start < pair[0].end)
     same = (above.start, above.end) == (below.start, below.end)
@@ -130,7 +132,7 @@ def _together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome:
     )
 
 
-def _in_turn(index: LineIndex, changes: Sequence[Replacement], resolutions: Sequence[Resolution]) -> MergeOutcome:
+def _merge_in_turn(index: LineIndex, changes: Sequence[Replacement], resolutions: Sequence[Resolution]) -> MergeOutcome:
     """Return the text that the blocks make one after the other; `resolutions` are theirs in the original."""
     if len(index.lines) * len(changes) > MAX_LINES_READ:
         raise TooMuchWorkError(
@@ -153,10 +155,10 @@ def _in_turn(index: LineIndex, changes: Sequence[Replacement], resolutions: Sequ
             seen.add(hash(tuple(merged)))
     if seems_done and rungs:
         return Unresolved("open_intent", "Some blocks seem to be applied, and others are not.")
-    return outcome(original, index.lines, rungs)
+    return build_outcome(original, index.lines, rungs)
 
 
-def _of_two_readings(together: MergeOutcome, in_turn: MergeOutcome) -> MergeOutcome:
+def _choose_reading(together: MergeOutcome, in_turn: MergeOutcome) -> MergeOutcome:
     """Decide between the blocks looked for in the original and the blocks applied one after the other."""
     if isinstance(together, Unresolved):
         if together.code != "ambiguous" and not isinstance(in_turn, Unresolved):
@@ -178,15 +180,15 @@ def _of_two_readings(together: MergeOutcome, in_turn: MergeOutcome) -> MergeOutc
     return together
 
 
-def _refused(
+def _build_refusal(
     index: LineIndex, changes: Sequence[Replacement], resolutions: list[Resolution], missed: Sequence[int]
 ) -> Unresolved:
     """Return what is wrong with the first block that fails, told with the numbers of the others that fail too."""
-    explained_now = [at for at in missed if _needs_explaining(resolutions[at])][:_MAX_EXPLAINED]
+    explained_now = [at for at in missed if _is_unexplained(resolutions[at])][:_MAX_EXPLAINED]
     for at in explained_now:
         miss = resolutions[at]
         assert isinstance(miss, Open)
-        resolutions[at] = explained(index, changes[at], miss)
+        resolutions[at] = explain_miss(index, changes[at], miss)
     first = resolutions[missed[0]]
     assert isinstance(first, Open)
     readings = candidates(index.lines, resolutions)
@@ -203,31 +205,31 @@ def _refused(
     return replace(unresolved, reason=reason, suggestion=suggestion)
 
 
-def _needs_explaining(one: Resolution) -> bool:
+def _is_unexplained(one: Resolution) -> bool:
     return isinstance(one, Open) and one.unresolved.code == "not_found" and not one.unresolved.suggestion
 
 
-def _may_chain(index: LineIndex, changes: Sequence[Replacement], resolutions: Sequence[Resolution], first: int) -> bool:
+def _can_chain(index: LineIndex, changes: Sequence[Replacement], resolutions: Sequence[Resolution], first: int) -> bool:
     """Tell whether a block that is not found may be found in what an earlier one writes."""
     miss = resolutions[first]
-    if not isinstance(miss, Open) or miss.unresolved.code == "ambiguous" or _has_lines_hinted(changes):
+    if not isinstance(miss, Open) or miss.unresolved.code == "ambiguous" or _has_line_hints(changes):
         return False
     written = {folded(line) for change in changes[:first] for line in change.after}
     return any(folded(line) in written for line in changes[first].before if line.strip())
 
 
-def _has_lines_hinted(changes: Sequence[Replacement]) -> bool:
+def _has_line_hints(changes: Sequence[Replacement]) -> bool:
     """Tell whether the sender gave line numbers, which are those of the original."""
     return any(change.hint.line is not None for change in changes)
 
 
-def _independent(index: LineIndex, changes: Sequence[Replacement], splices: Sequence[Splice]) -> bool:
+def _is_order_independent(index: LineIndex, changes: Sequence[Replacement], splices: Sequence[Splice]) -> bool:
     """Tell cheaply whether applying the blocks in turn must give the same text: False says only that it may not.
 
     It must where every block has a line that stands once in the original, under the loosest comparison, and that no
     other block writes; and where no two blocks close to each other write the same line.
     """
-    if _has_lines_hinted(changes):
+    if _has_line_hints(changes):
         return True
     if any(splice.done or splice.rung == "elided" for splice in splices):
         return False
@@ -241,12 +243,12 @@ def _independent(index: LineIndex, changes: Sequence[Replacement], splices: Sequ
     reach = max(len(splice.lines) for splice in splices)
     ordered = sorted(splices, key=lambda splice: (splice.start, splice.end))
     return not any(
-        below.start - above.end <= reach and _added(index, above) & _added(index, below)
+        below.start - above.end <= reach and _collect_added(index, above) & _collect_added(index, below)
         for above, below in pairwise(ordered)
     )
 
 
-def _added(index: LineIndex, splice: Splice) -> set[str]:
+def _collect_added(index: LineIndex, splice: Splice) -> set[str]:
     stood = {folded(line) for line in index.lines[splice.start : splice.end]}
     return {key for line in splice.lines if any(map(str.isalnum, key := folded(line)))} - stood
 

@@ -11,7 +11,7 @@ from editor.errors import span_of
 from editor.match.file_style import in_file_spelling
 from editor.match.ladder import LineIndex, find
 from editor.match.near_miss import small_diff
-from editor.search_replace.resolve import leak, leaking
+from editor.search_replace.resolve import find_leaked_placeholders, refuse_leak
 from editor.splices import Open, Option, Resolution, Splice, candidates, ops_of, spliced
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Replacement, Rung, Unresolved
 
@@ -20,13 +20,13 @@ _RUNGS_AT_PLACE: tuple[Rung, ...] = ("exact", "trailing_space", "reindent", "fol
 
 def merge_ranges(lines: list[str], changes: Sequence[Replacement]) -> MergeOutcome:
     """Return the merged text, every line with an ending, or why there is none."""
-    if _all_stand(lines, changes):
+    if _is_already_applied(lines, changes):
         return AlreadyApplied("The new lines already stand at their line numbers.")
     index = LineIndex(lines)
     resolutions = [_resolve(index, change) for change in changes]
     failed = next((at for at, one in enumerate(resolutions) if isinstance(one, Open)), None)
     if failed is not None:
-        return _refused(lines, resolutions, failed)
+        return _build_refusal(lines, resolutions, failed)
     splices = [one for one in resolutions if isinstance(one, Splice)]
     merged = spliced(lines, splices)
     if merged is None:
@@ -41,24 +41,24 @@ def merge_ranges(lines: list[str], changes: Sequence[Replacement]) -> MergeOutco
     return Merged("".join(line + "\n" for line in merged), rung, ops=ops_of(splices, len(lines)))
 
 
-def _first(change: Replacement) -> int:
+def _get_first_line(change: Replacement) -> int:
     assert change.hint.line is not None
     return change.hint.line
 
 
 def _resolve(index: LineIndex, change: Replacement) -> Resolution:
-    start = _first(change)
+    start = _get_first_line(change)
     end = start + (len(change.before) or change.hint.num_unseen)
     lines = index.lines
-    leaked = leaking(change.before, change.after)
+    leaked = find_leaked_placeholders(change.before, change.after)
     if leaked:
-        return Open(leak(leaked[0], "new lines"))
+        return Open(refuse_leak(leaked[0], "new lines"))
     if end > len(lines):
-        return _stale(
+        return _refuse_stale(
             index, change, f"The file ends with line {len(lines)}; the edit names line {max(end, start + 1)}."
         )
     if not change.before:
-        return _unchecked(lines, Splice(start, end, change.after, "exact"))
+        return _propose_unchecked(lines, Splice(start, end, change.after, "exact"))
     found = lines[start:end]
     places = find(found, change.before) if any(line.strip() for line in change.before) else None
     if list(found) == list(change.before):
@@ -67,11 +67,11 @@ def _resolve(index: LineIndex, change: Replacement) -> Resolution:
     if places is not None:
         written = in_file_spelling(change, found, places.shifts[0], places.rung)
     if places is None or written is None or not written.sure:
-        return _stale(index, change, f"The old lines of the edit do not stand at {span_of(start, end)}.")
+        return _refuse_stale(index, change, f"The old lines of the edit do not stand at {span_of(start, end)}.")
     return Splice(start, end, written.lines, places.rung)
 
 
-def _unchecked(lines: Sequence[str], splice: Splice) -> Resolution:
+def _propose_unchecked(lines: Sequence[str], splice: Splice) -> Resolution:
     """Nothing says that the numbers are right, except for lines at the very top or in an empty file."""
     if splice.end == splice.start == 0 or not any(line.strip() for line in lines):
         return splice
@@ -87,9 +87,9 @@ def _unchecked(lines: Sequence[str], splice: Splice) -> Resolution:
     return Open(unresolved, (Option(splice, 0.5, f"line numbers taken as given: {splice.where}"),))
 
 
-def _stale(index: LineIndex, change: Replacement, reason: str) -> Open:
+def _refuse_stale(index: LineIndex, change: Replacement, reason: str) -> Open:
     """Show what stands at the numbers, and where the old lines stand instead, if that is one place."""
-    start, size = _first(change), len(change.before)
+    start, size = _get_first_line(change), len(change.before)
     stands = index.lines[start : start + size]
     nearest = ""
     if stands and size:
@@ -110,7 +110,7 @@ def _stale(index: LineIndex, change: Replacement, reason: str) -> Open:
     return Open(Unresolved("stale", reason, len(options), nearest, suggestion), options)
 
 
-def _refused(lines: Sequence[str], resolutions: Sequence[Resolution], failed: int) -> Unresolved:
+def _build_refusal(lines: Sequence[str], resolutions: Sequence[Resolution], failed: int) -> Unresolved:
     first = resolutions[failed]
     assert isinstance(first, Open)
     one = first.unresolved
@@ -119,14 +119,14 @@ def _refused(lines: Sequence[str], resolutions: Sequence[Resolution], failed: in
     return Unresolved(one.code, reason, one.num_candidates, one.nearest, one.suggestion, readings)
 
 
-def _all_stand(lines: Sequence[str], changes: Sequence[Replacement]) -> bool:
+def _is_already_applied(lines: Sequence[str], changes: Sequence[Replacement]) -> bool:
     """Tell whether every change's new lines stand where it leaves them, and not all of its old ones where they were."""
-    if all(_old_stands(lines, change) for change in changes):
+    if all(_has_old_lines(lines, change) for change in changes):
         return False
     moved = evidence = 0
     quotes = False
-    for change in sorted(changes, key=_first):
-        start, size = _first(change) + moved, len(change.before) or change.hint.num_unseen
+    for change in sorted(changes, key=_get_first_line):
+        start, size = _get_first_line(change) + moved, len(change.before) or change.hint.num_unseen
         if tuple(lines[start : start + len(change.after)]) != change.after:
             return False
         moved += len(change.after) - size
@@ -135,6 +135,6 @@ def _all_stand(lines: Sequence[str], changes: Sequence[Replacement]) -> bool:
     return quotes and evidence > 0
 
 
-def _old_stands(lines: Sequence[str], change: Replacement) -> bool:
-    start = _first(change)
+def _has_old_lines(lines: Sequence[str], change: Replacement) -> bool:
+    start = _get_first_line(change)
     return bool(change.before) and tuple(lines[start : start + len(change.before)]) == change.before

@@ -37,45 +37,45 @@ def resolve(index: LineIndex, change: Replacement, grown: int = 0) -> Resolution
     if change.before == change.after:
         return DONE
     if not any(line.strip() for line in change.before):
-        return _fill(index.lines, change)
-    leaked = leaking(change.before, change.after)
+        return _fill_empty(index.lines, change)
+    leaked = find_leaked_placeholders(change.before, change.after)
     if leaked:
-        return _of_leaking(index, change, leaked)
-    trimmed = _without_blank_slack(change)
+        return _resolve_placeholders(index, change, leaked)
+    trimmed = _strip_shared_blanks(change)
     places = find(index, change.before)
     line = change.hint.line
     expected = () if line is None else (line, line + grown)
     if places is None and trimmed is not None and (places := find(index, trimmed.before)) is not None:
         # The blank lines may tell the place where the edit was made from one where its lines still stand.
-        stands = _result(index, change, expected)
+        stands = _find_new_lines(index, change, expected)
         change, places = trimmed, replace(places, rung="trailing_space" if places.rung == "exact" else places.rung)
         if stands is not None and stands.rung in _STRICT:
-            trimmed_place = _at_places(index, change, places)
+            trimmed_place = _resolve_places(index, change, places)
             if isinstance(trimmed_place, Splice):
-                return _twin(trimmed_place, stands)
-            return _with_told(trimmed_place, stands)
+                return _refuse_twin(trimmed_place, stands)
+            return _add_hint(trimmed_place, stands)
     if places is not None and places.rung in _STRICT:
         done = None if line is None or line in places.starts else result_at(index.lines, change, expected)
         if done is not None and not done.doubt:
-            return _done(index, done)
-        at_place = _at_places(index, change, places)
-        return at_place if done is None or isinstance(at_place, Open) else _twin(at_place, done)
-    stands = _result(index, change, expected)
+            return _build_done_splice(index, done)
+        at_place = _resolve_places(index, change, places)
+        return at_place if done is None or isinstance(at_place, Open) else _refuse_twin(at_place, done)
+    stands = _find_new_lines(index, change, expected)
     if stands is not None and not stands.doubt:
-        return _done(index, stands)
-    found = _by_looser_rungs(index, change, places)
-    if stands is None or stands.rung not in _STRICT or not (found is None or _is_new(change)):
+        return _build_done_splice(index, stands)
+    found = _resolve_loosely(index, change, places)
+    if stands is None or stands.rung not in _STRICT or not (found is None or _has_new_words(change)):
         return found or Open(Unresolved("not_found", _NOT_FOUND + ("" if stands is None else stands.told)))
-    return _twin(found, stands) if isinstance(found, Splice) else _with_told(found, stands)
+    return _refuse_twin(found, stands) if isinstance(found, Splice) else _add_hint(found, stands)
 
 
-def leaking(before: Sequence[str], after: Sequence[str]) -> list[str]:
+def find_leaked_placeholders(before: Sequence[str], after: Sequence[str]) -> list[str]:
     """Return the placeholders of the new lines that the old ones do not have, at whatever indentation."""
     quoted = {line.strip() for line in before}
     return [line for line in after if holds_placeholder(line) and line.strip() not in quoted]
 
 
-def leak(placeholder: str, of: str = "REPLACE lines") -> Unresolved:
+def refuse_leak(placeholder: str, of: str = "REPLACE lines") -> Unresolved:
     """Return why a change with a placeholder among its new lines is not made."""
     return Unresolved(
         "open_intent",
@@ -84,7 +84,7 @@ def leak(placeholder: str, of: str = "REPLACE lines") -> Unresolved:
     )
 
 
-def _of_leaking(index: LineIndex, change: Replacement, leaked: Sequence[str]) -> Resolution:
+def _resolve_placeholders(index: LineIndex, change: Replacement, leaked: Sequence[str]) -> Resolution:
     """Placeholders in REPLACE are never written; they may stand for what those of SEARCH leave out.
 
     Those of SEARCH leave nothing out where the file holds them too.
@@ -93,10 +93,10 @@ def _of_leaking(index: LineIndex, change: Replacement, leaked: Sequence[str]) ->
     elided = (
         None if literal or not elides(change) or not all(map(is_elision, leaked)) else resolve_elided(index, change)
     )
-    return elided or Open(leak(leaked[0]))
+    return elided or Open(refuse_leak(leaked[0]))
 
 
-def explained(index: LineIndex, change: Replacement, miss: Open) -> Open:
+def explain_miss(index: LineIndex, change: Replacement, miss: Open) -> Open:
     """Return a miss with the nearest place, and the readings that are likely."""
     options, near = near_miss.readings(index, change)
     nearest = shown(index.lines, change.before, near) if near is not None and near.likeness >= 50 else ""
@@ -112,18 +112,18 @@ def explained(index: LineIndex, change: Replacement, miss: Open) -> Open:
     return Open(unresolved, options)
 
 
-def _by_looser_rungs(index: LineIndex, change: Replacement, places: Places | None) -> Resolution | None:
+def _resolve_loosely(index: LineIndex, change: Replacement, places: Places | None) -> Resolution | None:
     """Return what the rungs below the strict ones make of a block; None if none finds it."""
     if places is not None:
-        return _at_places(index, change, places)
+        return _resolve_places(index, change, places)
     first = with_first_line_indented(index, change)
     if first is not None:
         found = find(index, first.before)
-        return None if found is None else _at_places(index, first, replace(found, rung="reindent"))
+        return None if found is None else _resolve_places(index, first, replace(found, rung="reindent"))
     return resolve_elided(index, change) if elides(change) else None
 
 
-def _result(index: LineIndex, change: Replacement, expected: Collection[int]) -> Result | None:
+def _find_new_lines(index: LineIndex, change: Replacement, expected: Collection[int]) -> Result | None:
     """Return where the REPLACE lines stand, those with `...` too."""
     after = Replacement(change.after, change.after)
     if not elides(after) or find(index, change.after) is not None:
@@ -135,17 +135,17 @@ def _result(index: LineIndex, change: Replacement, expected: Collection[int]) ->
     return Result(elided.start, elided.end, "elided") if isinstance(elided, Splice) else None
 
 
-def _is_new(change: Replacement) -> bool:
+def _has_new_words(change: Replacement) -> bool:
     """Tell whether REPLACE has a line with words that SEARCH has not."""
     return any(line not in change.before and any(map(str.isalnum, line)) for line in change.after)
 
 
-def _done(index: LineIndex, stands: Result) -> Splice:
+def _build_done_splice(index: LineIndex, stands: Result) -> Splice:
     lines = tuple(index.lines[stands.start : stands.end])
     return Splice(stands.start, stands.end, lines, stands.rung, done=True, proven=stands.proven)
 
 
-def _twin(found: Splice, stands: Result) -> Resolution:
+def _refuse_twin(found: Splice, stands: Result) -> Resolution:
     """Refuse to change a place like the one that is meant where the new lines may stand already."""
     if found.done:
         return found
@@ -158,26 +158,26 @@ def _twin(found: Splice, stands: Result) -> Resolution:
     return Open(unresolved, (Option(found, 0.5, f"SEARCH taken at {found.where}"),))
 
 
-def _with_told(found: Open | None, stands: Result) -> Open:
+def _add_hint(found: Open | None, stands: Result) -> Open:
     """Return a refusal that says where the new lines stand already."""
     if found is None:
         return Open(Unresolved("not_found", _NOT_FOUND + stands.told))
     return replace(found, unresolved=replace(found.unresolved, reason=found.unresolved.reason + stands.told))
 
 
-def _at_places(index: LineIndex, change: Replacement, places: Places) -> Resolution:
+def _resolve_places(index: LineIndex, change: Replacement, places: Places) -> Resolution:
     number = 0 if len(places.starts) == 1 else near_miss.choose(index.lines, places.starts, change.hint)
     if number is None:
-        return _ambiguous(index, change, places)
-    return _replace(index, change, places, number)
+        return _refuse_ambiguous(index, change, places)
+    return _replace_lines(index, change, places, number)
 
 
-def _without_blank_slack(change: Replacement) -> Replacement | None:
+def _strip_shared_blanks(change: Replacement) -> Replacement | None:
     """Return a block without blank lines at its ends, if SEARCH and REPLACE have the same: they then change nothing.
 
     Models like to begin both parts with a blank line that the file does not have.
     """
-    above, below = _shared_blank_ends(change)
+    above, below = _count_shared_blanks(change)
     if not above and not below:
         return None
     return replace(
@@ -187,18 +187,18 @@ def _without_blank_slack(change: Replacement) -> Replacement | None:
     )
 
 
-def _shared_blank_ends(change: Replacement) -> tuple[int, int]:
+def _count_shared_blanks(change: Replacement) -> tuple[int, int]:
     """Return how many blank lines SEARCH and REPLACE both begin and end with; none where they differ."""
-    before, after = _blank_ends(change.before), _blank_ends(change.after)
+    before, after = _count_blank_ends(change.before), _count_blank_ends(change.after)
     return before if before == after != (-1, -1) else (0, 0)
 
 
-def _blank_ends(lines: Sequence[str]) -> tuple[int, int]:
+def _count_blank_ends(lines: Sequence[str]) -> tuple[int, int]:
     solid = [at for at, line in enumerate(lines) if line.strip(BLANKS)]
     return (solid[0], len(lines) - 1 - solid[-1]) if solid else (-1, -1)
 
 
-def _fill(lines: Sequence[str], change: Replacement) -> Resolution:
+def _fill_empty(lines: Sequence[str], change: Replacement) -> Resolution:
     """An empty SEARCH creates a file, or fills an empty one; in any other it does not say where."""
     blank = not any(line.strip() for line in lines)
     if blank and (not lines or not change.before or len(change.before) == len(lines)):
@@ -218,7 +218,7 @@ def _fill(lines: Sequence[str], change: Replacement) -> Resolution:
     return Open(unresolved, (Option(there, 0.5, f"REPLACE added {where}"),))
 
 
-def _replace(index: LineIndex, change: Replacement, places: Places, number: int) -> Resolution:
+def _replace_lines(index: LineIndex, change: Replacement, places: Places, number: int) -> Resolution:
     lines = index.lines
     start = places.starts[number]
     end = start + len(change.before)
@@ -235,10 +235,10 @@ def _replace(index: LineIndex, change: Replacement, places: Places, number: int)
             )
         )
     splice = Splice(start, end, written.lines, places.rung)
-    above, below = _shared_blank_ends(change)
+    above, below = _count_shared_blanks(change)
     solid = written.lines[above : len(written.lines) - below]
     if not already_there(lines, start + above, end - below, solid):
-        return splice if written.sure else _spelling_open(splice, written.doubt)
+        return splice if written.sure else _refuse_spelling(splice, written.doubt)
     added = [line for line in written.lines if line not in found]
     if any(char.isalnum() for line in added for char in line):
         return Splice(start, end, tuple(found), places.rung, done=True, again=written.lines)
@@ -251,7 +251,7 @@ def _replace(index: LineIndex, change: Replacement, places: Places, number: int)
     return Open(unresolved, (Option(splice, 0.5, "REPLACE written although its lines stand there"),))
 
 
-def _spelling_open(splice: Splice, doubt: str) -> Open:
+def _refuse_spelling(splice: Splice, doubt: str) -> Open:
     unresolved = Unresolved(
         "open_intent",
         f"The SEARCH lines match {splice.where} but {doubt}.",
@@ -262,7 +262,7 @@ def _spelling_open(splice: Splice, doubt: str) -> Open:
     return Open(unresolved, (Option(splice, 0.8, f"the edit's lines written at {splice.where}"),))
 
 
-def _ambiguous(index: LineIndex, change: Replacement, places: Places) -> Open:
+def _refuse_ambiguous(index: LineIndex, change: Replacement, places: Places) -> Open:
     size, total = len(change.before), len(places.starts)
     listed = ", ".join(f"{start + 1}-{start + size}" for start in places.starts[:_MAX_SHOWN_PLACES])
     more = f" and {total - _MAX_SHOWN_PLACES} more" if total > _MAX_SHOWN_PLACES else ""

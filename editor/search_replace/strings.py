@@ -15,7 +15,7 @@ from editor.errors import TooMuchWorkError
 from editor.execution import look
 from editor.match.already_applied import TOO_SHORT, Result, doubt_at, is_held, repeated, says_enough
 from editor.match.ladder import LineIndex
-from editor.search_replace.resolve import explained, leak, leaking, resolve
+from editor.search_replace.resolve import explain_miss, find_leaked_placeholders, refuse_leak, resolve
 from editor.splices import MAX_CANDIDATES, Open, candidates, ops_of, spliced
 from editor.types import (
     AlreadyApplied,
@@ -79,11 +79,11 @@ def merge_substitutions(text: str, changes: Substitutions, language: str | None 
     ops: tuple[LineOp, ...] = ()
     for number, item in enumerate(changes.items, 1):
         look()
-        step = _substituted(current, item, index)
+        step = _substitute(current, item, index)
         if isinstance(step, Unresolved):
-            return _numbered(step, number, len(changes.items), text, current)
-        if item.old not in text and _undoes(item, changes.items[: number - 1]):
-            return _undone(number, len(changes.items))
+            return _number_refusal(step, number, len(changes.items), text, current)
+        if item.old not in text and _is_undoing(item, changes.items[: number - 1]):
+            return _refuse_undoing(number, len(changes.items))
         current = step.text
         rungs |= {step.rung} if step.rung else set()
         seem_done += [] if step.proven else [number]
@@ -92,20 +92,20 @@ def merge_substitutions(text: str, changes: Substitutions, language: str | None 
         return AlreadyApplied(_NO_CHANGE)
     for number in seem_done:
         # What stands in the text only because of the ones before is made by this edit.
-        before = _substituted(text, changes.items[number - 1], index)
+        before = _substitute(text, changes.items[number - 1], index)
         if isinstance(before, _Step) and before.rung is None:
-            return _done_beside_made(number, len(changes.items), current)
+            return _refuse_unproven(number, len(changes.items), current)
     return Merged(current, max(rungs, key=_RUNGS.index), ops=ops)
 
 
-def _undoes(item: Substitution, earlier: Sequence[Substitution]) -> bool:
+def _is_undoing(item: Substitution, earlier: Sequence[Substitution]) -> bool:
     """Tell whether a substitution only deletes what an earlier one inserts."""
     old = item.old.strip()
     inserted = (one.new.replace(one.old, "", 1) for one in earlier if one.old and one.old in one.new)
     return bool(old) and not any(map(str.isalnum, item.new)) and any(old in text for text in inserted)
 
 
-def _undone(number: int, total: int) -> Unresolved:
+def _refuse_undoing(number: int, total: int) -> Unresolved:
     return Unresolved(
         "open_intent",
         f"Replacement {number} of {total} undoes what the ones before it make, so that its old text is rather meant "
@@ -114,7 +114,7 @@ def _undone(number: int, total: int) -> Unresolved:
     )
 
 
-def _done_beside_made(number: int, total: int, made: str) -> Unresolved:
+def _refuse_unproven(number: int, total: int, made: str) -> Unresolved:
     return Unresolved(
         "open_intent",
         f"Replacement {number} of {total}: its new text stands in the file already and its old one does not stand by "
@@ -125,7 +125,7 @@ def _done_beside_made(number: int, total: int, made: str) -> Unresolved:
     )
 
 
-def _numbered(step: Unresolved, number: int, total: int, text: str, current: str) -> Unresolved:
+def _number_refusal(step: Unresolved, number: int, total: int, text: str, current: str) -> Unresolved:
     """Say which substitution failed. Its readings are the whole result only if it is the last one."""
     if total == 1:
         return step
@@ -138,39 +138,41 @@ def _numbered(step: Unresolved, number: int, total: int, text: str, current: str
     )
 
 
-def _substituted(text: str, item: Substitution, index_of: _LastIndex) -> _Step | Unresolved:
+def _substitute(text: str, item: Substitution, index_of: _LastIndex) -> _Step | Unresolved:
     old, new = item.old, item.new
     if old == new:
         return _Step(text, None)
     # Dots by themselves may be a part of a line, such as a Python body.
-    leaked = next((line for line in leaking(old.split("\n"), new.split("\n")) if line.strip(" .…")), None)
+    leaked = next(
+        (line for line in find_leaked_placeholders(old.split("\n"), new.split("\n")) if line.strip(" .…")), None
+    )
     if leaked is not None:
-        return leak(leaked, "lines of the new text")
+        return refuse_leak(leaked, "lines of the new text")
     if not old:
-        return _filled(text, new)
-    places = _places(text, old)
+        return _fill_empty(text, new)
+    places = _find_places(text, old)
     if not places:
-        return _by_lines(text, item, index_of)
+        return _substitute_lines(text, item, index_of)
     if item.count is not None and item.count != len(places):
         return replace(
-            _ambiguous(text, item, places),
+            _refuse_ambiguous(text, item, places),
             reason=f"The old text stands in {len(places)} places, and the edit expects {item.count}.",
             suggestion="Send the number of places at which the old text stands, or 'replace_all': true.",
         )
-    offsets = _places(new, old)
+    offsets = _find_places(new, old)
     if len(places) * len(offsets) * (1 + len(new) // 1000) > MAX_COMPARED:
         raise TooMuchWorkError(f"{len(places)} places of an old text that the new one holds {len(offsets)} times")
     done = [at for at in places if any(text.startswith(new, at - offset) for offset in offsets if offset <= at)]
     if len(done) == len(places) and (item.replace_all or len(places) == 1):
-        return _Step(text, None, proven=False) if _says_much(old, new) else _twice(text, item)
+        return _Step(text, None, proven=False) if _has_new_words(old, new) else _refuse_twice(text, item)
     if len(places) > 1 and not item.replace_all:
-        return _ambiguous(text, item, places)
+        return _refuse_ambiguous(text, item, places)
     if done:
-        return _twice(text, item)
-    return _Step(text.replace(old, new, len(places)), "exact", ops=_line_ops(text, places, item))
+        return _refuse_twice(text, item)
+    return _Step(text.replace(old, new, len(places)), "exact", ops=_compute_line_ops(text, places, item))
 
 
-def _filled(text: str, new: str) -> _Step | Unresolved:
+def _fill_empty(text: str, new: str) -> _Step | Unresolved:
     """An empty old text creates a file or fills an empty one."""
     if not text.strip():
         return _Step(new, "exact")
@@ -183,7 +185,7 @@ def _filled(text: str, new: str) -> _Step | Unresolved:
     )
 
 
-def _places(text: str, old: str) -> list[int]:
+def _find_places(text: str, old: str) -> list[int]:
     places: list[int] = []
     at = text.find(old)
     while at >= 0:
@@ -192,7 +194,7 @@ def _places(text: str, old: str) -> list[int]:
     return places
 
 
-def _line_ops(text: str, places: Sequence[int], item: Substitution) -> tuple[LineOp, ...]:
+def _compute_line_ops(text: str, places: Sequence[int], item: Substitution) -> tuple[LineOp, ...]:
     """Return what the new text at all places does to the lines of a text."""
     grown = item.new.count("\n") - item.old.count("\n")
     keeps_below = item.old.endswith("\n") and (not item.new or item.new.endswith("\n"))
@@ -213,11 +215,11 @@ def _line_ops(text: str, places: Sequence[int], item: Substitution) -> tuple[Lin
     return ops_of_changes(changes, text.count("\n") + (not text.endswith("\n")))
 
 
-def _says_much(old: str, new: str) -> bool:
+def _has_new_words(old: str, new: str) -> bool:
     return any(char.isalnum() for char in new.replace(old, "", 1))
 
 
-def _twice(text: str, item: Substitution) -> Unresolved:
+def _refuse_twice(text: str, item: Substitution) -> Unresolved:
     return Unresolved(
         "open_intent",
         "The new text already stands around the old one; whether it is wanted once more is open.",
@@ -227,7 +229,7 @@ def _twice(text: str, item: Substitution) -> Unresolved:
     )
 
 
-def _ambiguous(text: str, item: Substitution, places: Sequence[int]) -> Unresolved:
+def _refuse_ambiguous(text: str, item: Substitution, places: Sequence[int]) -> Unresolved:
     rows = [text.count("\n", 0, at) + 1 for at in places[:_MAX_SHOWN_PLACES]]
     more = f" and {len(places) - len(rows)} more" if len(places) > len(rows) else ""
     readings = tuple(
@@ -243,22 +245,22 @@ def _ambiguous(text: str, item: Substitution, places: Sequence[int]) -> Unresolv
     )
 
 
-def _by_lines(text: str, item: Substitution, index_of: _LastIndex) -> _Step | Unresolved:
+def _substitute_lines(text: str, item: Substitution, index_of: _LastIndex) -> _Step | Unresolved:
     """Look for an old text that stands nowhere: whether it is replaced already, then as whole lines."""
-    change = _as_lines(item)
+    change = _split_lines(item)
     final_newline = text.endswith("\n") or not text
     index = index_of.get(text)
     lines = index.lines
-    stands = _standing(text, index, item)
+    stands = _find_new_text(text, index, item)
     if stands is not None and not stands.doubt:
         return _Step(text, None, stands.proven)
     found = resolve(index, change)
     if isinstance(found, Open):
         if found.unresolved.code == "not_found" and not found.unresolved.suggestion:
-            found = explained(index, change, found)
+            found = explain_miss(index, change, found)
         told = "" if stands is None or "REPLACE lines stand" in found.unresolved.reason else stands.told
         found = replace(found, unresolved=replace(found.unresolved, reason=found.unresolved.reason + told))
-        return _in_words_of_text(found, lines, final_newline)
+        return _reword_refusal(found, lines, final_newline)
     if found.done:
         return _Step(text, None, found.proven)
     merged = spliced(lines, [found])
@@ -267,7 +269,7 @@ def _by_lines(text: str, item: Substitution, index_of: _LastIndex) -> _Step | Un
     return _Step(made, found.rung, ops=ops_of([found], len(lines)))
 
 
-def _standing(text: str, index: LineIndex, item: Substitution) -> Result | None:
+def _find_new_text(text: str, index: LineIndex, item: Substitution) -> Result | None:
     """Return the lines where the new text stands, and what is in doubt about its being this edit's; None if nowhere."""
     old, new = item.old, item.new
     while old[:1] == new[:1] == "\n":
@@ -275,14 +277,14 @@ def _standing(text: str, index: LineIndex, item: Substitution) -> Result | None:
         old, new = old[1:], new[1:]
     if not any(map(str.isalnum, new)) or new not in text:
         return None
-    at, *others = _places(text, new)
+    at, *others = _find_places(text, new)
     first, last = text.count("\n", 0, at), text.count("\n", 0, at + len(new.removesuffix("\n")))
     head = text[text.rfind("\n", 0, at) + 1 : at]
     tail = text[at + len(new) :].partition("\n")[0] if not new.endswith("\n") else ""
     whole = Replacement(tuple((head + old.removesuffix("\n") + tail).split("\n")), tuple(index.lines[first : last + 1]))
     if others and not item.replace_all:
         doubt = repeated([text.count("\n", 0, other) + 1 for other in others])
-    elif beside := _old_end_beside(text, at, old, new):
+    elif beside := _find_old_end(text, at, old, new):
         doubt = f"{beside!r} of the old text stands beside them"
     elif _is_cut_off(old, new):
         doubt = "the text to delete is at an end of the old text, so that nothing shows whether it is gone"
@@ -291,7 +293,7 @@ def _standing(text: str, index: LineIndex, item: Substitution) -> Result | None:
     return Result(first, last + 1, "exact", doubt, proven=not doubt and is_held(whole))
 
 
-def _old_end_beside(text: str, at: int, old: str, new: str) -> str:
+def _find_old_end(text: str, at: int, old: str, new: str) -> str:
     """Return what the first or last line of an old text has more than that of the new one, which stands at `at`.
 
     It is told where it stands beside the new text, as if that end of the edit were not made; else "".
@@ -318,7 +320,7 @@ def _is_cut_off(old: str, new: str) -> bool:
     return head + tail == len(new) and not all(any(map(str.isalnum, part)) for part in kept)
 
 
-def _as_lines(item: Substitution) -> Replacement:
+def _split_lines(item: Substitution) -> Replacement:
     """Return the lines of a substitution; a newline that ends both texts, or all that is taken away, ends a line."""
     old, new = item.old, item.new
     if old.endswith("\n") and (new.endswith("\n") or not new):
@@ -326,7 +328,7 @@ def _as_lines(item: Substitution) -> Replacement:
     return Replacement(tuple(old.split("\n")), tuple(new.split("\n")))
 
 
-def _in_words_of_text(found: Open, lines: Sequence[str], final_newline: bool) -> Unresolved:
+def _reword_refusal(found: Open, lines: Sequence[str], final_newline: bool) -> Unresolved:
     unresolved = found.unresolved
     readings = tuple(
         one if final_newline else replace(one, text=one.text.removesuffix("\n")) for one in candidates(lines, [found])

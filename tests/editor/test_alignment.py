@@ -10,7 +10,7 @@ import pytest
 
 from editor.formats import parse
 from editor.reader.alignment import BOUND, ELIDED, GAP, OUTSIDE, Aligner, Costs
-from editor.reader.candidates import Bindings, FileLines, Snippet
+from editor.reader.candidates import FileLines, LineCandidates, Snippet
 from editor.types import Sketch
 
 LINES = (
@@ -55,9 +55,9 @@ def cheapest_by_trying_all(aligner: Aligner) -> float:
         return min(ways, default=1e9)
 
     def moves(at: int, line: int, state: int) -> list[tuple[float, str, int, int, int]]:
-        found = list(aligner._moves(at, line, state))
+        found = list(aligner._list_moves(at, line, state))
         if state in (GAP, OUTSIDE, ELIDED) and line < aligner.num_lines:
-            if state != GAP or aligner._inside(at)[line]:
+            if state != GAP or aligner._mask_marker_scope(at)[line]:
                 found.append((float(aligner.skip_cost[state][line]), "skip", at, line + 1, state))
             else:
                 price = aligner.costs.leave_scope + float(aligner.skip_cost[OUTSIDE][line])
@@ -75,8 +75,8 @@ def test_the_best_path_costs_what_trying_every_step_costs(seed: int) -> None:
     assert isinstance(edit.changes, Sketch)
     file = FileLines(text, "python")
     shown = Snippet(edit.changes, file, ("Move load and add save.",))
-    aligner = Aligner(file, shown, Bindings(file, shown), Costs())
-    paths = aligner.best_paths(12, 9.0)
+    aligner = Aligner(file, shown, LineCandidates(file, shown), Costs())
+    paths = aligner.find_best_paths(12, 9.0)
     costs = [path.cost for path in paths]
     assert costs == pytest.approx(sorted(costs))
     assert costs[0] == pytest.approx(cheapest_by_trying_all(aligner))

@@ -88,14 +88,14 @@ def test_scopes_hold_what_lies_inside_of_them(lines: list[str], data: st.DataObj
     start = data.draw(st.integers(0, len(lines) - 1))
     end = data.draw(st.integers(start + 1, len(lines)))
     known = Scopes(LineIndex(lines))
-    assert known.hold(scopes, start, end) == _held(known, lines, scopes, start, end)
+    assert known.contain(scopes, start, end) == _held(known, lines, scopes, start, end)
 
 
 def _held(known: Scopes, lines: Sequence[str], scopes: Sequence[str], start: int, end: int) -> bool:
     outer = [(-1, len(lines))]
     for scope in scopes:
         stands = [at for at, line in enumerate(lines) if line.strip() == scope]
-        outer = [(at, min(known._extent(at), limit)) for above, limit in outer for at in stands if above < at < limit]
+        outer = [(at, min(known._get_end(at), limit)) for above, limit in outer for at in stands if above < at < limit]
     return any(at < end and start < limit for at, limit in outer)
 
 

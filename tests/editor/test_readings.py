@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from editor.formats import parse
 from editor.grammars import language_of
 from editor.merge import merge
-from editor.reader.reader import MAX_CANDIDATES, read
+from editor.reader.reader import MAX_CANDIDATES, read_snippet
 from editor.types import AlreadyApplied, Merged, ParsedEdit, Sketch, Unresolved
 
 CASES = sorted((Path(__file__).parent / "lazy_cases").glob("*.txt"))
@@ -123,7 +123,7 @@ def test_readings_never_crash_and_never_write_a_marker(file: list[str], snippet:
         return
     text = "".join(line + "\n" for line in file if line != "# ...")
     for sketch in (Sketch(blocks, True, True), Sketch(blocks, False, False), Sketch((sum(blocks, ()),), False, True)):
-        found = read(text, ParsedEdit("lazy", sketch, ""), "python").candidates
+        found = read_snippet(text, ParsedEdit("lazy", sketch, ""), "python").candidates
         assert len(found) <= MAX_CANDIDATES
         for one in found:
             assert 0 < one.score <= 1

@@ -204,7 +204,7 @@ def test_blocks_told_to_be_independent_give_the_same_text_in_turn(
     edit = ParsedEdit("search_replace", changes, "test")
     quick = merge(original, edit)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("editor.search_replace.blocks._independent", lambda *_: False)
+        patch.setattr("editor.search_replace.blocks._is_order_independent", lambda *_: False)
         slow = merge(original, edit)
     assert quick == slow
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from editor.formats import parse
 from editor.merge import merge
-from editor.scope import Region, Scope, cut, region_kept, regions, splice, whole_file
+from editor.scope import Region, Scope, build_whole_scope, check_region_kept, cut, find_regions, splice
 from editor.scope.parts import Change, Part
-from editor.scope.regions import MAX_LINES, MAX_REGIONS, SMALL_FILE, assign, touched
-from editor.scope.types import joined, lines_of
+from editor.scope.regions import MAX_LINES, MAX_REGIONS, SMALL_FILE, assign_change, find_touched_spans
+from editor.scope.types import join_lines, split_lines
 from editor.types import Candidate, FormatName, Unresolved
 
 NAMES = [f"step_{number}" for number in range(60)]
@@ -39,7 +39,7 @@ CLASS = "import os\n\n\nclass Store:\n" + "\n".join(function(name, "    ") for n
 
 def scope_of(text: str, edit: str, form: FormatName | None = None, language: str = "python") -> Scope:
     parsed = parse(edit, form or "auto")
-    return regions(text, parsed, merge(text, parsed, language), language)
+    return find_regions(text, parsed, merge(text, parsed, language), language)
 
 
 def search(before: str, after: str) -> str:
@@ -238,7 +238,7 @@ def test_a_long_definition_is_cut_to_a_window() -> None:
 
 def test_without_a_grammar_there_is_a_window_and_no_outline() -> None:
     parsed = parse(CHANGE)
-    scope = regions(FUNCTIONS, parsed, merge(FUNCTIONS, parsed), None)
+    scope = find_regions(FUNCTIONS, parsed, merge(FUNCTIONS, parsed), None)
     assert not scope.whole
     assert scope.regions[0].num_lines < 70
     assert scope.outline == ""
@@ -278,15 +278,17 @@ def test_the_right_result_and_the_readings_can_be_written_and_nothing_else_chang
     text, edit, result = made
     parsed = parse(edit)
     outcome = merge(text, parsed, "python")
-    scope = regions(text, parsed, outcome, "python")
+    scope = find_regions(text, parsed, outcome, "python")
     assert holds(scope, text, result)
     assert splice(text, scope.regions, [region.text for region in scope.regions]) == text
     assert splice(text, scope.regions, cut(text, text, scope.regions)) == text
     best = outcome.candidates[0].text if isinstance(outcome, Unresolved) else getattr(outcome, "text", text)
     assert splice(text, scope.regions, [region.candidates[0] for region in scope.regions]) == best
     marked = splice(text, scope.regions, ["<>\n"] * len(scope.regions))
-    outside = [line for at, line in enumerate(lines_of(text)) if not any(_in(at, region) for region in scope.regions)]
-    assert [line for line in lines_of(marked) if line != "<>"] == outside
+    outside = [
+        line for at, line in enumerate(split_lines(text)) if not any(_in(at, region) for region in scope.regions)
+    ]
+    assert [line for line in split_lines(marked) if line != "<>"] == outside
 
 
 def _in(line: int, region: Region) -> bool:
@@ -300,16 +302,16 @@ _LINES = st.lists(st.sampled_from(["a", "b", "", "    c"]), max_size=12)
 def test_what_is_cut_out_and_put_back_is_the_same(lines: list[str], ends: list[tuple[int, int]], data: Any) -> None:
     borders = sorted({min(end, len(lines)) for pair in ends for end in pair})
     spans = [(first, end) for first, end in zip(borders[::2], borders[1::2], strict=False) if first < end]
-    text = joined(lines)
-    pieces = [Region(first, end, joined(lines[first:end])) for first, end in spans]
+    text = join_lines(lines)
+    pieces = [Region(first, end, join_lines(lines[first:end])) for first, end in spans]
     assert splice(text, pieces, cut(text, text, pieces)) == text
-    answers = [joined(data.draw(_LINES)) for _ in pieces]
+    answers = [join_lines(data.draw(_LINES)) for _ in pieces]
     changed = splice(text, pieces, answers)
     at, by_hand = 0, ""
     for piece, answer in zip(pieces, answers, strict=True):  # the slow way, by characters
-        by_hand += joined(lines[at : piece.first_line]) + answer
+        by_hand += join_lines(lines[at : piece.first_line]) + answer
         at = piece.end_line
-    assert changed == by_hand + joined(lines[at:])
+    assert changed == by_hand + join_lines(lines[at:])
 
 
 def test_changes_at_the_very_border_of_a_region_are_cut_with_it() -> None:
@@ -324,7 +326,7 @@ def test_a_file_without_final_newline_stays_so_and_an_answer_without_one_is_give
     assert splice("a\nb", [Region(1, 2, "b\n")], ["c\n"]) == "a\nc"
     assert splice("a\nb\nc\n", [Region(1, 2, "b\n")], ["x"]) == "a\nx\nc\n"
     assert splice("a\nb\nc\n", [Region(1, 2, "b\n")], [""]) == "a\nc\n"
-    assert splice("", whole_file("", parse("x = 1\n"), merge("", parse("x = 1\n"))).regions, ["x\n"]) == "x"
+    assert splice("", build_whole_scope("", parse("x = 1\n"), merge("", parse("x = 1\n"))).regions, ["x\n"]) == "x"
 
 
 @pytest.mark.parametrize(
@@ -341,13 +343,13 @@ def test_a_file_without_final_newline_stays_so_and_an_answer_without_one_is_give
 )
 def test_an_answer_must_keep_the_lines_at_the_ends_of_its_region(answer: str, ok: bool) -> None:
     region = Region(3, 7, "a\nb\nc\nd\n", num_above=1, num_below=1)
-    assert region_kept([region], [answer]).ok is ok
+    assert check_region_kept([region], [answer]).ok is ok
 
 
 def test_at_the_ends_of_the_file_nothing_has_to_be_kept() -> None:
     region = Region(0, 4, "a\nb\nc\nd\n", num_above=0, num_below=1)
-    assert region_kept([region], ["X\nd\n"]).ok
-    assert not region_kept([region, replace(region, first_line=9)], ["X\nd\n", "X\n"]).ok
+    assert check_region_kept([region], ["X\nd\n"]).ok
+    assert not check_region_kept([region, replace(region, first_line=9)], ["X\nd\n", "X\n"]).ok
 
 
 def test_a_region_ends_where_a_long_definition_begins_or_ends() -> None:
@@ -364,7 +366,7 @@ def test_a_block_that_stands_nowhere_beside_one_that_stands_makes_it_whole() -> 
 
 
 def test_quoted_line_ranges_far_apart_are_not_divided_either() -> None:
-    lines = lines_of(FUNCTIONS)
+    lines = split_lines(FUNCTIONS)
     edit = [
         {"path": "a.py", "start_line": at + 1, "end_line": at + 1, "old": lines[at], "new": "    total = 0"}
         for at in (lines.index("    total = value * 6"), len(lines) - 4)
@@ -403,7 +405,7 @@ def test_a_change_is_of_the_part_that_it_stands_at_and_that_brings_its_lines(
         Part(frozenset("bc"), ((30, 32),)),
         Part(frozenset("c"), ()),
     ]
-    assert assign(change, parts) is told
+    assert assign_change(change, parts) is told
     assert [number for number, part in enumerate(parts) if part.changes] == owners
 
 
@@ -412,7 +414,7 @@ def test_a_reading_that_is_next_to_impossible_widens_nothing(score: float, num_g
     edit = "# ... existing code ...\n    if value:\n        total += 1\n    return total\n# ... existing code ...\n"
     texts = [FUNCTIONS.replace(f"count_of_{name}(value)", "1") for name in ("step_10", "step_50")]
     found = Unresolved("open_intent", "", candidates=(Candidate(texts[0], 0.8, ""), Candidate(texts[1], score, "")))
-    scope = regions(FUNCTIONS, parse(edit, "lazy"), found, "python")
+    scope = find_regions(FUNCTIONS, parse(edit, "lazy"), found, "python")
     assert holds(scope, FUNCTIONS, texts[0])
     assert sum(holds(scope, FUNCTIONS, text) for text in texts) == num_given
     assert (sum(region.end_line - region.first_line for region in scope.regions) < 60) == (num_given == 1)
@@ -421,4 +423,4 @@ def test_a_reading_that_is_next_to_impossible_widens_nothing(score: float, num_g
 @pytest.mark.parametrize(("is_sure", "num_found"), [(True, 1), (False, 0)])
 def test_without_a_reading_a_place_has_to_be_sure(is_sure: bool, num_found: int) -> None:
     part = Part(frozenset("a"), ((3, 5),), is_sure=is_sure)
-    assert len(touched(["x"] * 9, [part], [], certain=False)) == num_found
+    assert len(find_touched_spans(["x"] * 9, [part], [], certain=False)) == num_found

@@ -6,7 +6,7 @@ import pytest
 
 from editor.formats import parse
 from editor.merge import merge
-from editor.reader.reader import Answer
+from editor.reader.reader import RankedReadings
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Unresolved
 
 MODULE = """\
@@ -34,7 +34,7 @@ def main():
 @pytest.fixture(autouse=True)
 def _rules_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the reader find nothing."""
-    monkeypatch.setattr("editor.merge._read_again", lambda *_: Answer())
+    monkeypatch.setattr("editor.merge._read_again", lambda *_: RankedReadings())
 
 
 def apply(edit: str, original: str = MODULE) -> MergeOutcome:

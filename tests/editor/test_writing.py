@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from editor.formats import parse
-from editor.lazy.merge import snippet
+from editor.lazy.merge import render_snippet
 from editor.types import Sketch
 
 SNIPPETS = [
@@ -20,11 +20,11 @@ SNIPPETS = [
 def test_a_written_sketch_is_read_as_the_same(text: str, language: str | None) -> None:
     sketch = parse(text, "lazy").changes
     assert isinstance(sketch, Sketch)
-    assert parse(snippet(sketch, language) + "\n", "lazy").changes == sketch
+    assert parse(render_snippet(sketch, language) + "\n", "lazy").changes == sketch
 
 
 def test_in_its_own_language_it_is_the_same_text() -> None:
     for text in SNIPPETS:
         sketch = parse(text, "lazy").changes
         assert isinstance(sketch, Sketch)
-        assert snippet(sketch, "python") == text.removesuffix("\n")
+        assert render_snippet(sketch, "python") == text.removesuffix("\n")
