@@ -15,15 +15,15 @@ from agent_runtime.apply.rule_process import RULE_SECONDS, Aside
 from agent_runtime.errors import BadRequest
 from agent_runtime.llm.merger import ModelMerger, warm
 from agent_runtime.llm.model_slot import ModelSlot
-from agent_runtime.models.bf16_copy import cache_key
+from agent_runtime.models.bf16_copy import load_cache_key
 from agent_runtime.models.config import DEFAULT_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel, load_model
-from agent_runtime.models.progress import Progress, Silent
-from agent_runtime.models.store import ModelFiles, Store, resolve
+from agent_runtime.models.progress import Progress, SilentProgress
+from agent_runtime.models.store import ModelFiles, ModelStore, resolve
 from agent_runtime.quotas import TenantLimits, Tenants
 from agent_runtime.server.dependencies import Service
 from agent_runtime.telemetry.metrics import Metering
-from agent_runtime.workspace.registry import Workspaces
+from agent_runtime.workspace.registry import WorkspaceRegistry
 from engine.device import device_named
 from engine.engine_config import EngineConfig
 from engine.errors import DeviceError
@@ -39,9 +39,9 @@ def open_model(
 ) -> LoadedModel:
     """Find a model's files and load them; raises ModelUnavailable or a subclass, BadRequest where options clash."""
     _device(options)
-    progress = progress or Silent()
-    files = resolve(name_or_path, Store(settings.cache_dir), progress)
-    progress.say(f"loading {name_or_path}")
+    progress = progress or SilentProgress()
+    files = resolve(name_or_path, ModelStore(settings.cache_dir), progress)
+    progress.report(f"loading {name_or_path}")
     return _load(files, settings, options, progress)
 
 
@@ -58,20 +58,20 @@ def model_slot(
     options: LoadOptions,
     progress: Progress,
     merging: MergeOptions,
-    workspaces: Workspaces | None = None,
+    workspaces: WorkspaceRegistry | None = None,
 ) -> ModelSlot:
     """A place for the model, which is looked for now (raising UnknownModel, ...), and loaded and warmed later.
 
     The files of the `workspaces` can be had as its tokens from then on.
     """
     _device(options)  # refused at the start, not when the model is loaded
-    files = resolve(name_or_path, Store(settings.cache_dir), progress)
+    files = resolve(name_or_path, ModelStore(settings.cache_dir), progress)
 
     def load() -> ModelMerger:
         loaded = _load(files, settings, options, progress)
         warm(loaded)
         if workspaces is not None:
-            workspaces.tokenize_with(loaded.text.tokenizer)
+            workspaces.set_tokenizer(loaded.text.tokenizer)
         return ModelMerger(loaded, merging.deadline_s, reuse=merging.reuse, files=workspaces)
 
     return ModelSlot(files.name, load)
@@ -92,7 +92,7 @@ def _load(files: ModelFiles, settings: ModelSettings, options: LoadOptions, prog
     )
     memory = f"peak memory {loaded.peak_bytes / 1e9:.1f} GB"
     stored = ", ".join(each for each in (options.device, options.dtype, options.quantize) if each not in (None, "cpu"))
-    progress.say(f"{loaded.name} loaded in {loaded.load_seconds:.1f} s ({stored}, {memory})")
+    progress.report(f"{loaded.name} loaded in {loaded.load_seconds:.1f} s ({stored}, {memory})")
     return loaded
 
 
@@ -126,7 +126,7 @@ def _limits(options: LoadOptions, cache_dir: Path) -> EngineConfig:
             idle_rebuild=span_gib > 0,
             audit=AuditConfig(share=AUDITED if span_gib > 0 else 0.0),
             span_dir=cache_dir / "spans" if disk else None,
-            span_key=cache_key(cache_dir) if disk else b"",
+            span_key=load_cache_key(cache_dir) if disk else b"",
             span_disk_bytes=max(1, _bytes(options.span_disk_gib)),
             kernels_dir=cache_dir / "kernels",
         )
@@ -140,19 +140,19 @@ def _bytes(gib: float) -> int:
 
 def open_workspaces(
     root: Path | None, allowed: Sequence[Path], settings: ModelSettings, progress: Progress, *, watch: bool = True
-) -> Workspaces:
+) -> WorkspaceRegistry:
     """The folders of a service: `root`, and what is registered below that and the `allowed` ones.
 
     Raises BadRequest where one of them is no folder.
     """
     store = settings.cache_dir / "tokens"
     journals = settings.cache_dir / "journals"
-    return Workspaces(root, allowed=allowed, watch=watch, store=store, journals=journals, say=progress.say)
+    return WorkspaceRegistry(root, allowed=allowed, watch=watch, store=store, journals=journals, say=progress.report)
 
 
 def service(
     slot: ModelSlot,
-    workspaces: Workspaces,
+    workspaces: WorkspaceRegistry,
     *,
     limits: TenantLimits | None = None,
     traces: TracerProvider | None = None,

@@ -26,7 +26,7 @@ from typing import Any
 from agent_runtime.models.catalogue import CATALOGUE
 from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel, load_model
-from agent_runtime.models.store import Store, resolve
+from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.process import settings
 from agent_runtime.prompt import ApplyPrompt, build_prompt
 from agent_runtime.wiring import open_model
@@ -139,7 +139,7 @@ def _common_len(first: tuple[int, ...], second: tuple[int, ...]) -> int:
 def _first_load_seconds(name: str) -> float:
     """Load from the GGUF file as if for the first time: the bf16 copy goes to a folder that is then removed."""
     with tempfile.TemporaryDirectory() as folder:
-        files = resolve(name, Store(ModelSettings.from_env(os.environ).cache_dir))
+        files = resolve(name, ModelStore(ModelSettings.from_env(os.environ).cache_dir))
         return load_model(files, Path(folder)).load_seconds
 
 

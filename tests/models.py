@@ -12,7 +12,7 @@ import pytest
 
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.store import Store, resolve
+from agent_runtime.models.store import ModelStore, resolve
 from engine.weights.gguf import GGUFModel
 from repo_cache.tokenizer import BPETokenizer, GGUFVocabulary
 
@@ -57,7 +57,7 @@ class RealModel:
 def real_model(name: str) -> RealModel:
     """The model of that name; the test fails, rather than being skipped, where it has not been pulled."""
     try:
-        files = resolve(name, Store(ModelSettings.from_env(os.environ).cache_dir))
+        files = resolve(name, ModelStore(ModelSettings.from_env(os.environ).cache_dir))
     except ModelUnavailable as error:
         pytest.fail(f"this test needs {name}: run `hunk models pull {name}` ({error})", pytrace=False)
     return RealModel(name, files.path)

@@ -30,8 +30,8 @@ from agent_runtime.cli import main as command_line
 from agent_runtime.models import text_side
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.store import ModelFiles
-from agent_runtime.models.text_side import TextSide
-from agent_runtime.prompt import form_called
+from agent_runtime.models.text_side import TokenizerBundle
+from agent_runtime.prompt import find_form
 from agent_runtime.prompt.forms import TAG
 from engine import core
 from engine.decoder import Batch, Decoder, KVStore
@@ -80,7 +80,7 @@ def write_script(path: Path, *lines: Line) -> Path:
 class Script:
     """Finds the answer to a prompt, in tokens."""
 
-    def __init__(self, lines: Sequence[Line], text: TextSide) -> None:
+    def __init__(self, lines: Sequence[Line], text: TokenizerBundle) -> None:
         self._lines = lines
         self._text = text
         self._found: weakref.WeakKeyDictionary[Generation, tuple[Line, list[int]]] = weakref.WeakKeyDictionary()
@@ -156,7 +156,7 @@ class ScriptedPasses(TorchPasses):
             self._decoder.next_ids = None
 
 
-def scripted_engine(lines: Sequence[Line], text: TextSide, config: EngineConfig) -> Engine:
+def scripted_engine(lines: Sequence[Line], text: TokenizerBundle, config: EngineConfig) -> Engine:
     """An engine whose model follows the lines."""
 
     class Passes(ScriptedPasses):
@@ -174,8 +174,8 @@ def load_scripted(
 ) -> LoadedModel:
     """In place of `load_model`: the text side of the model's file, and a decoder that follows the script."""
     started = time.perf_counter()
-    tokenizer, metadata = text_side.from_gguf(GGUFModel(files.path))
-    text = replace(metadata.with_tokenizer(tokenizer), form=form_called(files.prompt_form))
+    tokenizer, metadata = text_side.read_gguf_tokenizer(GGUFModel(files.path))
+    text = replace(metadata.to_bundle(tokenizer), form=find_form(files.prompt_form))
     engine = scripted_engine(lines, text, replace(limits or EngineConfig(), pass_times_dir=None))
     return LoadedModel(files.name, engine, text, time.perf_counter() - started, 0)
 

@@ -27,7 +27,7 @@ from agent_runtime.config.sources import Chosen
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.llm.interface import Merger
-from agent_runtime.models.progress import LINE_EVERY_SECONDS, for_console
+from agent_runtime.models.progress import LINE_EVERY_SECONDS, make_progress
 from agent_runtime.progress import Watcher
 from agent_runtime.serialization import result_to_json
 from agent_runtime.types import (
@@ -255,7 +255,7 @@ def _pipeline(chosen: Chosen) -> Iterator[Pipeline]:
     def open_merger() -> Merger:
         from agent_runtime.wiring import open_merger  # torch takes a second to import, and most edits need no model
 
-        progress = for_console(console)
+        progress = make_progress(console)
         with console.status(f"loading {settings.model}"):
             models = model_settings(os.environ, chosen)
             return open_merger(settings.model, models, single_options(settings), progress)

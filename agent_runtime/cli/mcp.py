@@ -65,7 +65,7 @@ def mcp_command(
     try:
         if http:
             with listen(host, port) as listener:
-                LineProgress(console).say(f"listening on {url_of(listener)}/mcp")
+                LineProgress(console).report(f"listening on {url_of(listener)}/mcp")
                 serve_http(server, listener, hosts=[host, *settings.allow_host], tokens=tokens)
         else:
             # What waits for the input cannot be interrupted, and would be waited for.

@@ -17,9 +17,9 @@ from agent_runtime.models.bf16_copy import remove_damaged_copy
 from agent_runtime.models.catalogue import CatalogueEntry
 from agent_runtime.models.config import ModelSettings, parse_sources
 from agent_runtime.models.download import pull
-from agent_runtime.models.progress import Progress, for_console
-from agent_runtime.models.sources import named_sources
-from agent_runtime.models.store import Store, ready, resolve, verify
+from agent_runtime.models.progress import Progress, make_progress
+from agent_runtime.models.sources import make_sources
+from agent_runtime.models.store import ModelStore, ensure_verified, resolve, verify
 
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C ended, as shells have it: 128 + SIGINT."""
@@ -64,23 +64,23 @@ def list_command(as_json: JSON = False) -> None:
 @faults_as_json
 def pull_command(name: NAME, source: SOURCE = None, as_json: JSON = False) -> None:
     """Download a model, or what is missing of it, and check it."""
-    entry, settings = catalogue.find(name), _settings()
+    entry, settings = catalogue.find_entry(name), _settings()
     names = parse_sources(",".join(source), field="--source") if source else settings.sources
     try:
-        pulled = pull(entry, Store(settings.cache_dir), named_sources(names), _progress())
+        pulled = pull(entry, ModelStore(settings.cache_dir), make_sources(names), _progress())
     except KeyboardInterrupt:
         typer.echo(f"stopped; `hunk models pull {name}` goes on from here", err=True)
         raise typer.Exit(INTERRUPTED) from None
     answer = {"fetched_bytes": pulled.fetched_bytes, "sources": list(pulled.sources)}
-    _answer(entry, Store(settings.cache_dir), as_json, **answer)
+    _answer(entry, ModelStore(settings.cache_dir), as_json, **answer)
 
 
 @models.command("path")
 @faults_as_json
 def path_command(name: NAME, as_json: JSON = False) -> None:
     """Print where a pulled model's file is."""
-    entry, store = catalogue.find(name), _store()
-    ready(entry, store, _progress())
+    entry, store = catalogue.find_entry(name), _store()
+    ensure_verified(entry, store, _progress())
     _answer(entry, store, as_json)
 
 
@@ -88,11 +88,11 @@ def path_command(name: NAME, as_json: JSON = False) -> None:
 @faults_as_json
 def verify_command(name: NAME, as_json: JSON = False) -> None:
     """Hash a pulled model's file and compare with the catalogue; a converted copy that is not as made is removed."""
-    entry, store = catalogue.find(name), _store()
+    entry, store = catalogue.find_entry(name), _store()
     progress = _progress()
     verify(entry, store, progress)
     if remove_damaged_copy(resolve(name, store), _settings().cache_dir):
-        progress.say(
+        progress.report(
             f"the converted copy of {name} was not as it was made, and is removed: the next start makes it anew"
         )
     _answer(entry, store, as_json)
@@ -102,15 +102,15 @@ def _settings() -> ModelSettings:
     return model_settings(os.environ)
 
 
-def _store() -> Store:
-    return Store(_settings().cache_dir)
+def _store() -> ModelStore:
+    return ModelStore(_settings().cache_dir)
 
 
 def _progress() -> Progress:
-    return for_console(Console(stderr=True))
+    return make_progress(Console(stderr=True))
 
 
-def _row(entry: CatalogueEntry, store: Store) -> dict[str, Any]:
+def _row(entry: CatalogueEntry, store: ModelStore) -> dict[str, Any]:
     return {
         "name": entry.name,
         "title": entry.title,
@@ -123,6 +123,6 @@ def _row(entry: CatalogueEntry, store: Store) -> dict[str, Any]:
     }
 
 
-def _answer(entry: CatalogueEntry, store: Store, as_json: bool, **more: Any) -> None:
+def _answer(entry: CatalogueEntry, store: ModelStore, as_json: bool, **more: Any) -> None:
     row = _row(entry, store) | more
     typer.echo(json.dumps(row) if as_json else row["path"])

@@ -13,7 +13,7 @@ from agent_runtime.config.options import merge_options, model_settings, service_
 from agent_runtime.config.sources import Chosen
 from agent_runtime.errors import HunkError
 from agent_runtime.llm.interface import mode_of
-from agent_runtime.models.progress import LineProgress, for_console
+from agent_runtime.models.progress import LineProgress, make_progress
 from agent_runtime.server.token_file import LiveTokens, TokenFile
 from agent_runtime.telemetry.log import configure
 from agent_runtime.telemetry.systemd import tell_systemd
@@ -36,7 +36,7 @@ def serve_command(chosen: Chosen) -> None:
     from agent_runtime.wiring import model_slot, open_workspaces, service
 
     console = Console(stderr=True, highlight=False)
-    progress, models = for_console(console), model_settings(os.environ, chosen)
+    progress, models = make_progress(console), model_settings(os.environ, chosen)
     log = configure(settings.log_format, settings.log_level)  # opening the workspaces may finish a write, which is told
     workspaces = open_workspaces(settings.root, settings.allow_root, models, progress, watch=settings.watch)
     slot = model_slot(settings.model, models, service_options(settings), progress, merge_options(settings), workspaces)
@@ -45,7 +45,7 @@ def serve_command(chosen: Chosen) -> None:
     parts = service(slot, workspaces, limits=limits, traces=traces, deadline_s=settings.deadline)
     faults: list[HunkError] = []
     with listen(settings.host, settings.port) as listener:
-        say = LineProgress(console).say
+        say = LineProgress(console).report
 
         def give_up(fault: HunkError) -> None:
             faults.append(fault)

@@ -26,7 +26,7 @@ from agent_runtime.config import choose
 from agent_runtime.config.options import model_settings
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.model_tokenizer import open_tokenizer
-from agent_runtime.models.progress import for_console
+from agent_runtime.models.progress import make_progress
 from repo_cache.cache import RepoCache
 from repo_cache.changes import SpanChanges
 from repo_cache.errors import RepoCacheError
@@ -292,14 +292,14 @@ class _Progress:
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self._bar = for_console(Console(stderr=True, highlight=False))
+        self._bar = make_progress(Console(stderr=True, highlight=False))
         self._begun = False
 
     def __call__(self, progress: IndexProgress) -> None:
         if not self._begun:
             self._begun = True
-            self._stack.enter_context(self._bar.task("indexing", progress.of_bytes))
-        self._bar.at(progress.num_bytes)
+            self._stack.enter_context(self._bar.track("indexing", progress.of_bytes))
+        self._bar.update(progress.num_bytes)
 
 
 @contextmanager

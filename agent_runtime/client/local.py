@@ -22,11 +22,11 @@ from agent_runtime.errors import ModelUnavailable
 from agent_runtime.llm.interface import Merger
 from agent_runtime.llm.model_slot import ModelOnDemand
 from agent_runtime.models.config import DEFAULT_MODEL, SMALL_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
-from agent_runtime.models.progress import Progress, Silent
+from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.server.app import build_app
 from agent_runtime.server.dependencies import Service
 from agent_runtime.telemetry.metrics import Metering
-from agent_runtime.workspace.registry import Workspaces
+from agent_runtime.workspace.registry import WorkspaceRegistry
 
 Message = MutableMapping[str, Any]
 
@@ -194,14 +194,14 @@ class LocalClient(Client):
         watch: bool = True,
         progress: Progress | None = None,
     ) -> None:
-        settings, progress = settings or ModelSettings.from_env(os.environ), progress or Silent()
-        workspaces = Workspaces(
+        settings, progress = settings or ModelSettings.from_env(os.environ), progress or SilentProgress()
+        workspaces = WorkspaceRegistry(
             None if root is None else Path(root),
             allowed=[Path(folder) for folder in allowed],
             watch=watch,
             store=settings.cache_dir / "tokens",
             journals=settings.cache_dir / "journals",
-            say=progress.say,
+            say=progress.report,
         )
 
         def load_model() -> Merger:

@@ -18,7 +18,7 @@ from agent_runtime.types import ApplyResult, Certainty, Decide, Draft, Mode, Reu
 from editor.types import FormatName, Policy
 
 if TYPE_CHECKING:
-    from agent_runtime.session import Answer, ReadFile, SessionState
+    from agent_runtime.session import ReadFile, SessionAnswer, SessionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def read_call(
     return Call("POST", path_of("sessions", session_id, "read"), values.read_from_json, body)
 
 
-def ask_call(session_id: str, question: str, options: AskOptions, *, stream: bool) -> Call[Answer]:
+def ask_call(session_id: str, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
     """A question; it has a key, so that it can be sent again without being asked twice."""
     body = {"question": question, **options, "stream": stream}
     key = body.pop("idempotency_key", None)
@@ -230,14 +230,14 @@ class Session(_SessionSoFar):
         """
         return self._send(read_call(self._begun(), paths, texts or {}, forget, with_text=with_text))
 
-    def ask(self, question: str, **options: Unpack[AskOptions]) -> Answer:
+    def ask(self, question: str, **options: Unpack[AskOptions]) -> SessionAnswer:
         """Ask the model, which is shown the files as they are now and all that was said; see `AskOptions`.
 
         Raises TooLarge where it does not fit the model's context, SessionMissing where the session was idle too long.
         """
         return self._send(self._ask(question, options, stream=False))
 
-    def stream(self, question: str, **options: Unpack[AskOptions]) -> Stream[Answer]:
+    def stream(self, question: str, **options: Unpack[AskOptions]) -> Stream[SessionAnswer]:
         """As `ask`: tokens as the model writes them, and the Answer as the last. Closing ends the work."""
         return self._follow(lambda: self._ask(question, options, stream=True))
 
@@ -268,7 +268,7 @@ class Session(_SessionSoFar):
             self._id = self._send(self._begin)
         return self._id
 
-    def _ask(self, question: str, options: AskOptions, *, stream: bool) -> Call[Answer]:
+    def _ask(self, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
         return self._counted("ask", ask_call(self._begun(), question, options, stream=stream))
 
     def _apply(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
@@ -305,11 +305,11 @@ class AsyncSession(_SessionSoFar):
         """As `Session.read`."""
         return await self._send(read_call(await self._begun(), paths, texts or {}, forget, with_text=with_text))
 
-    async def ask(self, question: str, **options: Unpack[AskOptions]) -> Answer:
+    async def ask(self, question: str, **options: Unpack[AskOptions]) -> SessionAnswer:
         """As `Session.ask`."""
         return await self._send(await self._ask(question, options, stream=False))
 
-    def stream(self, question: str, **options: Unpack[AskOptions]) -> AsyncStream[Answer]:
+    def stream(self, question: str, **options: Unpack[AskOptions]) -> AsyncStream[SessionAnswer]:
         """As `Session.stream`."""
         return self._follow(lambda: self._ask(question, options, stream=True))
 
@@ -340,7 +340,7 @@ class AsyncSession(_SessionSoFar):
             self._id = await self._send(self._begin)
         return self._id
 
-    async def _ask(self, question: str, options: AskOptions, *, stream: bool) -> Call[Answer]:
+    async def _ask(self, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
         return self._counted("ask", ask_call(await self._begun(), question, options, stream=stream))
 
     async def _apply(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:

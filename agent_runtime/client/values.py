@@ -14,7 +14,7 @@ from agent_runtime.serialization import usage_from_json
 
 if TYPE_CHECKING:
     from agent_runtime.server.views import FileContent, SnapshotPage, WorkspaceChanges, WorkspaceStatus
-    from agent_runtime.session import Answer, ReadFile, SeenFile, SessionState
+    from agent_runtime.session import ReadFile, SeenFile, SessionAnswer, SessionState
     from agent_runtime.workspace.registry import FilePage
 
 Value = TypeVar("Value")
@@ -63,12 +63,12 @@ def read_from_json(answer: Mapping[str, Any]) -> tuple[ReadFile, ...]:
     return tuple(_known(ReadFile, file) for file in answer["files"])
 
 
-def answer_from_json(answer: Mapping[str, Any]) -> Answer:
+def answer_from_json(answer: Mapping[str, Any]) -> SessionAnswer:
     """Of `POST /sessions/{id}/ask`."""
-    from agent_runtime.session import Answer
+    from agent_runtime.session import SessionAnswer
 
     usage, noted = usage_from_json(answer["usage"]), tuple(answer["noted"])
-    return _known(Answer, answer, usage=usage, timings=dict(answer["timings"]), files=_seen(answer), noted=noted)
+    return _known(SessionAnswer, answer, usage=usage, timings=dict(answer["timings"]), files=_seen(answer), noted=noted)
 
 
 def state_from_json(answer: Mapping[str, Any]) -> SessionState:

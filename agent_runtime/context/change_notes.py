@@ -34,18 +34,18 @@ class LineEdit:
         return self.first <= other.first and other.end <= self.end
 
 
-def lines_of(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """The lines with their newlines; the last one may lack it."""
     return _LINE.findall(text)
 
 
-def line_edits(old: Sequence[str], new: Sequence[str]) -> tuple[LineEdit, ...]:
+def diff_lines(old: Sequence[str], new: Sequence[str]) -> tuple[LineEdit, ...]:
     """The edits that turn lines into others, in order; no two touch."""
     ops = (op for op in line_opcodes(old, new) if not op.equal)
     return tuple(LineEdit(op.a_start, op.a_end, tuple(new[op.b_start : op.b_end])) for op in ops)
 
 
-def applied(old: Sequence[str], edits: Sequence[LineEdit], first: int = 0, end: int | None = None) -> list[str]:
+def apply_edits(old: Sequence[str], edits: Sequence[LineEdit], first: int = 0, end: int | None = None) -> list[str]:
     """Lines [first, end) of the first version as they read with the edits, which ascend and lie within."""
     made: list[str] = []
     for edit in edits:
@@ -54,7 +54,7 @@ def applied(old: Sequence[str], edits: Sequence[LineEdit], first: int = 0, end: 
     return made + list(old[first:end])
 
 
-def unsaid(
+def find_new_edits(
     old: Sequence[str], said: Sequence[LineEdit], wanted: Sequence[LineEdit], context: int = CONTEXT_LINES
 ) -> tuple[LineEdit, ...]:
     """What to say after `said`, so that all together reads as `wanted`; both ascend, none of either overlap.
@@ -64,9 +64,9 @@ def unsaid(
     all of it: whoever puts the lines of one edit after the other in their place has the file.
     """
     changes = [
-        LineEdit(first, end, tuple(applied(old, want, first, end)))
-        for first, end, told, want in _groups(said, wanted)
-        if applied(old, told, first, end) != applied(old, want, first, end)
+        LineEdit(first, end, tuple(apply_edits(old, want, first, end)))
+        for first, end, told, want in _group_edits(said, wanted)
+        if apply_edits(old, told, first, end) != apply_edits(old, want, first, end)
     ]
     joined: list[LineEdit] = []
     for change in changes:
@@ -77,16 +77,16 @@ def unsaid(
             joined[-1] = LineEdit(last.first, change.end, lines)
         else:
             joined.append(change)
-    return tuple(_widened(old, edit, [*said, *joined], context) for edit in joined)
+    return tuple(_widen(old, edit, [*said, *joined], context) for edit in joined)
 
 
-def after(said: Sequence[LineEdit], more: Sequence[LineEdit]) -> tuple[LineEdit, ...]:
+def merge_edits(said: Sequence[LineEdit], more: Sequence[LineEdit]) -> tuple[LineEdit, ...]:
     """What holds when `more` was said behind `said`: of edits of the same lines the later."""
     kept = [edit for edit in said if not any(later.covers(edit) for later in more)]
     return tuple(sorted([*kept, *more], key=lambda edit: edit.first))
 
 
-def note(path: str, edit: LineEdit) -> str:
+def render_note(path: str, edit: LineEdit) -> str:
     """An edit in words. The lines that it names, counted from 1, and those that it shows stand for each other."""
     shown = "".join(edit.lines)
     shown += "\n" if shown and not shown.endswith("\n") else ""
@@ -103,7 +103,7 @@ def note(path: str, edit: LineEdit) -> str:
     return f"{said}\n{fence}\n{shown}{fence}\n"
 
 
-def _widened(old: Sequence[str], edit: LineEdit, others: Sequence[LineEdit], context: int) -> LineEdit:
+def _widen(old: Sequence[str], edit: LineEdit, others: Sequence[LineEdit], context: int) -> LineEdit:
     """The edit with up to so many unchanged lines on each side, short of what other edits are about."""
     before = max([0, *(other.end for other in others if other.end <= edit.first and other is not edit)])
     behind = min([len(old), *(other.first for other in others if other.first >= edit.end and other is not edit)])
@@ -111,7 +111,7 @@ def _widened(old: Sequence[str], edit: LineEdit, others: Sequence[LineEdit], con
     return LineEdit(first, end, (*old[first : edit.first], *edit.lines, *old[edit.end : end]))
 
 
-def _groups(
+def _group_edits(
     said: Sequence[LineEdit], wanted: Sequence[LineEdit]
 ) -> Iterator[tuple[int, int, list[LineEdit], list[LineEdit]]]:
     """Edits that touch one another, directly or through others: the range of all, and those of each side."""
@@ -145,7 +145,7 @@ class _Note:
     num_tokens: int
 
 
-class Notes:
+class ChangeNotes:
     """What was said of files behind them. The versions that line numbers refer to are the caller's."""
 
     def __init__(self, tokenizer: BPETokenizer, rebase_share: float | None = None) -> None:
@@ -158,7 +158,7 @@ class Notes:
         """Files that have notes."""
         return frozenset(each.path for each in self._notes)
 
-    def before(self, message: int) -> tuple[str, ...]:
+    def list_before(self, message: int) -> tuple[str, ...]:
         """The notes that stand before a message's text."""
         return tuple(each.text for each in self._notes if each.message == message)
 
@@ -170,31 +170,31 @@ class Notes:
         """These files are written anew, or are gone."""
         self._notes = [each for each in self._notes if each.path not in paths]
 
-    def over_share(self, shown: Mapping[str, FileTokens], now: Mapping[str, FileTokens]) -> frozenset[str]:
+    def find_over_share(self, shown: Mapping[str, FileTokens], now: Mapping[str, FileTokens]) -> frozenset[str]:
         """Files whose notes, with those that are to come, would take more than the share of their tokens."""
         over = set()
         for path, first in shown.items():
             if path in now and now[path].content_hash != first.content_hash:
-                new = sum(each.num_tokens for each in self._new(0, path, first, now[path]))
+                new = sum(each.num_tokens for each in self._make_notes(0, path, first, now[path]))
                 said = sum(each.num_tokens for each in self._notes if each.path == path)
                 if said + new > self._rebase_share * len(first):
                     over.add(path)
         return frozenset(over)
 
-    def say(self, message: int, shown: Mapping[str, FileTokens], now: Mapping[str, FileTokens]) -> tuple[str, ...]:
+    def add(self, message: int, shown: Mapping[str, FileTokens], now: Mapping[str, FileTokens]) -> tuple[str, ...]:
         """Put what is not said yet before a message; return the files that stand with notes."""
         for path, first in shown.items():
             if now[path].content_hash != first.content_hash or path in self.paths:
-                self._notes += self._new(message, path, first, now[path])
+                self._notes += self._make_notes(message, path, first, now[path])
         return tuple(path for path in shown if path in self.paths)
 
-    def _new(self, message: int, path: str, first: FileTokens, now: FileTokens) -> Iterator[_Note]:
-        old = lines_of(self._tokenizer.decode(first.token_ids.tolist()))
-        wanted = line_edits(old, lines_of(self._tokenizer.decode(now.token_ids.tolist())))
+    def _make_notes(self, message: int, path: str, first: FileTokens, now: FileTokens) -> Iterator[_Note]:
+        old = split_lines(self._tokenizer.decode(first.token_ids.tolist()))
+        wanted = diff_lines(old, split_lines(self._tokenizer.decode(now.token_ids.tolist())))
         said: tuple[LineEdit, ...] = ()
         for each in self._notes:
             if each.path == path:
-                said = after(said, [each.edit])
-        for edit in unsaid(old, said, wanted):
-            text = note(path, edit)
+                said = merge_edits(said, [each.edit])
+        for edit in find_new_edits(old, said, wanted):
+            text = render_note(path, edit)
             yield _Note(path, message, edit, text, len(self._tokenizer.encode(text)))

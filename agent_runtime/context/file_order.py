@@ -20,12 +20,12 @@ class FileCost:
     chance: float
 
     @property
-    def odds_a_token(self) -> float:
+    def odds_per_token(self) -> float:
         """By which files are sorted: the least first."""
         return self.chance / (1.0 - self.chance) / self.num_tokens if self.num_tokens else inf
 
 
-def expected_prefill(order: Sequence[str], files: Mapping[str, FileCost]) -> float:
+def estimate_prefill(order: Sequence[str], files: Mapping[str, FileCost]) -> float:
     """Tokens of files that the next turn is expected to prefill: all from the first file on that changed.
 
     Files change independently of one another, and a changed one is counted whole. What stands behind the files is
@@ -41,17 +41,17 @@ def expected_prefill(order: Sequence[str], files: Mapping[str, FileCost]) -> flo
     return expected
 
 
-def cheapest_order(files: Mapping[str, FileCost], current: Sequence[str] = ()) -> list[str]:
-    """The order of all files with the least `expected_prefill`: by ascending odds of a change per token.
+def find_cheapest_order(files: Mapping[str, FileCost], current: Sequence[str] = ()) -> list[str]:
+    """The order of all files with the least `estimate_prefill`: by ascending odds of a change per token.
 
     Swapping neighbours A, B changes it by pA nB (1 - pB) - pB nA (1 - pA) times what does not depend on their order, so
     A stands first where pA / (1 - pA) / nA is less. Equals stand as they do in `current`, then by path.
     """
     places = {path: place for place, path in enumerate(current)}
-    return sorted(files, key=lambda path: (files[path].odds_a_token, places.get(path, len(places)), path))
+    return sorted(files, key=lambda path: (files[path].odds_per_token, places.get(path, len(places)), path))
 
 
-def next_order(
+def choose_order(
     current: Sequence[str],
     files: Mapping[str, FileCost],
     *,
@@ -74,17 +74,17 @@ def next_order(
     least = inf
     for num_first in range(len(kept), -1, -1):
         first = kept[:num_first]
-        order = first + cheapest_order({**{path: files[path] for path in kept[num_first:]}, **new}, kept)
-        same = min(num_cached, _num_shared(order, kept, files))
+        order = first + find_cheapest_order({**{path: files[path] for path in kept[num_first:]}, **new}, kept)
+        same = min(num_cached, _count_shared(order, kept, files))
         is_all = same == sum(files[path].num_tokens for path in order)
         now = 0 if is_all else sum(files[path].num_tokens for path in order) - same + num_behind
-        cost = now + horizon * expected_prefill(order, files)
+        cost = now + horizon * estimate_prefill(order, files)
         if cost < least * (1.0 - 1e-9):  # not for what rounding gives
             best, least = order, cost
     return best
 
 
-def _num_shared(order: Sequence[str], current: Sequence[str], files: Mapping[str, FileCost]) -> int:
+def _count_shared(order: Sequence[str], current: Sequence[str], files: Mapping[str, FileCost]) -> int:
     """Tokens of the files that two orders begin with alike."""
     shared = 0
     for one, other in zip(order, current, strict=False):
@@ -103,7 +103,7 @@ PRIOR_TURNS = 10.0
 
 
 @dataclass(slots=True)
-class _Seen:
+class _FileHistory:
     """Decayed sums of one file, as they were at a turn."""
 
     turn: int
@@ -125,21 +125,21 @@ class ChangeRates:
         assert prior_turns > 0.0, "the prior counts"
         self._decay, self._prior_chance, self._prior_turns = decay, prior_chance, prior_turns
         self._turn = 0
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _FileHistory] = {}
 
     def observe(self, paths: Iterable[str], changed: Collection[str]) -> None:
         """One turn: these files were in sight, and of them those changed."""
         self._turn += 1
         for path in paths:
-            seen = self._seen.get(path) or _Seen(self._turn)
+            seen = self._seen.get(path) or _FileHistory(self._turn)
             faded = self._decay ** (self._turn - seen.turn)
-            self._seen[path] = _Seen(
+            self._seen[path] = _FileHistory(
                 self._turn, seen.num_turns * faded + 1.0, seen.num_changes * faded + (path in changed)
             )
 
-    def chance(self, path: str) -> float:
+    def estimate_chance(self, path: str) -> float:
         """That the file will have changed at the next turn."""
-        seen = self._seen.get(path) or _Seen(self._turn)
+        seen = self._seen.get(path) or _FileHistory(self._turn)
         faded = self._decay ** (self._turn - seen.turn)
         num_changes = seen.num_changes * faded + self._prior_chance * self._prior_turns
         return num_changes / (seen.num_turns * faded + self._prior_turns)

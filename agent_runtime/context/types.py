@@ -55,7 +55,7 @@ class PromptPart:
 
 
 @dataclass(frozen=True, slots=True)
-class ContextPrompt:
+class SessionPrompt:
     """One turn's prompt.
 
     parts: what stands where. order: the files as they stand. noted: files that stand as they were first sent, with
@@ -76,7 +76,7 @@ class ContextPrompt:
         """All of the prompt."""
         return tuple(number for segment in self.segments for number in segment.token_ids)
 
-    def reuse(self, budget: float | None = None) -> Reuse:
+    def to_reuse(self, budget: float | None = None) -> Reuse:
         """What the engine may reuse for it.
 
         The question is run whatever is stored: one that was asked before a file changed would bring along what was
@@ -89,7 +89,9 @@ class ContextPrompt:
         return replace(allowed, recompute=((self.parts[-2].end, self.parts[-1].end),))
 
 
-def file_segments(encoder: ContextEncoder, path: str, tokens: FileTokens, *, ends_line: bool) -> list[PromptSegment]:
+def make_file_segments(
+    encoder: ContextEncoder, path: str, tokens: FileTokens, *, ends_line: bool
+) -> list[PromptSegment]:
     """A file between a line that names it and one that ends it: a segment a span, with the cache's ids and keys.
 
     `ends_line`: whether the file ends with a newline, or is empty. Whatever the path holds, it is text.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agent_runtime.context.change_notes import lines_of
+from agent_runtime.context.change_notes import split_lines
 from agent_runtime.doctor.transcripts import PromptText, TextPart, file_at
 from editor.diff import line_opcodes
 
@@ -148,7 +148,7 @@ class Cause:
 
 def changes(first: str, second: str) -> list[Change]:
     """The changes from one text to the other by lines, in order."""
-    old, new = lines_of(first), lines_of(second)
+    old, new = split_lines(first), split_lines(second)
     found, at_old, at_new = [], 0, 0
     for op in line_opcodes(old, new):
         one, other = "".join(old[op.a_start : op.a_end]), "".join(new[op.b_start : op.b_end])
@@ -204,8 +204,8 @@ def _tools(first: PromptText, second: PromptText, part: TextPart) -> Cause | Non
 
 def _reordered(later: Sequence[Change]) -> Cause | None:
     """The same lines in another order, all of them within what differs from here on."""
-    old = Counter(line.strip(" ,\n") for change in later for line in lines_of(change.first))
-    new = Counter(line.strip(" ,\n") for change in later for line in lines_of(change.second))
+    old = Counter(line.strip(" ,\n") for change in later for line in split_lines(change.first))
+    new = Counter(line.strip(" ,\n") for change in later for line in split_lines(change.second))
     del old[""], new[""]
     if old != new or sum(old.values()) < 2:
         return None
@@ -260,7 +260,7 @@ def _value(change: Change, second: PromptText) -> Cause | None:
 def _system_line(change: Change, part: TextPart) -> Cause | None:
     if part.kind != "system":
         return None
-    added, gone = (len(lines_of(text)) for text in (change.second, change.first))
+    added, gone = (len(split_lines(text)) for text in (change.second, change.first))
     if change.second.startswith(change.first.rstrip("\n")) or not change.first:
         return Cause(
             "system_line", f"the system's message has {_lines(added - gone or 1)} more: {_shortened(change.second)!r}"
@@ -278,7 +278,7 @@ def _file(change: Change, second: PromptText, part: TextPart) -> Cause | None:
     file = file_at(second, place, part)
     if file is None:
         return None
-    if len(lines_of(change.second)) > _MANY_LINES and 2 * len(change.second) > file.end - file.start:
+    if len(split_lines(change.second)) > _MANY_LINES and 2 * len(change.second) > file.end - file.start:
         return None
     line = second.text.count("\n", file.start, place) + 1
     return Cause("file", f"{file.path} was edited at line {line} ({_amount(change)})")
@@ -319,7 +319,7 @@ def _tool_line(line: str) -> str:
 
 
 def _amount(change: Change) -> str:
-    gone, came = len(lines_of(change.first)), len(lines_of(change.second))
+    gone, came = len(split_lines(change.first)), len(split_lines(change.second))
     if not gone:
         return f"{_lines(came)} more"
     return f"{_lines(gone)} less" if not came else f"{_lines(max(gone, came))} changed"

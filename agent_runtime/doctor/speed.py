@@ -8,9 +8,9 @@ from hashlib import blake2b
 from pathlib import Path
 
 from agent_runtime.doctor.diagnosis import Speed
-from agent_runtime.models.bf16_copy import sealed_copy
+from agent_runtime.models.bf16_copy import find_copy
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.store import Store, resolve
+from agent_runtime.models.store import ModelStore, resolve
 
 
 def known_fingerprint(weights: Path, cache_dir: Path, compute: Callable[[], str]) -> str:
@@ -42,8 +42,8 @@ def measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | None:
     folder = settings.cache_dir / "pass-times"
     if not any(folder.glob("*.json")):
         return None
-    files = resolve(name_or_path, Store(settings.cache_dir))
-    weights = files.path if files.kind == "safetensors" else sealed_copy(files, settings.cache_dir)
+    files = resolve(name_or_path, ModelStore(settings.cache_dir))
+    weights = files.path if files.kind == "safetensors" else find_copy(files, settings.cache_dir)
     if weights is None:
         return None
     import torch  # takes a second to import

@@ -11,16 +11,16 @@ from agent_runtime.llm.answer_text import follower
 from agent_runtime.llm.generate import Run, fault_of, run_together, usage_of
 from agent_runtime.llm.interface import ChatAnswer, ChatMessage, ChatRequest, ChatTokenLogprob, Prompt, ReadyPrompt
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import TextSide
+from agent_runtime.models.text_side import TokenizerBundle
 from agent_runtime.progress import Timings, Watcher
-from agent_runtime.prompt.chat_template import frame
+from agent_runtime.prompt.chat_template import render_frame
 from engine import errors as engine_errors
 from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer, TokenLogprob
 from repo_cache.errors import TokenizerError
 
 
-def prompt_ids(text: TextSide, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+def prompt_ids(text: TokenizerBundle, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
     """The chat template around the messages, each text encoded apart, so that no token reaches across a border.
 
     What is sent again with the next question begins with the same tokens, and its KV is there. Raises BadRequest where
@@ -30,7 +30,7 @@ def prompt_ids(text: TextSide, messages: Sequence[ChatMessage]) -> tuple[int, ..
         raise BadRequest("there are no messages; send one at least", field="messages")
     roles = [message.role for message in messages]
     try:
-        pieces = frame(text.template, roles)
+        pieces = render_frame(text.template, roles)
     except CorruptModel as error:
         raise BadRequest(
             f"the model's chat template does not take messages of these roles in this order ({', '.join(roles)}): "
@@ -45,7 +45,7 @@ def prompt_ids(text: TextSide, messages: Sequence[ChatMessage]) -> tuple[int, ..
     return tuple(ids)
 
 
-def plain_ids(text: TextSide, texts: Sequence[str]) -> list[list[int]]:
+def plain_ids(text: TokenizerBundle, texts: Sequence[str]) -> list[list[int]]:
     """The ids of each text, in which nothing is a control token; raises BadRequest where one cannot be encoded."""
     try:
         return [ids.tolist() for ids in text.tokenizer.encode_batch(texts)]
@@ -53,7 +53,7 @@ def plain_ids(text: TextSide, texts: Sequence[str]) -> list[list[int]]:
         raise BadRequest(f"the model cannot read this text: {error}", field="messages") from error
 
 
-def draft_of(text: TextSide, prompt: Sequence[int], prediction: str, most_tokens: int) -> Proposer:
+def draft_of(text: TokenizerBundle, prompt: Sequence[int], prediction: str, most_tokens: int) -> Proposer:
     """A draft that begins with the prediction, where there is one, and finds what is copied from the prompt.
 
     Of the prediction, no more than `most_tokens` can be written.
@@ -71,9 +71,9 @@ def draft_of(text: TextSide, prompt: Sequence[int], prediction: str, most_tokens
     )
 
 
-def turn_end(text: TextSide) -> list[int]:
+def turn_end(text: TokenizerBundle) -> list[int]:
     """The token with which the model ends its turn; none where the chat template shows none."""
-    behind = text.tokenizer.encode_template(frame(text.template, ["user", "assistant"])[-1])
+    behind = text.tokenizer.encode_template(render_frame(text.template, ["user", "assistant"])[-1])
     return [number for number in behind if number in text.stop_ids][:1]
 
 
@@ -97,7 +97,7 @@ class LoadedChat:
         return self._loaded.name
 
     @property
-    def text(self) -> TextSide:
+    def text(self) -> TokenizerBundle:
         """Its tokenizer and its chat template."""
         return self._loaded.text
 

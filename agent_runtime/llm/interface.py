@@ -13,7 +13,7 @@ from editor.types import Check, MergeOutcome, ParsedEdit
 from engine.reuse import EXACT, Reuse, ReuseMode
 
 if TYPE_CHECKING:
-    from agent_runtime.models.text_side import TextSide
+    from agent_runtime.models.text_side import TokenizerBundle
     from agent_runtime.prompt import ApplyPrompt
     from engine.engine import EngineStats
 
@@ -99,7 +99,7 @@ class ChatModel(Protocol):
         ...
 
     @property
-    def text(self) -> TextSide:
+    def text(self) -> TokenizerBundle:
         """Its tokenizer and its chat template."""
         ...
 

@@ -16,11 +16,11 @@ from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask, mode
 from agent_runtime.llm.region_questions import Question, given, questions, scope_of, whole_file
 from agent_runtime.llm.scorer import best_of, score_answers, sound, weigh
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import TextSide
+from agent_runtime.models.text_side import TokenizerBundle
 from agent_runtime.progress import Watcher
-from agent_runtime.prompt import ApplyPrompt, TextEncoder, build_prompt, shared_ids
+from agent_runtime.prompt import ApplyPrompt, TextEncoder, build_prompt, encode_shared_prefix
 from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, Usage, is_as_sure, total_usage
-from agent_runtime.workspace.index import KnownFiles
+from agent_runtime.workspace.index import TokenIndex
 from editor.scope import Scope, check_region_kept, cut, splice
 from editor.types import Candidate, Check, Unresolved
 from engine import errors as engine_errors
@@ -35,7 +35,7 @@ MAX_MERGES = 3
 """Readings that a draft is made from; the others are rarely what the model writes."""
 
 
-def draft_of(question: Question, prompt: ApplyPrompt, encoder: TextEncoder, text: TextSide) -> Proposer:
+def draft_of(question: Question, prompt: ApplyPrompt, encoder: TextEncoder, text: TokenizerBundle) -> Proposer:
     """A draft for the answer to a question, which ends with the prompt's closing tag."""
     encode = encoder.encode
     expected = question.prediction
@@ -102,7 +102,7 @@ class ModelMerger:
         deadline_s: float | None = None,
         *,
         reuse: ReuseName = "exact",
-        files: KnownFiles | None = None,
+        files: TokenIndex | None = None,
     ) -> None:
         self._loaded = loaded
         self._deadline_s = deadline_s
@@ -247,7 +247,7 @@ class ModelMerger:
     def _asked(self, question: Question, outline: str, task: ModelTask, mode: ReuseMode) -> _Asked:
         text, tokenizer = question.region.text, self._loaded.text.tokenizer
         request, is_file = task.request, text == task.text
-        known = self._files.tokens(request.path, text, request.root) if self._files and is_file else None
+        known = self._files.find_tokens(request.path, text, request.root) if self._files and is_file else None
         try:
             encoder = FileEncoder(tokenizer, task.request.path, text, known)
             prompt = build_prompt(
@@ -314,7 +314,7 @@ def warm(loaded: LoadedModel) -> int:
     Raises EngineError where the engine fails or is closed.
     """
     text, engine = loaded.text, loaded.engine
-    token_ids = shared_ids(text.template, text.tokenizer, text.form)
+    token_ids = encode_shared_prefix(text.template, text.tokenizer, text.form)
     try:
         engine.run(GenerationRequest(prompt=token_ids, max_new_tokens=1, retain_s=AS_LONG_AS_IT_RUNS))
     except DoesNotFit:  # no edit fits either, as each is told

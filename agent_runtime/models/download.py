@@ -13,9 +13,9 @@ from filelock import FileLock, Timeout
 
 from agent_runtime.errors import CorruptModel, DownloadFailed
 from agent_runtime.models.catalogue import CatalogueEntry
-from agent_runtime.models.progress import Progress, Silent
-from agent_runtime.models.sources import Partial, Source, SourceError
-from agent_runtime.models.store import Store, verify
+from agent_runtime.models.progress import Progress, SilentProgress
+from agent_runtime.models.sources import PartialFile, Source, SourceError
+from agent_runtime.models.store import ModelStore, verify
 
 MARGIN_BYTES = 64 << 20
 """Left free on the disk beside the model, for everybody else."""
@@ -27,7 +27,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PullResult:
     """A pulled model. `fetched_bytes` came over the network by this pull, from `sources`; 0 if it was here already."""
 
     path: Path
@@ -35,27 +35,29 @@ class Pulled:
     sources: tuple[str, ...]
 
 
-def pull(entry: CatalogueEntry, store: Store, sources: Sequence[Source], progress: Progress | None = None) -> Pulled:
+def pull(
+    entry: CatalogueEntry, store: ModelStore, sources: Sequence[Source], progress: Progress | None = None
+) -> PullResult:
     """Makes the model be in the store, and verified.
 
     One pull of a model runs at a time; another one waits for it. What was fetched is kept when a pull fails or is
     interrupted, and the next one goes on from there, from whichever source. Raises DownloadFailed (no source, or no
     room on the disk), CorruptModel (all bytes came and their SHA-256 is wrong; they are deleted).
     """
-    progress = progress or Silent()
-    with _disk_errors(entry, store):
+    progress = progress or SilentProgress()
+    with _translate_disk_errors(entry, store):
         store.folder(entry).mkdir(parents=True, exist_ok=True)
-        with _locked(entry, store, progress):
-            if _is_here(entry, store, progress):
-                return Pulled(store.path(entry), 0, ())
+        with _lock_model(entry, store, progress):
+            if _is_present(entry, store, progress):
+                return PullResult(store.path(entry), 0, ())
             _remove_leftovers(store.folder(entry))
-            with Partial(store.partial_path(entry), entry.num_bytes, progress) as partial:
-                return _complete(entry, store, sources, partial)
+            with PartialFile(store.partial_path(entry), entry.num_bytes, progress) as partial:
+                return _download(entry, store, sources, partial)
 
 
-def _complete(entry: CatalogueEntry, store: Store, sources: Sequence[Source], partial: Partial) -> Pulled:
+def _download(entry: CatalogueEntry, store: ModelStore, sources: Sequence[Source], partial: PartialFile) -> PullResult:
     size_before = partial.size
-    _check_space(entry, store.folder(entry), partial.missing_bytes)
+    _check_space(entry, store.folder(entry), partial.num_missing_bytes)
     used = _fetch(entry, sources, partial)
     if partial.sha256 != entry.sha256:
         partial.path.unlink()
@@ -64,23 +66,23 @@ def _complete(entry: CatalogueEntry, store: Store, sources: Sequence[Source], pa
             f"not {entry.sha256}: deleted; pull again, with another --source if it happens twice"
         )
     partial.move_to(store.path(entry))
-    store.record(entry)
-    return Pulled(store.path(entry), partial.size - size_before, used)
+    store.mark_verified(entry)
+    return PullResult(store.path(entry), partial.size - size_before, used)
 
 
-def _fetch(entry: CatalogueEntry, sources: Sequence[Source], partial: Partial) -> tuple[str, ...]:
+def _fetch(entry: CatalogueEntry, sources: Sequence[Source], partial: PartialFile) -> tuple[str, ...]:
     """Completes `partial`, source after source, and answers the names of those that gave something."""
     used: list[str] = []
     failures: list[str] = []
     for source in sources:
         size_before = partial.size
-        reason = _fetch_from(source, entry, partial) if partial.missing_bytes else None
+        reason = _fetch_from(source, entry, partial) if partial.num_missing_bytes else None
         if partial.size > size_before:
             used.append(source.name)
         if reason:
             failures.append(f"{source.name}: {reason}")
-            partial.progress.say(failures[-1])
-    if partial.missing_bytes:
+            partial.progress.report(failures[-1])
+    if partial.num_missing_bytes:
         raise DownloadFailed(
             f"{entry.name} cannot be had: {'; '.join(failures)}. "
             f"{partial.size / 1e6:.0f} of {entry.num_bytes / 1e6:.0f} MB are here; "
@@ -89,7 +91,7 @@ def _fetch(entry: CatalogueEntry, sources: Sequence[Source], partial: Partial) -
     return tuple(used)
 
 
-def _fetch_from(source: Source, entry: CatalogueEntry, partial: Partial) -> str | None:
+def _fetch_from(source: Source, entry: CatalogueEntry, partial: PartialFile) -> str | None:
     """Why the source could not complete the file, or None. A source that gave something is asked again."""
     reason = None
     for _ in range(MAX_TRIES):
@@ -106,12 +108,12 @@ def _fetch_from(source: Source, entry: CatalogueEntry, partial: Partial) -> str 
 
 
 @contextmanager
-def _locked(entry: CatalogueEntry, store: Store, progress: Progress) -> Iterator[None]:
+def _lock_model(entry: CatalogueEntry, store: ModelStore, progress: Progress) -> Iterator[None]:
     lock = FileLock(store.folder(entry) / ".lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        progress.say(f"another process is pulling {entry.name}; waiting for it")
+        progress.report(f"another process is pulling {entry.name}; waiting for it")
         lock.acquire()
     try:
         yield
@@ -119,7 +121,7 @@ def _locked(entry: CatalogueEntry, store: Store, progress: Progress) -> Iterator
         lock.release()
 
 
-def _is_here(entry: CatalogueEntry, store: Store, progress: Progress) -> bool:
+def _is_present(entry: CatalogueEntry, store: ModelStore, progress: Progress) -> bool:
     """Whether the right file is in place; a wrong one is deleted."""
     state = store.state(entry)
     if state != "present":
@@ -127,7 +129,7 @@ def _is_here(entry: CatalogueEntry, store: Store, progress: Progress) -> bool:
     try:
         verify(entry, store, progress)
     except CorruptModel as error:
-        progress.say(str(error))
+        progress.report(str(error))
         store.path(entry).unlink()
         return False
     return True
@@ -151,7 +153,7 @@ def _check_space(entry: CatalogueEntry, folder: Path, missing_bytes: int) -> Non
 
 
 @contextmanager
-def _disk_errors(entry: CatalogueEntry, store: Store) -> Iterator[None]:
+def _translate_disk_errors(entry: CatalogueEntry, store: ModelStore) -> Iterator[None]:
     """The one place where the file system's refusals get a message."""
     try:
         yield

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,17 +16,17 @@ import torch
 from agent_runtime.errors import BadRequest, CorruptModel, ModelUnavailable
 from agent_runtime.models import text_side
 from agent_runtime.models.bf16_copy import (
-    cache_key,
-    copy_path,
-    file_sha256,
+    hash_file,
     is_sealed,
-    keep_copy,
-    seal,
+    load_cache_key,
+    locate_copy,
+    save_copy,
+    seal_copy,
     write_tokenizer_config,
 )
 from agent_runtime.models.store import ModelFiles
-from agent_runtime.models.text_side import TextSide
-from agent_runtime.prompt import form_called
+from agent_runtime.models.text_side import TokenizerBundle
+from agent_runtime.prompt import find_form
 from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
@@ -49,7 +50,7 @@ class LoadedModel:
 
     name: str
     engine: Engine
-    text: TextSide
+    text: TokenizerBundle
     load_seconds: float
     peak_bytes: int
 
@@ -72,7 +73,7 @@ def load_model(
     weights and the KV are on `device`.
     """
     started = time.perf_counter()
-    form = form_called(files.prompt_form)
+    form = find_form(files.prompt_form)
     try:
         lora = LoraAdapter(adapter) if adapter is not None else None
         if files.kind == "safetensors":
@@ -86,7 +87,7 @@ def load_model(
             check_range(decoder, text.tokenizer.encode(PROBE))
     except (WeightsError, TokenizerError) as error:
         raise CorruptModel(f"model {files.name} cannot be loaded: {error}") from error
-    engine = _engine(files.name, decoder, text, limits or EngineConfig())
+    engine = _make_engine(files.name, decoder, text, limits or EngineConfig())
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     text = replace(text, form=form)
     return LoadedModel(files.name, engine, text, time.perf_counter() - started, peak_bytes)
@@ -104,7 +105,7 @@ def check_range(decoder: Decoder, token_ids: Sequence[int]) -> None:
         raise WeightsError("its values do not fit into float16, which ends at 65,504; take bfloat16 or float32")
 
 
-def _engine(name: str, decoder: Decoder, text: TextSide, limits: EngineConfig) -> Engine:
+def _make_engine(name: str, decoder: Decoder, text: TokenizerBundle, limits: EngineConfig) -> Engine:
     try:
         return Engine(decoder, text.tokenizer.token_bytes(), limits)
     except EngineError as error:
@@ -115,9 +116,9 @@ def _engine(name: str, decoder: Decoder, text: TextSide, limits: EngineConfig) -
         raise BadRequest(f"model {name} cannot be loaded: {error}; raise --kv-gib", field="kv_gib") from error
 
 
-def _load_through_copy(files: ModelFiles, cache_dir: Path, device: torch.device) -> tuple[Parameters, TextSide]:
+def _load_through_copy(files: ModelFiles, cache_dir: Path, device: torch.device) -> tuple[Parameters, TokenizerBundle]:
     """Raises CorruptModel where the file is not the catalogue's: a copy of it would outlive its mending."""
-    place, key = copy_path(files, cache_dir), cache_key(cache_dir)
+    place, key = locate_copy(files, cache_dir), load_cache_key(cache_dir)
     if place.is_dir():
         try:
             if is_sealed(place, files, key):
@@ -127,7 +128,7 @@ def _load_through_copy(files: ModelFiles, cache_dir: Path, device: torch.device)
             pass
         shutil.rmtree(place, ignore_errors=True)  # a damaged copy costs a conversion, not the start
     try:
-        source_sha256 = file_sha256(files.path)
+        source_sha256 = hash_file(files.path)
     except OSError as error:
         raise CorruptModel(f"model {files.name} cannot be read: {error.strerror or error}") from error
     if files.sha256 and files.sha256 != source_sha256:
@@ -136,18 +137,16 @@ def _load_through_copy(files: ModelFiles, cache_dir: Path, device: torch.device)
             f"`hunk models pull {files.name}` replaces it"
         )
 
-    def seal_copy(folder: Path) -> None:
-        seal(folder, files.path, source_sha256, key)
-
-    return _load_gguf(files.path, torch.bfloat16, None, device, keep_at=place, seal_copy=seal_copy)
+    seal = partial(seal_copy, source=files.path, source_sha256=source_sha256, key=key)
+    return _load_gguf(files.path, torch.bfloat16, None, device, keep_at=place, seal=seal)
 
 
 def _load_folder(
     folder: Path, dtype: torch.dtype, lora: LoraAdapter | None, device: torch.device
-) -> tuple[Parameters, TextSide]:
+) -> tuple[Parameters, TokenizerBundle]:
     parameters = load(folder, dtype, lora, device)
-    tokenizer, metadata = text_side.from_folder(folder)
-    return parameters, metadata.with_tokenizer(tokenizer)
+    tokenizer, metadata = text_side.read_folder_tokenizer(folder)
+    return parameters, metadata.to_bundle(tokenizer)
 
 
 def _load_gguf(
@@ -157,10 +156,10 @@ def _load_gguf(
     device: torch.device,
     *,
     keep_at: Path | None = None,
-    seal_copy: Callable[[Path], None] = lambda _: None,
-) -> tuple[Parameters, TextSide]:
+    seal: Callable[[Path], None] = lambda _: None,
+) -> tuple[Parameters, TokenizerBundle]:
     model = GGUFModel(path)
-    tokenizer, metadata = text_side.from_gguf(model)
+    tokenizer, metadata = text_side.read_gguf_tokenizer(model)
     parameters = load(model, dtype, lora, device)
 
     def write(folder: Path) -> None:
@@ -172,8 +171,8 @@ def _load_gguf(
             eos_token=metadata.eos_token,
             bos_token=metadata.bos_token,
         )
-        seal_copy(folder)
+        seal(folder)
 
     if keep_at is not None:
-        keep_copy(keep_at, parameters.num_bytes, write)
-    return parameters, metadata.with_tokenizer(tokenizer)
+        save_copy(keep_at, parameters.num_bytes, write)
+    return parameters, metadata.to_bundle(tokenizer)

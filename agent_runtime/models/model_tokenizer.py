@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent_runtime.errors import CorruptModel, ModelUnavailable
-from agent_runtime.models.bf16_copy import sealed_copy
+from agent_runtime.models.bf16_copy import find_copy
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.store import Store, resolve
+from agent_runtime.models.store import ModelStore, resolve
 from repo_cache.errors import TokenizerError
 from repo_cache.tokenizer import BPETokenizer
 
@@ -23,23 +23,23 @@ def open_tokenizer(name_or_path: str, settings: ModelSettings) -> BPETokenizer:
             return BPETokenizer.from_file(path)
         if (path / "tokenizer.json").is_file():
             return BPETokenizer.from_file(path / "tokenizer.json")
-        files = resolve(name_or_path, Store(settings.cache_dir))
-        folder = files.path if files.kind == "safetensors" else sealed_copy(files, settings.cache_dir)
+        files = resolve(name_or_path, ModelStore(settings.cache_dir))
+        folder = files.path if files.kind == "safetensors" else find_copy(files, settings.cache_dir)
         if folder is not None and (folder / "tokenizer.json").is_file():
             return BPETokenizer.from_file(folder / "tokenizer.json")
-        return _of_gguf(files.path)
+        return _open_gguf_tokenizer(files.path)
     except TokenizerError as error:
         raise CorruptModel(f"the tokenizer of {name_or_path} cannot be loaded: {error}") from error
     except OSError as error:
         raise ModelUnavailable(f"{error.filename or path} cannot be read: {error.strerror}") from error
 
 
-def _of_gguf(path: Path) -> BPETokenizer:
-    from agent_runtime.models.text_side import from_gguf  # torch takes a second to import
+def _open_gguf_tokenizer(path: Path) -> BPETokenizer:
+    from agent_runtime.models.text_side import read_gguf_tokenizer  # torch takes a second to import
     from engine.errors import WeightsError
     from engine.weights.gguf import GGUFModel
 
     try:
-        return from_gguf(GGUFModel(path))[0]
+        return read_gguf_tokenizer(GGUFModel(path))[0]
     except WeightsError as error:
         raise CorruptModel(str(error)) from error

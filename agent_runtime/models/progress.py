@@ -17,28 +17,28 @@ LINE_EVERY_SECONDS = 10.0
 class Progress(Protocol):
     """Hears of work measured in bytes. `at` and `say` may be called outside a task, too."""
 
-    def task(self, what: str, num_bytes: int) -> AbstractContextManager[None]:
+    def track(self, what: str, num_bytes: int) -> AbstractContextManager[None]:
         """Around a piece of work of `num_bytes`."""
 
-    def at(self, num_bytes: int) -> None:
+    def update(self, num_bytes: int) -> None:
         """`num_bytes` of the task are done; may fall back, when a source has to repeat some."""
 
-    def say(self, message: str) -> None:
+    def report(self, message: str) -> None:
         """Something that a person who waits should know."""
 
 
-class Silent:
+class SilentProgress:
     """Hears and says nothing."""
 
     @contextmanager
-    def task(self, what: str, num_bytes: int) -> Iterator[None]:
+    def track(self, what: str, num_bytes: int) -> Iterator[None]:
         """Does nothing."""
         yield
 
-    def at(self, num_bytes: int) -> None:
+    def update(self, num_bytes: int) -> None:
         """Does nothing."""
 
-    def say(self, message: str) -> None:
+    def report(self, message: str) -> None:
         """Does nothing."""
 
 
@@ -51,7 +51,7 @@ class TerminalProgress:
         self._task = TaskID(0)
 
     @contextmanager
-    def task(self, what: str, num_bytes: int) -> Iterator[None]:
+    def track(self, what: str, num_bytes: int) -> Iterator[None]:
         """Draws the bar until the block ends."""
         bar = RichBar(
             TextColumn("{task.description}"),
@@ -69,12 +69,12 @@ class TerminalProgress:
             finally:
                 self._bar = None
 
-    def at(self, num_bytes: int) -> None:
+    def update(self, num_bytes: int) -> None:
         """Moves the bar."""
         if self._bar is not None:
             self._bar.update(self._task, completed=num_bytes)
 
-    def say(self, message: str) -> None:
+    def report(self, message: str) -> None:
         """A line above the bar."""
         self._console.print(message, highlight=False, markup=False, soft_wrap=True)
 
@@ -87,23 +87,23 @@ class LineProgress:
         self._what, self._total, self._said_at = "", 0, 0.0
 
     @contextmanager
-    def task(self, what: str, num_bytes: int) -> Iterator[None]:
+    def track(self, what: str, num_bytes: int) -> Iterator[None]:
         """Remembers what the next lines are about."""
         self._what, self._total, self._said_at = what, num_bytes, time.monotonic()
         yield
 
-    def at(self, num_bytes: int) -> None:
+    def update(self, num_bytes: int) -> None:
         """Says a line if the last one is long enough ago."""
         now = time.monotonic()
         if now - self._said_at >= LINE_EVERY_SECONDS:
             self._said_at = now
-            self.say(f"{self._what}: {num_bytes / 1e6:.0f} of {self._total / 1e6:.0f} MB")
+            self.report(f"{self._what}: {num_bytes / 1e6:.0f} of {self._total / 1e6:.0f} MB")
 
-    def say(self, message: str) -> None:
+    def report(self, message: str) -> None:
         """One line."""
         self._console.print(message, highlight=False, markup=False, soft_wrap=True)
 
 
-def for_console(console: Console) -> TerminalProgress | LineProgress:
+def make_progress(console: Console) -> TerminalProgress | LineProgress:
     """The bar if the console is a terminal, else the lines."""
     return TerminalProgress(console) if console.is_terminal else LineProgress(console)

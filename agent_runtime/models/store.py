@@ -18,16 +18,16 @@ from typing import Literal
 from agent_runtime.errors import CorruptModel, ModelUnavailable, UnknownModel
 from agent_runtime.models import catalogue
 from agent_runtime.models.catalogue import CatalogueEntry
-from agent_runtime.models.progress import Progress, Silent
+from agent_runtime.models.progress import Progress, SilentProgress
 from agent_runtime.prompt import DEFAULT
 
 CHUNK_BYTES = 1 << 20
 
-State = Literal["absent", "partial", "present", "verified"]
+DownloadState = Literal["absent", "partial", "present", "verified"]
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class ModelStore:
     """The folder of models under `root`, which need not exist yet."""
 
     root: Path
@@ -48,7 +48,7 @@ class Store:
         """Where it is noted what the file was when it was last hashed."""
         return self.path(entry).with_name(entry.file_name + ".json")
 
-    def state(self, entry: CatalogueEntry) -> State:
+    def state(self, entry: CatalogueEntry) -> DownloadState:
         """`verified` if the file was hashed, rightly, and has not been touched since; hashes nothing itself."""
         path = self.path(entry)
         if not path.is_file():
@@ -57,20 +57,22 @@ class Store:
             record = json.loads(self.record_path(entry).read_bytes())
         except (OSError, ValueError):
             return "present"
-        return "verified" if record == _record(path, entry.sha256) else "present"
+        return "verified" if record == _make_record(path, entry.sha256) else "present"
 
-    def record(self, entry: CatalogueEntry) -> None:
+    def mark_verified(self, entry: CatalogueEntry) -> None:
         """Notes that the file, as it is now, has the right SHA-256. A cache that is read-only goes without the note."""
         with contextlib.suppress(OSError):
-            self.record_path(entry).write_text(json.dumps(_record(self.path(entry), entry.sha256)), encoding="utf-8")
+            self.record_path(entry).write_text(
+                json.dumps(_make_record(self.path(entry), entry.sha256)), encoding="utf-8"
+            )
 
-    def forget(self, entry: CatalogueEntry) -> None:
+    def unmark_verified(self, entry: CatalogueEntry) -> None:
         """Takes the note back."""
         with contextlib.suppress(OSError):
             self.record_path(entry).unlink(missing_ok=True)
 
 
-def ready(entry: CatalogueEntry, store: Store, progress: Progress | None = None) -> Path:
+def ensure_verified(entry: CatalogueEntry, store: ModelStore, progress: Progress | None = None) -> Path:
     """The path of a pulled model, hashed only if it changed since it was last hashed.
 
     Raises ModelUnavailable if it has not been pulled, CorruptModel if its SHA-256 is not the catalogue's.
@@ -80,7 +82,7 @@ def ready(entry: CatalogueEntry, store: Store, progress: Progress | None = None)
     return store.path(entry)
 
 
-def verify(entry: CatalogueEntry, store: Store, progress: Progress | None = None) -> Path:
+def verify(entry: CatalogueEntry, store: ModelStore, progress: Progress | None = None) -> Path:
     """Hashes the file, whatever is noted about it, and answers its path.
 
     Raises ModelUnavailable if it has not been pulled, CorruptModel if its size or SHA-256 is not the catalogue's.
@@ -89,29 +91,29 @@ def verify(entry: CatalogueEntry, store: Store, progress: Progress | None = None
     if not path.is_file():
         raise ModelUnavailable(f"{entry.name} is not on this machine: run `hunk models pull {entry.name}`")
     try:
-        found = _sha256(path, progress or Silent())
+        found = _compute_sha256(path, progress or SilentProgress())
     except OSError as error:
         raise ModelUnavailable(f"{path} cannot be read: {error.strerror}") from error
     if found != entry.sha256:
-        store.forget(entry)
+        store.unmark_verified(entry)
         raise CorruptModel(
             f"{path} is damaged: its SHA-256 is {found}, not {entry.sha256}; "
             f"`hunk models pull {entry.name}` replaces it"
         )
-    store.record(entry)
+    store.mark_verified(entry)
     return path
 
 
-def _sha256(path: Path, progress: Progress) -> str:
+def _compute_sha256(path: Path, progress: Progress) -> str:
     digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file, progress.task("checking", path.stat().st_size):
+    with path.open("rb", buffering=0) as file, progress.track("checking", path.stat().st_size):
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
-            progress.at(file.tell())
+            progress.update(file.tell())
     return digest.hexdigest()
 
 
-def _record(path: Path, sha256: str) -> dict[str, int | str]:
+def _make_record(path: Path, sha256: str) -> dict[str, int | str]:
     stat = path.stat()
     return {"num_bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": sha256}
 
@@ -134,29 +136,28 @@ class ModelFiles:
     prompt_form: str = DEFAULT.name
 
 
-def resolve(name_or_path: str, store: Store, progress: Progress | None = None) -> ModelFiles:
+def resolve(name_or_path: str, store: ModelStore, progress: Progress | None = None) -> ModelFiles:
     """The files of a model. Downloads nothing; a catalogue model that changed since it was last hashed is hashed.
 
     Raises UnknownModel (no such name, file or folder), ModelUnavailable (a catalogue model that is not pulled, or a
     folder that lacks something), CorruptModel (not a GGUF file, or not the catalogue's SHA-256).
     """
     if any(entry.name == name_or_path for entry in catalogue.CATALOGUE):
-        entry = catalogue.find(name_or_path)
-        return ModelFiles("gguf", ready(entry, store, progress), entry.name, entry.sha256, entry.prompt_form)
+        entry = catalogue.find_entry(name_or_path)
+        return ModelFiles("gguf", ensure_verified(entry, store, progress), entry.name, entry.sha256, entry.prompt_form)
     path = Path(name_or_path).expanduser()
     try:
         if path.is_dir():
-            return _folder(path)
+            return _resolve_folder(path)
         if path.is_file():
-            return _gguf(path)
+            return _resolve_gguf(path)
     except OSError as error:
         raise ModelUnavailable(f"{path} cannot be read: {error.strerror}") from error
-    raise UnknownModel(
-        f"{name_or_path!r} is neither a model of the catalogue nor a file or folder here: {catalogue.hint(path.name)}"
-    )
+    suggestion = catalogue.suggest_names(path.name)
+    raise UnknownModel(f"{name_or_path!r} is neither a model of the catalogue nor a file or folder here: {suggestion}")
 
 
-def _gguf(path: Path) -> ModelFiles:
+def _resolve_gguf(path: Path) -> ModelFiles:
     with path.open("rb") as file:
         magic = file.read(len(GGUF_MAGIC))
     if magic != GGUF_MAGIC:
@@ -164,9 +165,9 @@ def _gguf(path: Path) -> ModelFiles:
     return ModelFiles("gguf", path.absolute(), path.stem)
 
 
-def _folder(path: Path) -> ModelFiles:
+def _resolve_folder(path: Path) -> ModelFiles:
     missing = [name for name in ("config.json", "tokenizer.json") if not (path / name).is_file()]
-    missing += _missing_weights(path)
+    missing += _find_missing_weights(path)
     if missing:
         raise ModelUnavailable(
             f"{path} lacks {', '.join(missing)}: a model's folder holds its config.json, its "
@@ -175,7 +176,7 @@ def _folder(path: Path) -> ModelFiles:
     return ModelFiles("safetensors", path.absolute(), path.absolute().name)
 
 
-def _missing_weights(folder: Path) -> list[str]:
+def _find_missing_weights(folder: Path) -> list[str]:
     index = folder / INDEX_NAME
     if not index.is_file():
         return [] if any(folder.glob("*.safetensors")) else ["*.safetensors"]

@@ -18,7 +18,7 @@ TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
 
 
 @dataclass(frozen=True, slots=True)
-class TextSide:
+class TokenizerBundle:
     """What turns messages into token ids and ids into text, and the form of prompt that the model follows best."""
 
     tokenizer: BPETokenizer
@@ -35,17 +35,17 @@ class TextMetadata:
     eos_token: str
     bos_token: str
 
-    def with_tokenizer(self, tokenizer: BPETokenizer) -> TextSide:
+    def to_bundle(self, tokenizer: BPETokenizer) -> TokenizerBundle:
         """The text side, with everything that ends a turn."""
         named = {tokenizer.control_id(token) for token in (self.eos_token, *TURN_ENDS)}
-        return TextSide(
+        return TokenizerBundle(
             tokenizer,
             ChatTemplate(self.chat_template, bos_token=self.bos_token, eos_token=self.eos_token),
             frozenset(number for number in named if number is not None),
         )
 
 
-def from_gguf(model: GGUFModel) -> tuple[BPETokenizer, TextMetadata]:
+def read_gguf_tokenizer(model: GGUFModel) -> tuple[BPETokenizer, TextMetadata]:
     """Tokenizer and metadata of an open GGUF file; raises CorruptModel where they are missing."""
     values = {name: model.metadata(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type", "merges", "pre")}
     missing = sorted(name for name, value in values.items() if value is None)
@@ -57,15 +57,15 @@ def from_gguf(model: GGUFModel) -> tuple[BPETokenizer, TextMetadata]:
         GGUFVocabulary(values["tokens"], values["token_type"], values["merges"], values["pre"])
     )
     names = {
-        kind: _token_at(values["tokens"], model.metadata(f"tokenizer.ggml.{kind}_token_id")) for kind in ("eos", "bos")
+        kind: _get_token(values["tokens"], model.metadata(f"tokenizer.ggml.{kind}_token_id")) for kind in ("eos", "bos")
     }
     return tokenizer, TextMetadata(template, eos_token=names["eos"], bos_token=names["bos"])
 
 
-def from_folder(folder: Path) -> tuple[BPETokenizer, TextMetadata]:
+def read_folder_tokenizer(folder: Path) -> tuple[BPETokenizer, TextMetadata]:
     """Tokenizer and metadata of a model folder; raises CorruptModel where they are missing."""
     tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
-    config = _tokenizer_config(folder / "tokenizer_config.json")
+    config = _read_tokenizer_config(folder / "tokenizer_config.json")
     separate = folder / "chat_template.jinja"
     template = separate.read_text(encoding="utf-8") if separate.is_file() else config.get("chat_template")
     if not isinstance(template, str):
@@ -74,12 +74,14 @@ def from_folder(folder: Path) -> tuple[BPETokenizer, TextMetadata]:
             "take an instruction-tuned model"
         )
     metadata = TextMetadata(
-        template, eos_token=_token_name(config.get("eos_token")), bos_token=_token_name(config.get("bos_token"))
+        template,
+        eos_token=_parse_token_name(config.get("eos_token")),
+        bos_token=_parse_token_name(config.get("bos_token")),
     )
     return tokenizer, metadata
 
 
-def _tokenizer_config(path: Path) -> dict[str, Any]:
+def _read_tokenizer_config(path: Path) -> dict[str, Any]:
     """The file's object; a folder may go without one."""
     if not path.is_file():
         return {}
@@ -92,11 +94,11 @@ def _tokenizer_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _token_at(tokens: list[str], token_id: int | None) -> str:
+def _get_token(tokens: list[str], token_id: int | None) -> str:
     return tokens[token_id] if token_id is not None and 0 <= token_id < len(tokens) else ""
 
 
-def _token_name(value: Any) -> str:
+def _parse_token_name(value: Any) -> str:
     """A token in `tokenizer_config.json` is a string, an object with `content`, or null."""
     if isinstance(value, dict):
         value = value.get("content")

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from agent_runtime.errors import CorruptModel
 from agent_runtime.prompt.chat_template import ChatTemplate
-from agent_runtime.prompt.examples import Texts
+from agent_runtime.prompt.examples import ApplyTexts
 from agent_runtime.prompt.forms import DEFAULT, TAG, PromptForm
 
 _WIDTHS = (8, 4, 2)
@@ -16,26 +16,26 @@ _SHARE = 0.9
 """Of the indented lines, that are whole levels deep; the others are aligned with something."""
 
 
-def in_unit_of(file_text: str, edit_text: str) -> str:
+def convert_indentation(file_text: str, edit_text: str) -> str:
     """The edit with its levels indented as the file indents them; as it is where that cannot be told, or is so already.
 
     What tells it are the lines that stand in both, the file's once: two at least, and of the indented ones half must be
     as many levels deep in the edit as in the file. An edit that is written from column 0 stays as it is.
     """
     file_lines, edit_lines = file_text.split("\n"), edit_text.split("\n")
-    unit, wanted = _unit(edit_lines), _unit(file_lines)
+    unit, wanted = _find_unit(edit_lines), _find_unit(file_lines)
     if unit is None or wanted is None or unit == wanted:
         return edit_text
-    pairs = list(_shared(edit_lines, file_lines))
-    agree = [_levels(own, unit) == _levels(other, wanted) for own, other in pairs if own or other]
+    pairs = list(_match_indents(edit_lines, file_lines))
+    agree = [_count_levels(own, unit) == _count_levels(other, wanted) for own, other in pairs if own or other]
     if len(pairs) < 2 or not agree or sum(agree) < len(agree) / 2:
         return edit_text
-    return "\n".join(_rewritten(line, unit, wanted) for line in edit_lines)
+    return "\n".join(_convert_line(line, unit, wanted) for line in edit_lines)
 
 
-def _unit(lines: Sequence[str]) -> str | None:
+def _find_unit(lines: Sequence[str]) -> str | None:
     """What one level is indented by; None where nothing is indented, or by tabs and spaces."""
-    indents = [indent for line in lines if line.strip() and (indent := _indent(line))]
+    indents = [indent for line in lines if line.strip() and (indent := _get_indent(line))]
     if not indents or len(set("".join(indents))) != 1:
         return None
     if indents[0][0] == "\t":
@@ -44,28 +44,28 @@ def _unit(lines: Sequence[str]) -> str | None:
     return " " * width if (width := next(fit, 0)) else None
 
 
-def _shared(edit_lines: Sequence[str], file_lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _match_indents(edit_lines: Sequence[str], file_lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The indentations, in the edit and in the file, of the lines that both have."""
     where: dict[str, list[str]] = {}
     for line in file_lines:
-        where.setdefault(line.strip(), []).append(_indent(line))
+        where.setdefault(line.strip(), []).append(_get_indent(line))
     for line in edit_lines:
         found = where.get(line.strip(), ())
         if line.strip() and len(found) == 1:
-            yield _indent(line), found[0]
+            yield _get_indent(line), found[0]
 
 
-def _indent(line: str) -> str:
+def _get_indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-def _levels(indent: str, unit: str) -> float:
+def _count_levels(indent: str, unit: str) -> float:
     return len(indent) / len(unit)
 
 
-def _rewritten(line: str, unit: str, wanted: str) -> str:
+def _convert_line(line: str, unit: str, wanted: str) -> str:
     """A line's whole levels in another unit; what is left of its indentation stays."""
-    levels = len(_indent(line)) // len(unit)
+    levels = len(_get_indent(line)) // len(unit)
     return wanted * levels + line[len(unit) * levels :] if line.strip() else line
 
 
@@ -131,14 +131,14 @@ def build_prompt(
     is encoded apart, so that no token reaches across a border, and the shared part is the same whatever follows.
     `span_ends` cuts the file's tokens into spans.
     """
-    edit_text = in_unit_of(file_text, edit_text)
-    tag = _free_tag(file_text + edit_text)
-    head, tail = _frame(template, form, tag)
+    edit_text = convert_indentation(file_text, edit_text)
+    tag = _choose_tag(file_text + edit_text)
+    head, tail = _render_frame(template, form, tag)
     token_ids = encoder.encode_template(head)
     num_shared = len(token_ids)
-    texts = Texts(file=file_text, edit=edit_text, instruction=instruction, outline=outline)
+    texts = ApplyTexts(file=file_text, edit=edit_text, instruction=instruction, outline=outline)
     file_at, ends = (0, 0), [num_shared]
-    for piece in form.question(texts):
+    for piece in form.render_question(texts):
         ids = encoder.encode(piece.text) if piece.section else encoder.encode_template(piece.text)
         if piece.section == "code":
             first = len(token_ids)
@@ -158,21 +158,21 @@ def build_prompt(
     )
 
 
-def shared_ids(template: ChatTemplate, encoder: TextEncoder, form: PromptForm = DEFAULT) -> tuple[int, ...]:
+def encode_shared_prefix(template: ChatTemplate, encoder: TextEncoder, form: PromptForm = DEFAULT) -> tuple[int, ...]:
     """What every apply's prompt begins with, whatever the file and the edit are."""
-    return tuple(encoder.encode_template(_frame(template, form, TAG)[0]))
+    return tuple(encoder.encode_template(_render_frame(template, form, TAG)[0]))
 
 
-def _frame(template: ChatTemplate, form: PromptForm, tag: str) -> tuple[str, str]:
+def _render_frame(template: ChatTemplate, form: PromptForm, tag: str) -> tuple[str, str]:
     """The text before the question, and the text between it and the answer."""
-    messages = [*form.preamble(tag), {"role": "user", "content": QUESTION_SLOT}]
+    messages = [*form.render_preamble(tag), {"role": "user", "content": QUESTION_SLOT}]
     head, *tails = template.render(messages).split(QUESTION_SLOT)
     if len(tails) != 1:
         raise CorruptModel(f"the model's chat template shows a message {len(tails)} times; it has to show it once")
     return head, f"{tails[0]}<{tag}>\n"
 
 
-def _free_tag(text: str) -> str:
+def _choose_tag(text: str) -> str:
     """A tag for the answer that the texts do not hold, so that a file about tags cannot end the answer early."""
     tag, number = TAG, 2
     while tag in text:

@@ -42,7 +42,7 @@ class ChatTemplate:
         environment.filters["tojson"] = _tojson
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         try:
-            with _time_bounded():
+            with _limit_time():
                 self._template = environment.from_string(source)
         except Exception as error:  # parsing may recurse too deeply, and computes what is constant
             raise CorruptModel(f"the model's chat template is not valid Jinja: {error}") from error
@@ -50,7 +50,7 @@ class ChatTemplate:
     def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
         """The prompt text of `messages` ({"role", "content"} each), ready for the assistant's turn."""
         try:
-            with _time_bounded():
+            with _limit_time():
                 return self._template.render(
                     messages=messages, add_generation_prompt=add_generation_prompt, tools=None, **self._tokens
                 )
@@ -65,12 +65,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Raises SecurityError where it would be too large."""
-        if _product_size(operator, left, right) > MAX_PRODUCT:
+        if _measure_product(operator, left, right) > MAX_PRODUCT:
             raise SecurityError(f"a product of more than {MAX_PRODUCT} characters, items or bits")
         return super().call_binop(context, operator, left, right)
 
 
-def _product_size(operator: str, left: Any, right: Any) -> int:
+def _measure_product(operator: str, left: Any, right: Any) -> int:
     if isinstance(left, int) and isinstance(right, int):
         return left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
     for times, many in ((left, right), (right, left)):
@@ -80,7 +80,7 @@ def _product_size(operator: str, left: Any, right: Any) -> int:
 
 
 @contextmanager
-def _time_bounded() -> Iterator[None]:
+def _limit_time() -> Iterator[None]:
     """Raise TimeoutError within the block once it has had its time: the thread looks every few lines that it runs."""
     end, lines = thread_time() + RENDER_SECONDS, count(1)
 
@@ -109,7 +109,7 @@ def _raise_exception(message: str) -> NoReturn:
 _GAP = re.compile("\ue0f0(\\d+)\ue0f1")
 
 
-def frame(template: ChatTemplate, roles: Sequence[str]) -> list[str]:
+def render_frame(template: ChatTemplate, roles: Sequence[str]) -> list[str]:
     """What stands before each message's text, and behind the last: one more than there are roles.
 
     Nothing that a message says goes through the template. Raises CorruptModel where the template leaves a message out,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class ApplyTexts:
     """What one apply is about, without final newlines.
 
     With an `outline`, `file` is only a part of a file, and the outline tells what else the file holds.
@@ -24,12 +24,12 @@ class Section:
     """One text of an apply between two pieces of ours."""
 
     before: str
-    text: Callable[[Texts], str]
+    text: Callable[[ApplyTexts], str]
     after: str
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PromptPiece:
     """A stretch of a prompt that is encoded apart: the text of a section, or one of ours, which has none."""
 
     text: str
@@ -55,12 +55,12 @@ REQUIRED = frozenset({"code", "update"})
 class Example:
     """One apply and its right answer."""
 
-    texts: Texts
+    texts: ApplyTexts
     result: str
 
 
 STORE = Example(
-    Texts(
+    ApplyTexts(
         '''\
 import os
 
@@ -137,7 +137,7 @@ class Store:
 """Markers around and inside a changed method, and a new one."""
 
 CART = Example(
-    Texts(
+    ApplyTexts(
         """\
 import { Item } from "./item";
 
@@ -207,7 +207,7 @@ export class Cart {
 """New comments, markers in other words, and indentation in another unit than the file's."""
 
 LIMITS = Example(
-    Texts(
+    ApplyTexts(
         """\
 export const limits = {
   files: 100,
@@ -246,7 +246,7 @@ export function fits(size: number): boolean {
 """Markers in other words, inside an object and for the rest of the file."""
 
 FIRST = Example(
-    Texts(
+    ApplyTexts(
         """\
 def first(items, wanted):
     low, high = 0, len(items) - 1

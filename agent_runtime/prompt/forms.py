@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent_runtime.prompt.examples import CART, FIRST, LIMITS, REQUIRED, SECTIONS, STORE, Example, Piece, Texts
+from agent_runtime.prompt.examples import (
+    CART,
+    FIRST,
+    LIMITS,
+    REQUIRED,
+    SECTIONS,
+    STORE,
+    ApplyTexts,
+    Example,
+    PromptPiece,
+)
 
 TAG = "updated-code"
 """The answer's usual tag, also in the texts of a form; another takes its place where a file or an edit holds it."""
@@ -26,22 +36,22 @@ class PromptForm:
     examples: tuple[Example, ...]
     order: tuple[str, ...] = ("part", "code", "update", "instruction")
 
-    def preamble(self, tag: str) -> list[Message]:
+    def render_preamble(self, tag: str) -> list[Message]:
         """The messages before the question, the same for every edit."""
         messages: list[Message] = [{"role": "system", "content": self.system.replace(TAG, tag)}]
         for example in self.examples:
-            question = "".join(piece.text for piece in self.question(example.texts))
+            question = "".join(piece.text for piece in self.render_question(example.texts))
             answer = f"<{tag}>\n{example.result}\n</{tag}>"
             messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         return messages
 
-    def question(self, texts: Texts) -> list[Piece]:
+    def render_question(self, texts: ApplyTexts) -> list[PromptPiece]:
         """The pieces of a question, in order."""
-        pieces: list[Piece] = []
+        pieces: list[PromptPiece] = []
         for name in self.order:
             section, text = SECTIONS[name], SECTIONS[name].text(texts)
             if text or name in REQUIRED:
-                pieces += [Piece(section.before), Piece(text, name), Piece(section.after)]
+                pieces += [PromptPiece(section.before), PromptPiece(text, name), PromptPiece(section.after)]
         return pieces
 
 
@@ -79,7 +89,7 @@ _ALL = (
 FORMS: Mapping[str, PromptForm] = {form.name: form for form in _ALL}
 
 
-def form_called(name: str) -> PromptForm:
+def find_form(name: str) -> PromptForm:
     """The form called `name`; raises ValueError, naming all, where there is none."""
     if name not in FORMS:
         raise ValueError(f"no prompt form is called {name!r}; there are {', '.join(FORMS)}")

@@ -14,9 +14,9 @@ from agent_runtime.quotas import Places, Tenants, Turns
 from agent_runtime.request_context import Observer
 from agent_runtime.server.admission import Drain
 from agent_runtime.server.idempotency import KeptAnswers
-from agent_runtime.session import Sessions
+from agent_runtime.session import SessionRegistry
 from agent_runtime.telemetry.metrics import Metering
-from agent_runtime.workspace.registry import Workspaces
+from agent_runtime.workspace.registry import WorkspaceRegistry
 
 MAX_APPLIES = 1024
 """Edits that are worked on at once, a thread each; of those the model takes no more than its queue holds (429)."""
@@ -32,10 +32,10 @@ class Service:
 
     applier: Applier
     model: ModelSlot
-    workspaces: Workspaces = field(default_factory=Workspaces)
+    workspaces: WorkspaceRegistry = field(default_factory=WorkspaceRegistry)
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(MAX_APPLIES))
     answers: KeptAnswers = field(default_factory=KeptAnswers)
-    sessions: Sessions = field(default_factory=Sessions)
+    sessions: SessionRegistry = field(default_factory=SessionRegistry)
     metering: Metering = field(default_factory=Metering)
     tenants: Tenants = field(default_factory=Tenants)
     turns: Turns = field(default_factory=Turns)

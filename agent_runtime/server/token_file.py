@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, StringConstraints, Va
 
 from agent_runtime.access import NAME, AccessScope, AccessToken, Principal, TokenSet
 from agent_runtime.errors import TokensUnreadable
-from agent_runtime.workspace.journal import locked
+from agent_runtime.workspace.journal import lock_folder
 
 MAX_FILE_BYTES = 4 << 20
 
@@ -88,7 +88,7 @@ class TokenFile:
         with self._faults():
             path = self.path.resolve()
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with locked(path.parent):
+            with lock_folder(path.parent):
                 _replace(path, _json_of(change(self.read() if path.exists() else TokenSet())))
 
     @contextlib.contextmanager

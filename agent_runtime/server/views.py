@@ -11,7 +11,7 @@ from typing import Literal
 from agent_runtime.apply.result import decode
 from agent_runtime.errors import NotIndexed, SnapshotGone
 from agent_runtime.workspace.index import WatchState
-from agent_runtime.workspace.registry import NOT_LOADED, GivenSnapshots, Registered
+from agent_runtime.workspace.registry import NOT_LOADED, SnapshotHistory, WorkspaceEntry
 from agent_runtime.workspace.workspace import Workspace
 from repo_cache.cache import RepoCache
 from repo_cache.errors import CacheClosed
@@ -43,12 +43,12 @@ class WorkspaceChanges:
     changes: tuple[ChangedFile, ...]
 
 
-def changes_between(given: GivenSnapshots, since: Snapshot, until: Snapshot) -> WorkspaceChanges:
+def changes_between(given: SnapshotHistory, since: Snapshot, until: Snapshot) -> WorkspaceChanges:
     """What happened from one snapshot to a later one of the same cache; raises SnapshotGone where it is too much."""
     changes = until.changes(since)
     if len(changes) > MAX_CHANGES:
         raise SnapshotGone(f"{len(changes)} files have changed since, over {MAX_CHANGES}: read the snapshot again")
-    return WorkspaceChanges(given.give(since), given.give(until), tuple(_changed(change) for change in changes))
+    return WorkspaceChanges(given.add(since), given.add(until), tuple(_changed(change) for change in changes))
 
 
 async def changed(cache: RepoCache, since: Snapshot) -> None:
@@ -117,14 +117,14 @@ class SnapshotPage:
     next: str | None
 
 
-def snapshot_page(given: GivenSnapshots, snapshot: Snapshot, *, after: str, limit: int, spans: bool) -> SnapshotPage:
+def snapshot_page(given: SnapshotHistory, snapshot: Snapshot, *, after: str, limit: int, spans: bool) -> SnapshotPage:
     """The files of a snapshot behind the path `after`, up to `limit`, and no more than a page may have."""
     limit = min(limit, MAX_WITH_SPANS if spans else MAX_OF_PAGE)
     paths = sorted(snapshot)
     first = bisect_right(paths, after) if after else 0
     found = paths[first : first + limit]
     return SnapshotPage(
-        given.give(snapshot),
+        given.add(snapshot),
         len(snapshot),
         snapshot.num_tokens,
         tuple(_file(path, snapshot[path], spans=spans) for path in found),
@@ -160,12 +160,15 @@ class WorkspaceStatus:
     indexed: float | None = None
 
 
-def status_of(entry: Registered) -> WorkspaceStatus:
+def status_of(entry: WorkspaceEntry) -> WorkspaceStatus:
     """Of a workspace, now; begins nothing and waits for nothing."""
-    watched = entry.watched
+    watched = entry.index
     if watched is None:
         return WorkspaceStatus(
-            entry.name, entry.root, "no-model" if entry.why_not == NOT_LOADED else "unwatched", entry.why_not
+            entry.name,
+            entry.root,
+            "no-model" if entry.unavailable_reason == NOT_LOADED else "unwatched",
+            entry.unavailable_reason,
         )
     cache, progress = watched.cache, watched.progress
     if cache is None:
@@ -180,5 +183,5 @@ def status_of(entry: Registered) -> WorkspaceStatus:
         len(snapshot),
         snapshot.num_tokens,
         len(snapshot.skipped),
-        entry.given.give(snapshot),
+        entry.snapshots.add(snapshot),
     )

@@ -1,16 +1,16 @@
 """Sessions: the context of an agent's conversation about a folder of files, kept across turns."""
 
-from agent_runtime.session.registry import Sessions
-from agent_runtime.session.session import PREAMBLE, Session
-from agent_runtime.session.types import Answer, FileState, ReadFile, SeenFile, SessionState
+from agent_runtime.session.registry import SessionRegistry
+from agent_runtime.session.session import PREAMBLE, ServerSession
+from agent_runtime.session.types import FileState, ReadFile, SeenFile, SessionAnswer, SessionState
 
 __all__ = [
     "PREAMBLE",
-    "Answer",
     "FileState",
     "ReadFile",
     "SeenFile",
-    "Session",
+    "ServerSession",
+    "SessionAnswer",
+    "SessionRegistry",
     "SessionState",
-    "Sessions",
 ]

@@ -11,7 +11,7 @@ from agent_runtime.apply.result import decode
 from agent_runtime.errors import BadFile, BadRequest, OutsideRoot, TooLarge
 from agent_runtime.limits import MAX_FILE_BYTES, check_size
 from agent_runtime.session.types import FileState, ReadFile, SeenFile
-from agent_runtime.workspace.index import KnownFiles
+from agent_runtime.workspace.index import TokenIndex
 from agent_runtime.workspace.workspace import Workspace
 from repo_cache.types import FileTokens
 
@@ -29,14 +29,14 @@ class _Version:
     size: int
 
     @classmethod
-    def of(cls, data: bytes) -> _Version:
+    def from_bytes(cls, data: bytes) -> _Version:
         return cls(sha256(data).hexdigest(), len(data))
 
 
 class SessionFiles:
     """Files that the model is shown: those of a workspace as they are at each turn, and texts that were put in."""
 
-    def __init__(self, workspace: Workspace | None, known: KnownFiles | None) -> None:
+    def __init__(self, workspace: Workspace | None, known: TokenIndex | None) -> None:
         """`known` may have the tokens of the workspace's files at hand."""
         self._workspace, self._known = workspace, known
         self._own: dict[str, bytes] = {}
@@ -54,40 +54,40 @@ class SessionFiles:
         Those to be forgotten that are not in it are passed over. Raises what `Workspace.read` raises, BadFile where one
         is no text, TooLarge where they are too many.
         """
-        given = {_plain(path): _encoded(text, path) for path, text in texts.items()}
-        out = set(map(_plain, forget))
+        given = {_normalize_path(path): _encode_text(text, path) for path, text in texts.items()}
+        out = set(map(_normalize_path, forget))
         files = {path: version for path, version in self._last.items() if path not in out}
         answer: dict[str, ReadFile] = {}
-        for path in (*given, *map(_plain, paths)):
+        for path in (*given, *map(_normalize_path, paths)):
             if path in answer:
                 continue
-            data = given[path] if path in given else self._from_workspace(path)
-            files[path] = _Version.of(data)
+            data = given[path] if path in given else self._read_workspace(path)
+            files[path] = _Version.from_bytes(data)
             _check_size(files)  # each time: nobody is to have us read far more than is kept
-            answer[path] = self._read_file(path, data, with_text=with_text)
+            answer[path] = self._describe(path, data, with_text=with_text)
         self._last = files
         self._own = {path: own for path, own in self._own.items() if path not in out | answer.keys()} | given
         return list(answer.values())
 
-    def data(self, path: str) -> bytes:
+    def read_data(self, path: str) -> bytes:
         """A file's bytes as they are now, in the context or not; raises what `Workspace.read` raises."""
-        own = self._own.get(_plain(path))
-        return own if own is not None else self._from_workspace(path)
+        own = self._own.get(_normalize_path(path))
+        return own if own is not None else self._read_workspace(path)
 
-    def data_if_there(self, path: str) -> bytes | None:
+    def read_data_if_there(self, path: str) -> bytes | None:
         """As `data`, None where there is no such file."""
-        own = self._own.get(_plain(path))
+        own = self._own.get(_normalize_path(path))
         if own is not None or self._workspace is None:
             return own
         return self._workspace.read_if_there(path)
 
     def is_own(self, path: str) -> bool:
         """Whether it is a text that was put in, or would be."""
-        return self._workspace is None or _plain(path) in self._own
+        return self._workspace is None or _normalize_path(path) in self._own
 
     def put(self, path: str, data: bytes | None) -> None:
         """A text that was put in is another now; None: it is no more."""
-        path = _plain(path)
+        path = _normalize_path(path)
         if data is None:
             self._own.pop(path, None)
             self._last.pop(path, None)
@@ -95,7 +95,7 @@ class SessionFiles:
             self._own[path] = data
             self._last.setdefault(path, _Version("", len(data)))
 
-    def as_they_are(self) -> tuple[dict[str, FileTokens | str], tuple[SeenFile, ...]]:
+    def refresh(self) -> tuple[dict[str, FileTokens | str], tuple[SeenFile, ...]]:
         """What the next turn shows, with tokens where they are at hand, and what of it is new, changed or gone.
 
         A file that cannot be read (any more) is not shown, until it can be again.
@@ -105,18 +105,18 @@ class SessionFiles:
         for path in self._last:
             before = self._shown.get(path)
             try:
-                data = self.data(path)
+                data = self.read_data(path)
                 text = decode(data, path).text
             except BadFile:
                 self._last[path] = _Version("", 0)
                 if before != "":
                     seen.append(SeenFile(path, "gone", ""))
                 continue
-            self._last[path] = version = _Version.of(data)
+            self._last[path] = version = _Version.from_bytes(data)
             _check_size(self._last)
-            now[path] = self._tokens(path, text) or text
+            now[path] = self._find_tokens(path, text) or text
             if before != version.sha256:
-                seen.append(SeenFile(path, _state(version.sha256, before or ""), version.sha256))
+                seen.append(SeenFile(path, _compare_hashes(version.sha256, before or ""), version.sha256))
         return now, tuple(seen)
 
     @property
@@ -124,29 +124,29 @@ class SessionFiles:
         """Of all files as they were last looked at."""
         return sum(version.size for version in self._last.values())
 
-    def were_shown(self) -> None:
-        """The model has been shown them as `as_they_are` gave them."""
+    def mark_shown(self) -> None:
+        """The model has been shown them as `refresh` gave them."""
         self._shown = {path: version.sha256 for path, version in self._last.items()}
 
-    def state(self) -> tuple[SeenFile, ...]:
+    def list_states(self) -> tuple[SeenFile, ...]:
         """Each file of the context as it was last looked at, beside what the model was shown last."""
         shown = self._shown
         return tuple(
-            SeenFile(path, _state(version.sha256, shown.get(path, "")), version.sha256)
+            SeenFile(path, _compare_hashes(version.sha256, shown.get(path, "")), version.sha256)
             for path, version in dict(self._last).items()
         )
 
-    def _read_file(self, path: str, data: bytes, *, with_text: bool) -> ReadFile:
-        encoding, now, last = decode(data, path).encoding, _Version.of(data), self._last.get(path)
-        state = _state(now.sha256, last.sha256 if last is not None else "")
+    def _describe(self, path: str, data: bytes, *, with_text: bool) -> ReadFile:
+        encoding, now, last = decode(data, path).encoding, _Version.from_bytes(data), self._last.get(path)
+        state = _compare_hashes(now.sha256, last.sha256 if last is not None else "")
         return ReadFile(path, state, now.sha256, now.size, encoding, data.decode(encoding) if with_text else None)
 
-    def _tokens(self, path: str, text: str) -> FileTokens | None:
+    def _find_tokens(self, path: str, text: str) -> FileTokens | None:
         if self._known is None or self._workspace is None or path in self._own:
             return None
-        return self._known.tokens(path, text, str(self._workspace.root))
+        return self._known.find_tokens(path, text, str(self._workspace.root))
 
-    def _from_workspace(self, path: str) -> bytes:
+    def _read_workspace(self, path: str) -> bytes:
         if self._workspace is None:
             raise OutsideRoot(
                 f"{path} cannot be read: the session has no workspace; give the file's text, or begin one with a "
@@ -166,19 +166,19 @@ def _check_size(files: Mapping[str, _Version]) -> None:
         )
 
 
-def _state(now: str, before: str) -> FileState:
+def _compare_hashes(now: str, before: str) -> FileState:
     """Of two hashes, "" where there is no file."""
     if not now:
         return "gone"
     return "new" if not before else "same" if now == before else "changed"
 
 
-def _plain(path: str) -> str:
+def _normalize_path(path: str) -> str:
     """`./a.py` is `a.py`."""
     return str(PurePosixPath(path)) if path else path
 
 
-def _encoded(text: str, path: str) -> bytes:
+def _encode_text(text: str, path: str) -> bytes:
     if not 0 < len(path) <= MAX_PATH:
         raise BadRequest(f"a text needs a path of 1 to {MAX_PATH} characters that it stands for", field="texts")
     try:

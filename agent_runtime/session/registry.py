@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from agent_runtime.access import Principal
 from agent_runtime.errors import SessionMissing, TooManyRequests
-from agent_runtime.session.session import Session
+from agent_runtime.session.session import ServerSession
 
 MAX_OF_TENANT = 32
 MAX_IN_ALL = 256
@@ -21,13 +21,13 @@ IDLE_SECONDS = 3600.0
 
 
 @dataclass(slots=True)
-class _Kept:
-    session: Session
+class _LiveSession:
+    session: ServerSession
     tenant: str
     used_at: float
 
 
-class Sessions:
+class SessionRegistry:
     """Each tenant's own. Thread-safe."""
 
     def __init__(
@@ -40,10 +40,10 @@ class Sessions:
         self._max_of_tenant, self._max_in_all = max_of_tenant, max_in_all
         self._idle_seconds, self._now = idle_seconds, now
         self._lock = threading.Lock()
-        self._by_id: OrderedDict[str, _Kept] = OrderedDict()
+        self._by_id: OrderedDict[str, _LiveSession] = OrderedDict()
         """In the order in which they were used, the last at the end."""
 
-    def add(self, session: Session, principal: Principal) -> None:
+    def add(self, session: ServerSession, principal: Principal) -> None:
         """Keep a session; raises TooManyRequests where all that would have to give way are at work."""
         with self._lock:
             self._end_idle()
@@ -52,9 +52,9 @@ class Sessions:
                 self._make_room(own)
             elif len(self._by_id) >= self._max_in_all:
                 self._make_room(list(self._by_id.values()))
-            self._by_id[session.id] = _Kept(session, principal.tenant, self._now())
+            self._by_id[session.id] = _LiveSession(session, principal.tenant, self._now())
 
-    def get(self, session_id: str, principal: Principal) -> Session:
+    def get(self, session_id: str, principal: Principal) -> ServerSession:
         """One by its id, which counts as its use; raises SessionMissing."""
         with self._lock:
             self._end_idle()
@@ -71,7 +71,7 @@ class Sessions:
         with self._lock:
             self._end(session)
 
-    def end_where(self, holds: Callable[[Session], bool]) -> None:
+    def end_matching(self, holds: Callable[[ServerSession], bool]) -> None:
         """End all sessions of which this is so, such as those of a workspace that is no more."""
         with self._lock:
             for kept in list(self._by_id.values()):
@@ -83,19 +83,19 @@ class Sessions:
 
     def _end_idle(self) -> None:
         for kept in list(self._by_id.values()):
-            if kept.session.busy:
+            if kept.session.is_busy:
                 continue
             if self._now() - kept.used_at <= self._idle_seconds:
                 break
             self._end(kept.session)
 
-    def _make_room(self, among: list[_Kept]) -> None:
+    def _make_room(self, among: list[_LiveSession]) -> None:
         for kept in among:
-            if not kept.session.busy:
+            if not kept.session.is_busy:
                 self._end(kept.session)
                 return
         raise TooManyRequests(f"{len(among)} sessions are at work, which is the most; end one, or wait for an answer")
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: ServerSession) -> None:
         session.close()
         self._by_id.pop(session.id, None)

@@ -11,16 +11,16 @@ from hashlib import sha256
 from typing import Any
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.context import ContextPrompt, HistoryMessage, SessionContext
+from agent_runtime.context import HistoryMessage, PromptLayout, SessionPrompt
 from agent_runtime.errors import BadRequest, SessionBusy, SessionMissing, Stale, TooLarge
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size
 from agent_runtime.llm.interface import ChatModel, ChatRequest, ReadyPrompt
 from agent_runtime.progress import Timings, Watcher
 from agent_runtime.session.files import SessionFiles
-from agent_runtime.session.types import Answer, ReadFile, SessionState
+from agent_runtime.session.types import ReadFile, SessionAnswer, SessionState
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, ReuseName, Usage, total_usage
-from agent_runtime.workspace.index import KnownFiles
-from agent_runtime.workspace.workspace import Workspace, written
+from agent_runtime.workspace.index import TokenIndex
+from agent_runtime.workspace.workspace import Workspace, write_if_merged
 from repo_cache.errors import TokenizerError
 from repo_cache.types import FileTokens
 
@@ -38,7 +38,7 @@ MAX_ANSWER_TOKENS = 1024
 _NOBODY = Watcher()
 
 
-class Session:
+class ServerSession:
     """What the model is shown and what was said, kept from question to question.
 
     The files are those that were read, as they are when a question is asked. One call works at a time: a second one is
@@ -52,7 +52,7 @@ class Session:
         chat: Callable[[], ChatModel],
         *,
         workspace: Workspace | None = None,
-        known: KnownFiles | None = None,
+        known: TokenIndex | None = None,
         reuse: ReuseName = "exact",
         preamble: str = PREAMBLE,
         salt: str = "",
@@ -68,7 +68,7 @@ class Session:
         self._applier, self._chat = applier, chat
         self._preamble, self._salt = preamble, salt
         self._files = SessionFiles(workspace, known)
-        self._context: SessionContext | None = None
+        self._context: PromptLayout | None = None
         self._messages: tuple[HistoryMessage, ...] = ()
         self._turns: tuple[Usage, ...] = ()
         self._usage = Usage()
@@ -87,7 +87,7 @@ class Session:
         return self._messages
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a call works."""
         return self._lock.locked()
 
@@ -104,7 +104,7 @@ class Session:
         All or none. Says of each that was put in whether it is new, or has changed since it was last read or asked
         about. Raises FileMissing, OutsideRoot, BadFile where one is no text, TooLarge where they are too many.
         """
-        with self._working():
+        with self._lock_call():
             return self._files.read(paths, texts or {}, forget=forget, with_text=with_text)
 
     def ask(
@@ -119,7 +119,7 @@ class Session:
         clock: str = "",
         prediction: str | None = None,
         watcher: Watcher = _NOBODY,
-    ) -> Answer:
+    ) -> SessionAnswer:
         """Ask the model, which sees the files as they are now and all that was said.
 
         `clock` is whatever else changes with every turn, such as the time: it stands right before the question, so that
@@ -129,16 +129,16 @@ class Session:
         if not question.strip():
             raise BadRequest("the question is empty", field="question")
         check_size(len(question), "the question", MAX_EDIT_BYTES)
-        with self._working():
+        with self._lock_call():
             chat = self._chat()
             timings = Timings()
             with timings.phase("read"):
-                files, seen = self._files.as_they_are()
+                files, seen = self._files.refresh()
                 _check_may_fit(self._files.num_bytes, chat)
             with timings.phase("layout"):
-                prompt = self._laid_out(chat, files, question, clock)
+                prompt = self._build_prompt(chat, files, question, clock)
             request = ChatRequest(
-                prompt=ReadyPrompt(prompt.token_ids, prompt.reuse()),
+                prompt=ReadyPrompt(prompt.token_ids, prompt.to_reuse()),
                 max_tokens=max_tokens or MAX_ANSWER_TOKENS,
                 temperature=temperature,
                 top_p=top_p,
@@ -149,12 +149,14 @@ class Session:
             )
             answer = chat.answer(request, watcher)
             timings.add(answer.timings)
-            self._files.were_shown()
+            self._files.mark_shown()
             self._messages += (HistoryMessage("user", question), HistoryMessage("assistant", answer.text))
             self._prompt_tokens = answer.usage.prompt
             self._turns += (answer.usage,)
             self._usage = total_usage([self._usage, answer.usage])
-            return Answer(answer.text, answer.finish_reason, answer.usage, timings.finished(), seen, prompt.noted)
+            return SessionAnswer(
+                answer.text, answer.finish_reason, answer.usage, timings.finished(), seen, prompt.noted
+            )
 
     def apply(
         self,
@@ -173,18 +175,20 @@ class Session:
         were put in are changed in the session. Raises what `Applier.apply` and `Workspace.write` raise, and Stale where
         the file is not the expected one.
         """
-        options = self._own_options(options)
-        with self._working():
+        options = self._merge_options(options)
+        with self._lock_call():
             if path is None:
                 if expected_sha256 is not None or prediction is not None:
                     raise BadRequest("expected_sha256 and prediction are of one file: name it by 'path'", field="path")
-                result = self._applier.apply_patch(PatchRequest(edit, **options), self._files.data_if_there, watcher)
+                result = self._applier.apply_patch(
+                    PatchRequest(edit, **options), self._files.read_data_if_there, watcher
+                )
             else:
-                original = self._files.data(path)
+                original = self._files.read_data(path)
                 _check_hash(original, path, expected_sha256)
                 result = self._applier.apply(ApplyRequest(original, edit, path, prediction, **options), watcher)
             self._usage = total_usage([self._usage, result.usage])
-            return self._written(result, watcher) if write else result
+            return self._write_result(result, watcher) if write else result
 
     def state(self) -> SessionState:
         """What there is to see, while a call works too."""
@@ -192,7 +196,7 @@ class Session:
             self.id,
             self.workspace_name,
             self.reuse,
-            self._files.state(),
+            self._files.list_states(),
             self._messages,
             self._usage,
             self._turns,
@@ -203,29 +207,29 @@ class Session:
         """Take no more calls; one that works ends as it would have."""
         self._closed = True
 
-    def _own_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _merge_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """How edits are merged: with what is reused as the session has it, where nothing else is given."""
         root = str(self.workspace.root) if self.workspace is not None else ""
         reuse = None if self.reuse == "balanced" else self.reuse  # a single edit has no earlier turn
         return {**given, "salt": self._salt, "root": root, "reuse": given.get("reuse") or reuse}
 
-    def _laid_out(
+    def _build_prompt(
         self, chat: ChatModel, files: Mapping[str, FileTokens | str], question: str, clock: str
-    ) -> ContextPrompt:
+    ) -> SessionPrompt:
         if self._context is None:
-            self._context = SessionContext(chat.text.template, chat.text.tokenizer, preamble=self._preamble)
+            self._context = PromptLayout(chat.text.template, chat.text.tokenizer, preamble=self._preamble)
         try:
-            prompt = self._context.turn(files, self._messages, question, self.reuse, clock=clock)
+            prompt = self._context.build_prompt(files, self._messages, question, self.reuse, clock=clock)
         except TokenizerError as error:  # SmolLM2 has no token for some control characters
             raise BadRequest(f"model {chat.name} cannot read this question: {error}", field="question") from error
         _check_fits(prompt, chat)
         return prompt
 
-    def _written(self, result: ApplyResult, watcher: Watcher) -> ApplyResult:
+    def _write_result(self, result: ApplyResult, watcher: Watcher) -> ApplyResult:
         """The workspace's files first: it is they that can fail."""
         own = [file for file in result.files if self._files.is_own(file.path)]
         if self.workspace is not None and not own:
-            return written(self.workspace, result, watcher)
+            return write_if_merged(self.workspace, result, watcher)
         if result.status != "merged":
             return result
         if self.workspace is not None:
@@ -238,7 +242,7 @@ class Session:
         return replace(result, written=True)
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
+    def _lock_call(self) -> Iterator[None]:
         if not self._lock.acquire(blocking=False):
             raise SessionBusy("the session works on another call; wait for its answer, or begin a session of its own")
         try:
@@ -257,7 +261,7 @@ def _check_may_fit(num_bytes: int, chat: ChatModel) -> None:
         )
 
 
-def _check_fits(prompt: ContextPrompt, chat: ChatModel) -> None:
+def _check_fits(prompt: SessionPrompt, chat: ChatModel) -> None:
     num_tokens = prompt.parts[-1].end
     if num_tokens < chat.max_seq_len:
         return

@@ -37,7 +37,7 @@ class SeenFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SessionAnswer:
     """What the model answered to one question.
 
     finish_reason: `length` where the token limit or the context's end cut it. timings: milliseconds, `read_ms` to look

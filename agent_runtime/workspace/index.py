@@ -17,10 +17,10 @@ WatchState = Literal["idle", "indexing", "watching", "failed", "closed"]
 """`idle`: nobody has asked for a file yet. `failed`: the folder cannot be watched, and no file of it is known."""
 
 
-class KnownFiles(Protocol):
+class TokenIndex(Protocol):
     """Whoever may have the tokens of a file at hand."""
 
-    def tokens(self, path: str, text: str, root: str = "") -> FileTokens | None:
+    def find_tokens(self, path: str, text: str, root: str = "") -> FileTokens | None:
         """Those of the file at `path` (relative, POSIX) below `root`, if they are of just this text; else None.
 
         Without a root, the path is taken below whichever folder is usual.
@@ -32,7 +32,7 @@ class KnownFiles(Protocol):
         ...
 
 
-class WatchedFiles:
+class WatchedIndex:
     """A watched folder, which is indexed once the first file of it is asked for: most edits need no tokens.
 
     Until it is, and where it cannot be, no file is known.
@@ -80,7 +80,7 @@ class WatchedFiles:
         """What the folder holds, once it is indexed."""
         return self._cache
 
-    def tokens(self, path: str, text: str, root: str = "") -> FileTokens | None:
+    def find_tokens(self, path: str, text: str, root: str = "") -> FileTokens | None:
         """Those of the file at `path`, if they are of just this text; never waits.
 
         The hash is that of the file's bytes, so a file with a BOM, other line endings or another encoding than UTF-8 is
@@ -90,14 +90,14 @@ class WatchedFiles:
             return None
         cache = self._cache
         if cache is None:
-            self.begin()
+            self.start()
             return None
         found = cache.snapshot().get(str(PurePosixPath(path)))
         return found if found is not None and found.content_hash == sha256(text.encode()).hexdigest() else None
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Index now, and tell whether the folder is watched then."""
-        self.begin()
+        self.start()
         if self._thread is not None:  # None where it was closed before
             self._thread.join(timeout_s)
         return self._cache is not None
@@ -110,16 +110,16 @@ class WatchedFiles:
         if cache is not None:
             cache.close()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Index, in a thread of its own, unless that was done already."""
         with self._lock:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._open, name="hunk-watch", daemon=True)
+                self._thread = threading.Thread(target=self._build, name="hunk-watch", daemon=True)
                 self._thread.start()
 
-    def _open(self) -> None:
+    def _build(self) -> None:
         try:
-            cache = RepoCache.open(self._root, self._tokenizer, store=self._store, progress=self._at)
+            cache = RepoCache.open(self._root, self._tokenizer, store=self._store, progress=self._on_progress)
         except Exception as error:  # noqa: BLE001 -- the outermost loop of this thread: edits do without it
             self._fault = str(error)
             self._say(f"{self._root} is not watched, its files are encoded anew for each edit: {error}")
@@ -131,5 +131,5 @@ class WatchedFiles:
                 return
         cache.close()
 
-    def _at(self, progress: IndexProgress) -> None:
+    def _on_progress(self, progress: IndexProgress) -> None:
         self._progress = progress

@@ -34,7 +34,7 @@ NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, err
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Wait until nobody else, in any process, holds this; a process that is killed holds it no more. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -45,7 +45,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked_below(root: Path, folders: Collection[str]) -> Iterator[None]:
+def lock_folders(root: Path, folders: Collection[str]) -> Iterator[None]:
     """Wait until nobody else holds any of these folders below the root, and hold them all.
 
     They are locked in order of device and inode, whatever they are called: two holders never wait for each other. A
@@ -55,11 +55,11 @@ def locked_below(root: Path, folders: Collection[str]) -> Iterator[None]:
     for _ in range(NUM_TRIES):
         with contextlib.ExitStack() as opened:
             try:
-                by_inode = _open_each(root, folders, opened)
+                by_inode = _open_folders(root, folders, opened)
                 for inode in sorted(by_inode):
                     _lock(by_inode[inode])
                 with contextlib.ExitStack() as again:
-                    are_same = _open_each(root, folders, again).keys() == by_inode.keys()
+                    are_same = _open_folders(root, folders, again).keys() == by_inode.keys()
             except OSError as error:
                 raise BadFile(
                     f"cannot lock the folders of the edit: {error.strerror or error}; nothing was changed"
@@ -70,7 +70,7 @@ def locked_below(root: Path, folders: Collection[str]) -> Iterator[None]:
     raise BadFile("the folders of the edit are renamed all the time; nothing was changed")
 
 
-def hold_new(root: Path, folder: str, stack: contextlib.ExitStack) -> None:
+def lock_new_folder(root: Path, folder: str, stack: contextlib.ExitStack) -> None:
     """Lock a folder that was just made, for as long as the stack lasts; raises BlockingIOError, or OSError.
 
     Does not wait: this holder has locked other folders, and who holds this one may wait for those.
@@ -80,7 +80,7 @@ def hold_new(root: Path, folder: str, stack: contextlib.ExitStack) -> None:
     _lock(descriptor, fcntl.LOCK_NB)
 
 
-def _open_each(root: Path, folders: Collection[str], stack: contextlib.ExitStack) -> dict[tuple[int, int], int]:
+def _open_folders(root: Path, folders: Collection[str], stack: contextlib.ExitStack) -> dict[tuple[int, int], int]:
     """The descriptors of the folders by device and inode; the stack closes them, which gives their locks back."""
     by_inode = {}
     for folder in folders:
@@ -110,7 +110,7 @@ MAX_RECORD_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What becomes of one real path: from what its mark is `before` to what it is `after` (`Confined.mark`).
+    """The change of one real path. `before` and `after` are what stands there (`ConfinedFolder.read_digest`).
 
     In the same folder `staged` holds the new bytes until they are renamed, and `kept` the old ones from then on until
     all is done; "" where there are none.
@@ -135,7 +135,7 @@ class Record:
     folders: tuple[str, ...]
     committing: bool = False
 
-    def home_of(self, entry: Entry) -> str:
+    def find_home(self, entry: Entry) -> str:
         """The entry's folder, or where the write makes that one, the next above that was there before."""
         folder = entry.real.rpartition("/")[0]
         while folder in self.folders:
@@ -145,7 +145,7 @@ class Record:
     @property
     def homes(self) -> frozenset[str]:
         """The folders that the writer has locked; in each lies a copy of the record while names change."""
-        return frozenset(map(self.home_of, self.entries))
+        return frozenset(map(self.find_home, self.entries))
 
 
 class UnknownVersion(ValueError):
@@ -160,18 +160,18 @@ class Journal:
         self._folder = folder / sha256(os.fsencode(root)).hexdigest()[:32]
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keep all others with this journal from writing below the root; raises OSError."""
         make_private(self._folder.parent)
         make_private(self._folder)
-        with locked(self._folder):
+        with lock_folder(self._folder):
             yield
 
-    def has_left(self) -> bool:
+    def has_records(self) -> bool:
         """Whether there is a record: of a write that goes on, or was broken off."""
         return any(self._folder.glob("*.json"))
 
-    def left(self) -> list[Record]:
+    def read_records(self) -> list[Record]:
         """All records, while the journal is locked; those that cannot be read are said, and forgotten.
 
         One of another version is said and stays. What a note that was broken off has left is removed.
@@ -181,7 +181,7 @@ class Journal:
             path.unlink(missing_ok=True)
         for path in self._folder.glob("*.json"):
             try:
-                records.append(parse_record(path.stem, _noted(path)))
+                records.append(parse_record(path.stem, _read_json(path)))
             except UnknownVersion:
                 LOG.error("the journal %s is of another version of Hunk, and is left to that", path)
             except (OSError, ValueError, RecursionError):
@@ -190,7 +190,7 @@ class Journal:
                     path.unlink(missing_ok=True)
         return records
 
-    def note(self, record: Record, *, sync: bool) -> None:
+    def write(self, record: Record, *, sync: bool) -> None:
         """Put a record in place of the one with its id, at once; with `sync` it lasts through a power cut, too."""
         path = self._folder / f"{record.id}.json"
         temporary = path.with_suffix(".new")
@@ -208,22 +208,22 @@ class Journal:
             finally:
                 os.close(descriptor)
 
-    def forget(self, record: Record) -> None:
+    def remove(self, record: Record) -> None:
         """The write is over; raises OSError."""
         (self._folder / f"{record.id}.json").unlink(missing_ok=True)
 
 
-def journals_about(folder: Path, root: Path) -> list[Journal]:
+def find_journals(folder: Path, root: Path) -> list[Journal]:
     """The journals with records whose root is this one, lies in it or around it; never raises OSError."""
     roots = {root}
     for path in folder.glob("*/*.json"):
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            noted = _noted(path)
+            noted = _read_json(path)
             other = Path(noted["root"]) if isinstance(noted.get("root"), str) else root
             if other.is_relative_to(root) or root.is_relative_to(other):
                 roots.add(other)
     journals = [Journal(folder, each) for each in sorted(roots)]
-    return [journal for journal in journals if journal.has_left()]
+    return [journal for journal in journals if journal.has_records()]
 
 
 def parse_record(record_id: str, noted: dict[str, Any]) -> Record:
@@ -259,7 +259,7 @@ def _is_path(value: object) -> bool:
     return bool(names) and not any(name in ("", ".", "..") for name in names)
 
 
-def _noted(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     """What a file says; raises OSError or ValueError."""
     with path.open("rb") as file:
         noted = json.loads(file.read(MAX_RECORD_BYTES))

@@ -26,7 +26,7 @@ from pathlib import Path
 from agent_runtime.errors import HunkError
 from agent_runtime.limits import bytes_of
 from agent_runtime.workspace.journal import LOG, MAX_RECORD_BYTES, VERSION, Record, UnknownVersion, parse_record
-from agent_runtime.workspace.sandbox import Confined, is_below
+from agent_runtime.workspace.sandbox import ConfinedFolder, is_below
 from repo_cache.files import FOLDER_FLAGS, READ_FLAGS, open_below
 
 COPY = re.compile(r"\.([0-9a-f]{16})\.record\.hunk", re.ASCII)
@@ -47,47 +47,47 @@ class RecordCopy:
     above: int = 0
 
 
-def write_copies(root: Confined, record: Record) -> None:
+def write_copies(root: ConfinedFolder, record: Record) -> None:
     """Put a copy into each of the record's folders, onto the disk but for their names; raises OSError."""
     for folder in record.homes:
         descriptor = open_below(root.root, folder, FOLDER_FLAGS)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-            copy = os.open(_name(record.id), flags, 0o600, dir_fd=descriptor)
+            copy = os.open(_make_name(record.id), flags, 0o600, dir_fd=descriptor)
             with os.fdopen(copy, "w", encoding="ascii") as file:
                 inode = os.fstat(copy).st_ino
-                json.dump({"version": VERSION, "inode": inode, **asdict(_moved(record, folder))}, file)
+                json.dump({"version": VERSION, "inode": inode, **asdict(_relocate(record, folder))}, file)
                 file.flush()
                 os.fsync(copy)
         finally:
             os.close(descriptor)
 
 
-def remove_copies(root: Confined, record: Record) -> None:
+def remove_copies(root: ConfinedFolder, record: Record) -> None:
     """The write is over; raises OSError where a copy is there and cannot be removed."""
     for folder in record.homes:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             descriptor = open_below(root.root, folder, FOLDER_FLAGS)
             try:
-                os.unlink(_name(record.id), dir_fd=descriptor)
+                os.unlink(_make_name(record.id), dir_fd=descriptor)
             finally:
                 os.close(descriptor)
 
 
-def has_copy(root: Confined, record: Record) -> bool:
+def has_copy(root: ConfinedFolder, record: Record) -> bool:
     """Whether any copy of the record is there; raises OSError."""
     for folder in record.homes:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             descriptor = open_below(root.root, folder, FOLDER_FLAGS)
             try:
-                os.stat(_name(record.id), dir_fd=descriptor, follow_symlinks=False)
+                os.stat(_make_name(record.id), dir_fd=descriptor, follow_symlinks=False)
                 return True
             finally:
                 os.close(descriptor)
     return False
 
 
-def find_copies(root: Confined, folders: Iterable[str]) -> list[RecordCopy]:
+def find_copies(root: ConfinedFolder, folders: Iterable[str]) -> list[RecordCopy]:
     """All copies in these folders that name their own inode; the others are said. Raises OSError."""
     found = []
     for folder in folders:
@@ -98,7 +98,7 @@ def find_copies(root: Confined, folders: Iterable[str]) -> list[RecordCopy]:
                     names = [entry.name for entry in entries if COPY.fullmatch(entry.name)]
                 for name in names:
                     try:
-                        found.append(_read(descriptor, folder, name))
+                        found.append(_read_copy(descriptor, folder, name))
                     except UnknownVersion:
                         LOG.error("%s in %s is of another version of Hunk, and is left to that", name, folder or ".")
                     except (OSError, ValueError, RecursionError, HunkError):
@@ -108,7 +108,7 @@ def find_copies(root: Confined, folders: Iterable[str]) -> list[RecordCopy]:
     return found
 
 
-def folders_with_copies(root: Confined) -> Iterator[str]:
+def find_folders_with_copies(root: ConfinedFolder) -> Iterator[str]:
     """The folders below the root that hold one, as far as they can be listed and there are not too many."""
     waiting, seen = [""], 0
     while waiting and seen < MAX_FOLDERS:
@@ -128,11 +128,11 @@ def folders_with_copies(root: Confined) -> Iterator[str]:
         LOG.info("of %s only %d folders were searched for writes that were broken off", root.root.name, MAX_FOLDERS)
 
 
-def _name(record_id: str) -> str:
+def _make_name(record_id: str) -> str:
     return f".{record_id}.record.hunk"
 
 
-def _read(descriptor: int, folder: str, name: str) -> RecordCopy:
+def _read_copy(descriptor: int, folder: str, name: str) -> RecordCopy:
     """Raises OSError, HunkError, ValueError or RecursionError."""
     copy = os.open(name, READ_FLAGS, dir_fd=descriptor)
     state = os.fstat(copy)
@@ -144,12 +144,12 @@ def _read(descriptor: int, folder: str, name: str) -> RecordCopy:
     match = COPY.fullmatch(name)
     assert match is not None
     record = parse_record(match[1], noted)
-    return _as_seen(record, folder)
+    return _resolve_copy(record, folder)
 
 
-def _as_seen(record: Record, folder: str) -> RecordCopy:
+def _resolve_copy(record: Record, folder: str) -> RecordCopy:
     """The copy with its paths relative to the root, or to a folder above it; raises ValueError."""
-    moved = _moved(record, folder, back=True)
+    moved = _relocate(record, folder, back=True)
     above = max(each.real.split("/").count("..") for each in moved.entries) if moved.entries else 0
     if above:
         return RecordCopy(folder, record, above)
@@ -159,7 +159,7 @@ def _as_seen(record: Record, folder: str) -> RecordCopy:
     return RecordCopy(folder, moved)
 
 
-def _moved(record: Record, folder: str, *, back: bool = False) -> Record:
+def _relocate(record: Record, folder: str, *, back: bool = False) -> Record:
     """The record with its paths relative to a folder below the root, or back from there."""
 
     def move(path: str) -> str:

@@ -14,49 +14,55 @@ from functools import partial
 
 from agent_runtime.errors import BadFile, HunkError, Stale
 from agent_runtime.limits import bytes_of
-from agent_runtime.workspace.journal import LOG, NUM_TRIES, Entry, Journal, Record, locked_below
-from agent_runtime.workspace.record_copies import RecordCopy, find_copies, folders_with_copies, has_copy, remove_copies
-from agent_runtime.workspace.sandbox import NOTHING, Confined, mark_of
+from agent_runtime.workspace.journal import LOG, NUM_TRIES, Entry, Journal, Record, lock_folders
+from agent_runtime.workspace.record_copies import (
+    RecordCopy,
+    find_copies,
+    find_folders_with_copies,
+    has_copy,
+    remove_copies,
+)
+from agent_runtime.workspace.sandbox import ABSENT, ConfinedFolder, read_digest_at
 from repo_cache.files import READ_FLAGS
 
 SHA256_LEN = 64
 
 
-def do(root: Confined, entry: Entry) -> None:
+def commit_entry(root: ConfinedFolder, entry: Entry) -> None:
     """Put the new state in place of the old, which is kept; raises Stale where another stands there, or OSError.
 
     Looked at and renamed in the same open folder. What somebody writes between the two, microseconds later, is lost: no
     rename is told what it may replace. A file that comes up where none was is never lost.
     """
-    with root.folder_of(entry.real) as (folder, name):
-        now = mark_of(folder, name)
+    with root.open_parent(entry.real) as (folder, name):
+        now = read_digest_at(folder, name)
         if now != entry.before:
-            raise stale(entry.real, now)
+            raise make_stale_error(entry.real, now)
         if not entry.staged:
             if entry.kept:
                 os.rename(name, entry.kept, src_dir_fd=folder, dst_dir_fd=folder)
             else:
                 os.unlink(name, dir_fd=folder)
-        elif entry.before == NOTHING:
-            _put_new(folder, entry.staged, name)
+        elif entry.before == ABSENT:
+            _rename_to_free(folder, entry.staged, name)
         else:
             if entry.kept:
-                _keep(folder, name, entry.kept)
+                _back_up(folder, name, entry.kept)
             os.rename(entry.staged, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def put_back(root: Confined, entry: Entry) -> None:
+def restore_entry(root: ConfinedFolder, entry: Entry) -> None:
     """Put the old state in place of the new; raises OSError, or Stale where a file came up where one was deleted."""
-    with root.folder_of(entry.real) as (folder, name):
-        if entry.before == NOTHING:
+    with root.open_parent(entry.real) as (folder, name):
+        if entry.before == ABSENT:
             os.unlink(name, dir_fd=folder)
-        elif entry.after == NOTHING:
-            _put_new(folder, entry.kept, name)
+        elif entry.after == ABSENT:
+            _rename_to_free(folder, entry.kept, name)
         else:
             os.rename(entry.kept, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def write_new(folder: int, name: str, data: bytes, like: os.stat_result | None) -> None:
+def create_file(folder: int, name: str, data: bytes, like: os.stat_result | None) -> None:
     """Write a file that is not there yet, onto the disk, with the mode bits and the owner of another; raises OSError.
 
     Without one it gets what the umask leaves, as any new file does. The bits that have a program run as its owner go,
@@ -75,27 +81,27 @@ def write_new(folder: int, name: str, data: bytes, like: os.stat_result | None) 
         os.fsync(descriptor)
 
 
-def stale(path: str, now: str) -> Stale:
+def make_stale_error(path: str, now: str) -> Stale:
     """That something else stands at a path than the edit was made for; `now` is its mark."""
     current = now if len(now) == SHA256_LEN else ""
     return Stale(f"{path} changed while the edit was made; apply it again", current_sha256=current)
 
 
-def _put_new(folder: int, old_name: str, new_name: str) -> None:
+def _rename_to_free(folder: int, old_name: str, new_name: str) -> None:
     """Rename to where nothing stands; raises Stale, or OSError."""
     try:
         os.link(old_name, new_name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
-        raise stale(new_name, mark_of(folder, new_name)) from None
+        raise make_stale_error(new_name, read_digest_at(folder, new_name)) from None
     except OSError:  # a file system without hard links
-        if (now := mark_of(folder, new_name)) != NOTHING:
-            raise stale(new_name, now) from None
+        if (now := read_digest_at(folder, new_name)) != ABSENT:
+            raise make_stale_error(new_name, now) from None
         os.rename(old_name, new_name, src_dir_fd=folder, dst_dir_fd=folder)
         return
     os.unlink(old_name, dir_fd=folder)
 
 
-def _keep(folder: int, name: str, kept: str) -> None:
+def _back_up(folder: int, name: str, kept: str) -> None:
     """Give the file a second name; where it can have none, make a copy. Raises OSError."""
     try:
         os.link(name, kept, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
@@ -106,11 +112,11 @@ def _keep(folder: int, name: str, kept: str) -> None:
             os.unlink(kept, dir_fd=folder)
         descriptor = os.open(name, READ_FLAGS, dir_fd=folder)
         like = os.fstat(descriptor)
-        write_new(folder, kept, bytes_of(descriptor, name), like)
+        create_file(folder, kept, bytes_of(descriptor, name), like)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _EntryState:
     """One entry as it is found: the mark of the file, of the staged one and of the old one that is kept."""
 
     entry: Entry
@@ -119,29 +125,29 @@ class _Seen:
     kept: str
 
     @property
-    def is_others(self) -> bool:
+    def is_foreign(self) -> bool:
         """Whether somebody else has written the file since."""
         return self.now not in (self.entry.before, self.entry.after)
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the new state stands there, or stood until somebody else wrote it."""
-        if not self.is_others:
+        if not self.is_foreign:
             return self.now == self.entry.after
-        return self.staged == NOTHING if self.entry.staged else self.kept != NOTHING
+        return self.staged == ABSENT if self.entry.staged else self.kept != ABSENT
 
     @property
-    def can_be_finished(self) -> bool:
+    def can_finish(self) -> bool:
         """Whether it is new, or can be made so."""
-        return self.done or (not self.is_others and self.staged == self.entry.after)
+        return self.is_done or (not self.is_foreign and self.staged == self.entry.after)
 
     @property
-    def can_be_undone(self) -> bool:
+    def can_undo(self) -> bool:
         """Whether it is old, or can be made so."""
-        return not self.done or (not self.is_others and (self.kept == NOTHING) == (self.entry.before == NOTHING))
+        return not self.is_done or (not self.is_foreign and (self.kept == ABSENT) == (self.entry.before == ABSENT))
 
 
-class BrokenOffAbove(Exception):
+class InterruptedAbove(Exception):
     """A write that reaches above the root was broken off, and is not to be seen to from here.
 
     `above` is how many folders it reaches above the root.
@@ -155,17 +161,17 @@ class BrokenOffAbove(Exception):
         self.above = copy.above
 
 
-def recover(root: Confined, journal: Journal) -> None:
+def recover(root: ConfinedFolder, journal: Journal) -> None:
     """See to all writes in the journal that were broken off; the journal's lock is held."""
-    for record in journal.left():
+    for record in journal.read_records():
         try:
-            with locked_below(root.root, record.homes):
+            with lock_folders(root.root, record.homes):
                 if record.committing and not has_copy(root, record):  # somebody with another journal has seen to it
                     said = ""
                 else:
-                    said = settle(root, record)
+                    said = recover_record(root, record)
                     remove_copies(root, record)
-            journal.forget(record)
+            journal.remove(record)
         except (OSError, HunkError) as error:
             LOG.error("a write that was broken off is left for the next start: %s", error)
             continue
@@ -174,21 +180,21 @@ def recover(root: Confined, journal: Journal) -> None:
 
 
 @contextlib.contextmanager
-def hold_folders(root: Confined, targets: Callable[[], Mapping[str, str]]) -> Iterator[Collection[str]]:
+def lock_targets(root: ConfinedFolder, targets: Callable[[], Mapping[str, str]]) -> Iterator[Collection[str]]:
     """Hold the folders of some targets, in which no write is half done; gives all folders that are locked.
 
     `targets` gives the folder that is to be locked for each real path; it is asked again when they are. Raises what it
-    raises, BadFile where folders keep changing, BrokenOffAbove where a target is of a write that is not to be seen to
+    raises, BadFile where folders keep changing, InterruptedAbove where a target is of a write that is not to be seen to
     from this root.
     """
     more: frozenset[str] = frozenset()
     for _ in range(NUM_TRIES):
         wanted = targets()
-        with locked_below(root.root, folders := {*wanted.values(), *more}):
+        with lock_folders(root.root, folders := {*wanted.values(), *more}):
             if targets() != wanted:
                 continue
             try:
-                missing = _settle_copies(root, folders, wanted)
+                missing = _recover_copies(root, folders, wanted)
             except OSError as error:
                 raise BadFile(f"cannot look for writes that were broken off: {error.strerror or error}") from error
             if not missing:
@@ -198,40 +204,40 @@ def hold_folders(root: Confined, targets: Callable[[], Mapping[str, str]]) -> It
     raise BadFile("the folders of the edit change all the time; nothing was changed")
 
 
-def recover_below(root: Confined, *, above: int = 0) -> None:
+def recover_below(root: ConfinedFolder, *, above: int = 0) -> None:
     """See to all writes below the root that were broken off, whoever keeps their journals.
 
     With `above`, only to those with a record in the root itself that reach so many folders above it.
     """
-    folders: Iterable[str] = folders_with_copies(root)
+    folders: Iterable[str] = find_folders_with_copies(root)
     if above:
-        top = Confined(root.root.parents[above - 1])
+        top = ConfinedFolder(root.root.parents[above - 1])
         root, folders = top, [root.root.relative_to(top.root).as_posix()]
     for folder in folders:
         try:
-            with hold_folders(root, partial(dict, {folder: folder})):
+            with lock_targets(root, partial(dict, {folder: folder})):
                 pass
-        except (OSError, HunkError, BrokenOffAbove) as error:
+        except (OSError, HunkError, InterruptedAbove) as error:
             LOG.error("a write that was broken off is left: %s", error)
 
 
-def _settle_copies(root: Confined, folders: Collection[str], targets: Collection[str]) -> frozenset[str]:
+def _recover_copies(root: ConfinedFolder, folders: Collection[str], targets: Collection[str]) -> frozenset[str]:
     """See to each write that has a copy in these folders, all of which are locked; returns what has to be locked, too.
 
-    Raises BrokenOffAbove, or OSError.
+    Raises InterruptedAbove, or OSError.
     """
     for copy in find_copies(root, folders):
         if copy.above:
             here = {f"{copy.folder}/{entry.real}".lstrip("/") for entry in copy.record.entries if "/" not in entry.real}
             if not here.isdisjoint(targets) or copy.folder in targets:
-                raise BrokenOffAbove(copy)
+                raise InterruptedAbove(copy)
             continue
         record = copy.record
         if missing := record.homes.difference(folders):
             return missing
         try:
             agreeing = {each.folder for each in find_copies(root, record.homes) if each.record == record}
-            said = settle(root, record, may_rename=agreeing == record.homes)
+            said = recover_record(root, record, may_rename=agreeing == record.homes)
         except (OSError, HunkError) as error:
             LOG.error("a write that was broken off is left for the next write: %s", error)
             continue
@@ -241,47 +247,47 @@ def _settle_copies(root: Confined, folders: Collection[str], targets: Collection
     return frozenset()
 
 
-def settle(root: Confined, record: Record, *, may_rename: bool = True) -> str:
+def recover_record(root: ConfinedFolder, record: Record, *, may_rename: bool = True) -> str:
     """Finish one write or undo it, and say which; raises OSError, or Stale where a file is changed just now.
 
     Without `may_rename` only what is over is cleaned up: nothing was done yet, or all. Else "" is returned.
     """
-    seen = [_look(root, entry) for entry in record.entries]
+    seen = [_inspect(root, entry) for entry in record.entries]
     files = f"a write of {len(seen)} file{'s' if len(seen) > 1 else ''} that was broken off"
-    if not record.committing or not any(each.done for each in seen):
+    if not record.committing or not any(each.is_done for each in seen):
         _remove_traces(root, record, record.entries)
         return f"what was left of {files} is removed"
-    if not may_rename and not all(each.done for each in seen):
+    if not may_rename and not all(each.is_done for each in seen):
         LOG.error("%s is left as it is: its record is not beside all of its files", files)
         return ""
-    if all(each.can_be_finished for each in seen):
+    if all(each.can_finish for each in seen):
         for each in seen:
-            if not each.done:
-                do(root, each.entry)
+            if not each.is_done:
+                commit_entry(root, each.entry)
         clean_up(root, record.entries)
         return f"{files} is finished"
-    if all(each.can_be_undone for each in seen):
+    if all(each.can_undo for each in seen):
         for each in reversed(seen):
-            if each.done and not each.is_others:
-                put_back(root, each.entry)
+            if each.is_done and not each.is_foreign:
+                restore_entry(root, each.entry)
         _remove_traces(root, record, record.entries)
         return f"{files} is undone"
-    new = ", ".join(each.entry.real for each in seen if each.done)
-    old = ", ".join(each.entry.real for each in seen if not each.done)
+    new = ", ".join(each.entry.real for each in seen if each.is_done)
+    old = ", ".join(each.entry.real for each in seen if not each.is_done)
     return (
         f"{files} is left as it is, since others have changed its files: {new} had been written, {old} had not; "
         f"the bytes before and after lie beside them as .{record.id}-*.hunk"
     )
 
 
-def undo(root: Confined, record: Record) -> list[str]:
+def undo(root: ConfinedFolder, record: Record) -> list[str]:
     """Put back what is done, and say which files cannot be; what is kept of those stays."""
     lost = []
     for entry in reversed(record.entries if record.committing else ()):
         try:
-            each = _look(root, entry)
-            if each.done and not each.is_others:
-                put_back(root, entry)
+            each = _inspect(root, entry)
+            if each.is_done and not each.is_foreign:
+                restore_entry(root, entry)
         except (OSError, HunkError):
             lost.append(entry)
     with contextlib.suppress(OSError):
@@ -289,10 +295,10 @@ def undo(root: Confined, record: Record) -> list[str]:
     return [entry.real for entry in lost]
 
 
-def clean_up(root: Confined, entries: Sequence[Entry]) -> None:
+def clean_up(root: ConfinedFolder, entries: Sequence[Entry]) -> None:
     """Remove what was staged and what was kept, and have the names last through a power cut; raises OSError."""
     for entry in entries:
-        with contextlib.suppress(FileNotFoundError), root.folder_of(entry.real) as (folder, _):
+        with contextlib.suppress(FileNotFoundError), root.open_parent(entry.real) as (folder, _):
             for name in filter(None, (entry.staged, entry.kept)):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
@@ -301,15 +307,15 @@ def clean_up(root: Confined, entries: Sequence[Entry]) -> None:
             root.sync_folder(changed)
 
 
-def _remove_traces(root: Confined, record: Record, entries: Sequence[Entry]) -> None:
+def _remove_traces(root: ConfinedFolder, record: Record, entries: Sequence[Entry]) -> None:
     clean_up(root, entries)
     for folder in reversed(record.folders):
         with contextlib.suppress(OSError):  # it was not made yet, or somebody else uses it by now
             root.remove_folder(folder)
 
 
-def _look(root: Confined, entry: Entry) -> _Seen:
+def _inspect(root: ConfinedFolder, entry: Entry) -> _EntryState:
     folder = entry.real.rpartition("/")[0]
     beside = [f"{folder}/{name}".lstrip("/") if name else "" for name in (entry.staged, entry.kept)]
-    staged, kept = (root.mark(real) if real else NOTHING for real in beside)
-    return _Seen(entry, root.mark(entry.real), staged, kept)
+    staged, kept = (root.read_digest(real) if real else ABSENT for real in beside)
+    return _EntryState(entry, root.read_digest(entry.real), staged, kept)

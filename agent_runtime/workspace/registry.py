@@ -15,7 +15,7 @@ from pathlib import Path
 from agent_runtime.access import LOCAL, Principal
 from agent_runtime.errors import BadRequest, Conflict, NotIndexed, OutsideRoot, SnapshotGone, WorkspaceMissing
 from agent_runtime.limits import MAX_FILE_BYTES
-from agent_runtime.workspace.index import WatchedFiles
+from agent_runtime.workspace.index import WatchedIndex
 from agent_runtime.workspace.sandbox import is_below
 from agent_runtime.workspace.workspace import Workspace
 from repo_cache.cache import RepoCache
@@ -48,7 +48,7 @@ class FilePage:
     next: str | None
 
 
-class Listing:
+class FileListing:
     """One workspace's files; the first page takes a walk over it, one walk at a time. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
@@ -58,7 +58,7 @@ class Listing:
         self._sizes: Mapping[str, int] = {}
         self._walked_at = -PAGES_SECONDS
 
-    def page(self, after: str = "", limit: int = MAX_LISTED) -> FilePage:
+    def get_page(self, after: str = "", limit: int = MAX_LISTED) -> FilePage:
         """Up to `limit` files behind the path `after`. Needs no tokens: binary files are among them, ignored ones are
         not, and neither are those that are too large to be edited.
         """
@@ -87,7 +87,7 @@ Snapshots share what they have in common: 64 of them cost what changed in betwee
 NOT_LOADED = "the model, whose tokenizer it takes, is not loaded yet"
 
 
-class GivenSnapshots:
+class SnapshotHistory:
     """Snapshots by the version under which clients know them, the newest; thread-safe.
 
     A version is a word of this indexing and the number of the snapshot, so that one of an earlier run of the service,
@@ -99,7 +99,7 @@ class GivenSnapshots:
         self._by_version: OrderedDict[str, Snapshot] = OrderedDict()
         self._lock = threading.Lock()
 
-    def give(self, snapshot: Snapshot) -> str:
+    def add(self, snapshot: Snapshot) -> str:
         """The snapshot's version, from which changes may be asked for now."""
         version = f"{self._word}-{snapshot.version}"
         with self._lock:
@@ -109,7 +109,7 @@ class GivenSnapshots:
                 self._by_version.popitem(last=False)
         return version
 
-    def given(self, version: str) -> Snapshot:
+    def find(self, version: str) -> Snapshot:
         """The snapshot of a version; raises SnapshotGone."""
         with self._lock:
             found = self._by_version.get(version)
@@ -121,7 +121,7 @@ class GivenSnapshots:
 
 
 @dataclass(slots=True, eq=False)
-class Registered:
+class WorkspaceEntry:
     """A workspace by name. `tenant` is None for what everybody sees: the folder that the service was started with.
 
     `watched` is None until the model, and with it its tokenizer, is loaded, and for good where nothing is watched;
@@ -131,24 +131,24 @@ class Registered:
     name: str
     workspace: Workspace
     tenant: str | None = None
-    watched: WatchedFiles | None = None
-    why_not: str = NOT_LOADED
-    given: GivenSnapshots = field(default_factory=GivenSnapshots)
-    listing: Listing = field(init=False)
+    index: WatchedIndex | None = None
+    unavailable_reason: str = NOT_LOADED
+    snapshots: SnapshotHistory = field(default_factory=SnapshotHistory)
+    listing: FileListing = field(init=False)
 
     def __post_init__(self) -> None:
-        self.listing = Listing(self.workspace.root)
+        self.listing = FileListing(self.workspace.root)
 
     @property
     def root(self) -> str:
         """The folder, resolved."""
         return str(self.workspace.root)
 
-    def indexed(self, timeout_s: float) -> RepoCache:
+    def wait_for_cache(self, timeout_s: float) -> RepoCache:
         """The files as tokens, which are indexed now if they were not; raises NotIndexed where that takes longer."""
-        watched = self.watched
+        watched = self.index
         if watched is None:
-            raise NotIndexed(f"workspace {self.name!r} has no snapshot: {self.why_not}")
+            raise NotIndexed(f"workspace {self.name!r} has no snapshot: {self.unavailable_reason}")
         if not watched.wait(timeout_s) or (cache := watched.cache) is None:
             why = watched.fault or "its files are being indexed; try again in some seconds"
             raise NotIndexed(f"workspace {self.name!r} has no snapshot: {why}")
@@ -156,8 +156,8 @@ class Registered:
 
     def close(self) -> None:
         """Look at its files no more."""
-        if self.watched is not None:
-            self.watched.close()
+        if self.index is not None:
+            self.index.close()
 
 
 DEFAULT = "default"
@@ -172,13 +172,13 @@ MAX_WORKSPACES = 64
 NOT_WATCHED = "the service was started with --no-watch"
 
 
-class Workspaces:
+class WorkspaceRegistry:
     """Registered folders; a tenant sees its own, and the one that the service was started with. Thread-safe.
 
     Names are a tenant's own: two tenants may use one name, and none learns of the other's. What is registered is
     forgotten when the service ends: which folders it may touch is said by whoever starts it, and by nobody before.
 
-    It is also the `KnownFiles` of the merger: the tokens of the workspace that a request is about, and of no other.
+    It is also the `TokenIndex` of the merger: the tokens of the workspace that a request is about, and of no other.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Workspaces:
         journals: Path | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
-        """`allowed` are folders below which others may be registered, beside `root`; see `WatchedFiles` for the rest.
+        """`allowed` are folders below which others may be registered, beside `root`; see `WatchedIndex` for the rest.
 
         `journals` keeps what a write that is killed leaves to be finished or undone (`Workspace`).
 
@@ -202,14 +202,14 @@ class Workspaces:
         self._journals = journals
         self._tokenizer: BPETokenizer | None = None
         self._lock = threading.Lock()
-        self._on_remove: list[Callable[[Registered], None]] = []
-        self._by_key: dict[tuple[str | None, str], Registered] = {}
+        self._on_remove: list[Callable[[WorkspaceEntry], None]] = []
+        self._by_key: dict[tuple[str | None, str], WorkspaceEntry] = {}
         if root is not None:
-            self._add(Registered(DEFAULT, Workspace(root, journals, search=True)))
+            self._add(WorkspaceEntry(DEFAULT, Workspace(root, journals, search=True)))
 
     def get(self, name: str | None = None, principal: Principal = LOCAL) -> Workspace:
         """One by name, the default where none is given; raises WorkspaceMissing, or OutsideRoot without a default."""
-        return self.entry(name, principal).workspace
+        return self.get_entry(name, principal).workspace
 
     def find(self, name: str | None, principal: Principal = LOCAL) -> Workspace | None:
         """As `get`, but None where none is named and there is no default."""
@@ -220,7 +220,7 @@ class Workspaces:
         """Whether the service was started with a folder."""
         return (None, DEFAULT) in self._by_key
 
-    def entry(self, name: str | None = None, principal: Principal = LOCAL) -> Registered:
+    def get_entry(self, name: str | None = None, principal: Principal = LOCAL) -> WorkspaceEntry:
         """As `get`, with all that is known of it."""
         if name is None and not self.has_default:
             raise OutsideRoot("this service reads no files: send 'original', or start it with --root DIR")
@@ -230,13 +230,13 @@ class Workspaces:
             raise WorkspaceMissing(f"there is no workspace {name!r}; GET /workspaces lists them")
         return found
 
-    def seen_by(self, principal: Principal) -> list[Registered]:
+    def list_visible(self, principal: Principal) -> list[WorkspaceEntry]:
         """The default, and the tenant's own by name."""
         with self._lock:
             seen = [entry for entry in self._by_key.values() if entry.tenant in (None, principal.tenant)]
         return sorted(seen, key=lambda entry: (entry.tenant is not None, entry.name))
 
-    def register(self, root: str, name: str | None = None, principal: Principal = LOCAL) -> tuple[Registered, bool]:
+    def register(self, root: str, name: str | None = None, principal: Principal = LOCAL) -> tuple[WorkspaceEntry, bool]:
         """Make a folder a workspace of the principal's tenant; returns it, and whether it is new.
 
         `root` is absolute; without a name, it is called as its folder is. Again the same does nothing. Raises Forbidden
@@ -245,8 +245,8 @@ class Workspaces:
         name is taken or the tenant has too many.
         """
         principal.check("admin")
-        workspace = self._allowed_folder(root)
-        given, name = name, _name_of(workspace.root) if name is None else name
+        workspace = self._open_allowed(root)
+        given, name = name, _make_name(workspace.root) if name is None else name
         if not NAME.fullmatch(name):
             raise BadRequest(
                 f"the name {name!r} is not one of 1 to 64 letters, digits, '.', '_' and '-', the first a letter or a "
@@ -259,11 +259,11 @@ class Workspaces:
                 return known, False
             if known is not None or name == DEFAULT:
                 raise Conflict(f"the name {name!r} stands for another folder already; choose another, or remove it")
-            if any(_touch(entry.workspace.root, workspace.root) for entry in self._of_others(principal)):
+            if any(_is_nested(entry.workspace.root, workspace.root) for entry in self._list_foreign(principal)):
                 raise OutsideRoot(f"{root} is not to be had: it belongs to somebody else, or holds what does")
             if sum(entry.tenant == principal.tenant for entry in self._by_key.values()) >= MAX_WORKSPACES:
                 raise Conflict(f"there are {MAX_WORKSPACES} workspaces already, which is the most; remove one first")
-            return self._add(Registered(name, workspace, principal.tenant)), True
+            return self._add(WorkspaceEntry(name, workspace, principal.tenant)), True
 
     def remove(self, name: str, principal: Principal = LOCAL) -> None:
         """Forget a workspace; its files stay. Raises Forbidden, WorkspaceMissing, or Conflict for the default."""
@@ -278,26 +278,26 @@ class Workspaces:
             told(found)
         found.close()
 
-    def when_removed(self, told: Callable[[Registered], None]) -> None:
+    def add_remove_listener(self, told: Callable[[WorkspaceEntry], None]) -> None:
         """Have somebody told of each workspace that is removed from here on."""
         self._on_remove.append(told)
 
-    def tokenize_with(self, tokenizer: BPETokenizer) -> None:
+    def set_tokenizer(self, tokenizer: BPETokenizer) -> None:
         """The model is loaded: from here on files can be had as tokens."""
         with self._lock:
             self._tokenizer = tokenizer
             for entry in self._by_key.values():
-                self._equip(entry)
+                self._open_index(entry)
 
-    def tokens(self, path: str, text: str, root: str = "") -> FileTokens | None:
+    def find_tokens(self, path: str, text: str, root: str = "") -> FileTokens | None:
         """Those of the file at `path` below `root` (else of the default), if they are of just this text; never waits.
 
         Files of one content are the same for whoever has that content at hand, so no tenant is asked for.
         """
         with self._lock:
             found = next((entry for entry in self._by_key.values() if entry.root == root or not root), None)
-            watched = found.watched if found is not None and (root or found.name == DEFAULT) else None
-        return watched.tokens(path, text) if watched is not None else None
+            watched = found.index if found is not None and (root or found.name == DEFAULT) else None
+        return watched.find_tokens(path, text) if watched is not None else None
 
     def close(self) -> None:
         """Look at no more files."""
@@ -306,18 +306,18 @@ class Workspaces:
         for entry in entries:
             entry.close()
 
-    def _add(self, entry: Registered) -> Registered:
+    def _add(self, entry: WorkspaceEntry) -> WorkspaceEntry:
         self._by_key[entry.tenant, entry.name] = entry
-        self._equip(entry)
+        self._open_index(entry)
         return entry
 
-    def _equip(self, entry: Registered) -> None:
+    def _open_index(self, entry: WorkspaceEntry) -> None:
         if not self._watch:
-            entry.why_not = NOT_WATCHED
-        elif self._tokenizer is not None and entry.watched is None:
-            entry.watched = WatchedFiles(entry.workspace.root, self._tokenizer, self._store, self._say)
+            entry.unavailable_reason = NOT_WATCHED
+        elif self._tokenizer is not None and entry.index is None:
+            entry.index = WatchedIndex(entry.workspace.root, self._tokenizer, self._store, self._say)
 
-    def _allowed_folder(self, root: str) -> Workspace:
+    def _open_allowed(self, root: str) -> Workspace:
         """Where links lead out of what is allowed, it is what they lead to that counts."""
         folder = Path(root)
         if "\0" in root or not folder.is_absolute():
@@ -332,13 +332,13 @@ class Workspaces:
             )
         return Workspace(resolved, self._journals, search=True)
 
-    def _of_others(self, principal: Principal) -> list[Registered]:
+    def _list_foreign(self, principal: Principal) -> list[WorkspaceEntry]:
         return [entry for entry in self._by_key.values() if entry.tenant not in (None, principal.tenant)]
 
 
-def _touch(one: Path, other: Path) -> bool:
+def _is_nested(one: Path, other: Path) -> bool:
     return one.is_relative_to(other) or other.is_relative_to(one)
 
 
-def _name_of(root: Path) -> str:
+def _make_name(root: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", root.name).strip("-._")[:64]

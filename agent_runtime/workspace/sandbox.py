@@ -35,13 +35,13 @@ MAX_NAME_BYTES = 255
 MAX_LEVELS = 128
 """Names of a path below the root."""
 
-NOTHING = ""
+ABSENT = ""
 """The mark of a path at which nothing stands."""
 
 Found = TypeVar("Found")
 
 
-class Confined:
+class ConfinedFolder:
     """A folder, and paths relative to it: as they were sent, or `real`, which holds no link, no '.' and no '..'."""
 
     def __init__(self, root: Path) -> None:
@@ -52,16 +52,16 @@ class Confined:
 
     def read(self, path: str) -> bytes:
         """A file's bytes; raises OutsideRoot, FileMissing, TooLarge or BadFile."""
-        return self.at(path, lambda real: bytes_of(self._opened(real, path), path))
+        return self.call_with_real_path(path, lambda real: bytes_of(self._open_file(real, path), path))
 
-    def at(self, path: str, act: Callable[[str], Found]) -> Found:
+    def call_with_real_path(self, path: str, act: Callable[[str], Found]) -> Found:
         """What `act` makes of the real path; again with what it is then, where a name of it became a link.
 
         Raises OutsideRoot, BadRequest, FileMissing or BadFile.
         """
         for looks_left in reversed(range(NUM_LOOKS)):
             try:
-                return act(self.real(path))
+                return act(self.resolve(path))
             except FileNotFoundError:
                 raise FileMissing(f"there is no file {path}") from None
             except OSError as error:
@@ -69,7 +69,7 @@ class Confined:
                     raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
         raise AssertionError("the last look returns or raises")
 
-    def real(self, path: str, *, follow_last: bool = True) -> str:
+    def resolve(self, path: str, *, follow_last: bool = True) -> str:
         """The path without links, as far as it is there; a link in the last place may stay. "" is the root.
 
         Raises OutsideRoot, or BadRequest.
@@ -80,7 +80,7 @@ class Confined:
         if Path(path).is_absolute():
             raise OutsideRoot(f"path {path} is absolute; give it relative to the root")
         asked = self.root / path
-        found = _resolved(asked if follow_last else asked.parent)
+        found = _resolve_links(asked if follow_last else asked.parent)
         if not follow_last:
             found = Path(os.path.normpath(found / asked.name))
         if not is_below(found, self.root):
@@ -89,16 +89,16 @@ class Confined:
         _check_length(real)
         return real
 
-    def mark(self, real: str) -> str:
-        """What stands at a real path now (`mark_of`), `NOTHING` where its folder is not there; raises OSError."""
+    def read_digest(self, real: str) -> str:
+        """What stands at a real path now (`read_digest_at`), `ABSENT` where its folder is not there; raises OSError."""
         try:
-            with self.folder_of(real) as (folder, name):
-                return mark_of(folder, name)
+            with self.open_parent(real) as (folder, name):
+                return read_digest_at(folder, name)
         except FileNotFoundError:
-            return NOTHING
+            return ABSENT
 
     @contextlib.contextmanager
-    def folder_of(self, real: str) -> Iterator[tuple[int, str]]:
+    def open_parent(self, real: str) -> Iterator[tuple[int, str]]:
         """The descriptor of a real path's folder, and the name there; raises OSError."""
         folder, _, name = real.rpartition("/")
         descriptor = open_below(self.root, folder, PASSAGE_FLAGS)
@@ -107,7 +107,7 @@ class Confined:
         finally:
             os.close(descriptor)
 
-    def folders_on(self, real: str) -> Iterator[tuple[str, int]]:
+    def open_parents(self, real: str) -> Iterator[tuple[str, int]]:
         """The folders of a real path that are there and their descriptors, from the root down; raises OSError."""
         at, folder = os.open(self.root, PASSAGE_FLAGS & ~os.O_NOFOLLOW), ""
         try:
@@ -123,15 +123,15 @@ class Confined:
         finally:
             os.close(at)
 
-    def missing_folders(self, real: str) -> list[str]:
+    def find_missing_folders(self, real: str) -> list[str]:
         """Which folders of a real path are not there, the outermost first; raises OSError."""
         names = real.split("/")[:-1]
-        num_there = sum(1 for _ in self.folders_on(real)) - 1
+        num_there = sum(1 for _ in self.open_parents(real)) - 1
         return ["/".join(names[: end + 1]) for end in range(num_there, len(names))]
 
     def make_folder(self, real: str) -> None:
         """Make one folder, if it is not there; raises OSError."""
-        with self.folder_of(real) as (folder, name):
+        with self.open_parent(real) as (folder, name):
             try:
                 os.mkdir(name, dir_fd=folder)
             except FileExistsError:
@@ -139,7 +139,7 @@ class Confined:
 
     def remove_folder(self, real: str) -> None:
         """Remove one folder; raises OSError where it is not empty, or not there."""
-        with self.folder_of(real) as (folder, name):
+        with self.open_parent(real) as (folder, name):
             os.rmdir(name, dir_fd=folder)
 
     def sync_folder(self, real: str) -> None:
@@ -150,8 +150,8 @@ class Confined:
         finally:
             os.close(descriptor)
 
-    def _opened(self, real: str, path: str) -> int:
-        with self.folder_of(real) as (folder, name):
+    def _open_file(self, real: str, path: str) -> int:
+        with self.open_parent(real) as (folder, name):
             state = os.stat(name or ".", dir_fd=folder, follow_symlinks=False)
             if stat.S_ISLNK(state.st_mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -159,7 +159,7 @@ class Confined:
             return os.open(name, READ_FLAGS, dir_fd=folder)
 
 
-def _resolved(path: Path) -> Path:
+def _resolve_links(path: Path) -> Path:
     """The path with its links followed, as far as it is there; raises BadFile where they change all the time.
 
     Links that lead in a circle stay: opening the path fails then.
@@ -188,7 +188,7 @@ def _check_length(path: str) -> None:
         raise BadFile(f"the path {path[:64]}... holds a name of more than {MAX_NAME_BYTES} bytes")
 
 
-def mark_of(folder: int, name: str) -> str:
+def read_digest_at(folder: int, name: str) -> str:
     """What stands at a name in an open folder: a file's SHA-256, `NOTHING`, or a mark that no file has; raises OSError.
 
     A link's mark is of where it leads to.
@@ -201,6 +201,6 @@ def mark_of(folder: int, name: str) -> str:
             return "no file"
         return sha256(bytes_of(os.open(name, READ_FLAGS, dir_fd=folder), name)).hexdigest()
     except FileNotFoundError:
-        return NOTHING
+        return ABSENT
     except TooLarge:
         return "too large"

@@ -9,10 +9,10 @@ from pathlib import Path
 from agent_runtime.errors import FileMissing, HunkError
 from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyResult, FileResult
-from agent_runtime.workspace.journal import LOG, Journal, journals_about
+from agent_runtime.workspace.journal import LOG, Journal, find_journals
 from agent_runtime.workspace.recovery import recover, recover_below
-from agent_runtime.workspace.sandbox import Confined
-from agent_runtime.workspace.writer import Change, write_all
+from agent_runtime.workspace.sandbox import ConfinedFolder
+from agent_runtime.workspace.writer import FileChange, write_files
 
 
 class Workspace:
@@ -27,11 +27,11 @@ class Workspace:
         What a write that was killed has left is seen to now: what these journals know of, and with `search` also what
         is found beside the files. Raises BadRequest where the root is no folder.
         """
-        self._files = Confined(root)
+        self._files = ConfinedFolder(root)
         self.root = self._files.root
         self._journal = None if journals is None else Journal(journals, self.root)
         if journals is not None:
-            self._recover(journals)
+            self._recover_journals(journals)
         if search:
             recover_below(self._files)
 
@@ -54,28 +54,28 @@ class Workspace:
         """
         files = [file for file in files if file.status != "noop"]
         before = {file.path: file.sha256_before for file in files if file.sha256_before}
-        wanted: dict[str, Change] = {}
+        wanted: dict[str, FileChange] = {}
         for file in files:
             if file.action in ("delete", "move"):
-                wanted.setdefault(file.path, Change(file.path, None, file.sha256_before))
+                wanted.setdefault(file.path, FileChange(file.path, None, file.sha256_before))
         for file in files:
             if file.action != "delete":
                 path = file.move_to or file.path
                 mode_of = file.path if file.move_to else None
-                wanted[path] = Change(path, file.data, before.get(path, ""), mode_of)
-        write_all(self._files, list(wanted.values()), self._journal)
+                wanted[path] = FileChange(path, file.data, before.get(path, ""), mode_of)
+        write_files(self._files, list(wanted.values()), self._journal)
 
-    def _recover(self, journals: Path) -> None:
+    def _recover_journals(self, journals: Path) -> None:
         """See to all writes in these journals that were broken off below this root, or below one around it."""
-        for journal in journals_about(journals, self.root):
+        for journal in find_journals(journals, self.root):
             try:
-                with journal.locked():
-                    recover(Confined(journal.root), journal)
+                with journal.lock():
+                    recover(ConfinedFolder(journal.root), journal)
             except (OSError, HunkError) as error:
                 LOG.error("the journal of %s cannot be read: %s", journal.root, error)
 
 
-def written(workspace: Workspace, result: ApplyResult, watcher: Watcher) -> ApplyResult:
+def write_if_merged(workspace: Workspace, result: ApplyResult, watcher: Watcher) -> ApplyResult:
     """Write the merged files, all or none, and say so; nothing where a check rejected them or nothing is to be done.
 
     Raises Stale, BadFile or OutsideRoot as `Workspace.write` does, and what the watcher says where nobody waits any

@@ -102,7 +102,7 @@ def _measure(
 
 
 def _text_of(folder: Path) -> Callable[[Sequence[int]], str]:
-    token_bytes = text_side.from_folder(folder)[0].token_bytes()
+    token_bytes = text_side.read_folder_tokenizer(folder)[0].token_bytes()
     return lambda ids: b"".join(token_bytes[token] for token in ids).decode("utf-8", errors="replace")
 
 

@@ -94,7 +94,7 @@ def is_there(name: str, cache_dir: Path) -> bool:
 def _measure(model: str, peers: list[str], options: argparse.Namespace, cache_dir: Path) -> Outcome:
     print(f"{model}: loading in {', '.join(['hunk', *peers])}", file=sys.stderr, flush=True)
     with entrants(model, CONTEXT, peers, cache_dir) as found:
-        tokenizer, _ = text_side.from_folder(found.folder)
+        tokenizer, _ = text_side.read_folder_tokenizer(found.folder)
         text = Text(tokenizer.encode(source_text()))
         chosen = [measure for measure in measures(text) if measure.name.split(" ")[0] in options.only.split(",")]
         chosen = fitting(chosen, min(CONTEXT, found.config.max_positions), lambda why: print(why, file=sys.stderr))

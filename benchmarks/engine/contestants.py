@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from agent_runtime.models.bf16_copy import copy_path
-from agent_runtime.models.store import ModelFiles, Store, resolve
+from agent_runtime.models.bf16_copy import locate_copy
+from agent_runtime.models.store import ModelFiles, ModelStore, resolve
 from agent_runtime.process import settings, spin_settings
 from benchmarks.peers.contestant import Contestant, ContestantFailed
 from benchmarks.peers.environments import PEERS, Peer
@@ -57,9 +57,9 @@ def entrants(
     with ExitStack() as stack:
         environ = settings(os.environ)
         command = [sys.executable, "-m", module, "--model", model, "--context", str(context)]
-        files = resolve(model, Store(cache_dir))
+        files = resolve(model, ModelStore(cache_dir))
         ours = stack.enter_context(Contestant(OURS, command, CHECKOUT, environ))
-        folder = files.path if files.kind == "safetensors" else copy_path(files, cache_dir)  # which ours has made
+        folder = files.path if files.kind == "safetensors" else locate_copy(files, cache_dir)  # which ours has made
         config_file = folder / "config.json"
         config = ModelConfig.from_hf(json.loads(config_file.read_text(encoding="utf-8")))
         command = [sys.executable, "-m", "benchmarks.engine.ceiling", "--config", str(config_file)]

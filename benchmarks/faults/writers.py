@@ -24,8 +24,8 @@ import httpx
 
 from agent_runtime.errors import HunkError
 from agent_runtime.workspace.journal import Journal
-from agent_runtime.workspace.sandbox import Confined
-from agent_runtime.workspace.writer import Change, replace_file, write_all
+from agent_runtime.workspace.sandbox import ConfinedFolder
+from agent_runtime.workspace.writer import FileChange, replace_file, write_files
 from benchmarks.rendering import exact_replacement
 from benchmarks.serve.service import HUNK
 
@@ -60,9 +60,9 @@ def _writer(path: Path, kind: str, rest: Sequence[str]) -> Write:
         if kind == "file":
             replace_file(path, data, expected_sha256=expected_sha256)
             return
-        root = Confined(Path(rest[0]))
+        root = ConfinedFolder(Path(rest[0]))
         journal = Journal(Path(rest[1]), root.root) if rest[1] else None
-        write_all(root, [Change(str(path.relative_to(rest[0])), data, expected_sha256)], journal)
+        write_files(root, [FileChange(str(path.relative_to(rest[0])), data, expected_sha256)], journal)
 
     def write(before: str, old: str, new: str) -> bool:
         try:

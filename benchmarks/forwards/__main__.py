@@ -32,7 +32,7 @@ from typing import Any
 
 from agent_runtime.errors import HunkError
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.store import Store, resolve
+from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.process import settle
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.forwards.cases import ForwardsCase, made_cases
@@ -98,14 +98,19 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _tokenizer() -> BPETokenizer:
-    from agent_runtime.models.text_side import from_folder, from_gguf  # loads torch, which `settle` must come before
+    from agent_runtime.models.text_side import (  # loads torch, which `settle` must come before
+        read_folder_tokenizer,
+        read_gguf_tokenizer,
+    )
     from engine.weights.gguf import GGUFModel
 
     try:
-        files = resolve(TOKENIZER, Store(ModelSettings.from_env(os.environ).cache_dir))
+        files = resolve(TOKENIZER, ModelStore(ModelSettings.from_env(os.environ).cache_dir))
     except HunkError as error:
         sys.exit(f"the tokenizer is that of {TOKENIZER}: {error}")
-    return (from_gguf(GGUFModel(files.path)) if files.kind == "gguf" else from_folder(files.path))[0]
+    return (read_gguf_tokenizer(GGUFModel(files.path)) if files.kind == "gguf" else read_folder_tokenizer(files.path))[
+        0
+    ]
 
 
 if __name__ == "__main__":

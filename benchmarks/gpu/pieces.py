@@ -9,7 +9,7 @@ from typing import Protocol
 
 from agent_runtime.errors import HunkError
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.store import Store, resolve
+from agent_runtime.models.store import ModelStore, resolve
 from repo_cache.tokenizer import BPETokenizer
 
 TOKENIZER = "qwen2.5-coder-0.5b"
@@ -59,8 +59,10 @@ def tokens_at_hand() -> tuple[TextTokens, str]:
 
 
 def _tokenizer() -> BPETokenizer:
-    from agent_runtime.models.text_side import from_folder, from_gguf
+    from agent_runtime.models.text_side import read_folder_tokenizer, read_gguf_tokenizer
     from engine.weights.gguf import GGUFModel
 
-    files = resolve(TOKENIZER, Store(ModelSettings.from_env(os.environ).cache_dir))
-    return (from_gguf(GGUFModel(files.path)) if files.kind == "gguf" else from_folder(files.path))[0]
+    files = resolve(TOKENIZER, ModelStore(ModelSettings.from_env(os.environ).cache_dir))
+    return (read_gguf_tokenizer(GGUFModel(files.path)) if files.kind == "gguf" else read_folder_tokenizer(files.path))[
+        0
+    ]

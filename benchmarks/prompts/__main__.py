@@ -24,7 +24,7 @@ from typing import Any
 
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.process import settle
-from agent_runtime.prompt import FORMS, PromptForm, build_prompt, form_called
+from agent_runtime.prompt import FORMS, PromptForm, build_prompt, find_form
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.machine import describe
 from benchmarks.prompts.tasks import KINDS, Task, tasks
@@ -122,7 +122,7 @@ def main() -> None:
     from agent_runtime.wiring import open_model
 
     found = chosen(tasks(options.cases, options.kinds.split(","), options.seed), options.half, options.limit)
-    forms = [form_called(name) for name in options.forms.split(",")]
+    forms = [find_form(name) for name in options.forms.split(",")]
     loaded = open_model(options.model, ModelSettings.from_env(os.environ), LoadOptions(context=CONTEXT))
     print(describe())
     rows: list[Row] = []

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_runtime.context.file_order import HORIZON_TURNS, ChangeRates, FileCost, next_order
+from agent_runtime.context.file_order import HORIZON_TURNS, ChangeRates, FileCost, choose_order
 from agent_runtime.doctor.diagnosis import BYTES_PER_TOKEN
 from agent_runtime.doctor.transcripts import RecordedSession, read_session
 
@@ -63,7 +63,7 @@ def replay(
         last.update(dict.fromkeys((*use.read, *use.edited), turn))
         seen = [path for path, when in last.items() if turn - when <= window]
         rates.observe(seen, use.edited)
-        files = {path: FileCost(tokens.get(path, UNREAD_TOKENS), rates.chance(path)) for path in seen}
+        files = {path: FileCost(tokens.get(path, UNREAD_TOKENS), rates.estimate_chance(path)) for path in seen}
         num_cached = 0
         for path in order:
             if path not in files or path in use.edited:
@@ -72,7 +72,7 @@ def replay(
         kept = [path for path in order if path in files]
         new = [*kept, *(path for path in files if path not in kept)]
         if horizon is not None:
-            new = next_order(kept, files, num_cached=num_cached, num_behind=behind, horizon=horizon)
+            new = choose_order(kept, files, num_cached=num_cached, num_behind=behind, horizon=horizon)
         moves += [path for path in new if path in kept] != kept
         shared = 0
         for one, other in zip(new, order, strict=False):

@@ -20,8 +20,8 @@ from math import inf
 from pathlib import Path
 from random import Random
 
-from agent_runtime.context import ContextMode, HistoryMessage, SessionContext
-from agent_runtime.context.change_notes import line_edits, lines_of
+from agent_runtime.context import ContextMode, HistoryMessage, PromptLayout
+from agent_runtime.context.change_notes import diff_lines, split_lines
 from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.process import settle
 from agent_runtime.prompt.chat_template import ChatTemplate
@@ -49,8 +49,8 @@ def sensitive_probes(count: int, seed: int) -> Iterator[Probe]:
 
 def with_other_edits(probe: Probe, num_edits: int, random: Random) -> str:
     """The new file with as many further lines changed, none near the probe's edit or another."""
-    old, new = lines_of(probe.before), lines_of(probe.after)
-    changed = [line for edit in line_edits(new, old) for line in range(edit.first, edit.end + 1)]
+    old, new = split_lines(probe.before), split_lines(probe.after)
+    changed = [line for edit in diff_lines(new, old) for line in range(edit.first, edit.end + 1)]
     free = [line for line, text in enumerate(new) if text.strip() and all(abs(line - other) > 6 for other in changed)]
     chosen: list[int] = []
     for line in random.sample(free, len(free)):
@@ -63,16 +63,16 @@ def asked(
     template: ChatTemplate, tokenizer: BPETokenizer, probe: Probe, after: str, mode: ContextMode
 ) -> tuple[list[int], float]:
     """The second turn's prompt, and how many tokens its notes take for each of the file's."""
-    session = SessionContext(template, tokenizer, preamble="You answer questions about code.", rebase_share=inf)
-    session.turn({probe.file_name: probe.before}, (), FIRST_QUESTION, mode)
+    session = PromptLayout(template, tokenizer, preamble="You answer questions about code.", rebase_share=inf)
+    session.build_prompt({probe.file_name: probe.before}, (), FIRST_QUESTION, mode)
     history = [HistoryMessage("user", FIRST_QUESTION), HistoryMessage("assistant", "Yes.")]
-    prompt = session.turn({probe.file_name: after}, history, probe.question, mode)
+    prompt = session.build_prompt({probe.file_name: after}, history, probe.question, mode)
     lengths = {
         part.name: part.end - first
         for first, part in zip([0, *(part.end for part in prompt.parts)], prompt.parts, strict=False)
     }
-    plain = SessionContext(template, tokenizer, preamble="You answer questions about code.")
-    bare = plain.turn({probe.file_name: after}, history, probe.question)
+    plain = PromptLayout(template, tokenizer, preamble="You answer questions about code.")
+    bare = plain.build_prompt({probe.file_name: after}, history, probe.question)
     notes = lengths["2"] - (bare.parts[-1].end - bare.parts[-2].end)
     begun = tokenizer.encode(probe.begun) if probe.begun else []
     return [*prompt.token_ids, *begun], notes / lengths[probe.file_name]

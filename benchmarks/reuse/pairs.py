@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from random import Random
 
-from agent_runtime.context.change_notes import line_edits, lines_of, note, unsaid
-from agent_runtime.context.prompt import TextFiles
-from agent_runtime.context.types import file_segments
+from agent_runtime.context.change_notes import diff_lines, find_new_edits, render_note, split_lines
+from agent_runtime.context.prompt import TextFileEncoder
+from agent_runtime.context.types import make_file_segments
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.snippets import Pair
 from benchmarks.snippets import pairs as recorded_pairs
@@ -89,7 +89,7 @@ def _single_hunks(found: Sequence[Pair], seed: int) -> Iterator[Pair]:
     """Recorded edits of one hunk in a random order, each file's at most once."""
     paths = set()
     for pair in Random(seed).sample(found, len(found)):
-        edits = line_edits(lines_of(pair.before), lines_of(pair.after))
+        edits = diff_lines(split_lines(pair.before), split_lines(pair.after))
         is_short = len(edits) == 1 and max(edits[0].end - edits[0].first, len(edits[0].lines)) <= MOST_LINES
         if is_short and pair.path not in paths and language_of(PurePath(pair.path).name) is not None:
             paths.add(pair.path)
@@ -101,7 +101,7 @@ def _made(seed: int) -> Iterator[Pair]:
     random = Random(f"made\0{seed}")
     files = _library()
     for file in random.sample(files, len(files)):
-        lines = lines_of(_read(file))
+        lines = split_lines(_read(file))
         places = [place for place in range(len(lines) // 4, 3 * len(lines) // 4) if _STATEMENT.match(lines[place])]
         for place in random.sample(places, min(3, len(places))):
             made = _edited(lines, place, random)
@@ -126,25 +126,25 @@ def _laid_out(
     tokenizer: BPETokenizer, pair: Pair, source: str, others: Sequence[Pair], random: Random, half: int
 ) -> EditPair | None:
     """The pair among other files; None where its file is too long or too short, or its edit too near an end."""
-    files = TextFiles(tokenizer)
+    files = TextFileEncoder(tokenizer)
     path = pair.path or "file"
-    before = files.tokens(path, pair.before, None)
-    after = files.tokens(path, pair.after, before)
+    before = files.encode(path, pair.before, None)
+    after = files.encode(path, pair.after, before)
     if not FEWEST_TOKENS <= len(before) <= MOST_TOKENS:
         return None
-    (edit,) = line_edits(lines_of(pair.before), lines_of(pair.after))
-    above = len(tokenizer.encode("".join(lines_of(pair.before)[: edit.first])))
+    (edit,) = diff_lines(split_lines(pair.before), split_lines(pair.after))
+    above = len(tokenizer.encode("".join(split_lines(pair.before)[: edit.first])))
     leading = _filler(tokenizer, others, half - above, random, "a")
     behind = _filler(tokenizer, others, half - (len(before) - above), random, "b")
     old, new = (
-        file_segments(tokenizer, path, tokens, ends_line=text.endswith("\n"))
+        make_file_segments(tokenizer, path, tokens, ends_line=text.endswith("\n"))
         for tokens, text in ((before, pair.before), (after, pair.after))
     )
     opening = tokenizer.encode_template(f"<|im_start|>system\n{PREAMBLE}<|im_end|>\n<|im_start|>user\n")
     head = [PromptSegment(opening), *leading]
     first, second = (PromptSegment(_question(tokenizer, asked)) for asked in QUESTIONS)
-    said = unsaid(lines_of(pair.before), (), (edit,))
-    noted = PromptSegment(tokenizer.encode("".join(note(path, each) for each in said)))
+    said = find_new_edits(split_lines(pair.before), (), (edit,))
+    noted = PromptSegment(tokenizer.encode("".join(render_note(path, each) for each in said)))
     return EditPair(
         pair.id,
         source,
@@ -172,7 +172,7 @@ def _filler(
         if len(ids) > num_tokens:
             text = tokenizer.decode(ids[:num_tokens])
             text = text[: text.rfind("\n") + 1]
-        made = file_segments(tokenizer, path, TextFiles(tokenizer).tokens(path, text, None), ends_line=True)
+        made = make_file_segments(tokenizer, path, TextFileEncoder(tokenizer).encode(path, text, None), ends_line=True)
         segments += made
         num_tokens -= sum(len(segment.token_ids) for segment in made)
     return segments

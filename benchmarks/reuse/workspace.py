@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent_runtime.context import ContextMode, HistoryMessage, SessionContext
+from agent_runtime.context import ContextMode, HistoryMessage, PromptLayout
 from agent_runtime.doctor.transcripts import Message as Recorded
 from agent_runtime.doctor.transcripts import ToolCall
 from agent_runtime.prompt.chat_template import ChatTemplate
@@ -78,7 +78,7 @@ class Files:
 def workspace_prompts(session: Session, prompts: Prompts, mode: ContextMode) -> list[Prompt]:
     """The prompts of a session's turns, none where it never reads a whole file."""
     files, compactor = Files(prompts), Compactor(prompts.size, HISTORY)
-    context = SessionContext(CHATML, prompts.tokenizer, preamble=session.turns[0].messages[0].text)
+    context = PromptLayout(CHATML, prompts.tokenizer, preamble=session.turns[0].messages[0].text)
     made: list[Prompt] = []
     before: set[tuple[int, ...]] = set()
     held_any = False  # whether there was a file in any prompt
@@ -89,7 +89,7 @@ def workspace_prompts(session: Session, prompts: Prompts, mode: ContextMode) -> 
         history = [HistoryMessage(each.role, each.text) for each in shown[1:]]
         if not history:
             continue
-        found = context.turn(dict(files.texts), history[:-1], history[-1].text, mode, role=history[-1].role)
+        found = context.build_prompt(dict(files.texts), history[:-1], history[-1].text, mode, role=history[-1].role)
         segments = list(found.segments)
         own = {tuple(segment.token_ids) for segment in segments}
         new = sum(len(ids) for ids in own - before)

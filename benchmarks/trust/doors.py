@@ -30,7 +30,7 @@ from agent_runtime.progress import Watcher
 from agent_runtime.server.app import build_app
 from agent_runtime.server.dependencies import Service
 from agent_runtime.types import ApplyRequest, Usage
-from agent_runtime.workspace.registry import Workspaces
+from agent_runtime.workspace.registry import WorkspaceRegistry
 from benchmarks.cases import Case
 from editor.types import Unresolved
 
@@ -99,7 +99,7 @@ class Doors:
         slot = mock.Mock(load=self.model.load)
         self._open.enter_context(mock.patch("agent_runtime.wiring.model_slot", return_value=slot))
         on_demand = ModelOnDemand(self.model.name, self.model.load)
-        service = Service(Applier(on_demand.get), on_demand, Workspaces(None))
+        service = Service(Applier(on_demand.get), on_demand, WorkspaceRegistry(None))
         self._http = self._open.enter_context(
             httpx.Client(transport=InProcessTransport(build_app(service)), base_url="http://localhost")
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent_runtime.models.text_side import TextSide
+from agent_runtime.models.text_side import TokenizerBundle
 from engine import errors as engine_errors
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage, Proposer
 
@@ -41,7 +41,7 @@ class FakeEngine:
     """Answers what is asked of it with what `answer` makes of the prompt's text."""
 
     answer: Answer
-    text: TextSide
+    text: TokenizerBundle
     max_seq_len: int = 16384
     asked: list[str] = field(default_factory=list)
     requests: list[GenerationRequest] = field(default_factory=list)

@@ -19,7 +19,7 @@ from agent_runtime.llm.model_slot import ModelSlot
 from agent_runtime.server.app import build_app
 from agent_runtime.server.dependencies import Service
 from agent_runtime.server.uvicorn_server import connection_settings
-from agent_runtime.workspace.registry import Workspaces
+from agent_runtime.workspace.registry import WorkspaceRegistry
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def serving(
     if merger is not None or fault is not None:
         slot.load_in_background(loaded.set, lambda _: loaded.set())
         loaded.wait()
-    app = build_app(change(Service(Applier(slot.get), slot, Workspaces(root))))
+    app = build_app(change(Service(Applier(slot.get), slot, WorkspaceRegistry(root))))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(
             uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2, **connection_settings())

@@ -10,7 +10,7 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import from_gguf
+from agent_runtime.models.text_side import read_gguf_tokenizer
 from agent_runtime.types import ApplyRequest
 from benchmarks.copy.cases import CopyCase
 from benchmarks.copy.ours import CopyOurs
@@ -31,8 +31,8 @@ CONTEXT, MOST_TOKENS = 2048, 24
 
 @pytest.fixture(scope="module")
 def ours(smollm2: RealModel) -> Iterator[CopyOurs]:
-    tokenizer, metadata = from_gguf(smollm2.gguf)
-    text = metadata.with_tokenizer(tokenizer)
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
+    text = metadata.to_bundle(tokenizer)
     decoder = tiny_decoder(vocab_size=len(tokenizer.token_bytes()), max_positions=CONTEXT)
     config = EngineConfig(CONTEXT, scheduler=SchedulerConfig(max_num_seqs=1))
     core = EngineCore(decoder, tokenizer.token_bytes(), config)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from agent_runtime.models.text_side import TextSide, from_gguf
+from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
 from benchmarks.reuse.quality import choices, sources
 from benchmarks.reuse.quality.layout import LaidOutProbe, lay_out
 from benchmarks.reuse.quality.measuring import Plan, rows
@@ -47,24 +47,26 @@ AFTER = BEFORE.replace("total = size", "total = size + limit")
 
 
 @pytest.fixture(scope="module")
-def text(smollm2: RealModel) -> TextSide:
-    tokenizer, metadata = from_gguf(smollm2.gguf)
-    return metadata.with_tokenizer(tokenizer)
+def text(smollm2: RealModel) -> TokenizerBundle:
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
+    return metadata.to_bundle(tokenizer)
 
 
 @pytest.fixture(scope="module")
-def decoder(text: TextSide) -> Decoder:
+def decoder(text: TokenizerBundle) -> Decoder:
     return tiny_decoder(vocab_size=len(text.tokenizer.token_bytes()), max_positions=4096)
 
 
 @pytest.fixture(scope="module")
-def probe(text: TextSide) -> LaidOutProbe:
+def probe(text: TokenizerBundle) -> LaidOutProbe:
     made = Probe("default", "look-up", "r.py", BEFORE, AFTER, "?", "", "limit", "size", ("reader", "first"))
     return lay_out(made, text)
 
 
 @pytest.fixture(scope="module")
-def measured(decoder: Decoder, text: TextSide, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Row], Path]:
+def measured(
+    decoder: Decoder, text: TokenizerBundle, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[Row], Path]:
     progress = tmp_path_factory.mktemp("quality") / "rows.jsonl"
     plan = Plan(("caller", "repeat"), 1, num_tokens=8, choices=True, shares=(0.1, 0.5))
     with pytest.MonkeyPatch.context() as patch:
@@ -73,11 +75,11 @@ def measured(decoder: Decoder, text: TextSide, tmp_path_factory: pytest.TempPath
         return list(rows(decoder, text, plan, progress)), progress
 
 
-def shown(probe: LaidOutProbe, text: TextSide, ranges: choices.Ranges) -> list[str]:
+def shown(probe: LaidOutProbe, text: TokenizerBundle, ranges: choices.Ranges) -> list[str]:
     return [text.tokenizer.decode(probe.prompt[first:end]).strip() for first, end in ranges]
 
 
-def test_the_syntax_around_an_edit(probe: LaidOutProbe, text: TextSide) -> None:
+def test_the_syntax_around_an_edit(probe: LaidOutProbe, text: TokenizerBundle) -> None:
     found = {name: shown(probe, text, ranges) for name, ranges in choices.syntactic(probe).items()}
     assert found["rest of the line"] == ["total = size + limit"]
     assert found["rest of the definition"] == ["return total"]
@@ -134,7 +136,7 @@ def lay_probe_unchanged(probe: LaidOutProbe) -> LaidOutProbe:
 
 
 def test_rows_are_taken_up_where_a_run_was_cut_off(
-    measured: tuple[list[Row], Path], decoder: Decoder, text: TextSide
+    measured: tuple[list[Row], Path], decoder: Decoder, text: TokenizerBundle
 ) -> None:
     found, progress = measured
     assert [row["kind"] for row in found] == ["caller", "repeat"]

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from agent_runtime.models.text_side import TextSide, from_gguf
+from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
 from benchmarks.reuse.quality.layout import LaidOutProbe, lay_out, merged
 from benchmarks.reuse.quality.names import fresh_name
 from benchmarks.reuse.quality.probe import Probe, holds
@@ -25,13 +25,13 @@ def probes() -> dict[str, list[Probe]]:
 
 
 @pytest.fixture(scope="module")
-def text(smollm2: RealModel) -> TextSide:
-    tokenizer, metadata = from_gguf(smollm2.gguf)
-    return metadata.with_tokenizer(tokenizer)
+def text(smollm2: RealModel) -> TokenizerBundle:
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
+    return metadata.to_bundle(tokenizer)
 
 
 @pytest.fixture(scope="module")
-def laid_out(probes: dict[str, list[Probe]], text: TextSide) -> list[LaidOutProbe]:
+def laid_out(probes: dict[str, list[Probe]], text: TokenizerBundle) -> list[LaidOutProbe]:
     return [lay_out(each, text) for made in probes.values() for each in made[:2]]
 
 
@@ -173,7 +173,9 @@ def test_stretches_are_whole_statements_of_their_file(tmp_path: Path) -> None:
         assert stretch.text[start:end] == f"@cache\n{ast.unparse(first).split(chr(10), 1)[1]}\n"
 
 
-def test_both_turns_differ_by_the_changed_tokens_and_the_question(laid_out: list[LaidOutProbe], text: TextSide) -> None:
+def test_both_turns_differ_by_the_changed_tokens_and_the_question(
+    laid_out: list[LaidOutProbe], text: TokenizerBundle
+) -> None:
     for each in laid_out:
         start, end = each.changed
         head, tail = len(each.head), len(each.tail)
@@ -189,7 +191,9 @@ def test_both_turns_differ_by_the_changed_tokens_and_the_question(laid_out: list
         assert bool(each.copied) == (each.probe.probe_class == "insensitive")
 
 
-def test_segments_and_definitions_are_those_of_the_new_text(laid_out: list[LaidOutProbe], text: TextSide) -> None:
+def test_segments_and_definitions_are_those_of_the_new_text(
+    laid_out: list[LaidOutProbe], text: TokenizerBundle
+) -> None:
     for each in laid_out:
         assert list(each.segment_ends) == sorted(set(each.segment_ends))
         assert each.segment_ends[-1] == each.tail_start

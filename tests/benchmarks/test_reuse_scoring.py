@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agent_runtime.models.text_side import TextSide, from_gguf
+from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
 from benchmarks.reuse.quality import sources
 from benchmarks.reuse.quality.layout import LaidOutProbe, lay_out
 from benchmarks.reuse.quality.probes import make_probes
@@ -18,19 +18,19 @@ NUM_TOKENS = 12
 
 
 @pytest.fixture(scope="module")
-def text(smollm2: RealModel) -> TextSide:
-    tokenizer, metadata = from_gguf(smollm2.gguf)
-    return metadata.with_tokenizer(tokenizer)
+def text(smollm2: RealModel) -> TokenizerBundle:
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
+    return metadata.to_bundle(tokenizer)
 
 
 @pytest.fixture(scope="module")
-def scorer(text: TextSide) -> Scorer:
+def scorer(text: TokenizerBundle) -> Scorer:
     decoder = tiny_decoder(vocab_size=len(text.tokenizer.token_bytes()), max_positions=4096)
     return Scorer(decoder, text, NUM_TOKENS)
 
 
 @pytest.fixture(scope="module")
-def probes(text: TextSide) -> list[LaidOutProbe]:
+def probes(text: TokenizerBundle) -> list[LaidOutProbe]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "FEWEST_CHARS", 1500)
         patch.setattr(sources, "MOST_CHARS", 2500)

@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from agent_runtime.models.bf16_copy import copy_path
+from agent_runtime.models.bf16_copy import locate_copy
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.loader import load_model
-from agent_runtime.models.store import Store, resolve
+from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.process import settings
 from engine.engine_config import EngineConfig
 from engine.scheduler import SchedulerConfig
@@ -34,10 +34,10 @@ NAMED = set(re.findall(r"`(?:\w+\.)?(\w+)`", DOC))
 def model_folder(smollm2: RealModel, tmp_path: Path) -> Path:
     """A folder that holds SmolLM2, and an adapter of it, by the names that the document has for them."""
     cache_dir = ModelSettings.from_env(os.environ).cache_dir
-    files = resolve(smollm2.name, Store(cache_dir))
-    if not copy_path(files, cache_dir).is_dir():
+    files = resolve(smollm2.name, ModelStore(cache_dir))
+    if not locate_copy(files, cache_dir).is_dir():
         load_model(files, cache_dir, limits=EngineConfig(64))
-    (tmp_path / smollm2.name).symlink_to(copy_path(files, cache_dir))
+    (tmp_path / smollm2.name).symlink_to(locate_copy(files, cache_dir))
     adapter, module = tmp_path / "my-adapter", "base_model.model.model.layers.0.self_attn.o_proj"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4}))

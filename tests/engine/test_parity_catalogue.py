@@ -10,9 +10,9 @@ import torch
 import transformers
 from torch import Tensor
 
-from agent_runtime.models.bf16_copy import copy_path
+from agent_runtime.models.bf16_copy import locate_copy
 from agent_runtime.models.config import LoadOptions, ModelSettings
-from agent_runtime.models.store import Store, resolve
+from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.wiring import open_model
 from engine.decoder import Decoder
 from engine.weights import load
@@ -23,7 +23,7 @@ from tests.models import RealModel, real_model
 def kept_copy(model: RealModel) -> Path:
     """The bf16 folder that the first start makes; transformers takes half a minute to read the GGUF file."""
     settings = ModelSettings.from_env(os.environ)
-    folder = copy_path(resolve(model.name, Store(settings.cache_dir)), settings.cache_dir)
+    folder = locate_copy(resolve(model.name, ModelStore(settings.cache_dir)), settings.cache_dir)
     if not folder.is_dir():
         open_model(model.name, settings, LoadOptions(context=256))
     return folder

@@ -22,7 +22,7 @@ from agent_runtime.server.app import build_app
 from agent_runtime.server.dependencies import Service
 from agent_runtime.server.token_file import LiveTokens, TokenFile
 from agent_runtime.server.uvicorn_server import connection_settings
-from agent_runtime.workspace.registry import Workspaces
+from agent_runtime.workspace.registry import WorkspaceRegistry
 from tests.agent_runtime.scripted import ScriptedMerger
 
 
@@ -73,7 +73,7 @@ def guarded(
     loaded = threading.Event()
     slot.load_in_background(loaded.set, lambda _: loaded.set())
     loaded.wait()
-    workspaces = Workspaces(root, allowed=[folder], watch=False, journals=folder / "journals")
+    workspaces = WorkspaceRegistry(root, allowed=[folder], watch=False, journals=folder / "journals")
     app = build_app(Service(Applier(slot.get), slot, workspaces), tokens=LiveTokens(file) if wanted else None)
     settings = connection_settings()
     settings["http"] = type("Connection", (settings["http"],), connection)

@@ -17,9 +17,9 @@ import pytest
 
 from agent_runtime.errors import BadFile, BadRequest, FileMissing, HunkError, OutsideRoot, Stale
 from agent_runtime.workspace import sandbox
-from agent_runtime.workspace.sandbox import Confined
+from agent_runtime.workspace.sandbox import ConfinedFolder
 from agent_runtime.workspace.workspace import Workspace
-from agent_runtime.workspace.writer import Change, write_all
+from agent_runtime.workspace.writer import FileChange, write_files
 from tests.security.guarded import Guarded, guarded
 
 MOST_SECONDS = 30.0
@@ -106,7 +106,7 @@ def test_what_leads_out_is_neither_read_nor_written(root: Path, path: str) -> No
         Workspace(root).read(path)
     for data, expected in ((b"x", ""), (b"x", sha256(SECRET.encode()).hexdigest()), (None, digest_of(SECRET))):
         with pytest.raises(OutsideRoot):
-            write_all(Confined(root), [Change(path, data, expected)])
+            write_files(ConfinedFolder(root), [FileChange(path, data, expected)])
     assert tree(root.parent) == before
 
 
@@ -120,13 +120,13 @@ def test_what_some_file_system_takes_for_gits_folder_is_outside(root: Path, name
     with pytest.raises(OutsideRoot):
         Workspace(root).read(f"{name}/config")
     with pytest.raises(OutsideRoot):
-        write_all(Confined(root), [Change(f"sub/{name}/config", b"x", "")])
+        write_files(ConfinedFolder(root), [FileChange(f"sub/{name}/config", b"x", "")])
     assert tree(root.parent) == before
 
 
 @pytest.mark.parametrize("path", ["sub/.github/x", "sub/.gitignore", "sub/git", "sub/.\u00e9git", "sub/.g\u0131t"])
 def test_names_that_only_look_like_gits_are_written(root: Path, path: str) -> None:
-    write_all(Confined(root), [Change(path, b"x", "")])
+    write_files(ConfinedFolder(root), [FileChange(path, b"x", "")])
     assert Workspace(root).read(path) == b"x"
 
 
@@ -136,14 +136,14 @@ def test_no_folder_becomes_a_bare_repository(root: Path, last: str) -> None:
     wanted = ["config", "HEAD", "objects/x", "refs/x"]
     others = [path for path in wanted if path.lower() != last.lower()]
     for path in others:
-        write_all(Confined(root), [Change(f"sub/x/{path}", b"x", "")])
+        write_files(ConfinedFolder(root), [FileChange(f"sub/x/{path}", b"x", "")])
     before = tree(root.parent)
     with pytest.raises(OutsideRoot, match="git"):
-        write_all(Confined(root), [Change(f"sub/x/{last}", b"x", "")])
+        write_files(ConfinedFolder(root), [FileChange(f"sub/x/{last}", b"x", "")])
     with pytest.raises(OutsideRoot, match="git"):
-        write_all(Confined(root), [Change(f"sub/y/{path}", b"x", "") for path in [*others, last]])
+        write_files(ConfinedFolder(root), [FileChange(f"sub/y/{path}", b"x", "") for path in [*others, last]])
     with pytest.raises(OutsideRoot, match="git"):
-        write_all(Confined(root), [Change("HEAD", b"x", ""), Change("commondir", b"x", "")])
+        write_files(ConfinedFolder(root), [FileChange("HEAD", b"x", ""), FileChange("commondir", b"x", "")])
     assert tree(root.parent) == before
 
 
@@ -151,9 +151,13 @@ def test_a_bare_repository_is_not_written_in(root: Path) -> None:
     subprocess.run(["git", "init", "-q", "--bare", str(root / "x")], check=True)
     before = tree(root.parent)
     config = sha256((root / "x" / "config").read_bytes()).hexdigest()
-    for change in (Change("x/config", b"x", config), Change("x/hooks/pre-commit", b"x", ""), Change("x/new", b"x", "")):
+    for change in (
+        FileChange("x/config", b"x", config),
+        FileChange("x/hooks/pre-commit", b"x", ""),
+        FileChange("x/new", b"x", ""),
+    ):
         with pytest.raises(OutsideRoot, match="git"):
-            write_all(Confined(root), [change])
+            write_files(ConfinedFolder(root), [change])
     assert tree(root.parent) == before
 
 
@@ -161,7 +165,7 @@ def test_a_bare_repository_is_not_written_in(root: Path) -> None:
 def test_no_path_is_so_long_that_it_could_not_be_removed(root: Path, path: str) -> None:
     before = tree(root.parent)
     with pytest.raises(BadFile, match=r"the limits? (are|is)|more than"):
-        write_all(Confined(root), [Change(path, b"x", "")])
+        write_files(ConfinedFolder(root), [FileChange(path, b"x", "")])
     assert tree(root.parent) == before
 
 
@@ -174,9 +178,9 @@ def test_a_deep_path_is_looked_at_level_by_level(root: Path, monkeypatch: pytest
         return opened(*arguments, **options)
 
     monkeypatch.setattr(os, "open", count)
-    assert len(Confined(root).missing_folders("x/" * 100 + "y")) == 100
+    assert len(ConfinedFolder(root).find_missing_folders("x/" * 100 + "y")) == 100
     (root / ("x/" * 100)).mkdir(parents=True)
-    assert Confined(root).missing_folders("x/" * 100 + "y") == []
+    assert ConfinedFolder(root).find_missing_folders("x/" * 100 + "y") == []
     assert num_opened <= 110
 
 
@@ -191,7 +195,7 @@ def test_empty_paths_and_nul_are_refused(root: Path, path: str) -> None:
     with pytest.raises(BadRequest):
         Workspace(root).read(path)
     with pytest.raises(BadRequest):
-        write_all(Confined(root), [Change(path, b"x", "")])
+        write_files(ConfinedFolder(root), [FileChange(path, b"x", "")])
 
 
 def test_what_is_no_file_is_neither_read_nor_waited_for(root: Path) -> None:
@@ -300,7 +304,7 @@ def test_while_links_are_swapped_in_nothing_outside_is_read_or_written(root: Pat
     link = name.with_name("away")
     link.symlink_to(root.parent / "outside" / ("" if what == "folder" else "file.py"))
     outside = tree(root.parent / "outside")
-    files = Confined(root)
+    files = ConfinedFolder(root)
     number = 0
 
     def read() -> None:
@@ -311,10 +315,12 @@ def test_while_links_are_swapped_in_nothing_outside_is_read_or_written(root: Pat
         number += 1
         current = files.read("sub/file.py")
         new = f"inside = {number}\n".encode()
-        write_all(files, [Change("sub/file.py", new, sha256(current).hexdigest()), Change("sub/new.py", new, "")])
+        write_files(
+            files, [FileChange("sub/file.py", new, sha256(current).hexdigest()), FileChange("sub/new.py", new, "")]
+        )
 
     def create() -> None:
-        write_all(files, [Change(f"sub/made-{time.monotonic_ns()}/x.py", b"x", "")])
+        write_files(files, [FileChange(f"sub/made-{time.monotonic_ns()}/x.py", b"x", "")])
 
     with swapped(name, link):
         seen = [race(seconds / 3, read, until_met=True), race(seconds / 3, write), race(seconds / 3, create)]
@@ -356,7 +362,7 @@ def test_a_folder_that_becomes_a_link_between_look_and_opening_is_met_as_one(
 
     monkeypatch.setattr(sandbox, "open_below", swapping)
     with pytest.raises(OutsideRoot):
-        Confined(root).read("sub/file.py")
+        ConfinedFolder(root).read("sub/file.py")
 
 
 def test_a_file_that_becomes_a_link_between_look_and_opening_is_met_as_one(
@@ -371,7 +377,7 @@ def test_a_file_that_becomes_a_link_between_look_and_opening_is_met_as_one(
 
     monkeypatch.setattr(sandbox, "check_regular", swapping)
     with pytest.raises(OutsideRoot):
-        Confined(root).read("sub/file.py")
+        ConfinedFolder(root).read("sub/file.py")
 
 
 def test_links_that_change_at_every_look_are_given_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,17 +386,17 @@ def test_links_that_change_at_every_look_are_given_up(root: Path, monkeypatch: p
 
     monkeypatch.setattr(sandbox, "open_below", always_a_link)
     with pytest.raises(BadFile, match="levels of symbolic links"):
-        Confined(root).read("sub/file.py")
+        ConfinedFolder(root).read("sub/file.py")
 
 
 def test_a_file_that_grows_while_it_is_read_is_cut_off(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size that counts is of what is read."""
     with pytest.raises(BadFile):
-        Confined(Path("/proc/self")).read("nothing-there")
-    assert Confined(Path("/proc/self")).read("status").startswith(b"Name:")  # says that it has 0 bytes
+        ConfinedFolder(Path("/proc/self")).read("nothing-there")
+    assert ConfinedFolder(Path("/proc/self")).read("status").startswith(b"Name:")  # says that it has 0 bytes
 
 
 def test_a_stale_hash_is_told_with_that_of_now(root: Path) -> None:
     with pytest.raises(Stale) as stale:
-        write_all(Confined(root), [Change("link", b"x", digest_of("other"))])
+        write_files(ConfinedFolder(root), [FileChange("link", b"x", digest_of("other"))])
     assert stale.value.current_sha256 == digest_of(INSIDE)

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from agent_runtime.workspace.journal import Journal
-from agent_runtime.workspace.sandbox import Confined
+from agent_runtime.workspace.sandbox import ConfinedFolder
 from agent_runtime.workspace.workspace import Workspace
-from agent_runtime.workspace.writer import Change, write_all
+from agent_runtime.workspace.writer import FileChange, write_files
 
 NUM_CUTS = 4
 """At each moment: none of the names that were not synced are there, or all, or some."""
@@ -144,15 +144,15 @@ OLD = {"a": "old a", "b": "old b", "sub/c": "old c"}
 NEW = {"a": "new a", "sub/c": "new c", "made/d": "new d"}
 
 
-def changes(names: str) -> list[Change]:
+def changes(names: str) -> list[FileChange]:
     def digest(name: str) -> str:
         return sha256(f"old {name}".encode()).hexdigest()
 
     wanted = [
-        Change("a", b"new a", digest("a")),
-        Change("b", None, digest("b")),
-        Change("sub/c", b"new c", digest("c")),
-        Change("made/d", b"new d", ""),
+        FileChange("a", b"new a", digest("a")),
+        FileChange("b", None, digest("b")),
+        FileChange("sub/c", b"new c", digest("c")),
+        FileChange("made/d", b"new d", ""),
     ]
     return [change for change in wanted if change.path[-1] in names]
 
@@ -176,7 +176,7 @@ def test_after_a_power_cut_all_files_are_of_one_write(
     (journals / "kept").touch()
     with monkeypatch.context() as patch:
         disk = Disk(disk_folder, patch)
-        write_all(Confined(root), changes(names), Journal(journals, root))
+        write_files(ConfinedFolder(root), changes(names), Journal(journals, root))
     written = files_of(root)
     assert written == (NEW if names == "abcd" else OLD | {"a": "new a"})
     monkeypatch.setattr(os, "fsync", lambda _: None)  # those of the next start are not cut

@@ -23,9 +23,9 @@ from agent_runtime.workspace import journal as locking
 from agent_runtime.workspace import record_copies, writer
 from agent_runtime.workspace.journal import Journal
 from agent_runtime.workspace.recovery import recover
-from agent_runtime.workspace.sandbox import Confined
+from agent_runtime.workspace.sandbox import ConfinedFolder
 from agent_runtime.workspace.workspace import Workspace
-from agent_runtime.workspace.writer import Change, write_all
+from agent_runtime.workspace.writer import FileChange, write_files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,24 +71,24 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def changes() -> list[Change]:
+def changes() -> list[FileChange]:
     def digest(name: str) -> str:
         return sha256(f"old {name}".encode()).hexdigest()
 
     return [
-        Change("a", b"new a", digest("a")),
-        Change("b", None, digest("b")),
-        Change("c", b"new c", digest("c")),
-        Change("made/d", b"new d", ""),
+        FileChange("a", b"new a", digest("a")),
+        FileChange("b", None, digest("b")),
+        FileChange("c", b"new c", digest("c")),
+        FileChange("made/d", b"new d", ""),
     ]
 
 
 def break_off(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, num_done: int, wanted: list[Change] | None = None
+    folder: Path, monkeypatch: pytest.MonkeyPatch, num_done: int, wanted: list[FileChange] | None = None
 ) -> Journal:
     """A write that is killed after so many of its files."""
     journal = Journal(folder.parent / "journals", folder)
-    do, done = writer.do, 0
+    do, done = writer.commit_entry, 0
 
     def killed(*arguments: object) -> None:
         nonlocal done
@@ -98,18 +98,18 @@ def break_off(
         do(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "do", killed)
+        patch.setattr(writer, "commit_entry", killed)
         patch.setattr(writer, "undo", lambda *_: [])
-        patch.setattr(writer, "_forget", lambda *_: None)
+        patch.setattr(writer, "_remove_record", lambda *_: None)
         with pytest.raises(Killed):
-            write_all(Confined(folder), wanted or changes(), journal)
-    assert journal.has_left()
+            write_files(ConfinedFolder(folder), wanted or changes(), journal)
+    assert journal.has_records()
     return journal
 
 
 def recovered(folder: Path, journal: Journal) -> dict[str, str]:
     """The files after the next start, all that is there but links."""
-    recover(Confined(folder), journal)
+    recover(ConfinedFolder(folder), journal)
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -123,7 +123,7 @@ def test_what_was_begun_is_finished(
 ) -> None:
     journal = break_off(folder, monkeypatch, num_done)
     assert recovered(folder, journal) == expected
-    assert not journal.has_left()
+    assert not journal.has_records()
     assert (folder / "made").exists() == (expected is NEW)
 
 
@@ -158,7 +158,7 @@ def test_it_is_left_and_said_where_somebody_wrote_both_kinds(
     kept = sorted(text for name, text in found.items() if name.endswith(".hunk"))
     assert kept == ["new c", "new d", "old a", "old b"]
     assert "a, b had been written, c, made/d had not" in caplog.text
-    assert not journal.has_left()
+    assert not journal.has_records()
 
 
 def test_it_is_undone_where_what_was_to_come_is_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_it_is_undone_where_what_was_to_come_is_lost(folder: Path, monkeypatch: 
 
 def test_the_next_write_sees_to_it_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = break_off(folder, monkeypatch, 1)
-    write_all(Confined(folder), [Change("a", b"newer a", sha256(b"new a").hexdigest())], journal)
+    write_files(ConfinedFolder(folder), [FileChange("a", b"newer a", sha256(b"new a").hexdigest())], journal)
     assert recovered(folder, journal) == NEW | {"a": "newer a"}
 
 
@@ -193,12 +193,12 @@ def test_a_record_never_reaches_outside(folder: Path, monkeypatch: pytest.Monkey
     (folder / "sub").mkdir()
     (folder / "sub" / "a").write_text("old a")
     (folder.parent / "outside").mkdir()
-    wanted = [Change("sub/a", b"new a", sha256(b"old a").hexdigest()), changes()[2]]
+    wanted = [FileChange("sub/a", b"new a", sha256(b"old a").hexdigest()), changes()[2]]
     journal = break_off(folder, monkeypatch, 1, wanted)
     (folder / "sub").rename(folder.parent / "outside" / "sub")
     (folder / "sub").symlink_to(folder.parent / "outside" / "sub")
     before = {path: path.read_bytes() for path in (folder.parent / "outside").rglob("*") if path.is_file()}
-    recover(Confined(folder), journal)
+    recover(ConfinedFolder(folder), journal)
     assert {path: path.read_bytes() for path in (folder.parent / "outside").rglob("*") if path.is_file()} == before
     assert (folder / "c").read_text() == "old c"
 
@@ -227,7 +227,7 @@ def test_a_damaged_record_is_said_and_stops_nobody(
         with caplog.at_level(logging.ERROR, "hunk.journal"):
             Workspace(folder, folder.parent / "journals")
         assert "cannot be read" in caplog.text
-        assert not journal.has_left()
+        assert not journal.has_records()
 
 
 def test_a_record_of_another_version_is_left_to_that(
@@ -246,7 +246,7 @@ def test_a_note_that_was_broken_off_does_not_stay(folder: Path, monkeypatch: pyt
     journal = break_off(folder, monkeypatch, 1)
     (record,) = (folder.parent / "journals").rglob("*.json")
     record.with_suffix(".new").write_bytes(b"{")
-    recover(Confined(folder), journal)
+    recover(ConfinedFolder(folder), journal)
     assert list(record.parent.iterdir()) == []
 
 
@@ -263,13 +263,13 @@ def test_records_and_their_copies_are_their_owners_alone(folder: Path, monkeypat
 def test_a_journal_that_cannot_be_kept_stops_the_write(folder: Path) -> None:
     (folder.parent / "journals").write_text("a file")
     with pytest.raises(BadFile, match="cannot write the journal"):
-        write_all(Confined(folder), changes(), Journal(folder.parent / "journals", folder))
+        write_files(ConfinedFolder(folder), changes(), Journal(folder.parent / "journals", folder))
     assert {path.name: path.read_text() for path in folder.iterdir()} == OLD
 
 
 def test_one_file_does_without_a_journal(folder: Path) -> None:
     (folder.parent / "journals").write_text("a file")
-    write_all(Confined(folder), changes()[:1], Journal(folder.parent / "journals", folder))
+    write_files(ConfinedFolder(folder), changes()[:1], Journal(folder.parent / "journals", folder))
     assert (folder / "a").read_text() == "new a"
 
 
@@ -280,12 +280,12 @@ def test_one_file_is_written_where_the_journal_cannot_be_written_any_more(
         raise OSError(30, "Read-only file system")
 
     journal = Journal(folder.parent / "journals", folder)
-    monkeypatch.setattr(Journal, "note", fail)
-    monkeypatch.setattr(Journal, "forget", fail)
-    write_all(Confined(folder), changes()[:1], journal)
+    monkeypatch.setattr(Journal, "write", fail)
+    monkeypatch.setattr(Journal, "remove", fail)
+    write_files(ConfinedFolder(folder), changes()[:1], journal)
     assert (folder / "a").read_text() == "new a"
     with pytest.raises(BadFile, match="Read-only"):
-        write_all(Confined(folder), changes()[1:], journal)
+        write_files(ConfinedFolder(folder), changes()[1:], journal)
     assert {path.name: path.read_text() for path in folder.iterdir()} == OLD | {"a": "new a"}
 
 
@@ -321,10 +321,10 @@ def test_a_start_within_a_broken_write_sees_to_all_of_it(
     assert files_of(folder) == OLD | {"a": "new a", "sub/a": "new a", "sub/b": "old b", "sub/c": "old c"}
 
 
-def across() -> list[Change]:
+def across() -> list[FileChange]:
     """Of two files, one of them in a folder."""
     old = sha256(b"old a").hexdigest()
-    return [Change("a", b"new a", old), Change("sub/a", b"new a", old)]
+    return [FileChange("a", b"new a", old), FileChange("sub/a", b"new a", old)]
 
 
 @pytest.mark.parametrize("root", ["around", "the same", "journal-less"])
@@ -337,7 +337,9 @@ def test_the_next_write_with_another_journal_sees_to_it_first(
         writer.replace_file(sub / "a", b"newer a", expected_sha256=newer)
     else:
         root, path = (folder, "sub/a") if root == "around" else (sub, "a")
-        write_all(Confined(root), [Change(path, b"newer a", newer)], Journal(folder.parent / "others", root))
+        write_files(
+            ConfinedFolder(root), [FileChange(path, b"newer a", newer)], Journal(folder.parent / "others", root)
+        )
     assert files_of(sub) == NEW | {"a": "newer a"}
 
 
@@ -347,12 +349,12 @@ def test_a_write_that_reaches_above_the_root_is_not_seen_to_from_there(
     """But by whoever may name all its files."""
     break_off(folder, monkeypatch, 1, across())
     before = files_of(folder)
-    edit = Change("a", b"newer a", sha256(b"old a").hexdigest())
+    edit = FileChange("a", b"newer a", sha256(b"old a").hexdigest())
     others = Workspace(sub, folder.parent / "others", search=True)
     with pytest.raises(BadFile, match="broken off"):
-        write_all(Confined(sub), [edit], others._journal)
+        write_files(ConfinedFolder(sub), [edit], others._journal)
     assert files_of(folder) == before
-    write_all(Confined(sub), [Change("c", b"newer c", sha256(b"old c").hexdigest())], others._journal)
+    write_files(ConfinedFolder(sub), [FileChange("c", b"newer c", sha256(b"old c").hexdigest())], others._journal)
     writer.replace_file(sub / "b", b"newer b", expected_sha256=sha256(b"old b").hexdigest())
     with pytest.raises(Stale):
         writer.replace_file(sub / "a", edit.data or b"", expected_sha256=edit.expected_sha256)
@@ -405,7 +407,7 @@ def test_between_two_writers_of_a_file_no_edit_is_lost(
             writer.replace_file(sub / "a", data, expected_sha256=old)
         else:
             journal = None if writer_is == "no journal" else Journal(cache, root)
-            write_all(Confined(root), [Change(path, data, old)], journal)
+            write_files(ConfinedFolder(root), [FileChange(path, data, old)], journal)
 
     faults: list[Exception] = []
 
@@ -444,8 +446,8 @@ def test_no_edit_is_lost_to_a_process_of_the_command_line(folder: Path) -> None:
             number, rest = read.split(b"\n", 1)
             data = b"n = %d\n" % (int(number[4:]) + 1) + rest
             with contextlib.suppress(Stale):
-                change = Change("n.txt", data, sha256(read).hexdigest())
-                write_all(Confined(folder), [change], Journal(folder.parent / "journals", folder))
+                change = FileChange("n.txt", data, sha256(read).hexdigest())
+                write_files(ConfinedFolder(folder), [change], Journal(folder.parent / "journals", folder))
                 num_done += 1
             time.sleep(0.002)
 
@@ -468,7 +470,7 @@ def test_without_a_descriptor_left_a_write_is_refused(folder: Path, monkeypatch:
         with monkeypatch.context() as patch:
             patch.setattr(module, "open_below", fail)
             with pytest.raises(BadFile, match="Too many open files"):
-                write_all(Confined(folder), changes(), Journal(folder.parent / "journals", folder))
+                write_files(ConfinedFolder(folder), changes(), Journal(folder.parent / "journals", folder))
     assert files_of(folder) == OLD
 
 
@@ -484,9 +486,9 @@ def test_writers_of_one_root_take_turns(folder: Path) -> None:
             assert journal is not None
             while True:
                 read = (folder / "a").read_bytes()
-                both = [Change(name, b"%d" % (int(read) + 1), sha256(read).hexdigest()) for name in "ab"]
+                both = [FileChange(name, b"%d" % (int(read) + 1), sha256(read).hexdigest()) for name in "ab"]
                 try:
-                    write_all(Confined(folder), both, journal)
+                    write_files(ConfinedFolder(folder), both, journal)
                     break
                 except Stale:
                     continue

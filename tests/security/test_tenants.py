@@ -10,7 +10,7 @@ import pytest
 
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import from_gguf
+from agent_runtime.models.text_side import read_gguf_tokenizer
 from agent_runtime.prompt import PromptForm
 from engine.decoder import Decoder
 from engine.engine import Engine
@@ -31,9 +31,9 @@ def service(
     for name in ("ann", "bob"):
         (folder / name).mkdir()
         (folder / name / "a.py").write_text(FILE)
-    tokenizer, metadata = from_gguf(smollm2.gguf)
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
     form = PromptForm("plain", "You merge edits into code.", ())
-    text = replace(metadata.with_tokenizer(tokenizer), form=form)
+    text = replace(metadata.to_bundle(tokenizer), form=form)
     config = EngineConfig(2048, span_bytes=50_000_000)
     scopes = ("apply", "read", "admin")
     with Engine(smollm2_decoder, text.tokenizer.token_bytes(), config) as engine:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.store import Store, resolve
+from agent_runtime.models.store import ModelStore, resolve
 from benchmarks.engine.workload import source_text
 from engine.decoder import Decoder
 from engine.engine import Engine
@@ -50,7 +50,7 @@ def _tiny() -> Setting:
 def _real(name: str) -> Setting:
     from engine.weights.gguf import GGUFModel
 
-    gguf = GGUFModel(resolve(name, Store(ModelSettings.from_env(os.environ).cache_dir)).path)
+    gguf = GGUFModel(resolve(name, ModelStore(ModelSettings.from_env(os.environ).cache_dir)).path)
     tokens, kinds, merges, pre = (
         gguf.metadata(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type", "merges", "pre")
     )

@@ -31,7 +31,7 @@ from agent_runtime.server.request_body import JsonRoute
 from agent_runtime.server.responses import Answer, Streamed, answer_of, answer_of_fault
 from agent_runtime.server.schemas import EXAMPLES, ApplyBody, FileBody, Text, fault_of_validation, text_of
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
-from agent_runtime.workspace.workspace import Workspace, written
+from agent_runtime.workspace.workspace import Workspace, write_if_merged
 from editor.codec import to_bytes
 from editor.errors import CodecError
 
@@ -167,7 +167,7 @@ def _applied(service: Service, principal: Principal, body: ApplyBody, watcher: W
     if not body.write:
         return result
     assert workspace is not None, "`work_of` refuses to write without"
-    return written(workspace, result, watcher)
+    return write_if_merged(workspace, result, watcher)
 
 
 MAX_REQUESTS = 256

@@ -29,7 +29,7 @@ from agent_runtime.errors import (
     WorkspaceMissing,
 )
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size
-from agent_runtime.models.catalogue import session_reuse
+from agent_runtime.models.catalogue import get_session_reuse
 from agent_runtime.progress import FirstToken, Watcher
 from agent_runtime.request_context import Finished
 from agent_runtime.server.auth import needs
@@ -41,36 +41,36 @@ from agent_runtime.server.openapi import ApplyAnswer, problems
 from agent_runtime.server.request_body import JsonRoute
 from agent_runtime.server.responses import Answer, answer_of, answer_of_fault
 from agent_runtime.server.schemas import AskBody, ReadBody, SessionApplyBody, SessionBody, text_of
-from agent_runtime.session import PREAMBLE, ReadFile, Session, SessionState
-from agent_runtime.session import Answer as SessionAnswer
+from agent_runtime.session import PREAMBLE, ReadFile, ServerSession, SessionState
+from agent_runtime.session import SessionAnswer as SessionAnswer
 
 ASK = "/sessions/{session_id}/ask"
 APPLY = "/sessions/{session_id}/apply"
 """The routes, as the observer is told them."""
 
 
-def begin(service: Service, principal: Principal, body: SessionBody) -> Session:
+def begin(service: Service, principal: Principal, body: SessionBody) -> ServerSession:
     """A new session of the principal's; raises WorkspaceMissing, TooManyRequests."""
     named = body.workspace is not None or service.workspaces.has_default
-    entry = service.workspaces.entry(body.workspace, principal) if named else None
-    session = Session(
+    entry = service.workspaces.get_entry(body.workspace, principal) if named else None
+    session = ServerSession(
         service.applier,
         service.model.chat,
         workspace=entry.workspace if entry is not None else None,
         workspace_name=entry.name if entry is not None else None,
         known=service.workspaces,
-        reuse=body.reuse or session_reuse(service.model.name),
+        reuse=body.reuse or get_session_reuse(service.model.name),
         preamble=PREAMBLE if body.preamble is None else body.preamble,
         salt=principal.salt,
     )
     service.sessions.add(session, principal)
-    if entry is not None and entry not in service.workspaces.seen_by(principal):  # it was removed meanwhile
+    if entry is not None and entry not in service.workspaces.list_visible(principal):  # it was removed meanwhile
         service.sessions.remove(session.id, principal)
         raise WorkspaceMissing(f"there is no workspace {entry.name!r} any more")
     return session
 
 
-def ask(service: Service, principal: Principal, session: Session, body: AskBody, watcher: Watcher) -> Answer:
+def ask(service: Service, principal: Principal, session: ServerSession, body: AskBody, watcher: Watcher) -> Answer:
     """The model's answer, and the observer is told of it."""
 
     def asked(watched: Watcher) -> tuple[Answer, Finished]:
@@ -83,7 +83,9 @@ def ask(service: Service, principal: Principal, session: Session, body: AskBody,
     return _told(service, principal, ASK, asked, watcher)
 
 
-def apply(service: Service, principal: Principal, session: Session, body: SessionApplyBody, watcher: Watcher) -> Answer:
+def apply(
+    service: Service, principal: Principal, session: ServerSession, body: SessionApplyBody, watcher: Watcher
+) -> Answer:
     """What the edit came to, and the observer is told of it."""
 
     def applied(watched: Watcher) -> tuple[Answer, Finished]:

@@ -46,7 +46,7 @@ from agent_runtime.server.views import (
     snapshot_page,
     status_of,
 )
-from agent_runtime.workspace.registry import MAX_LISTED, FilePage, Registered
+from agent_runtime.workspace.registry import MAX_LISTED, FilePage, WorkspaceEntry
 from repo_cache.cache import RepoCache
 from repo_cache.snapshot import Snapshot
 
@@ -76,15 +76,15 @@ def workspaces_routes(service: Service) -> APIRouter:
     router = APIRouter(route_class=JsonRoute, tags=["workspaces"], prefix="/workspaces")
     workspaces = service.workspaces
 
-    def remove_sessions(entry: Registered) -> None:
-        service.sessions.end_where(lambda session: session.workspace is entry.workspace)
+    def remove_sessions(entry: WorkspaceEntry) -> None:
+        service.sessions.end_matching(lambda session: session.workspace is entry.workspace)
 
-    workspaces.when_removed(remove_sessions)
+    workspaces.add_remove_listener(remove_sessions)
 
     @router.get("")
     async def list_workspaces(principal: MayRead) -> WorkspaceList:
         """Say which workspaces there are: the tenant's own, and `default`, with which the service was started."""
-        return WorkspaceList(workspaces=[status_of(entry) for entry in workspaces.seen_by(principal)])
+        return WorkspaceList(workspaces=[status_of(entry) for entry in workspaces.list_visible(principal)])
 
     @router.post(
         "", status_code=201, responses={200: {"description": "It is there already."}, **problems(*REGISTERING)}
@@ -99,7 +99,7 @@ def workspaces_routes(service: Service) -> APIRouter:
     @router.get("/{name}", responses=problems(Forbidden, WorkspaceMissing))
     async def workspace_status(name: str, principal: MayRead) -> WorkspaceStatus:
         """Say what is known of a workspace."""
-        return status_of(workspaces.entry(name, principal))
+        return status_of(workspaces.get_entry(name, principal))
 
     @router.delete("/{name}", status_code=204, responses=problems(Forbidden, WorkspaceMissing, Conflict))
     async def remove_workspace(name: str, principal: MayAdmin) -> None:
@@ -182,13 +182,13 @@ def files_routes(service: Service) -> APIRouter:
     @router.get("/files", responses=problems(Forbidden, WorkspaceMissing))
     async def list_files(name: str, principal: MayRead, after: After = "", limit: Limit = LISTED) -> FilePage:
         """List the files by path, those left out that git ignores or that are too large to be edited."""
-        entry = service.workspaces.entry(name, principal)
-        return await run_sync(entry.listing.page, after, limit, limiter=service.threads)
+        entry = service.workspaces.get_entry(name, principal)
+        return await run_sync(entry.listing.get_page, after, limit, limiter=service.threads)
 
     @router.get("/files/{path:path}", responses=problems(WorkspaceMissing, FileMissing, OutsideRoot, BadFile, TooLarge))
     async def read_file(name: str, path: str, principal: MayRead) -> FileContent:
         """Read one file as text, whether or not git ignores it."""
-        entry = service.workspaces.entry(name, principal)
+        entry = service.workspaces.get_entry(name, principal)
         return await run_sync(file_content, entry.workspace, path, limiter=service.threads)
 
     @router.get("/snapshot", responses=problems(WorkspaceMissing, SnapshotGone, NotIndexed))
@@ -204,11 +204,11 @@ def files_routes(service: Service) -> APIRouter:
 
         The first one of a workspace has it indexed, and may be answered 503 until that is done.
         """
-        entry = service.workspaces.entry(name, principal)
+        entry = service.workspaces.get_entry(name, principal)
 
         def page() -> SnapshotPage:
-            found = entry.indexed(INDEX_SECONDS).snapshot() if version is None else entry.given.given(version)
-            return snapshot_page(entry.given, found, after=after, limit=limit, spans=spans)
+            found = entry.wait_for_cache(INDEX_SECONDS).snapshot() if version is None else entry.snapshots.find(version)
+            return snapshot_page(entry.snapshots, found, after=after, limit=limit, spans=spans)
 
         return await run_sync(page, limiter=service.threads)
 
@@ -226,14 +226,14 @@ def files_routes(service: Service) -> APIRouter:
 
         `version` of the answer is the next `since`. 410: that version is not kept any more; read the snapshot again.
         """
-        entry = service.workspaces.entry(name, principal)
+        entry = service.workspaces.get_entry(name, principal)
         cache, before = await run_sync(_since, entry, since, limiter=service.threads)
         if cache.snapshot().version == before.version:
             await waiters.wait(request, principal, cache, before, timeout_s)
-        return await run_sync(changes_between, entry.given, before, cache.snapshot(), limiter=service.threads)
+        return await run_sync(changes_between, entry.snapshots, before, cache.snapshot(), limiter=service.threads)
 
     return router
 
 
-def _since(entry: Registered, since: str) -> tuple[RepoCache, Snapshot]:
-    return entry.indexed(INDEX_SECONDS), entry.given.given(since)
+def _since(entry: WorkspaceEntry, since: str) -> tuple[RepoCache, Snapshot]:
+    return entry.wait_for_cache(INDEX_SECONDS), entry.snapshots.find(since)

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_runtime.models.text_side import TextSide
+from agent_runtime.models.text_side import TokenizerBundle
 from benchmarks.reuse.quality.probe import Probe
 from repo_cache.chunks import cut
 from repo_cache.incremental import EncodedText, encoded
@@ -94,7 +94,7 @@ class LaidOutProbe:
         ]
 
 
-def lay_out(probe: Probe, text: TextSide) -> LaidOutProbe:
+def lay_out(probe: Probe, text: TokenizerBundle) -> LaidOutProbe:
     """The probe as one model reads it."""
     tokenizer = text.tokenizer
     head, tail = text.template.render([{"role": "user", "content": _SLOT}]).split(_SLOT)

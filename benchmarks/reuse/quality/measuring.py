@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 
 from agent_runtime.models.config import LoadOptions, ModelSettings
-from agent_runtime.models.text_side import TextSide
+from agent_runtime.models.text_side import TokenizerBundle
 from agent_runtime.wiring import open_model
 from benchmarks.reuse.quality.choices import SHARES, oracle
 from benchmarks.reuse.quality.choices import settings as choices
@@ -62,7 +62,7 @@ def measure(model: str, plan: Plan, progress: Path | None = None) -> list[Row]:
         loaded.engine.close()
 
 
-def rows(decoder: Decoder, text: TextSide, plan: Plan, progress: Path | None = None) -> Iterator[Row]:
+def rows(decoder: Decoder, text: TokenizerBundle, plan: Plan, progress: Path | None = None) -> Iterator[Row]:
     """As `measure`, of a model that is loaded."""
     scorer = Scorer(decoder, text, plan.num_tokens)
     done = {(row["kind"], row["number"]): row for row in _read(progress)}

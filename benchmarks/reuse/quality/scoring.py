@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from agent_runtime.models.text_side import TextSide
+from agent_runtime.models.text_side import TokenizerBundle
 from benchmarks.reuse.quality.divergence import Divergence
 from benchmarks.reuse.quality.layout import LaidOutProbe
 from benchmarks.reuse.quality.probe import Probe
@@ -96,7 +96,9 @@ class Scored:
 class Scorer:
     """One model's engine for probes, with a span store that holds the turn before the edit and nothing else."""
 
-    def __init__(self, decoder: Decoder, text: TextSide, num_tokens: int = NUM_TOKENS, context: int = 4096) -> None:
+    def __init__(
+        self, decoder: Decoder, text: TokenizerBundle, num_tokens: int = NUM_TOKENS, context: int = 4096
+    ) -> None:
         self._text = text
         self._num_tokens = num_tokens
         self._token_bytes = text.tokenizer.token_bytes()

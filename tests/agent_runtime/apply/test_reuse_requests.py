@@ -12,7 +12,7 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import TextSide, from_gguf
+from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 from engine.reuse import EXACT
 from engine.types import GenerationRequest
@@ -37,7 +37,7 @@ class Known:
     tokens_of: FileTokens
     asked: list[str] = field(default_factory=list)
 
-    def tokens(self, path: str, text: str, root: str = "") -> FileTokens | None:
+    def find_tokens(self, path: str, text: str, root: str = "") -> FileTokens | None:
         self.asked.append(path)
         return self.tokens_of if sha256(text.encode()).hexdigest() == self.tokens_of.content_hash else None
 
@@ -46,20 +46,20 @@ class Known:
 
 
 @pytest.fixture(scope="module")
-def text_side(smollm2: RealModel) -> TextSide:
-    tokenizer, metadata = from_gguf(smollm2.gguf)
-    return metadata.with_tokenizer(tokenizer)
+def text_side(smollm2: RealModel) -> TokenizerBundle:
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
+    return metadata.to_bundle(tokenizer)
 
 
 @pytest.fixture(scope="module")
-def known(text_side: TextSide) -> FileTokens:
+def known(text_side: TokenizerBundle) -> FileTokens:
     content = Content("a.py", FILE.encode(), sha256(FILE.encode()).hexdigest())
     (answer,) = Contents(text_side.tokenizer, None, 0).encode([content], in_bulk=False)
     assert answer.tokens is not None
     return answer.tokens
 
 
-def merging(text_side: TextSide, answer: Answer, **options: Any) -> tuple[FakeEngine, ModelMerger]:
+def merging(text_side: TokenizerBundle, answer: Answer, **options: Any) -> tuple[FakeEngine, ModelMerger]:
     engine = FakeEngine(answer, text_side)
     return engine, ModelMerger(LoadedModel("fake", engine, text_side, 0.0, 0), **options)  # type: ignore[arg-type]
 
@@ -74,7 +74,7 @@ def only(requests: list[GenerationRequest]) -> GenerationRequest:
     return request
 
 
-def test_the_mode_of_the_request_and_else_of_the_service_reaches_the_engine(text_side: TextSide) -> None:
+def test_the_mode_of_the_request_and_else_of_the_service_reaches_the_engine(text_side: TokenizerBundle) -> None:
     engine, merger = merging(text_side, lambda _: RIGHT, reuse="fast")
     results = [applied(merger, reuse=reuse, salt="tenant") for reuse in (None, "exact", "turbo")]
     assert [request.reuse.mode for request in engine.requests] == ["fast", "exact", "turbo"]
@@ -86,7 +86,7 @@ def test_the_mode_of_the_request_and_else_of_the_service_reaches_the_engine(text
     assert results[0].usage.recomputed_by == {"asked": 5, "tail": 1}
 
 
-def test_only_the_file_is_cut_into_segments_and_all_else_is_run(text_side: TextSide) -> None:
+def test_only_the_file_is_cut_into_segments_and_all_else_is_run(text_side: TokenizerBundle) -> None:
     engine, merger = merging(text_side, lambda _: RIGHT)
     applied(merger, reuse="fast")
     request = only(engine.requests)
@@ -107,7 +107,7 @@ def test_only_the_file_is_cut_into_segments_and_all_else_is_run(text_side: TextS
 
 @pytest.mark.parametrize("reuse", ["exact", "fast"])
 def test_what_is_known_of_a_watched_file_changes_nothing_in_what_is_asked(
-    text_side: TextSide, known: FileTokens, reuse: str
+    text_side: TokenizerBundle, known: FileTokens, reuse: str
 ) -> None:
     engine, merger = merging(text_side, lambda _: RIGHT)
     applied(merger, reuse=reuse)
@@ -118,7 +118,7 @@ def test_what_is_known_of_a_watched_file_changes_nothing_in_what_is_asked(
     assert only(other_engine.requests) == only(engine.requests)
 
 
-def test_regions_are_cut_too(text_side: TextSide) -> None:
+def test_regions_are_cut_too(text_side: TokenizerBundle) -> None:
     def answer(prompt: str) -> str:
         code = prompt.rpartition("<code>\n")[2].partition("\n</code>")[0] + "\n"
         return code.replace("total = value * 30", "total = 0")
@@ -134,7 +134,9 @@ def test_regions_are_cut_too(text_side: TextSide) -> None:
 
 
 @pytest.mark.parametrize("asked", ["apply", "apply_patch"])
-def test_an_approximate_answer_that_a_check_rejects_is_asked_for_again_exactly(text_side: TextSide, asked: str) -> None:
+def test_an_approximate_answer_that_a_check_rejects_is_asked_for_again_exactly(
+    text_side: TokenizerBundle, asked: str
+) -> None:
     answers = iter([WRONG, RIGHT])
     engine, merger = merging(text_side, lambda _: next(answers))
     options: Any = {"mode": "model", "scope": "file", "reuse": "fast"}
@@ -148,7 +150,7 @@ def test_an_approximate_answer_that_a_check_rejects_is_asked_for_again_exactly(t
     assert (usage.prompt, usage.reused_approximate, usage.recomputed) == (20, 4, 16), "both count"
 
 
-def test_an_exact_answer_that_a_check_rejects_is_the_answer(text_side: TextSide) -> None:
+def test_an_exact_answer_that_a_check_rejects_is_the_answer(text_side: TokenizerBundle) -> None:
     engine, merger = merging(text_side, lambda _: WRONG)
     assert applied(merger, reuse="exact").status == "rejected"
     assert len(engine.requests) == 1
@@ -156,7 +158,7 @@ def test_an_exact_answer_that_a_check_rejects_is_the_answer(text_side: TextSide)
     assert [request.reuse.mode for request in engine.requests[1:]] == ["fast", "exact"]
 
 
-def test_what_the_policy_lets_pass_is_not_asked_for_again(text_side: TextSide) -> None:
+def test_what_the_policy_lets_pass_is_not_asked_for_again(text_side: TokenizerBundle) -> None:
     broken = FILE.replace("total = value * 30", "total = (0")
     engine, merger = merging(text_side, lambda _: broken)
     edit = "# ... existing code ...\ndef step_30(value):\n    total = (0\n    return total\n# ... existing code ...\n"
@@ -166,7 +168,7 @@ def test_what_the_policy_lets_pass_is_not_asked_for_again(text_side: TextSide) -
     assert len(engine.requests) == 3
 
 
-def test_readings_are_scored_exactly_and_for_their_tenant(text_side: TextSide) -> None:
+def test_readings_are_scored_exactly_and_for_their_tenant(text_side: TokenizerBundle) -> None:
     engine, merger = merging(text_side, lambda _: RIGHT, reuse="fast")
     snippet = "# ... existing code ...\n\ndef step_30(value):\n    return 0\n"
     applied(merger, snippet, mode="auto", salt="tenant", policy="lenient")
@@ -175,7 +177,7 @@ def test_readings_are_scored_exactly_and_for_their_tenant(text_side: TextSide) -
     assert all(request.reuse is EXACT and request.salt == "tenant" for request in scored)
 
 
-def test_closing_the_model_ends_the_watching(text_side: TextSide, known: FileTokens) -> None:
+def test_closing_the_model_ends_the_watching(text_side: TokenizerBundle, known: FileTokens) -> None:
     files = Known(known)
     engine, merger = merging(text_side, lambda _: RIGHT, files=files)
     engine.close = lambda: None  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import from_gguf
+from agent_runtime.models.text_side import read_gguf_tokenizer
 from agent_runtime.progress import Piece, Watcher
 from agent_runtime.serialization import result_from_json, result_to_json
 from agent_runtime.types import AnswerTrace, ApplyRequest, ApplyResult, PatchRequest
@@ -53,8 +53,8 @@ class Following(Watcher):
 @pytest.fixture(scope="module")
 def merger(smollm2: RealModel) -> Iterator[ModelMerger]:
     """A model that copies the file, and writes a line of its own before it."""
-    tokenizer, metadata = from_gguf(smollm2.gguf)
-    text = metadata.with_tokenizer(tokenizer)
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
+    text = metadata.to_bundle(tokenizer)
     config = EngineConfig(4096, span_bytes=150_000_000, check_integrity=True)
     with scripted_engine([merge_of(f"import os  # of files\n{FILE}")], text, config) as engine:
         yield ModelMerger(LoadedModel(smollm2.name, engine, text, 0.0, 0))

@@ -11,7 +11,7 @@ import torch
 from agent_runtime.access import LOCAL
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.config import LoadOptions, MergeOptions
-from agent_runtime.workspace.registry import NOT_LOADED, NOT_WATCHED, Workspaces
+from agent_runtime.workspace.registry import NOT_LOADED, NOT_WATCHED, WorkspaceRegistry
 from tests.agent_runtime.in_process import hunk_here
 
 EDIT = "a = 1\n# ... existing code ...\n"
@@ -70,10 +70,15 @@ def test_serve_loads_the_model_that_was_asked_for(monkeypatch: pytest.MonkeyPatc
     roots: list[list[tuple[Path, str]]] = []
 
     def stop(
-        name: str, settings: Any, options: LoadOptions, progress: Any, merging: MergeOptions, workspaces: Workspaces
+        name: str,
+        settings: Any,
+        options: LoadOptions,
+        progress: Any,
+        merging: MergeOptions,
+        workspaces: WorkspaceRegistry,
     ) -> None:
         asked.append((options, merging))
-        roots.append([(each.workspace.root, each.why_not) for each in workspaces.seen_by(LOCAL)])
+        roots.append([(each.workspace.root, each.unavailable_reason) for each in workspaces.list_visible(LOCAL)])
         raise Stopped("stopped")
 
     monkeypatch.setattr("agent_runtime.wiring.model_slot", stop)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.models.text_side import TextSide, from_gguf
+from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger, ScriptedChat
 from tests.models import RealModel
 
@@ -19,17 +19,17 @@ Chatting = Callable[..., ChattingMerger]
 class TokenizingChat(ScriptedChat):
     """A scripted chat that can be given prompts."""
 
-    text: TextSide | None = None
+    text: TokenizerBundle | None = None
 
 
 @pytest.fixture(scope="session")
-def text_side(smollm2: RealModel) -> TextSide:
-    tokenizer, metadata = from_gguf(smollm2.gguf)
-    return metadata.with_tokenizer(tokenizer)
+def text_side(smollm2: RealModel) -> TokenizerBundle:
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
+    return metadata.to_bundle(tokenizer)
 
 
 @pytest.fixture
-def chatting(text_side: TextSide) -> Chatting:
+def chatting(text_side: TokenizerBundle) -> Chatting:
     """Makes mergers that merge to a text, and chat as `ScriptedChat` is told to."""
 
     def make(text: str = "", **chat: Any) -> ChattingMerger:

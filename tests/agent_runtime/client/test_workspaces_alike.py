@@ -23,7 +23,7 @@ from agent_runtime.server.views import (
     WorkspaceChanges,
     WorkspaceStatus,
 )
-from agent_runtime.session import Answer, SeenFile
+from agent_runtime.session import SeenFile, SessionAnswer
 from agent_runtime.testing import Events, FakeService, Reply, merged_result
 from agent_runtime.types import Usage
 from agent_runtime.workspace.registry import ListedFile
@@ -167,7 +167,7 @@ def test_a_question_in_a_session() -> None:
         lambda fake: script_session(fake).script("POST /sessions/s/1/ask", httpx.ReadError("reset"), ANSWER),
     )
     usage = Usage(prompt=10, cached=6, recomputed=4, completion=1, forwards=1)
-    assert outcome.value == Answer(
+    assert outcome.value == SessionAnswer(
         "20", "stop", usage, {"total_ms": 5.0}, (SeenFile("a.py", "new", "0" * 64),), ("a.py",)
     )
     begun, asked, again, ended = service.requests

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_runtime.context import ContextMode, ContextPrompt, HistoryMessage, SessionContext
-from agent_runtime.context.types import file_segments
+from agent_runtime.context import ContextMode, HistoryMessage, PromptLayout, SessionPrompt
+from agent_runtime.context.types import make_file_segments
 from agent_runtime.errors import BadFile, CorruptModel
 from agent_runtime.prompt.chat_template import ChatTemplate
 from engine.reuse import PromptSegment
@@ -24,13 +24,13 @@ FILES = {"a.py": A, "b.py": B}
 NAMES = ("a.py", "b.py", "docs/c.md")
 
 
-def session(model: RealModel, **options: Any) -> SessionContext:
-    return SessionContext(
+def session(model: RealModel, **options: Any) -> PromptLayout:
+    return PromptLayout(
         ChatTemplate(model.chat_template), model.tokenizer, preamble="You help.", **{"rebase_share": 0.5, **options}
     )
 
 
-def text_of(model: RealModel, prompt: ContextPrompt) -> str:
+def text_of(model: RealModel, prompt: SessionPrompt) -> str:
     return model.tokenizer.decode(prompt.token_ids)
 
 
@@ -40,7 +40,9 @@ def said(*texts: str) -> list[HistoryMessage]:
 
 def test_what_stands_where(smollm2: RealModel) -> None:
     tools = [{"name": "run"}, {"name": "edit", "b": 1, "a": 2}]
-    prompt = session(smollm2, tools=tools).turn(FILES, said("Hi.", "Hello."), "What now?", clock="It is noon.\n")
+    prompt = session(smollm2, tools=tools).build_prompt(
+        FILES, said("Hi.", "Hello."), "What now?", clock="It is noon.\n"
+    )
     assert text_of(smollm2, prompt) == (
         '<|im_start|>system\nYou help.\n\n# Tools\n{"a": 2, "b": 1, "name": "edit"}\n{"name": "run"}<|im_end|>\n'
         "<|im_start|>user\nFiles of the project. Notes further on may supersede lines of them; the latest note holds.\n"
@@ -58,25 +60,25 @@ def test_what_stands_where(smollm2: RealModel) -> None:
         ("history", "1"),
         ("question", "2"),
     ]
-    assert prompt.parts[-1].end == len(prompt.token_ids) == prompt.reuse().segment_ends[-1]
+    assert prompt.parts[-1].end == len(prompt.token_ids) == prompt.to_reuse().segment_ends[-1]
 
 
 def test_files_have_the_ids_and_keys_of_the_repository_cache(smollm2: RealModel, tmp_path: Any) -> None:
     (tmp_path / "a.py").write_text(A)
     with RepoCache.open(tmp_path, smollm2.tokenizer, watch=False) as cache:
         tokens = cache.tokens("a.py")
-        segments = file_segments(smollm2.tokenizer, "a.py", tokens, ends_line=True)
+        segments = make_file_segments(smollm2.tokenizer, "a.py", tokens, ends_line=True)
         assert [number for each in segments[1:-1] for number in each.token_ids] == smollm2.tokenizer.encode(A)
         assert [each.key for each in segments[1:-1]] == tokens.spans.key_list()
-        from_cache = session(smollm2).turn({"a.py": tokens}, (), "?")
-    from_text = session(smollm2).turn({"a.py": A}, (), "?")
+        from_cache = session(smollm2).build_prompt({"a.py": tokens}, (), "?")
+    from_text = session(smollm2).build_prompt({"a.py": A}, (), "?")
     assert from_cache.segments == from_text.segments
     assert len(segments) > 3
 
 
 def test_no_token_reaches_across_a_border_and_no_text_is_a_control_token(smollm2: RealModel) -> None:
     files = {"a.txt": "x<|im_end|>", "b.txt": "  \n\n", "empty": ""}
-    prompt = session(smollm2).turn(files, said("<|im_end|>", "  "), "\n\n<|im_start|>")
+    prompt = session(smollm2).build_prompt(files, said("<|im_end|>", "  "), "\n\n<|im_start|>")
     for segment in prompt.segments:
         assert segment.token_ids
     assert (
@@ -90,12 +92,12 @@ def test_no_token_reaches_across_a_border_and_no_text_is_a_control_token(smollm2
 @pytest.mark.parametrize("mode", ["exact", "balanced", "fast", "turbo"])
 def test_a_turn_without_changes_keeps_all_before_the_question(smollm2: RealModel, mode: ContextMode) -> None:
     own = session(smollm2)
-    first = own.turn(FILES, (), "One?", mode, clock="10:00\n")
-    second = own.turn(FILES, said("One?", "Yes."), "Two?", mode, clock="10:01\n")
+    first = own.build_prompt(FILES, (), "One?", mode, clock="10:00\n")
+    second = own.build_prompt(FILES, said("One?", "Yes."), "Two?", mode, clock="10:01\n")
     assert text_of(smollm2, second).startswith(text_of(smollm2, first) + "Yes.")
     assert second.num_kept == len(first.token_ids)
     assert second.order == first.order
-    assert own.turn(FILES, said("One?", "Yes."), "Three?", mode).num_kept < second.num_kept + 20
+    assert own.build_prompt(FILES, said("One?", "Yes."), "Three?", mode).num_kept < second.num_kept + 20
 
 
 def test_a_changed_file_is_written_anew_or_noted(smollm2: RealModel) -> None:
@@ -103,8 +105,8 @@ def test_a_changed_file_is_written_anew_or_noted(smollm2: RealModel) -> None:
     prompts = {}
     for mode in ("exact", "balanced", "fast"):
         own = session(smollm2)
-        own.turn(FILES, (), "One?", mode)
-        prompts[mode] = own.turn(changed, said("One?", "Yes."), "Two?", mode)
+        own.build_prompt(FILES, (), "One?", mode)
+        prompts[mode] = own.build_prompt(changed, said("One?", "Yes."), "Two?", mode)
     place = text_of(smollm2, prompts["balanced"]).index("This supersedes lines 80-84 of a.py, which now read:\n")
     assert place > text_of(smollm2, prompts["balanced"]).index("Yes.")
     assert A in text_of(smollm2, prompts["balanced"])
@@ -126,12 +128,12 @@ def test_a_changed_file_is_written_anew_or_noted(smollm2: RealModel) -> None:
 
 def test_notes_stay_where_they_were_said_and_only_news_is_added(smollm2: RealModel) -> None:
     own = session(smollm2)
-    own.turn(FILES, (), "One?", "balanced")
-    second = own.turn({**FILES, "a.py": A2}, said("One?", "Yes."), "Two?", "balanced")
-    third = own.turn({**FILES, "a.py": A2}, said("One?", "Yes.", "Two?", "No."), "Three?", "balanced")
+    own.build_prompt(FILES, (), "One?", "balanced")
+    second = own.build_prompt({**FILES, "a.py": A2}, said("One?", "Yes."), "Two?", "balanced")
+    third = own.build_prompt({**FILES, "a.py": A2}, said("One?", "Yes.", "Two?", "No."), "Three?", "balanced")
     assert third.num_kept == len(second.token_ids)
     both = {"a.py": A2.replace("x + 3\n", "x + 300\n"), "b.py": B}
-    fourth = own.turn(both, said("One?", "Yes.", "Two?", "No.", "Three?", "Well."), "Four?", "balanced")
+    fourth = own.build_prompt(both, said("One?", "Yes.", "Two?", "No.", "Three?", "Well."), "Four?", "balanced")
     assert fourth.num_kept == len(third.token_ids)
     assert text_of(smollm2, fourth).count("return x + 2000") == 1
     assert text_of(smollm2, fourth).count("return x + 300\n") == 1
@@ -139,9 +141,9 @@ def test_notes_stay_where_they_were_said_and_only_news_is_added(smollm2: RealMod
 
 def test_too_many_notes_have_the_file_written_anew(smollm2: RealModel) -> None:
     own = session(smollm2, rebase_share=0.2)
-    own.turn(FILES, (), "One?", "balanced")
+    own.build_prompt(FILES, (), "One?", "balanced")
     much = {"a.py": A, "b.py": B.replace("30", "40")}  # a note is longer than a fifth of this file
-    prompt = own.turn(much, said("One?", "Yes."), "Two?", "balanced")
+    prompt = own.build_prompt(much, said("One?", "Yes."), "Two?", "balanced")
     assert "LIMIT = 40" in text_of(smollm2, prompt)
     assert "LIMIT = 30" not in text_of(smollm2, prompt)
     assert prompt.noted == ()
@@ -149,32 +151,34 @@ def test_too_many_notes_have_the_file_written_anew(smollm2: RealModel) -> None:
 
 def test_a_rebase_gives_the_clean_text_and_the_next_turn_continues_it(smollm2: RealModel) -> None:
     own = session(smollm2)
-    own.turn(FILES, (), "One?", "balanced")
-    own.turn({**FILES, "a.py": A2}, said("One?", "Yes."), "Two?", "balanced")
+    own.build_prompt(FILES, (), "One?", "balanced")
+    own.build_prompt({**FILES, "a.py": A2}, said("One?", "Yes."), "Two?", "balanced")
     clean = own.rebase()
     assert clean.rebased == ("a.py",)
     assert A2 in text_of(smollm2, clean)
     assert "supersedes lines" not in text_of(smollm2, clean)
-    then = own.turn({**FILES, "a.py": A2}, said("One?", "Yes.", "Two?", "No."), "Three?", "balanced")
+    then = own.build_prompt({**FILES, "a.py": A2}, said("One?", "Yes.", "Two?", "No."), "Three?", "balanced")
     assert then.num_kept >= len(clean.token_ids)
-    fresh = session(smollm2).turn({**FILES, "a.py": A2}, said("One?", "Yes.", "Two?", "No."), "Three?", "balanced")
+    fresh = session(smollm2).build_prompt(
+        {**FILES, "a.py": A2}, said("One?", "Yes.", "Two?", "No."), "Three?", "balanced"
+    )
     assert sorted(map(str, then.segments)) == sorted(map(str, fresh.segments))
 
 
 def test_a_rewritten_history_loses_no_note(smollm2: RealModel) -> None:
     own = session(smollm2)
-    own.turn(FILES, (), "One?", "balanced")
-    own.turn({**FILES, "a.py": A2}, said("One?", "Yes."), "Two?", "balanced")
-    short = own.turn({**FILES, "a.py": A2}, said("Summary."), "Three?", "balanced")
+    own.build_prompt(FILES, (), "One?", "balanced")
+    own.build_prompt({**FILES, "a.py": A2}, said("One?", "Yes."), "Two?", "balanced")
+    short = own.build_prompt({**FILES, "a.py": A2}, said("Summary."), "Three?", "balanced")
     assert text_of(smollm2, short).count("return x + 2000") == 1
     assert text_of(smollm2, short).rindex("return x + 2000") > text_of(smollm2, short).index("Summary.")
 
 
 def test_a_turn_that_is_asked_again_has_the_clock_and_the_notes_of_now(smollm2: RealModel) -> None:
     own = session(smollm2)
-    own.turn(FILES, (), "One?", "balanced")
-    own.turn({**FILES, "a.py": A2}, said("One?", "Yes."), "Two?", "balanced", clock="10:00\n")
-    again = own.turn({**FILES, "a.py": A2.replace("2000", "3000")}, said("One?", "Yes."), "Two?", "balanced")
+    own.build_prompt(FILES, (), "One?", "balanced")
+    own.build_prompt({**FILES, "a.py": A2}, said("One?", "Yes."), "Two?", "balanced", clock="10:00\n")
+    again = own.build_prompt({**FILES, "a.py": A2.replace("2000", "3000")}, said("One?", "Yes."), "Two?", "balanced")
     assert "10:00" not in text_of(smollm2, again)
     assert "return x + 2000" not in text_of(smollm2, again)
     assert text_of(smollm2, again).count("return x + 3000") == 1
@@ -183,11 +187,11 @@ def test_a_turn_that_is_asked_again_has_the_clock_and_the_notes_of_now(smollm2: 
 def test_behind_what_broke_the_prefix_files_are_written_anew(smollm2: RealModel) -> None:
     other = A.replace("function", "other")
     own = session(smollm2)
-    assert own.turn({"a.py": A, "c.py": other}, (), "One?", "balanced").order == ("a.py", "c.py")
+    assert own.build_prompt({"a.py": A, "c.py": other}, (), "One?", "balanced").order == ("a.py", "c.py")
     edited = other.replace("return x + 20", "return x + 2000")
-    second = own.turn({"a.py": A, "c.py": edited}, said("One?", "Yes."), "Two?", "balanced")
+    second = own.build_prompt({"a.py": A, "c.py": edited}, said("One?", "Yes."), "Two?", "balanced")
     assert second.noted == ("c.py",)
-    third = own.turn({"c.py": edited}, said("One?", "Yes.", "Two?", "No."), "Three?", "balanced")
+    third = own.build_prompt({"c.py": edited}, said("One?", "Yes.", "Two?", "No."), "Three?", "balanced")
     assert third.rebased == ("c.py",)
     assert edited in text_of(smollm2, third)
     assert "supersedes lines" not in text_of(smollm2, third)
@@ -223,8 +227,8 @@ def test_any_session_shows_the_files_as_they_are(
     own, again = (session(smollm2, rebase_share=1.5) for _ in range(2))
     history: list[HistoryMessage] = []
     for number, files in enumerate(turns):
-        prompt = own.turn(files, history, f"Question {number}?", "balanced")
-        assert prompt == again.turn(files, history, f"Question {number}?", "balanced")
+        prompt = own.build_prompt(files, history, f"Question {number}?", "balanced")
+        assert prompt == again.build_prompt(files, history, f"Question {number}?", "balanced")
         assert read_back(text_of(smollm2, prompt)) == files
         history += said(f"Question {number}?", "Answer.")
         if rebases[number]:
@@ -236,21 +240,21 @@ def test_files_likely_to_change_come_last_when_the_order_is_free(smollm2: RealMo
     texts = {"a.py": A, "b.py": A.replace("function", "other")}
     for number in range(12):
         texts = {**texts, "a.py": A.replace("x + 7", f"x + {number}")}
-        prompt = own.turn(texts, (), "?", "exact")
+        prompt = own.build_prompt(texts, (), "?", "exact")
     assert prompt.order == ("b.py", "a.py")
 
 
 def test_what_is_no_text_and_what_is_no_template_say_so(smollm2: RealModel) -> None:
     with pytest.raises(BadFile, match="lone surrogate"):
-        session(smollm2).turn({"a.py": "\ud800"}, (), "?")
+        session(smollm2).build_prompt({"a.py": "\ud800"}, (), "?")
     with pytest.raises(BadFile, match="cannot be encoded"):
-        session(smollm2).turn({"a.py": "\x06"}, (), "?")  # SmolLM2 has no token for it
+        session(smollm2).build_prompt({"a.py": "\x06"}, (), "?")  # SmolLM2 has no token for it
     with pytest.raises(CorruptModel, match="every message once"):
-        SessionContext(ChatTemplate("{{ messages[0].content }}"), smollm2.tokenizer)
+        PromptLayout(ChatTemplate("{{ messages[0].content }}"), smollm2.tokenizer)
 
 
 def test_segments_are_values_of_the_engine(smollm2: RealModel) -> None:
-    prompt = session(smollm2).turn(FILES, (), "?", "fast")
+    prompt = session(smollm2).build_prompt(FILES, (), "?", "fast")
     assert all(isinstance(segment, PromptSegment) for segment in prompt.segments)
     assert prompt.segments[-1].key == b""
     assert all(len(segment.key) == 16 for segment in prompt.segments[:-1])

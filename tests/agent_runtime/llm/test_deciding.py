@@ -20,7 +20,7 @@ from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.llm.region_questions import scope_of
 from agent_runtime.llm.scorer import NUM_BEHIND, score_answers, siblings, sound
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import from_gguf
+from agent_runtime.models.text_side import read_gguf_tokenizer
 from agent_runtime.progress import Watcher
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.serialization import result_from_json, result_to_json
@@ -46,9 +46,9 @@ COLOURED = FILE + "\n\ndef colour():\n    return 'red'\n"
 
 @pytest.fixture(scope="module")
 def loaded(smollm2: RealModel, smollm2_decoder: Decoder) -> Iterator[LoadedModel]:
-    tokenizer, metadata = from_gguf(smollm2.gguf)
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
     with Engine(smollm2_decoder, tokenizer.token_bytes(), 2048) as engine:
-        yield LoadedModel(smollm2.name, engine, metadata.with_tokenizer(tokenizer), 0.0, 0)
+        yield LoadedModel(smollm2.name, engine, metadata.to_bundle(tokenizer), 0.0, 0)
         assert engine.stats().scheduler.num_running == 0
 
 

@@ -13,7 +13,7 @@ from agent_runtime.llm.interface import ModelTask
 from agent_runtime.llm.merger import MAX_LINES_AGAIN, ModelMerger, draft_of
 from agent_runtime.llm.region_questions import questions, scope_of
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import TextSide, from_gguf
+from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.progress import Watcher
 from agent_runtime.prompt import build_prompt
 from agent_runtime.types import ApplyRequest, ApplyResult, GivenScope
@@ -50,13 +50,13 @@ def task_of(text: str, edit: str, **options: Any) -> ModelTask:
 
 
 @pytest.fixture(scope="module")
-def text_side(smollm2: RealModel) -> TextSide:
-    tokenizer, metadata = from_gguf(smollm2.gguf)
-    return metadata.with_tokenizer(tokenizer)
+def text_side(smollm2: RealModel) -> TokenizerBundle:
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
+    return metadata.to_bundle(tokenizer)
 
 
 @pytest.fixture
-def asking(text_side: TextSide) -> Callable[[Answer], tuple[FakeEngine, ModelMerger]]:
+def asking(text_side: TokenizerBundle) -> Callable[[Answer], tuple[FakeEngine, ModelMerger]]:
     def made(answer: Answer) -> tuple[FakeEngine, ModelMerger]:
         engine = FakeEngine(answer, text_side)
         return engine, ModelMerger(LoadedModel("fake", engine, text_side, 0.0, 0))  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ def first_ids(proposer: Proposer, count: int = 4000) -> Sequence[int]:
     return proposer.propose((), count).token_ids
 
 
-def draft_text(task: ModelTask, text_side: TextSide) -> str:
+def draft_text(task: ModelTask, text_side: TokenizerBundle) -> str:
     (question,) = questions(task, scope_of(task))
     prompt = build_prompt(
         text_side.template,
@@ -215,7 +215,7 @@ def draft_text(task: ModelTask, text_side: TextSide) -> str:
     return b"".join(table[token] for token in ids).decode()
 
 
-def test_the_draft_is_the_merge_by_rule_and_the_closing_tag(text_side: TextSide) -> None:
+def test_the_draft_is_the_merge_by_rule_and_the_closing_tag(text_side: TokenizerBundle) -> None:
     drafted = draft_text(task_of(LONG, CHANGE), text_side)
     assert RIGHT in drafted
     assert drafted.endswith("    return total\n</updated-code>")
@@ -236,7 +236,7 @@ def test_a_prediction_that_has_nothing_of_the_file_harms_nothing(asking: Asking)
 
 
 def test_whatever_a_real_model_writes_nothing_outside_of_the_regions_changes(
-    smollm2: RealModel, smollm2_decoder: Decoder, text_side: TextSide
+    smollm2: RealModel, smollm2_decoder: Decoder, text_side: TokenizerBundle
 ) -> None:
     text = LONG.replace("\n", "\r\n")
     with Engine(smollm2_decoder, text_side.tokenizer.token_bytes(), EngineConfig(2048)) as engine:

@@ -19,7 +19,7 @@ from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.llm.interface import ModelTask
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import from_gguf
+from agent_runtime.models.text_side import read_gguf_tokenizer
 from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyRequest
 from editor.formats import parse
@@ -54,9 +54,9 @@ LONG = {
 
 @pytest.fixture(scope="module")
 def loaded(smollm2: RealModel, smollm2_decoder: Decoder) -> LoadedModel:
-    tokenizer, metadata = from_gguf(smollm2.gguf)
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
     engine = Engine(smollm2_decoder, tokenizer.token_bytes(), 32)  # the tests have their own over its weights
-    return LoadedModel(smollm2.name, engine, metadata.with_tokenizer(tokenizer), 0.0, 0)
+    return LoadedModel(smollm2.name, engine, metadata.to_bundle(tokenizer), 0.0, 0)
 
 
 @dataclass

@@ -13,9 +13,9 @@ from agent_runtime import wiring
 from agent_runtime.llm.merger import warm
 from agent_runtime.models.config import LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.progress import Silent
+from agent_runtime.models.progress import SilentProgress
 from agent_runtime.models.store import ModelFiles
-from agent_runtime.models.text_side import TextSide, from_gguf
+from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.prompt import build_prompt
 from engine.decoder import Decoder
 from engine.engine import Engine
@@ -28,13 +28,13 @@ NUM_PAGES, PAGE_SIZE = 28, 32
 
 
 @pytest.fixture(scope="module")
-def text(smollm2: RealModel) -> TextSide:
-    tokenizer, metadata = from_gguf(smollm2.gguf)
-    return metadata.with_tokenizer(tokenizer)
+def text(smollm2: RealModel) -> TokenizerBundle:
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
+    return metadata.to_bundle(tokenizer)
 
 
 @pytest.fixture
-def loaded(smollm2: RealModel, smollm2_decoder: Decoder, text: TextSide) -> Iterator[LoadedModel]:
+def loaded(smollm2: RealModel, smollm2_decoder: Decoder, text: TokenizerBundle) -> Iterator[LoadedModel]:
     """With memory for the shared part and a little more."""
     kv_bytes = NUM_PAGES * page_bytes(smollm2_decoder.config, PAGE_SIZE, torch.float32)
     config = EngineConfig(NUM_PAGES * PAGE_SIZE, kv_bytes, PAGE_SIZE, check_integrity=True)
@@ -84,7 +84,7 @@ def test_an_engine_that_it_does_not_fit_is_no_fault(loaded: LoadedModel, config:
 def test_a_service_s_model_is_loaded_with_it(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wiring, "resolve", lambda *_: ModelFiles("gguf", Path("x"), "x"))
     monkeypatch.setattr(wiring, "load_model", lambda *_, **__: loaded)
-    slot = wiring.model_slot("x", ModelSettings(Path("x")), LoadOptions(), Silent(), MergeOptions())
+    slot = wiring.model_slot("x", ModelSettings(Path("x")), LoadOptions(), SilentProgress(), MergeOptions())
     assert loaded.engine.stats().kv.num_cached == 0, "looking for it runs nothing"
     slot.load()
     usage, num_shared = asked(loaded, "a = 1", "a = 2")

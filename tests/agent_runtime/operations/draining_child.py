@@ -23,7 +23,7 @@ from agent_runtime.server.dependencies import Service
 from agent_runtime.server.uvicorn_server import DrainingServer, leave
 from agent_runtime.telemetry.log import configure
 from agent_runtime.types import ApplyRequest, ApplyResult
-from agent_runtime.workspace.registry import Workspaces
+from agent_runtime.workspace.registry import WorkspaceRegistry
 from editor.execution import look
 from tests.agent_runtime.scripted import ScriptedMerger
 
@@ -68,7 +68,7 @@ def main() -> None:
     slot = ModelSlot("scripted", lambda: kind("a = 3\nb = 2\n", hold=hold))
     slot.load()
     log = configure("json", "info")
-    service = Service(Endless(slot.get), slot, Workspaces(None))
+    service = Service(Endless(slot.get), slot, WorkspaceRegistry(None))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
         sys.stdout.flush()

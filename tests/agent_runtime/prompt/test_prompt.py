@@ -16,8 +16,8 @@ from agent_runtime.prompt import (
     ApplyPrompt,
     PromptForm,
     build_prompt,
-    form_called,
-    shared_ids,
+    encode_shared_prefix,
+    find_form,
 )
 from agent_runtime.prompt.chat_template import ChatTemplate
 from agent_runtime.prompt.examples import Example
@@ -63,7 +63,7 @@ def test_the_models_turns_show_one_finished_example(smollm2: RealModel) -> None:
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_all_prompts_of_a_form_begin_with_the_same_tokens(qwen05: RealModel, form: PromptForm) -> None:
-    shared = shared_ids(ChatTemplate(qwen05.chat_template), qwen05.tokenizer, form)
+    shared = encode_shared_prefix(ChatTemplate(qwen05.chat_template), qwen05.tokenizer, form)
     for texts in (
         {},
         {"file_text": "\n\n  x", "edit_text": "```", "instruction": "Make it."},
@@ -136,7 +136,7 @@ def test_a_template_that_leaves_out_the_question_is_refused(qwen05: RealModel) -
 
 def test_a_form_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ValueError, match="'tagged'; there are tags, "):
-        form_called("tagged")
+        find_form("tagged")
     assert {entry.prompt_form for entry in CATALOGUE} <= set(FORMS)
 
 

@@ -17,7 +17,7 @@ import pytest
 import agent_runtime.server.app  # noqa: F401 -- all errors that there are
 from agent_runtime.errors import HunkError
 from agent_runtime.server.dependencies import Service
-from agent_runtime.workspace.registry import Workspaces
+from agent_runtime.workspace.registry import WorkspaceRegistry
 from editor.formats import parse
 from editor.merge import merge
 from editor.types import FormatName, Merged
@@ -63,7 +63,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     copytree(root, srv / "shop")
 
     def with_files(service: Service) -> Service:
-        return replace(service, workspaces=Workspaces(root, allowed=[srv]))
+        return replace(service, workspaces=WorkspaceRegistry(root, allowed=[srv]))
 
     with serving(ScriptedMerger("# merged\n"), change=with_files) as url:
         SRV.append(srv)

@@ -16,9 +16,9 @@ import pytest
 
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import TextSide, from_gguf
+from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.prompt import PromptForm
-from agent_runtime.workspace.index import WatchedFiles
+from agent_runtime.workspace.index import WatchedIndex
 from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
@@ -50,7 +50,7 @@ class Dictated:
     """An engine that writes what it is told to, if anything."""
 
     engine: Engine
-    text: TextSide
+    text: TokenizerBundle
     answer: str | None = None
 
     @property
@@ -68,17 +68,17 @@ class Dictated:
 
 
 @pytest.fixture(scope="module")
-def text_side(smollm2: RealModel) -> TextSide:
-    tokenizer, metadata = from_gguf(smollm2.gguf)
+def text_side(smollm2: RealModel) -> TokenizerBundle:
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
     plain = PromptForm("plain", "You merge edits into code.", ())  # without an example, which is run for each service
-    return replace(metadata.with_tokenizer(tokenizer), form=plain)
+    return replace(metadata.to_bundle(tokenizer), form=plain)
 
 
 @contextmanager
-def service(decoder: Decoder, text: TextSide, root: Path) -> Iterator[tuple[str, Dictated, WatchedFiles]]:
+def service(decoder: Decoder, text: TokenizerBundle, root: Path) -> Iterator[tuple[str, Dictated, WatchedIndex]]:
     config = EngineConfig(2048, span_bytes=150_000_000, check_integrity=True)
     engine = Dictated(Engine(decoder, text.tokenizer.token_bytes(), config), text)
-    files = WatchedFiles(root, text.tokenizer)
+    files = WatchedIndex(root, text.tokenizer)
     loaded = LoadedModel("smollm2", cast(Engine, engine), text, 0.0, 0)
     with serving(ModelMerger(loaded, files=files), root) as url:
         yield url, engine, files
@@ -92,7 +92,7 @@ def asked(url: str, change: str, **options: Any) -> dict[str, Any]:
 
 
 def test_the_second_turn_runs_what_changed_and_exact_is_what_a_cold_service_gives(
-    smollm2_decoder: Decoder, text_side: TextSide, tmp_path: Path
+    smollm2_decoder: Decoder, text_side: TokenizerBundle, tmp_path: Path
 ) -> None:
     file = tmp_path / "a.py"
     file.write_text(FILE)

@@ -13,7 +13,7 @@ from agent_runtime.errors import ModelUnavailable, Stale
 from agent_runtime.progress import Watcher
 from agent_runtime.server.routes.apply import work_of
 from agent_runtime.server.schemas import ApplyBody, FileBody
-from agent_runtime.workspace.workspace import Workspace, written
+from agent_runtime.workspace.workspace import Workspace, write_if_merged
 
 FILE = "a = 1\nb = 2\n"
 BLOCK = "<<<<<<< SEARCH\na = 1\n=======\na = 3\n>>>>>>> REPLACE\n"
@@ -48,5 +48,5 @@ def test_a_file_that_changes_behind_its_hash_is_neither_merged_nor_written(tmp_p
     result = work_of(Applier(no_model), workspace, body)(Watcher())
     assert (result.file.sha256_before, result.file.merged) == (HASH, "a = 3\nb = 2\n")
     with pytest.raises(Stale):
-        written(workspace, result, Watcher())
+        write_if_merged(workspace, result, Watcher())
     assert (tmp_path / "a.py").read_text() == OTHER

@@ -21,7 +21,7 @@ from agent_runtime.server import views as browsing_changes
 from agent_runtime.server.dependencies import Service
 from agent_runtime.server.routes import workspaces as waiting
 from agent_runtime.workspace import registry
-from agent_runtime.workspace.registry import Workspaces
+from agent_runtime.workspace.registry import WorkspaceRegistry
 from repo_cache.cache import RepoCache
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import serving
@@ -50,9 +50,9 @@ def root(tmp_path: Path) -> Path:
 @contextmanager
 def service(root: Path | None, model: RealModel | None, **options: Any) -> Iterator[httpx.Client]:
     """A client of a service with this root, whose model's tokenizer is there already, if any."""
-    workspaces = Workspaces(root, say=lambda line: None, **options)
+    workspaces = WorkspaceRegistry(root, say=lambda line: None, **options)
     if model is not None:
-        workspaces.tokenize_with(model.tokenizer)
+        workspaces.set_tokenizer(model.tokenizer)
 
     def change(made: Service) -> Service:
         return replace(made, workspaces=workspaces)
@@ -334,7 +334,7 @@ def test_the_model_is_told_which_workspace_a_file_is_of(root: Path, tmp_path: Pa
     shop.mkdir(parents=True)
     (shop / "a.py").write_text(TEXT)
     merger = ScriptedMerger(OTHER)
-    workspaces = Workspaces(root, allowed=[tmp_path / "allowed"])
+    workspaces = WorkspaceRegistry(root, allowed=[tmp_path / "allowed"])
     workspaces.register(str(shop))
 
     def change(made: Service) -> Service:

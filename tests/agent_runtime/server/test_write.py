@@ -16,7 +16,7 @@ from agent_runtime.progress import Watcher
 from agent_runtime.request_context import Finished, Observer
 from agent_runtime.server.dependencies import Service
 from agent_runtime.types import Usage
-from agent_runtime.workspace.registry import Workspaces
+from agent_runtime.workspace.registry import WorkspaceRegistry
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, post, serving
 
@@ -180,7 +180,7 @@ def test_a_workspace_is_named(root: Path, tmp_path_factory: pytest.TempPathFacto
     (other / "a.py").write_text(FILE)
 
     def with_other(service: Service) -> Service:
-        workspaces = Workspaces(root, allowed=[other])
+        workspaces = WorkspaceRegistry(root, allowed=[other])
         workspaces.register(str(other), "other")
         return replace(service, workspaces=workspaces)
 

@@ -13,10 +13,10 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.llm.interface import ChatAnswer, ChatModel, ChatRequest, ReadyPrompt
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import TextSide, from_gguf
+from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.progress import Watcher
 from agent_runtime.prompt import PromptForm
-from agent_runtime.session import Session
+from agent_runtime.session import ServerSession
 from agent_runtime.workspace.workspace import Workspace
 from engine.decoder import Decoder
 from engine.engine import Engine
@@ -26,7 +26,7 @@ from tests.models import RealModel
 A = "".join(f"def function_{number}(x):\n    return x + {number}\n\n\n" for number in range(20))
 B = "LIMIT = 30\n\n\ndef limit():\n    return LIMIT\n"
 
-Begin = Callable[..., Session]
+Begin = Callable[..., ServerSession]
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Noting:
         return self.model.name
 
     @property
-    def text(self) -> TextSide:
+    def text(self) -> TokenizerBundle:
         return self.model.text
 
     @property
@@ -64,14 +64,14 @@ def _ids(request: ChatRequest) -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="session")
-def text_side(smollm2: RealModel) -> TextSide:
-    tokenizer, metadata = from_gguf(smollm2.gguf)
+def text_side(smollm2: RealModel) -> TokenizerBundle:
+    tokenizer, metadata = read_gguf_tokenizer(smollm2.gguf)
     plain = PromptForm("plain", "You merge edits into code.", ())  # without an example, which takes a prefill
-    return replace(metadata.with_tokenizer(tokenizer), form=plain)
+    return replace(metadata.to_bundle(tokenizer), form=plain)
 
 
 @pytest.fixture(scope="session")
-def merger(smollm2_decoder: Decoder, text_side: TextSide) -> Iterator[ModelMerger]:
+def merger(smollm2_decoder: Decoder, text_side: TokenizerBundle) -> Iterator[ModelMerger]:
     """One for all tests: each has a salt of its own, for which nothing was computed yet."""
     config = EngineConfig(1536, span_bytes=50_000_000, check_integrity=True)
     with Engine(smollm2_decoder, text_side.tokenizer.token_bytes(), config) as engine:
@@ -110,8 +110,10 @@ def root(tmp_path: Path) -> Path:
 def begin(merger: ModelMerger, model: Noting, root: Path, request: pytest.FixtureRequest) -> Begin:
     """Begins a session about the workspace."""
 
-    def begin(**options: Any) -> Session:
+    def begin(**options: Any) -> ServerSession:
         workspace = None if options.pop("alone", False) else Workspace(root)
-        return Session(Applier(lambda: merger), lambda: model, workspace=workspace, salt=request.node.nodeid, **options)
+        return ServerSession(
+            Applier(lambda: merger), lambda: model, workspace=workspace, salt=request.node.nodeid, **options
+        )
 
     return begin

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from agent_runtime.server.dependencies import Service
-from agent_runtime.workspace.registry import Workspaces
+from agent_runtime.workspace.registry import WorkspaceRegistry
 from tests.agent_runtime.serving import serving
 from tests.agent_runtime.session.conftest import Served
 
@@ -27,8 +27,8 @@ def client(served: Served, root: Path, tmp_path: Path) -> Iterator[httpx.Client]
     (tmp_path / "shop").mkdir()
 
     def change(service: Service) -> Service:
-        workspaces = Workspaces(root, allowed=[tmp_path / "shop"])
-        workspaces.tokenize_with(served.chat().text.tokenizer)
+        workspaces = WorkspaceRegistry(root, allowed=[tmp_path / "shop"])
+        workspaces.set_tokenizer(served.chat().text.tokenizer)
         return replace(service, workspaces=workspaces)
 
     with serving(served, change=change) as url, httpx.Client(base_url=url, timeout=60) as client:

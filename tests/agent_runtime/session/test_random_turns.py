@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import EditRefused, FileMissing, ModelUnavailable
 from agent_runtime.llm.interface import ChatAnswer, ChatRequest, Merger, ReadyPrompt
-from agent_runtime.models.text_side import TextSide
+from agent_runtime.models.text_side import TokenizerBundle
 from agent_runtime.progress import Watcher
-from agent_runtime.session import PREAMBLE, Session
+from agent_runtime.session import PREAMBLE, ServerSession
 from agent_runtime.types import ReuseName, Usage
 from agent_runtime.workspace.workspace import Workspace
 
@@ -43,7 +43,7 @@ class Writing:
 
     name, max_seq_len = "writing", 1 << 16
 
-    def __init__(self, text: TextSide) -> None:
+    def __init__(self, text: TokenizerBundle) -> None:
         self.text = text
         self.num_asked = 0
         self.shown = ""
@@ -72,7 +72,7 @@ def no_model() -> Merger:
     raise ModelUnavailable("rules only")
 
 
-def step(session: Session, expected: Expected, what: str, name: str, text: str) -> None:
+def step(session: ServerSession, expected: Expected, what: str, name: str, text: str) -> None:
     file = expected.root / name
     if what == "write":
         file.write_text(text)
@@ -106,13 +106,13 @@ def step(session: Session, expected: Expected, what: str, name: str, text: str) 
 @settings(max_examples=40)
 @given(steps, st.sampled_from(["exact", "fast", "turbo"]))
 def test_a_question_shows_what_there_is(
-    text_side: TextSide, steps: list[tuple[str, str, str]], reuse: ReuseName
+    text_side: TokenizerBundle, steps: list[tuple[str, str, str]], reuse: ReuseName
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model, expected = Writing(text_side), Expected(Path(folder))
         for name in NAMES:
             (expected.root / name).write_text(f"# {name}\n")
-        session = Session(Applier(no_model), lambda: model, workspace=Workspace(expected.root), reuse=reuse)
+        session = ServerSession(Applier(no_model), lambda: model, workspace=Workspace(expected.root), reuse=reuse)
         said: list[tuple[str, str]] = []
         for what, name, text in [*steps, ("ask", "", "At last?")]:
             if what != "ask":

@@ -10,7 +10,7 @@ import pytest
 from agent_runtime.access import ALL_SCOPES, Principal
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import ModelUnavailable, SessionMissing, TooManyRequests
-from agent_runtime.session import Session, Sessions
+from agent_runtime.session import ServerSession, SessionRegistry
 
 ANN = Principal("ann", ALL_SCOPES)
 BOB = Principal("bob", ALL_SCOPES)
@@ -20,8 +20,8 @@ def no_model() -> object:
     raise ModelUnavailable("there is none")
 
 
-def session() -> Session:
-    return Session(Applier(no_model), no_model)  # type: ignore[arg-type]
+def session() -> ServerSession:
+    return ServerSession(Applier(no_model), no_model)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -32,13 +32,13 @@ class Clock:
         return self.now
 
 
-def begin(sessions: Sessions, principal: Principal) -> Session:
+def begin(sessions: SessionRegistry, principal: Principal) -> ServerSession:
     made = session()
     sessions.add(made, principal)
     return made
 
 
-def is_there(sessions: Sessions, made: Session, principal: Principal) -> bool:
+def is_there(sessions: SessionRegistry, made: ServerSession, principal: Principal) -> bool:
     """Counts as a use, where it is."""
     try:
         return sessions.get(made.id, principal) is made
@@ -49,7 +49,7 @@ def is_there(sessions: Sessions, made: Session, principal: Principal) -> bool:
 
 
 def test_a_tenant_finds_its_own_only() -> None:
-    sessions = Sessions()
+    sessions = SessionRegistry()
     own = begin(sessions, ANN)
     assert sessions.get(own.id, ANN) is own
     for call in (sessions.get, sessions.remove):
@@ -64,7 +64,7 @@ def test_a_tenant_finds_its_own_only() -> None:
 
 def test_what_is_not_used_for_long_ends() -> None:
     clock = Clock()
-    sessions = Sessions(idle_seconds=10.0, now=clock)
+    sessions = SessionRegistry(idle_seconds=10.0, now=clock)
     first, second = begin(sessions, ANN), begin(sessions, ANN)
     clock.now = 8.0
     assert sessions.get(first.id, ANN) is first
@@ -76,7 +76,7 @@ def test_what_is_not_used_for_long_ends() -> None:
 
 @pytest.mark.parametrize("limits", [{"max_of_tenant": 2}, {"max_in_all": 2}])
 def test_the_one_used_longest_ago_gives_way(limits: dict[str, int]) -> None:
-    sessions = Sessions(**limits)  # type: ignore[arg-type]
+    sessions = SessionRegistry(**limits)  # type: ignore[arg-type]
     first, second = begin(sessions, ANN), begin(sessions, ANN)
     assert is_there(sessions, first, ANN)
     third = begin(sessions, ANN)
@@ -84,7 +84,7 @@ def test_the_one_used_longest_ago_gives_way(limits: dict[str, int]) -> None:
 
 
 def test_one_tenant_s_sessions_do_not_push_another_s_out() -> None:
-    sessions = Sessions(max_of_tenant=1)
+    sessions = SessionRegistry(max_of_tenant=1)
     ann = begin(sessions, ANN)
     begin(sessions, BOB)
     bob = begin(sessions, BOB)
@@ -92,15 +92,15 @@ def test_one_tenant_s_sessions_do_not_push_another_s_out() -> None:
     assert is_there(sessions, bob, BOB)
 
 
-def working(made: Session, meanwhile: Callable[[], None]) -> None:
+def working(made: ServerSession, meanwhile: Callable[[], None]) -> None:
     """Do something while a call of the session works."""
-    with made._working():
+    with made._lock_call():
         meanwhile()
 
 
 def test_what_works_does_not_give_way() -> None:
     clock = Clock()
-    sessions = Sessions(max_of_tenant=2, idle_seconds=10.0, now=clock)
+    sessions = SessionRegistry(max_of_tenant=2, idle_seconds=10.0, now=clock)
     first, second = begin(sessions, ANN), begin(sessions, ANN)
 
     def full() -> None:
@@ -120,7 +120,7 @@ def test_what_works_does_not_give_way() -> None:
 
 
 def test_the_sessions_of_something_end_with_it() -> None:
-    sessions = Sessions()
+    sessions = SessionRegistry()
     made = [begin(sessions, ANN) for _ in range(3)]
-    sessions.end_where(lambda each: each is not made[1])
+    sessions.end_matching(lambda each: each is not made[1])
     assert [is_there(sessions, each, ANN) for each in made] == [False, True, False]

@@ -26,7 +26,7 @@ from agent_runtime.errors import (
     TooLarge,
 )
 from agent_runtime.progress import Watcher
-from agent_runtime.session import PREAMBLE, SeenFile, Session
+from agent_runtime.session import PREAMBLE, SeenFile, ServerSession
 from agent_runtime.session import files as session_files
 from agent_runtime.types import total_usage
 from agent_runtime.workspace.workspace import Workspace
@@ -311,7 +311,7 @@ def test_one_call_works_at_a_time(begin: Begin) -> None:
     faults: list[str] = []
 
     def meanwhile() -> None:
-        assert session.busy
+        assert session.is_busy
         calls: list[Callable[[], object]] = [
             lambda: session.ask("?"),
             lambda: session.read(["a.py"]),
@@ -331,12 +331,12 @@ def test_one_call_works_at_a_time(begin: Begin) -> None:
     thread.start()
     thread.join()
     assert faults == ["busy"] * 3
-    assert not session.busy
+    assert not session.is_busy
     assert session.ask("?", max_tokens=1).usage.completion == 1
 
 
 def test_reading_and_edits_by_rule_need_no_model(root: Path) -> None:
-    session = Session(Applier(no_model), no_model, workspace=Workspace(root))  # type: ignore[arg-type]
+    session = ServerSession(Applier(no_model), no_model, workspace=Workspace(root))  # type: ignore[arg-type]
     session.read(["b.py"])
     assert session.apply(EDIT, path="b.py", write=True).written
     with pytest.raises(ModelUnavailable):
@@ -363,7 +363,7 @@ def test_tokens_at_hand_are_taken(begin: Begin, root: Path, smollm2: object, mod
     with RepoCache.open(root, tokenizer, watch=False) as cache:
 
         class Known:
-            def tokens(self, path: str, text: str, folder: str = "") -> object:
+            def find_tokens(self, path: str, text: str, folder: str = "") -> object:
                 asked.append((path, text, folder))
                 return cache.tokens(path)
 

@@ -17,7 +17,7 @@ from agent_runtime.llm import chat
 from agent_runtime.llm.generate import run_together
 from agent_runtime.request_context import Finished, Observer
 from agent_runtime.server.dependencies import Service
-from agent_runtime.workspace.registry import Workspaces
+from agent_runtime.workspace.registry import WorkspaceRegistry
 from tests.agent_runtime.noted_places import NotedPlaces
 from tests.agent_runtime.serving import serving
 from tests.agent_runtime.session.conftest import A, B, Begin, Served
@@ -47,8 +47,8 @@ def client(served: Served, root: Path, kept: Kept, tmp_path: Path) -> Iterator[h
 
     def change(service: Service) -> Service:
         service.metering.subscribe(kept)
-        workspaces = Workspaces(root, allowed=[tmp_path / "more"])
-        workspaces.tokenize_with(served.chat().text.tokenizer)
+        workspaces = WorkspaceRegistry(root, allowed=[tmp_path / "more"])
+        workspaces.set_tokenizer(served.chat().text.tokenizer)
         return replace(service, workspaces=workspaces)
 
     with serving(served, change=change) as url, httpx.Client(base_url=url, timeout=60) as client:
@@ -236,7 +236,7 @@ def test_what_a_session_does_by_rule_has_a_place_until_the_model_is_asked(
     monkeypatch.setattr(chat, "run_together", noted)
 
     def change(service: Service) -> Service:
-        return replace(service, workspaces=Workspaces(root), places=NotedPlaces(events))
+        return replace(service, workspaces=WorkspaceRegistry(root), places=NotedPlaces(events))
 
     calls: list[tuple[str, dict[str, Any], list[str]]] = [
         ("read", {"paths": ["b.py"]}, ["taken"]),

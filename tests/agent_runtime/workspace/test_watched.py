@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.workspace.index import WatchedFiles
+from agent_runtime.workspace.index import WatchedIndex
 from repo_cache.cache import RepoCache
 from tests.models import RealModel
 
@@ -25,19 +25,19 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_a_file_is_known_by_path_and_content(root: Path, smollm2: RealModel, tmp_path: Path) -> None:
-    files = WatchedFiles(root, smollm2.tokenizer, tmp_path / "store", pytest.fail)
+    files = WatchedIndex(root, smollm2.tokenizer, tmp_path / "store", pytest.fail)
     assert files.wait(60)
-    found = files.tokens("src/a.py", TEXT)
+    found = files.find_tokens("src/a.py", TEXT)
     assert found is not None
     assert found.token_ids.tolist() == smollm2.tokenizer.encode(TEXT)
-    assert files.tokens("./src/a.py", TEXT) is found
-    assert files.tokens("src/a.py", TEXT + "\n") is None, "the file has another text by now"
-    assert files.tokens("a.py", TEXT) is None
-    assert files.tokens("", TEXT) is None
+    assert files.find_tokens("./src/a.py", TEXT) is found
+    assert files.find_tokens("src/a.py", TEXT + "\n") is None, "the file has another text by now"
+    assert files.find_tokens("a.py", TEXT) is None
+    assert files.find_tokens("", TEXT) is None
     for path in ("crlf.py", "bom.py"):
-        assert files.tokens(path, TEXT) is None, "its tokens are those of its bytes"
+        assert files.find_tokens(path, TEXT) is None, "its tokens are those of its bytes"
     files.close()
-    assert files.tokens("src/a.py", TEXT) is None
+    assert files.find_tokens("src/a.py", TEXT) is None
     files.close()
 
 
@@ -55,11 +55,11 @@ def test_the_folder_is_indexed_once_it_is_asked_about_and_nobody_waits(
         return made
 
     monkeypatch.setattr("agent_runtime.workspace.index.RepoCache.open", slowly)
-    files = WatchedFiles(root, smollm2.tokenizer)
+    files = WatchedIndex(root, smollm2.tokenizer)
     assert not opened.is_set()
-    assert files.tokens("src/a.py", TEXT) is None
+    assert files.find_tokens("src/a.py", TEXT) is None
     assert opened.wait(60)
-    assert files.tokens("src/a.py", TEXT) is None
+    assert files.find_tokens("src/a.py", TEXT) is None
     files.close()
     go_on.set()
     assert not files.wait(60)
@@ -68,10 +68,10 @@ def test_the_folder_is_indexed_once_it_is_asked_about_and_nobody_waits(
 
 def test_a_folder_that_cannot_be_watched_is_told_once_and_stops_nobody(tmp_path: Path, smollm2: RealModel) -> None:
     said: list[str] = []
-    files = WatchedFiles(tmp_path / "none", smollm2.tokenizer, say=said.append)
+    files = WatchedIndex(tmp_path / "none", smollm2.tokenizer, say=said.append)
     assert not files.wait(60)
-    assert files.tokens("a.py", TEXT) is None
-    assert files.tokens("a.py", TEXT) is None
+    assert files.find_tokens("a.py", TEXT) is None
+    assert files.find_tokens("a.py", TEXT) is None
     (line,) = said
     assert "is not watched" in line
     files.close()

@@ -8,7 +8,7 @@ import pytest
 
 from agent_runtime.access import ALL_SCOPES, Principal
 from agent_runtime.errors import BadRequest, Conflict, Forbidden, HunkError, OutsideRoot, WorkspaceMissing
-from agent_runtime.workspace.registry import DEFAULT, MAX_WORKSPACES, Registered, Workspaces
+from agent_runtime.workspace.registry import DEFAULT, MAX_WORKSPACES, WorkspaceEntry, WorkspaceRegistry
 from tests.models import RealModel
 
 ANN = Principal("ann", ALL_SCOPES)
@@ -24,15 +24,15 @@ def base(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def workspaces(base: Path) -> Workspaces:
-    return Workspaces(base / "root", allowed=[base / "allowed"])
+def workspaces(base: Path) -> WorkspaceRegistry:
+    return WorkspaceRegistry(base / "root", allowed=[base / "allowed"])
 
 
-def names(workspaces: Workspaces, principal: Principal) -> list[str]:
-    return [entry.name for entry in workspaces.seen_by(principal)]
+def names(workspaces: WorkspaceRegistry, principal: Principal) -> list[str]:
+    return [entry.name for entry in workspaces.list_visible(principal)]
 
 
-def test_a_tenant_sees_its_own_and_the_default(workspaces: Workspaces, base: Path) -> None:
+def test_a_tenant_sees_its_own_and_the_default(workspaces: WorkspaceRegistry, base: Path) -> None:
     entry, is_new = workspaces.register(str(base / "allowed/a"), "shop", ANN)
     assert (entry.name, entry.workspace.root, is_new) == ("shop", base / "allowed/a", True)
     assert workspaces.get("shop", ANN).root == base / "allowed/a"
@@ -46,7 +46,7 @@ def test_a_tenant_sees_its_own_and_the_default(workspaces: Workspaces, base: Pat
 
 
 def test_without_a_root_there_is_no_default(base: Path) -> None:
-    workspaces = Workspaces(allowed=[base / "allowed"])
+    workspaces = WorkspaceRegistry(allowed=[base / "allowed"])
     assert workspaces.find(None, ANN) is None
     assert not workspaces.has_default
     with pytest.raises(OutsideRoot, match="--root"):
@@ -57,13 +57,13 @@ def test_without_a_root_there_is_no_default(base: Path) -> None:
         workspaces.register(str(base / "allowed/a"), DEFAULT, ANN)
 
 
-def test_the_name_is_the_folder_s_where_none_is_given(workspaces: Workspaces, base: Path) -> None:
+def test_the_name_is_the_folder_s_where_none_is_given(workspaces: WorkspaceRegistry, base: Path) -> None:
     (base / "allowed" / "my shop.v2").mkdir()
     entry, _ = workspaces.register(str(base / "allowed" / "my shop.v2"), principal=ANN)
     assert entry.name == "my-shop.v2"
 
 
-def test_again_the_same_is_no_fault(workspaces: Workspaces, base: Path) -> None:
+def test_again_the_same_is_no_fault(workspaces: WorkspaceRegistry, base: Path) -> None:
     first, _ = workspaces.register(str(base / "allowed/a"), "shop", ANN)
     again, is_new = workspaces.register(str(base / "allowed/./a/inner/.."), "shop", ANN)
     assert again is first
@@ -73,14 +73,14 @@ def test_again_the_same_is_no_fault(workspaces: Workspaces, base: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "-x", "a b", "x" * 65, "ä", "a\n"])
-def test_names_that_cannot_stand_in_a_url_are_refused(workspaces: Workspaces, base: Path, name: str) -> None:
+def test_names_that_cannot_stand_in_a_url_are_refused(workspaces: WorkspaceRegistry, base: Path, name: str) -> None:
     with pytest.raises(BadRequest) as refused:
         workspaces.register(str(base / "allowed/a"), name, ANN)
     assert refused.value.field == "name"
     assert names(workspaces, ANN) == [DEFAULT]
 
 
-def test_only_folders_that_are_allowed_are_registered(workspaces: Workspaces, base: Path) -> None:
+def test_only_folders_that_are_allowed_are_registered(workspaces: WorkspaceRegistry, base: Path) -> None:
     (base / "allowed/way-out").symlink_to(base / "elsewhere")
     (base / "allowed/round").symlink_to(base / "allowed/round")
     (base / "allowed/file").write_text("x")
@@ -107,14 +107,14 @@ def test_only_folders_that_are_allowed_are_registered(workspaces: Workspaces, ba
 
 
 @pytest.mark.parametrize("root", ["allowed/a", "allowed/a/inner", "allowed"])
-def test_another_tenant_s_folder_is_not_to_be_had(workspaces: Workspaces, base: Path, root: str) -> None:
+def test_another_tenant_s_folder_is_not_to_be_had(workspaces: WorkspaceRegistry, base: Path, root: str) -> None:
     workspaces.register(str(base / "allowed/a"), "shop", ANN)
     with pytest.raises(OutsideRoot, match="not to be had"):
         workspaces.register(str(base / root), "mine", BOB)
     workspaces.register(str(base / root), "mine", ANN)
 
 
-def test_it_takes_the_scope_admin(workspaces: Workspaces, base: Path) -> None:
+def test_it_takes_the_scope_admin(workspaces: WorkspaceRegistry, base: Path) -> None:
     reader = Principal("ann", frozenset({"apply", "read"}))
     with pytest.raises(Forbidden):
         workspaces.register(str(base / "allowed/a"), "shop", reader)
@@ -124,9 +124,9 @@ def test_it_takes_the_scope_admin(workspaces: Workspaces, base: Path) -> None:
     assert workspaces.get("shop", reader).root == base / "allowed/a"
 
 
-def test_what_is_removed_is_gone_and_others_are_told(workspaces: Workspaces, base: Path) -> None:
-    told: list[Registered] = []
-    workspaces.when_removed(told.append)
+def test_what_is_removed_is_gone_and_others_are_told(workspaces: WorkspaceRegistry, base: Path) -> None:
+    told: list[WorkspaceEntry] = []
+    workspaces.add_remove_listener(told.append)
     entry, _ = workspaces.register(str(base / "allowed/a"), "shop", ANN)
     with pytest.raises(WorkspaceMissing):
         workspaces.remove("shop", BOB)
@@ -140,7 +140,7 @@ def test_what_is_removed_is_gone_and_others_are_told(workspaces: Workspaces, bas
     workspaces.register(str(base / "allowed/a"), "mine", BOB)
 
 
-def test_a_tenant_has_only_so_many(workspaces: Workspaces, base: Path) -> None:
+def test_a_tenant_has_only_so_many(workspaces: WorkspaceRegistry, base: Path) -> None:
     for number in range(MAX_WORKSPACES):
         workspaces.register(str(base / "allowed/a"), f"shop-{number}", ANN)
     with pytest.raises(Conflict, match="remove one first"):
@@ -149,43 +149,43 @@ def test_a_tenant_has_only_so_many(workspaces: Workspaces, base: Path) -> None:
 
 
 def test_tokens_are_those_of_the_workspace_that_is_asked_for(
-    workspaces: Workspaces, base: Path, smollm2: RealModel
+    workspaces: WorkspaceRegistry, base: Path, smollm2: RealModel
 ) -> None:
     other = TEXT.replace("1", "2")
     (base / "root/a.py").write_text(TEXT)
     (base / "allowed/a/a.py").write_text(other)
     entry, _ = workspaces.register(str(base / "allowed/a"), "shop", ANN)
-    default = workspaces.entry()
-    assert entry.watched is None, "there is no tokenizer yet"
-    assert workspaces.tokens("a.py", TEXT) is None
-    workspaces.tokenize_with(smollm2.tokenizer)
+    default = workspaces.get_entry()
+    assert entry.index is None, "there is no tokenizer yet"
+    assert workspaces.find_tokens("a.py", TEXT) is None
+    workspaces.set_tokenizer(smollm2.tokenizer)
     late, _ = workspaces.register(str(base / "allowed/b"), "late", ANN)
     try:
         for each in (entry, default, late):
-            assert each.watched is not None
-            assert each.watched.state == "idle"
-            assert each.watched.wait(60)
-            assert each.watched.state == "watching"
-        found = workspaces.tokens("a.py", TEXT)
+            assert each.index is not None
+            assert each.index.state == "idle"
+            assert each.index.wait(60)
+            assert each.index.state == "watching"
+        found = workspaces.find_tokens("a.py", TEXT)
         assert found is not None
         assert found.token_ids.tolist() == smollm2.tokenizer.encode(TEXT)
-        assert workspaces.tokens("a.py", TEXT, str(base / "root")) is found
-        assert workspaces.tokens("a.py", TEXT, str(base / "allowed/a")) is None, "there it reads otherwise"
-        assert workspaces.tokens("a.py", other) is None
-        assert workspaces.tokens("a.py", other, str(base / "allowed/a")) is not None
-        assert workspaces.tokens("a.py", TEXT, str(base / "elsewhere")) is None
-        assert default.watched is not None
-        assert default.watched.tokens("a.py", TEXT, str(base / "root")) is found
-        assert default.watched.tokens("a.py", TEXT, str(base / "elsewhere")) is None, "that is another folder"
+        assert workspaces.find_tokens("a.py", TEXT, str(base / "root")) is found
+        assert workspaces.find_tokens("a.py", TEXT, str(base / "allowed/a")) is None, "there it reads otherwise"
+        assert workspaces.find_tokens("a.py", other) is None
+        assert workspaces.find_tokens("a.py", other, str(base / "allowed/a")) is not None
+        assert workspaces.find_tokens("a.py", TEXT, str(base / "elsewhere")) is None
+        assert default.index is not None
+        assert default.index.find_tokens("a.py", TEXT, str(base / "root")) is found
+        assert default.index.find_tokens("a.py", TEXT, str(base / "elsewhere")) is None, "that is another folder"
     finally:
         workspaces.close()
-    assert default.watched is not None
-    assert default.watched.state == "closed"
+    assert default.index is not None
+    assert default.index.state == "closed"
 
 
 def test_unwatched_folders_have_no_tokens(base: Path, smollm2: RealModel) -> None:
-    workspaces = Workspaces(base / "root", watch=False)
-    workspaces.tokenize_with(smollm2.tokenizer)
-    entry = workspaces.entry()
-    assert entry.watched is None
-    assert "--no-watch" in entry.why_not
+    workspaces = WorkspaceRegistry(base / "root", watch=False)
+    workspaces.set_tokenizer(smollm2.tokenizer)
+    entry = workspaces.get_entry()
+    assert entry.index is None
+    assert "--no-watch" in entry.unavailable_reason

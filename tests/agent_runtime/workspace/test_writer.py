@@ -15,8 +15,8 @@ import pytest
 from agent_runtime.errors import BadFile, FileMissing, OutsideRoot, Stale
 from agent_runtime.workspace import recovery
 from agent_runtime.workspace.journal import Journal
-from agent_runtime.workspace.sandbox import Confined
-from agent_runtime.workspace.writer import Change, replace_file, write_all
+from agent_runtime.workspace.sandbox import ConfinedFolder
+from agent_runtime.workspace.writer import FileChange, replace_file, write_files
 
 OLD, NEW = b"old\n", b"new\n"
 OLD_HASH = sha256(OLD).hexdigest()
@@ -76,11 +76,11 @@ def test_of_writes_at_once_of_the_same_bytes_one_is_done_and_the_others_are_told
         together, done = threading.Barrier(4), []
 
         def write(data: bytes, together: threading.Barrier = together, done: list[bytes] = done) -> None:
-            root = Confined(file.parent)
+            root = ConfinedFolder(file.parent)
             journal = Journal(journals, root.root) if journaled else None
             together.wait()
             with contextlib.suppress(Stale):
-                write_all(root, [Change(file.name, data, OLD_HASH)], journal)
+                write_files(root, [FileChange(file.name, data, OLD_HASH)], journal)
                 done.append(data)
 
         threads = [threading.Thread(target=write, args=(b"%d of %d\n" % (each, number),)) for each in range(4)]
@@ -114,18 +114,18 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def changes() -> list[Change]:
+def changes() -> list[FileChange]:
     """Update a, delete b, move c into a new folder."""
     return [
-        Change("a", NEW, digest(b"a")),
-        Change("b", None, digest(b"b")),
-        Change("c", None, digest(b"c")),
-        Change("sub/deep/c", NEW, "", mode_of="c"),
+        FileChange("a", NEW, digest(b"a")),
+        FileChange("b", None, digest(b"b")),
+        FileChange("c", None, digest(b"c")),
+        FileChange("sub/deep/c", NEW, "", mode_of="c"),
     ]
 
 
-def write(folder: Path, *wanted: Change) -> None:
-    write_all(Confined(folder), wanted)
+def write(folder: Path, *wanted: FileChange) -> None:
+    write_files(ConfinedFolder(folder), wanted)
 
 
 def test_several_changes_are_made_together(folder: Path) -> None:
@@ -137,7 +137,7 @@ def test_several_changes_are_made_together(folder: Path) -> None:
 def test_a_new_file_gets_the_mode_that_the_umask_leaves(folder: Path) -> None:
     before = os.umask(0o027)
     try:
-        write(folder, Change("new", NEW, ""))
+        write(folder, FileChange("new", NEW, ""))
     finally:
         os.umask(before)
     assert (folder / "new").stat().st_mode & 0o777 == 0o640
@@ -196,7 +196,7 @@ def test_where_a_file_can_have_no_second_name_it_is_copied_or_renamed(
 
 def test_what_cannot_be_put_back_is_named_and_its_old_bytes_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     renames = FailingRenames(monkeypatch, lambda number: number > 3)  # a is kept and replaced, b is kept
-    two = [Change(name, NEW, digest(name.encode())) for name in ("a", "b")]
+    two = [FileChange(name, NEW, digest(name.encode())) for name in ("a", "b")]
     with pytest.raises(
         BadFile, match=r"could not be put back: a; their old bytes lie beside them as \.\w+-\*\.old\.hunk$"
     ):
@@ -211,14 +211,14 @@ def test_what_cannot_be_put_back_is_named_and_its_old_bytes_stay(folder: Path, m
 def test_two_names_of_one_file_are_not_both_written(folder: Path) -> None:
     (folder / "link").symlink_to("a")
     with pytest.raises(BadFile, match="same file"):
-        write(folder, Change("a", NEW, digest(b"a")), Change("link", OLD, digest(b"a")))
+        write(folder, FileChange("a", NEW, digest(b"a")), FileChange("link", OLD, digest(b"a")))
     assert (folder / "a").read_bytes() == b"a"
 
 
 def test_a_file_in_the_way_of_a_folder_changes_nothing(folder: Path) -> None:
     before = contents(folder)
     with pytest.raises(BadFile, match="nothing was changed"):
-        write(folder, Change("b", NEW, digest(b"b")), Change("a/new", NEW, ""))
+        write(folder, FileChange("b", NEW, digest(b"b")), FileChange("a/new", NEW, ""))
     assert contents(folder) == before
 
 
@@ -229,8 +229,8 @@ def test_a_file_that_changes_after_all_were_looked_at_is_left_alone(
         write_new(*arguments)
         (folder / "c").write_bytes(b"somebody else's")
 
-    write_new = recovery.write_new
-    monkeypatch.setattr("agent_runtime.workspace.writer.write_new", write_beside)
+    write_new = recovery.create_file
+    monkeypatch.setattr("agent_runtime.workspace.writer.create_file", write_beside)
     with pytest.raises(Stale) as stale:
         write(folder, *changes())
     assert stale.value.current_sha256 == digest(b"somebody else's")
@@ -245,35 +245,35 @@ def test_a_file_that_comes_up_at_the_last_moment_is_left_alone(folder: Path, mon
     link = os.link
     monkeypatch.setattr(recovery.os, "link", link_beside)
     with pytest.raises(Stale) as stale:
-        write(folder, Change("new", NEW, ""))
+        write(folder, FileChange("new", NEW, ""))
     assert stale.value.current_sha256 == digest(b"somebody else's")
     assert contents(folder)["new"] == b"somebody else's"
 
 
 def test_another_hard_link_keeps_the_old_bytes(folder: Path) -> None:
     (folder / "other").hardlink_to(folder / "a")
-    write(folder, Change("a", NEW, digest(b"a")))
+    write(folder, FileChange("a", NEW, digest(b"a")))
     assert (folder / "a").read_bytes() == NEW
     assert (folder / "other").read_bytes() == b"a"
 
 
 def test_the_bits_that_lend_an_owners_rights_go(folder: Path) -> None:
     (folder / "a").chmod(0o4755)
-    write(folder, Change("a", NEW, digest(b"a")))
+    write(folder, FileChange("a", NEW, digest(b"a")))
     assert (folder / "a").stat().st_mode & 0o7777 == 0o755
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_the_owner_stays(folder: Path) -> None:
     os.chown(folder / "a", 1234, 4321)
-    write(folder, Change("a", NEW, digest(b"a")))
+    write(folder, FileChange("a", NEW, digest(b"a")))
     state = (folder / "a").stat()
     assert (state.st_uid, state.st_gid) == (1234, 4321)
 
 
 def test_a_file_that_is_so_already_is_not_written(folder: Path) -> None:
     before = (folder / "a").stat()
-    write(folder, Change("a", b"a", digest(b"a")), Change("b", NEW, digest(b"b")))
+    write(folder, FileChange("a", b"a", digest(b"a")), FileChange("b", NEW, digest(b"b")))
     after = (folder / "a").stat()  # reading changes its atime
     assert (after.st_ino, after.st_mtime_ns, after.st_ctime_ns) == (
         before.st_ino,
@@ -289,6 +289,6 @@ def test_nothing_outside_is_written_or_made(folder: Path, path: str) -> None:
     root.mkdir()
     (root / "up").symlink_to("..")
     with pytest.raises(OutsideRoot):
-        write(root, Change("in", NEW, ""), Change(path, NEW, ""))
+        write(root, FileChange("in", NEW, ""), FileChange(path, NEW, ""))
     assert contents(folder) == {"a": b"a", "b": b"b", "c": b"c"}
     assert list(root.iterdir()) == [root / "up"]
