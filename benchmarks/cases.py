@@ -26,7 +26,7 @@ from typing import Any, Literal
 from benchmarks.rendering import exact_replacement, lazy_snippet, search_replace_blocks
 from editor.errors import EditSyntaxError
 from editor.formats import parse_files
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.syntax import survey
 from editor.types import FormatName
 
@@ -274,7 +274,7 @@ def _has_stray_blanks(expected: str, *sources: str) -> bool:
 def _likely_path(text: str) -> str:
     """Return a file name with the suffix of the first grammar that reads the text without an error."""
     for name in _GUESSES:
-        found = survey(text, language_of(name))
+        found = survey(text, find_language(name))
         if found is not None and not found.error_lines:
             return name
     return "x.md" if text.lstrip().startswith("#") else ""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from editor.diff import line_opcodes, unified_diff
+from editor.diff import line_opcodes, render_unified_diff
 
 _MARKER_SIZES = range(7, 10)
 
@@ -60,7 +60,7 @@ def search_replace(before: str, after: str) -> str | None:
 
 def udiff(before: str, after: str, path: str, context: int = 3) -> str | None:
     """Write a unified diff."""
-    return unified_diff(before, after, path, context) or None
+    return render_unified_diff(before, after, path, context) or None
 
 
 def v4a(before: str, after: str, path: str) -> str | None:

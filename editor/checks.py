@@ -19,9 +19,9 @@ from rapidfuzz import fuzz
 
 from editor.definitions import Symbol
 from editor.diff import LineOp, line_opcodes
-from editor.errors import NOT_APPLICABLE, TooMuchWorkError, listed
-from editor.match.ladder import KeyedLines, indent
-from editor.required_lines import solid
+from editor.errors import NOT_APPLICABLE, TooMuchWorkError, format_list
+from editor.match.ladder import KeyedLines, get_indent
+from editor.required_lines import iter_solid_lines
 from editor.syntax import Survey
 from editor.types import Check, ParsedEdit, Sketch, Substitutions
 
@@ -45,19 +45,19 @@ class Removal:
     at_end: bool
 
     @property
-    def shown(self) -> bool:
+    def is_shown(self) -> bool:
         """Tell whether the edit accounts for all of it."""
         return not any(line.strip() for line in self.unshown)
 
 
-def removals(original: Sequence[str], merged: Sequence[str], edit: ParsedEdit) -> tuple[Removal, ...]:
+def find_removals(original: Sequence[str], merged: Sequence[str], edit: ParsedEdit) -> tuple[Removal, ...]:
     """Return what is gone, in text order. A line that was only re-indented is not gone."""
     old, new = [line.strip() for line in original], [line.strip() for line in merged]
     ops = [op for op in line_opcodes(old, new) if not op.equal and any(old[op.a_start : op.a_end])]
     last = max((at for at, line in enumerate(old) if line), default=-1)
-    unshown = _unshown_of_sketch(original, new, ops, edit.changes) if isinstance(edit.changes, Sketch) else None
+    unshown = _find_unshown_of_sketch(original, new, ops, edit.changes) if isinstance(edit.changes, Sketch) else None
     if unshown is None:
-        unshown = _unshown_of_blocks(old, ops, edit)
+        unshown = _find_unshown_of_blocks(old, ops, edit)
     return tuple(
         Removal(
             op.a_start,
@@ -71,9 +71,9 @@ def removals(original: Sequence[str], merged: Sequence[str], edit: ParsedEdit) -
     )
 
 
-def _unshown_of_blocks(old: list[str], ops: Sequence[LineOp], edit: ParsedEdit) -> list[tuple[str, ...]]:
+def _find_unshown_of_blocks(old: list[str], ops: Sequence[LineOp], edit: ParsedEdit) -> list[tuple[str, ...]]:
     """Every line of a SEARCH part accounts for one removed line."""
-    named = Counter(line.strip() for line in edit.searched_lines)
+    named = Counter(line.strip() for line in edit.old_lines)
     unshown: list[tuple[str, ...]] = []
     for op in ops:
         left: list[str] = []
@@ -86,14 +86,14 @@ def _unshown_of_blocks(old: list[str], ops: Sequence[LineOp], edit: ParsedEdit) 
     return unshown
 
 
-def _unshown_of_sketch(
+def _find_unshown_of_sketch(
     original: Sequence[str], new: list[str], ops: Sequence[LineOp], sketch: Sketch
 ) -> list[tuple[str, ...]]:
-    shown = _Shown(original, [line.strip() for line in original], new, _shown_seams(new, sketch), sketch)
-    return [() if shown.holds(op) else tuple(original[op.a_start : op.a_end]) for op in ops]
+    shown = _ShownSeams(original, [line.strip() for line in original], new, _find_shown_seams(new, sketch), sketch)
+    return [() if shown.contains(op) else tuple(original[op.a_start : op.a_end]) for op in ops]
 
 
-def _shown_seams(new: list[str], sketch: Sketch) -> frozenset[int]:
+def _find_shown_seams(new: list[str], sketch: Sketch) -> frozenset[int]:
     """Return the seams that the sketch shows: `at` is the seam above line `at` of the result.
 
     Blank lines are passed over, as models add and drop them. What is past the bound of places shows no seam.
@@ -104,14 +104,14 @@ def _shown_seams(new: list[str], sketch: Sketch) -> frozenset[int]:
     blocks = (tuple(line.strip() for line in block if line.strip()) for block in sketch.blocks)
     with suppress(TooMuchWorkError):
         for literal in dict.fromkeys(block for block in blocks if len(block) > 1):
-            for place in _neighbours(literal, found):
+            for place in _find_neighbours(literal, found):
                 seams.update(range(solid[place] + 1, solid[place + 1] + 1))
     return frozenset(seams)
 
 
-def _neighbours(literal: Sequence[str], found: KeyedLines) -> Iterator[int]:
+def _find_neighbours(literal: Sequence[str], found: KeyedLines) -> Iterator[int]:
     """Yield where two lines of a block stand one below the other, the block being in one piece or not."""
-    whole = found.starts(literal)
+    whole = found.find_starts(literal)
     if whole:
         # Alignment alone would scatter closing brackets over the file.
         reached = 0
@@ -125,7 +125,7 @@ def _neighbours(literal: Sequence[str], found: KeyedLines) -> Iterator[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _ShownSeams:
     """What a sketch shows of the way from the original to the result, whose lines are stripped in `old` and `new`."""
 
     original: Sequence[str]
@@ -134,14 +134,14 @@ class _Shown:
     seams: frozenset[int]
     sketch: Sketch
 
-    def holds(self, op: LineOp) -> bool:
+    def contains(self, op: LineOp) -> bool:
         """Tell whether all of a replacement lies inside the sketch: the seams around and within what stands instead."""
         seams, new, sketch = self.seams, self.new, self.sketch
         if not all(at in seams for at in range(op.b_start + 1, op.b_end)):
             return False
         above, below = op.b_start in seams, op.b_end in seams
         if above and below:
-            return op.b_start < op.b_end or self._holds_cut(op)
+            return op.b_start < op.b_end or self._contains_cut(op)
         # Where the sketch and the result begin, or end, together, the border is shown as well; but only for lines that
         # are rewritten: a careless snippet ends without a placeholder and means the rest of the file to stay.
         rewritten = sum(map(bool, self.old[op.a_start : op.a_end])) <= _MAX_REWRITE * sum(
@@ -151,7 +151,7 @@ class _Shown:
         last = not sketch.closes_elided and not any(islice(reversed(new), len(new) - op.b_end))
         return rewritten and (above or first) and (below or last)
 
-    def _holds_cut(self, op: LineOp) -> bool:
+    def _contains_cut(self, op: LineOp) -> bool:
         """Tell whether a deletion is shown, cut where a person would cut it.
 
         Of two methods that end alike, an alignment may as well drop the end of the first and the head of the second. So
@@ -165,13 +165,13 @@ class _Shown:
         up = 0
         while up < _MAX_SLIDE and op.a_start - up > 0 and old[op.a_start - up - 1] == old[op.a_end - up - 1]:
             up += 1
-        ranks = {slide: _rank(self.original[op.a_start + slide]) for slide in range(-up, down + 1)}
+        ranks = {slide: _rank_line(self.original[op.a_start + slide]) for slide in range(-up, down + 1)}
         best = min(ranks.values())
         return all(op.b_start + slide in self.seams for slide, rank in ranks.items() if rank == best)
 
 
-def _rank(line: str) -> tuple[bool, int]:
-    return not any(char.isalnum() for char in line), len(indent(line).expandtabs(4))
+def _rank_line(line: str) -> tuple[bool, int]:
+    return not any(char.isalnum() for char in line), len(get_indent(line).expandtabs(4))
 
 
 MAX_REMOVED_SHARE = 0.6
@@ -223,7 +223,7 @@ class Losses:
         return sum(1 for line in self.original if line and not line.isspace())
 
 
-def accounted(gone: Sequence[Removal], original: Sequence[str], edit: ParsedEdit) -> tuple[Removal, ...]:
+def drop_shown_removals(gone: Sequence[Removal], original: Sequence[str], edit: ParsedEdit) -> tuple[Removal, ...]:
     """Strike from `unshown` what the edit takes away without quoting whole lines of it.
 
     A substitution shows every line that holds a line of its old text; a range of lines shows the lines at its numbers.
@@ -231,18 +231,18 @@ def accounted(gone: Sequence[Removal], original: Sequence[str], edit: ParsedEdit
     if isinstance(edit.changes, Sketch):
         return tuple(gone)
     if isinstance(edit.changes, Substitutions):
-        shown = _Texts(text.strip() for item in edit.changes.items for text in item.old.split("\n"))
-        left = [tuple(line for line in part.unshown if not shown.stand_in(line)) for part in gone]
+        shown = _TextSet(text.strip() for item in edit.changes.items for text in item.old.split("\n"))
+        left = [tuple(line for line in part.unshown if not shown.is_in(line)) for part in gone]
     else:
         hints = [change.hint for change in edit.changes if change.hint.num_unseen and change.hint.line is not None]
         named = Counter(
             line.strip() for hint in hints for line in original[hint.line or 0 :][: hint.num_unseen] if line.strip()
         )
-        left = [tuple(_unnamed(part.unshown, named)) for part in gone]
+        left = [tuple(_drop_named(part.unshown, named)) for part in gone]
     return tuple(replace(part, unshown=unshown) for part, unshown in zip(gone, left, strict=True))
 
 
-class _Texts:
+class _TextSet:
     """Texts that are looked for in many lines; of many texts no more than their first 200 letters are."""
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -254,20 +254,20 @@ class _Texts:
                 self._sorted.append(text)
         self._first = {text[0] for text in self._sorted}
 
-    def stand_in(self, line: str) -> bool:
+    def is_in(self, line: str) -> bool:
         """Tell whether any of the texts stands in a line."""
         if len(self._sorted) <= _FEW_TEXTS:
             return any(text in line for text in self._sorted)
         places = (at for at, char in enumerate(line) if char in self._first)
-        return any(self._stand_at(line, at) for at in places)
+        return any(self._is_at(line, at) for at in places)
 
-    def _stand_at(self, line: str, at: int) -> bool:
+    def _is_at(self, line: str, at: int) -> bool:
         """Only the last text that does not sort behind what stands there can be what it begins with."""
         row = bisect_right(self._sorted, line[at : at + _MAX_TEXT_CHARS])
         return row > 0 and line.startswith(self._sorted[row - 1], at)
 
 
-def _unnamed(lines: Sequence[str], named: Counter[str]) -> Iterator[str]:
+def _drop_named(lines: Sequence[str], named: Counter[str]) -> Iterator[str]:
     for line in lines:
         if named[line.strip()] > 0:
             named[line.strip()] -= 1
@@ -275,7 +275,7 @@ def _unnamed(lines: Sequence[str], named: Counter[str]) -> Iterator[str]:
             yield line
 
 
-def symbols_kept(losses: Losses) -> Check:
+def check_symbols(losses: Losses) -> Check:
     """Look for definitions that stand less often than they did, and that the edit does not take away."""
     before, after = losses.before, losses.after
     if before is None or after is None:
@@ -285,16 +285,18 @@ def symbols_kept(losses: Losses) -> Check:
         return Check("symbols_kept", True, "the edit accounts for what is gone")
     if not before.has_symbols or not after.has_symbols:
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: too many definitions to compare")
-    lost = list(_lost(before, after))
+    lost = list(_find_lost_symbols(before, after))
     if losses.is_whole_file and len(lost) <= MAX_LOST_SHARE * len(before.symbols):
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: the file was sent whole")
-    meant = _Meant(losses)
+    meant = _IntendedRemovals(losses)
     lost = [symbol for symbol in lost if not meant.includes(symbol)]
     names = list(dict.fromkeys(symbol.name for symbol in lost))
-    return Check("symbols_kept", not lost, listed("lost definitions", names) or f"{len(before.symbols)} definitions")
+    return Check(
+        "symbols_kept", not lost, format_list("lost definitions", names) or f"{len(before.symbols)} definitions"
+    )
 
 
-def _lost(before: Survey, after: Survey) -> Iterator[Symbol]:
+def _find_lost_symbols(before: Survey, after: Survey) -> Iterator[Symbol]:
     """Yield the definitions that stand less often than they did; under a renamed parent they are not lost."""
     stood = Counter(symbol.name for symbol in before.symbols)
     stands = Counter(symbol.name for symbol in after.symbols)
@@ -302,13 +304,13 @@ def _lost(before: Survey, after: Survey) -> Iterator[Symbol]:
     in_new, in_old = Counter[str](), Counter[str]()
     for symbol in after.symbols:
         if symbol.name in gained:
-            scope = _scope(symbol)
+            scope = _get_scope(symbol)
             (in_new if not scope or scope in gained else in_old)[symbol.simple_name] += 1
     for symbol in before.symbols:
         if left[symbol.name] <= 0:
             continue
         left[symbol.name] -= 1
-        scope, name = _scope(symbol), symbol.simple_name
+        scope, name = _get_scope(symbol), symbol.simple_name
         if in_old[name] > 0 and (not scope or scope in left):
             in_old[name] -= 1
         elif in_new[name] > 0:
@@ -317,11 +319,11 @@ def _lost(before: Survey, after: Survey) -> Iterator[Symbol]:
             yield symbol
 
 
-def _scope(symbol: Symbol) -> str:
+def _get_scope(symbol: Symbol) -> str:
     return symbol.name.removesuffix(symbol.simple_name).removesuffix(".")
 
 
-class _Meant:
+class _IntendedRemovals:
     """Tells which definitions an edit takes away: it shows the place, rewrites it, or says so."""
 
     def __init__(self, losses: Losses) -> None:
@@ -329,7 +331,7 @@ class _Meant:
         self._gone = losses.gone
         self._ends = [part.end for part in losses.gone]
         is_sketch = isinstance(losses.edit.changes, Sketch)
-        lines = filter(_SAID.search, losses.edit.added_lines) if is_sketch else losses.edit.searched_lines
+        lines = filter(_SAID.search, losses.edit.new_lines) if is_sketch else losses.edit.old_lines
         self._said = "\n".join(lines)
         self._words = frozenset(_WORD.findall(self._said))
         self._rewrites: dict[int, bool] = {}
@@ -337,18 +339,18 @@ class _Meant:
     def includes(self, symbol: Symbol) -> bool:
         if self._is_named(symbol.simple_name):
             return True
-        at = list(self._removals_of(symbol))
+        at = list(self._list_removals(symbol))
         if not isinstance(self._edit.changes, Sketch):
             headed = [part for part in at if part.start <= symbol.name_line < part.end]
-            return bool(headed) and all(part.shown for part in headed)
-        return bool(at) and all(part.shown or self._is_rewrite(part) for part in at)
+            return bool(headed) and all(part.is_shown for part in headed)
+        return bool(at) and all(part.is_shown or self._is_rewrite(part) for part in at)
 
     def _is_named(self, name: str) -> bool:
         if _WORD.fullmatch(name):
             return name in self._words
         return re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", self._said) is not None
 
-    def _removals_of(self, symbol: Symbol) -> Iterator[Removal]:
+    def _list_removals(self, symbol: Symbol) -> Iterator[Removal]:
         first = bisect_right(self._ends, symbol.first_line)
         return takewhile(lambda part: part.start < symbol.end_line, islice(self._gone, first, None))
 
@@ -360,48 +362,53 @@ class _Meant:
 
 def _is_rewrite(removal: Removal) -> bool:
     """Tell whether what stands instead is much like what is gone: a renamed function keeps its body."""
-    return bool(removal.instead) and _likeness(removal.lines, removal.instead) >= _MIN_LIKENESS
+    return bool(removal.instead) and _measure_likeness(removal.lines, removal.instead) >= _MIN_LIKENESS
 
 
-def _likeness(old: Sequence[str], new: Sequence[str]) -> float:
+def _measure_likeness(old: Sequence[str], new: Sequence[str]) -> float:
     """Return how alike two texts are, in per cent; long ones piece by piece, as it takes time by the square."""
     gone, instead = "\n".join(old), "\n".join(new)
     num_pieces = 1 + max(len(gone), len(instead)) // _MAX_PIECE_CHARS
-    return sum(map(fuzz.ratio, _parted(gone, num_pieces), _parted(instead, num_pieces))) / num_pieces
+    return sum(map(fuzz.ratio, _cut_pieces(gone, num_pieces), _cut_pieces(instead, num_pieces))) / num_pieces
 
 
-def _parted(text: str, num_pieces: int) -> list[str]:
+def _cut_pieces(text: str, num_pieces: int) -> list[str]:
     cuts = [at * len(text) // num_pieces for at in range(num_pieces + 1)]
     return [text[start:end] for start, end in pairwise(cuts)]
 
 
-def lines_removed(losses: Losses) -> Check:
+def check_removed_lines(losses: Losses) -> Check:
     """Hold the share of the file that is gone without the edit showing it under a limit."""
     total = losses.num_lines
-    removed = sum(_num_solid(part.unshown) for part in losses.gone)
+    removed = sum(_count_solid(part.unshown) for part in losses.gone)
     changes = losses.edit.changes
     if isinstance(changes, Sketch) and not changes.elides:
         # Without placeholders everything is "shown" to go; the file must at least not shrink that much.
-        removed = sum(max(0, _num_solid(part.lines) - _num_solid(part.instead)) for part in losses.gone)
+        removed = sum(max(0, _count_solid(part.lines) - _count_solid(part.instead)) for part in losses.gone)
     ok = total <= MIN_LINES_FOR_SHARE or removed <= MAX_REMOVED_SHARE * total
     return Check("lines_removed", ok, f"{removed} of {total} lines removed without the edit showing it")
 
 
-def _num_solid(lines: Sequence[str]) -> int:
-    return sum(1 for _ in solid(lines))
+def _count_solid(lines: Sequence[str]) -> int:
+    return sum(1 for _ in iter_solid_lines(lines))
 
 
-def elided_lines_kept(losses: Losses) -> Check:
+def check_elided_lines(losses: Losses) -> Check:
     """A small model likes to drop what it was told to keep; a deletion has to be shown, however small it is."""
     if not isinstance(losses.edit.changes, Sketch) or not losses.edit.changes.elides:
         return Check("elided_lines_kept", True, f"{NOT_APPLICABLE}: the edit has no placeholder")
     if losses.is_accounted:
         return Check("elided_lines_kept", True, "the edit accounts for what is gone")
-    dropped = [line for part in losses.gone if not any(solid(part.instead)) for line in solid(part.unshown)]
-    return Check("elided_lines_kept", not dropped, listed("dropped lines", dropped) or "all stand")
+    dropped = [
+        line
+        for part in losses.gone
+        if not any(iter_solid_lines(part.instead))
+        for line in iter_solid_lines(part.unshown)
+    ]
+    return Check("elided_lines_kept", not dropped, format_list("dropped lines", dropped) or "all stand")
 
 
-def truncated_tail(losses: Losses, truncated: bool) -> Check:
+def check_tail(losses: Losses, truncated: bool) -> Check:
     """Look for an end of the file that is gone and that nothing shows to go, the whole of it included."""
     if truncated:
         return Check("truncated_tail", False, "generation stopped before the end of the file")
@@ -410,22 +417,22 @@ def truncated_tail(losses: Losses, truncated: bool) -> Check:
     if (
         losses.is_accounted
         and isinstance(losses.edit.changes, Sketch)
-        and any(map(_SAID.search, losses.edit.added_lines))
+        and any(map(_SAID.search, losses.edit.new_lines))
     ):
         # Of two blocks that end alike the last may go unseen: accounting is believed where the snippet says so.
         return Check("truncated_tail", True, "the edit accounts for what is gone, and says that lines go")
     if losses.is_small and losses.as_sent:
         return Check("truncated_tail", True, f"{NOT_APPLICABLE}: a small file, sent whole")
-    lost = max((_num_lost(part) for part in losses.gone), default=0)
+    lost = max((_count_lost_tail(part) for part in losses.gone), default=0)
     if losses.is_whole_file and not losses.worse and lost < _TAIL_SHARE * losses.num_lines:
         lost = 0
     detail = f"the last {lost} lines are gone" if lost else "the end of the file stands"
     return Check("truncated_tail", not lost, detail)
 
 
-def _num_lost(removal: Removal) -> int:
+def _count_lost_tail(removal: Removal) -> int:
     """Return how many lines of the end are gone for nothing much in their stead, 0 if too few to mean anything."""
-    if not removal.at_end or removal.shown or _is_rewrite(removal):
+    if not removal.at_end or removal.is_shown or _is_rewrite(removal):
         return 0
-    lost = _num_solid(removal.unshown)
-    return lost if lost >= _TAIL_LINES + 2 * _num_solid(removal.instead) else 0
+    lost = _count_solid(removal.unshown)
+    return lost if lost >= _TAIL_LINES + 2 * _count_solid(removal.instead) else 0

@@ -66,7 +66,7 @@ class SourceText:
 
 def decode(data: bytes) -> SourceText:
     """Return the text of a file; raises `BinaryFileError` or `UndecodableError`."""
-    encoding, text = _decoded(data)
+    encoding, text = _decode(data)
     bom = text.startswith(BOM)
     lines, endings = _split(text[bom:])
     if "\r" in text:
@@ -86,12 +86,12 @@ def encode(text: str, source: SourceText, *, by_model: bool = True, ops: Sequenc
         known = set(source.text)
         added = next((at for at, char in enumerate(restored) if char > "\x7f" and char not in known), None)
         if added is not None:
-            raise _not_encodable(restored, added, source.encoding)
+            raise _not_encodable_error(restored, added, source.encoding)
     data = to_bytes(restored, source.encoding)
     try:
-        _decoded(data)
+        _decode(data)
     except CodecError as error:
-        raise _binary(restored) from error
+        raise _binary_error(restored) from error
     return data
 
 
@@ -108,7 +108,7 @@ class ByteChanges:
     final_newline: bool
 
 
-def byte_changes(source: SourceText, data: bytes, ops: Sequence[LineOp] = ()) -> ByteChanges:
+def compare_bytes(source: SourceText, data: bytes, ops: Sequence[LineOp] = ()) -> ByteChanges:
     """Compare the bytes that are to be written with the file that they replace; `ops` as in `restore`.
 
     Without `ops` equal lines are paired so that as many endings as possible are kept. A last line that gets or loses
@@ -124,7 +124,7 @@ def byte_changes(source: SourceText, data: bytes, ops: Sequence[LineOp] = ()) ->
     old = source.text.split("\n")[: len(source.line_endings)]
     twins = (
         (op.a_start + at - op.b_start, at)
-        for op in _paired(old, source.line_endings, lines, endings, ops)
+        for op in _pair_lines(old, source.line_endings, lines, endings, ops)
         if op.equal
         for at in range(op.b_start, op.b_end)
     )
@@ -136,14 +136,14 @@ def _has_other_ending(was: str, ending: str) -> bool:
     return "" != was != ending != ""
 
 
-def _paired(
+def _pair_lines(
     old: list[str], old_endings: Sequence[str], new: list[str], new_endings: Sequence[str], ops: Sequence[LineOp]
 ) -> list[LineOp]:
     """Pair lines that are equal with their endings first, then those of equal text between them."""
     if not ops:
         whole = [list(zip(old, old_endings, strict=True)), list(zip(new, new_endings, strict=True))]
         ops = line_opcodes(whole[0], whole[1])
-    return _refined(old, new, ops)
+    return _refine_ops(old, new, ops)
 
 
 def to_bytes(text: str, encoding: str) -> bytes:
@@ -151,10 +151,10 @@ def to_bytes(text: str, encoding: str) -> bytes:
     try:
         return text.encode(encoding)
     except UnicodeEncodeError as error:
-        raise _not_encodable(text, error.start, encoding) from error
+        raise _not_encodable_error(text, error.start, encoding) from error
 
 
-def _decoded(data: bytes) -> tuple[str, str]:
+def _decode(data: bytes) -> tuple[str, str]:
     mark, encoding = next(((mark, name) for mark, name in _BOMS if data.startswith(mark)), (b"", "utf-8"))
     if not encoding.startswith(("utf-16", "utf-32")):
         _refuse_nul(data)
@@ -163,15 +163,17 @@ def _decoded(data: bytes) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         if mark:
             where = f"byte 0x{data[error.start]:02x} at offset {error.start}"
-            says = f"The file's byte order mark says {_named(encoding)}, but {where} is not"
+            says = f"The file's byte order mark says {_name_encoding(encoding)}, but {where} is not"
             raise UndecodableError(f"{says}; save it as UTF-8 and try again.") from error
-        return _decoded_by_byte(data)
+        return _decode_by_byte(data)
     if "\0" in text:
-        raise BinaryFileError(f"The file is binary (U+0000 in {_named(encoding)}); only text files can be edited.")
+        raise BinaryFileError(
+            f"The file is binary (U+0000 in {_name_encoding(encoding)}); only text files can be edited."
+        )
     return encoding, text
 
 
-def _decoded_by_byte(data: bytes) -> tuple[str, str]:
+def _decode_by_byte(data: bytes) -> tuple[str, str]:
     controls = len(_CONTROLS.findall(data))
     if controls > _MAX_CONTROLS * len(data):
         says = f"The file is binary ({controls} control characters, and no valid UTF-8)"
@@ -198,7 +200,7 @@ def _refuse_nul(data: bytes) -> None:
     raise BinaryFileError(f"The file is binary (a NUL byte at offset {at}); only text files can be edited.")
 
 
-def _not_encodable(text: str, at: int, encoding: str) -> NotEncodableError:
+def _not_encodable_error(text: str, at: int, encoding: str) -> NotEncodableError:
     char = text[at]
     line = sum(1 for _ in (_SPLIT if "\n" in text else _SPLIT_MAC).finditer(text, 0, at)) + 1
     if "\ud800" <= char <= "\udfff":
@@ -206,13 +208,13 @@ def _not_encodable(text: str, at: int, encoding: str) -> NotEncodableError:
     else:
         shown = f"{char!r} (U+{ord(char):04X} {unicodedata.name(char, '')}".rstrip() + ")"
         message = (
-            f"Line {line} of the merged text holds {shown}, but the file is in {_named(encoding)}, which cannot be "
-            "given it; write it in ASCII (an escape of the language), or save the file as UTF-8 first."
+            f"Line {line} of the merged text holds {shown}, but the file is in {_name_encoding(encoding)}, which "
+            "cannot be given it; write it in ASCII (an escape of the language), or save the file as UTF-8 first."
         )
     return NotEncodableError(message, char, line)
 
 
-def _binary(text: str) -> NotEncodableError:
+def _binary_error(text: str) -> NotEncodableError:
     controls = (at for at, char in enumerate(text) if _CONTROLS.match(char.encode("latin-1", "replace")))
     at = text.index("\0") if "\0" in text else next(controls, 0)
     line = text.count("\n", 0, at) + 1
@@ -224,7 +226,7 @@ def _binary(text: str) -> NotEncodableError:
     return NotEncodableError(message, text[at], line)
 
 
-def _named(encoding: str) -> str:
+def _name_encoding(encoding: str) -> str:
     return _NAMES.get(encoding, encoding[: len("utf-16")].upper())
 
 
@@ -248,9 +250,9 @@ def restore(merged: str, source: SourceText, *, by_model: bool = True, ops: Sequ
     if final_newline:
         new.pop()
     old = source.text.split("\n")[: len(source.line_endings)]
-    keys = [_keys(lines, by_model) for lines in (old, new)]
-    told = _refined(keys[0], keys[1], ops)
-    parts = _restored_lines(old, new, source.line_endings, told, source.dominant_ending)
+    keys = [_normalize_lines(lines, by_model) for lines in (old, new)]
+    told = _refine_ops(keys[0], keys[1], ops)
+    parts = _restore_lines(old, new, source.line_endings, told, source.dominant_ending)
     if by_model and parts and told[-1].equal:
         final_newline = bool(source.line_endings[-1])
     if parts and not final_newline:
@@ -258,7 +260,7 @@ def restore(merged: str, source: SourceText, *, by_model: bool = True, ops: Sequ
     return bom + "".join(line + ending for line, ending in parts)
 
 
-def _restored_lines(
+def _restore_lines(
     old: list[str], new: list[str], endings: Sequence[str], ops: Sequence[LineOp], fallback: str
 ) -> list[tuple[str, str]]:
     """Return every line in the file's spelling, with its ending."""
@@ -266,12 +268,12 @@ def _restored_lines(
     for op in ops:
         for at in range(op.b_start, op.b_end):
             twin = op.a_start + at - op.b_start
-            ending = _ending(op, twin, endings, parts[-1][1] if parts else "") or fallback
+            ending = _choose_ending(op, twin, endings, parts[-1][1] if parts else "") or fallback
             parts.append((old[twin] if op.equal else new[at], ending))
     return parts
 
 
-def _refined(old: Sequence[Hashable], new: Sequence[Hashable], ops: Sequence[LineOp]) -> list[LineOp]:
+def _refine_ops(old: Sequence[Hashable], new: Sequence[Hashable], ops: Sequence[LineOp]) -> list[LineOp]:
     """Return the ops with the lines that are equal inside of a change told apart; aligned anew where there are none."""
     refined: list[LineOp] = []
     fits = bool(ops) and (ops[-1].a_end, ops[-1].b_end) == (len(old), len(new))
@@ -285,13 +287,13 @@ def _refined(old: Sequence[Hashable], new: Sequence[Hashable], ops: Sequence[Lin
     return refined
 
 
-def _ending(op: LineOp, twin: int, endings: Sequence[str], above: str) -> str:
+def _choose_ending(op: LineOp, twin: int, endings: Sequence[str], above: str) -> str:
     if twin < op.a_end and endings[twin]:
         return endings[twin]
     return above or (endings[op.a_end] if op.a_end < len(endings) else "")
 
 
-def _keys(lines: list[str], by_model: bool) -> list[str]:
+def _normalize_lines(lines: list[str], by_model: bool) -> list[str]:
     return [unicodedata.normalize("NFC", line) for line in lines] if by_model else lines
 
 

@@ -77,13 +77,13 @@ class _Findings:
     leads: dict[int, int] = field(default_factory=dict)
     comments: dict[int, int] = field(default_factory=dict)
 
-    def text(self, node: SyntaxNode) -> str:
-        return self.between(node.start_byte, node.end_byte)
+    def decode_node(self, node: SyntaxNode) -> str:
+        return self.decode_range(node.start_byte, node.end_byte)
 
-    def between(self, start: int, end: int) -> str:
+    def decode_range(self, start: int, end: int) -> str:
         return self.data[start:end].decode("utf-8", "replace")
 
-    def lead(self, start: int, line: int) -> tuple[int, int]:
+    def find_lead(self, start: int, line: int) -> tuple[int, int]:
         """Return the first line of a definition with its decorators, and with the comments above as well."""
         first = self.wrapped.get(start, line)
         while first in self.leads:
@@ -94,13 +94,13 @@ class _Findings:
         return first, doc
 
 
-def definitions(matches: Iterable[Captures], data: bytes, *, headings: bool) -> tuple[Symbol, ...]:
+def find_definitions(matches: Iterable[Captures], data: bytes, *, headings: bool) -> tuple[Symbol, ...]:
     """Return definitions outermost first, each name qualified by the definitions around it.
 
     `matches` are those of the grammar's query over the tree of `data`; `headings` says that definitions are headings,
     whose sections the tree does not hold.
     """
-    found = _findings(matches, data)
+    found = _collect_findings(matches, data)
     made: list[Symbol] = []
     nodes: list[SyntaxNode] = []
     around: list[int] = []
@@ -108,41 +108,45 @@ def definitions(matches: Iterable[Captures], data: bytes, *, headings: bool) -> 
         node = captures[kind][0]
         while around and nodes[around[-1]].end_byte <= start:
             around.pop()
-        made.append(_symbol(node, kind, captures, found, made, around[-1] if around else -1))
+        made.append(_build_symbol(node, kind, captures, found, made, around[-1] if around else -1))
         around.append(len(nodes))
         nodes.append(node)
-    return tuple(_nested_by_level(made, nodes, found.rows) if headings else made)
+    return tuple(_nest_by_level(made, nodes, found.rows) if headings else made)
 
 
-def _findings(matches: Iterable[Captures], data: bytes) -> _Findings:
+def _collect_findings(matches: Iterable[Captures], data: bytes) -> _Findings:
     found = _Findings(data, data.split(b"\n"))
     for captures in matches:
         if "wrap" in captures:
             found.wrapped[captures["wrapped"][0].start_byte] = captures["wrap"][0].start_point[0]
             continue
         # Predicates of the query language crash the process on a text that was parsed in chunks.
-        if any(found.text(captures[name][0]) != name[4:] for name in captures if name.startswith("_is_")):
+        if any(found.decode_node(captures[name][0]) != name[4:] for name in captures if name.startswith("_is_")):
             continue
         kind = next(name for name in captures if name not in ("name", "scope") and name[0] != "_")
         node = captures[kind][0]
         if kind in ("lead", "comment"):
             first, column = node.start_point
             if not found.rows[first][:column].strip() and not found.rows[first].startswith(b"#!"):
-                (found.leads if kind == "lead" else found.comments)[_end_line(node, found.rows)] = first
+                (found.leads if kind == "lead" else found.comments)[_find_end_line(node, found.rows)] = first
         else:
             found.definitions.setdefault((node.start_byte, -node.end_byte), (kind, captures))
     return found
 
 
-def _symbol(
+def _build_symbol(
     node: SyntaxNode, kind: str, captures: Captures, found: _Findings, made: Sequence[Symbol], parent: int
 ) -> Symbol:
-    body = _body(node, kind)
+    body = _find_body(node, kind)
     named = captures["name"][0] if "name" in captures else None
-    text = found.text(named) if named else found.between(node.start_byte, body.start_byte if body else node.end_byte)
-    simple_name = name = _unquoted(" ".join(text.split()))
+    text = (
+        found.decode_node(named)
+        if named
+        else found.decode_range(node.start_byte, body.start_byte if body else node.end_byte)
+    )
+    simple_name = name = _unquote(" ".join(text.split()))
     for part in captures.get("scope", ()):
-        name = f"{found.text(part).strip('*& ')}.{name}"
+        name = f"{found.decode_node(part).strip('*& ')}.{name}"
     depth = 0
     if parent >= 0:
         around = made[parent]
@@ -152,22 +156,22 @@ def _symbol(
         if kind == "function" and around.kind in CLASSES:
             kind = "method"
     line = node.start_point[0]
-    first, doc = found.lead(node.start_byte, line)
+    first, doc = found.find_lead(node.start_byte, line)
     return Symbol(
         name=name,
         simple_name=simple_name,
         kind=kind,
         first_line=first,
-        end_line=_end_line(node, found.rows),
+        end_line=_find_end_line(node, found.rows),
         name_line=named.start_point[0] if named else line,
-        body_line=_body_line(node, body, found),
+        body_line=_find_body_line(node, body, found),
         doc_line=doc,
         parent=parent,
         depth=depth,
     )
 
 
-def _body(node: SyntaxNode, kind: str) -> SyntaxNode | None:
+def _find_body(node: SyntaxNode, kind: str) -> SyntaxNode | None:
     """Return the node that holds a definition's body; a value of one line (`"a": 1`) is none."""
     body = node.child_by_field_name("body") or node.child_by_field_name("accessors")
     if body is not None:
@@ -180,7 +184,7 @@ def _body(node: SyntaxNode, kind: str) -> SyntaxNode | None:
     return next((child for child in node.children if child.type in _BODIES), None)
 
 
-def _body_line(node: SyntaxNode, body: SyntaxNode | None, found: _Findings) -> int | None:
+def _find_body_line(node: SyntaxNode, body: SyntaxNode | None, found: _Findings) -> int | None:
     if node.type in _HEADED:
         first = node.children[0].end_point[0] if node.type in _TAGGED else node.start_point[0]
         return first + 1 if node.end_point[0] > first else first
@@ -194,7 +198,7 @@ def _body_line(node: SyntaxNode, body: SyntaxNode | None, found: _Findings) -> i
     return header_line + 1
 
 
-def _end_line(node: SyntaxNode, rows: Sequence[bytes]) -> int:
+def _find_end_line(node: SyntaxNode, rows: Sequence[bytes]) -> int:
     """Return the line behind a node, blank lines at its end left out."""
     first, (last, column) = node.start_point[0], node.end_point
     end = last + 1 if column else last
@@ -203,7 +207,7 @@ def _end_line(node: SyntaxNode, rows: Sequence[bytes]) -> int:
     return max(end, first + 1)
 
 
-def _nested_by_level(headings: Sequence[Symbol], nodes: Sequence[SyntaxNode], rows: Sequence[bytes]) -> list[Symbol]:
+def _nest_by_level(headings: Sequence[Symbol], nodes: Sequence[SyntaxNode], rows: Sequence[bytes]) -> list[Symbol]:
     """Give headings their sections: each reaches to the next of its level or above, whatever the tree says."""
     levels = [next(int(char) for child in node.children for char in child.type if char.isdigit()) for node in nodes]
     made: list[Symbol] = []
@@ -225,6 +229,6 @@ def _nested_by_level(headings: Sequence[Symbol], nodes: Sequence[SyntaxNode], ro
     return made
 
 
-def _unquoted(name: str) -> str:
+def _unquote(name: str) -> str:
     bare = name[1:-1]
     return bare if len(name) > 2 and name[0] == name[-1] and name[0] in "\"'`" and name[0] not in bare else name

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rapidfuzz.distance import Indel
 
-from editor.execution import look
+from editor.execution import check_stopped
 
 # rapidfuzz keeps a bit matrix of len(a) * len(b); 4e8 bits are 50 MB.
 MAX_MATRIX_BITS = 400_000_000
@@ -42,10 +42,10 @@ def line_opcodes(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[LineOp]:
     # Numbers instead of lines: rapidfuzz compares hashes, and small numbers have no collisions.
     left = [ids.setdefault(line, len(ids)) for line in a[head : len(a) - tail]]
     right = [ids.setdefault(line, len(ids)) for line in b[head : len(b) - tail]]
-    inner = _ops(left, right, _Range(0, len(left), 0, len(right)), 0)
+    inner = _find_matches(left, right, _Range(0, len(left), 0, len(right)), 0)
     matches = ((start_a + head, start_b + head, length) for start_a, start_b, length in inner)
     ends = ((0, 0, head),), ((len(a) - tail, len(b) - tail, tail),)
-    return _joined(chain(ends[0], matches, ends[1]), len(a), len(b))
+    return _join_matches(chain(ends[0], matches, ends[1]), len(a), len(b))
 
 
 def ops_of_changes(changes: Iterable[tuple[int, int, int]], num_lines: int) -> tuple[LineOp, ...]:
@@ -65,7 +65,7 @@ def ops_of_changes(changes: Iterable[tuple[int, int, int]], num_lines: int) -> t
     return (*ops, LineOp(True, at_a, num_lines, at_b, at_b + rest)) if rest > 0 else tuple(ops)
 
 
-def _joined(matches: Iterable[tuple[int, int, int]], num_a: int, num_b: int) -> list[LineOp]:
+def _join_matches(matches: Iterable[tuple[int, int, int]], num_a: int, num_b: int) -> list[LineOp]:
     ops: list[LineOp] = []
     at_a = at_b = run = 0
     for start_a, start_b, length in chain(matches, [(num_a, num_b, 0)]):
@@ -90,9 +90,9 @@ class _Range(NamedTuple):
     b2: int
 
 
-def _ops(a: list[int], b: list[int], part: _Range, depth: int) -> Iterator[tuple[int, int, int]]:
+def _find_matches(a: list[int], b: list[int], part: _Range, depth: int) -> Iterator[tuple[int, int, int]]:
     """Yield runs of equal lines (start in a, start in b, length), the common ends trimmed first."""
-    look()
+    check_stopped()
     a1, a2, b1, b2 = part
     prefix = 0
     while a1 + prefix < a2 and b1 + prefix < b2 and a[a1 + prefix] == b[b1 + prefix]:
@@ -105,12 +105,12 @@ def _ops(a: list[int], b: list[int], part: _Range, depth: int) -> Iterator[tuple
         suffix += 1
     a2, b2 = a2 - suffix, b2 - suffix
     if a1 < a2 and b1 < b2:
-        yield from _middle(a, b, _Range(a1, a2, b1, b2), depth)
+        yield from _match_middle(a, b, _Range(a1, a2, b1, b2), depth)
     if suffix:
         yield a2, b2, suffix
 
 
-def _middle(a: list[int], b: list[int], part: _Range, depth: int) -> Iterator[tuple[int, int, int]]:
+def _match_middle(a: list[int], b: list[int], part: _Range, depth: int) -> Iterator[tuple[int, int, int]]:
     a1, a2, b1, b2 = part
     if (a2 - a1) * (b2 - b1) <= MAX_MATRIX_BITS:
         for op in Indel.opcodes(a[a1:a2], b[b1:b2]):
@@ -120,19 +120,19 @@ def _middle(a: list[int], b: list[int], part: _Range, depth: int) -> Iterator[tu
     # Too large for one matrix: cut at lines that stand once on both sides, in order (patience diff, Bram Cohen 2009).
     # Without such lines, lines at the same place are compared if both sides have as many; else the whole range counts
     # as replaced. That is true, if not the shortest answer.
-    cuts = _unique_in_order(a, b, part) if depth < MAX_CUTS else []
+    cuts = _find_unique_lines(a, b, part) if depth < MAX_CUTS else []
     at_a, at_b = a1, b1
     for cut_a, cut_b in cuts:
-        yield from _ops(a, b, _Range(at_a, cut_a, at_b, cut_b), depth + 1)
+        yield from _find_matches(a, b, _Range(at_a, cut_a, at_b, cut_b), depth + 1)
         yield cut_a, cut_b, 1
         at_a, at_b = cut_a + 1, cut_b + 1
     if cuts:
-        yield from _ops(a, b, _Range(at_a, a2, at_b, b2), depth + 1)
+        yield from _find_matches(a, b, _Range(at_a, a2, at_b, b2), depth + 1)
     elif a2 - a1 == b2 - b1:
         yield from ((at, at + b1 - a1, 1) for at in range(a1, a2) if a[at] == b[at + b1 - a1])
 
 
-def _unique_in_order(a: list[int], b: list[int], part: _Range) -> list[tuple[int, int]]:
+def _find_unique_lines(a: list[int], b: list[int], part: _Range) -> list[tuple[int, int]]:
     """Return the longest increasing run of (place in a, place in b) over lines that are unique on both sides."""
     a1, a2, b1, b2 = part
     counts_a, counts_b = Counter(a[a1:a2]), Counter(b[b1:b2])
@@ -158,7 +158,7 @@ NO_NEWLINE = "\\ No newline at end of file\n"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
-def unified_diff(before: str, after: str, path: str, context: int = 3) -> str:
+def render_unified_diff(before: str, after: str, path: str, context: int = 3) -> str:
     r"""Return the unified diff from `before` to `after`, '' if they are equal.
 
     Lines end at "\n" alone; a last line without one differs from the same line with one, and is marked so.
@@ -166,23 +166,23 @@ def unified_diff(before: str, after: str, path: str, context: int = 3) -> str:
     if before == after:
         return ""
     old, new = _LINE.findall(before), _LINE.findall(after)
-    parts = [f"--- {_header_name('a', path)}\n", f"+++ {_header_name('b', path)}\n"]
-    for hunk in _hunks(line_opcodes(old, new), context):
-        parts.append(_hunk_header(hunk))
+    parts = [f"--- {_render_name('a', path)}\n", f"+++ {_render_name('b', path)}\n"]
+    for hunk in _group_hunks(line_opcodes(old, new), context):
+        parts.append(_render_hunk_header(hunk))
         for op in hunk:
             if op.equal:
-                parts += (_body_line(" ", line) for line in old[op.a_start : op.a_end])
+                parts += (_render_line(" ", line) for line in old[op.a_start : op.a_end])
             else:
-                parts += (_body_line("-", line) for line in old[op.a_start : op.a_end])
-                parts += (_body_line("+", line) for line in new[op.b_start : op.b_end])
+                parts += (_render_line("-", line) for line in old[op.a_start : op.a_end])
+                parts += (_render_line("+", line) for line in new[op.b_start : op.b_end])
     return "".join(parts)
 
 
-def _body_line(sign: str, line: str) -> str:
+def _render_line(sign: str, line: str) -> str:
     return sign + line if line.endswith("\n") else f"{sign}{line}\n{NO_NEWLINE}"
 
 
-def _hunks(ops: list[LineOp], context: int) -> Iterator[list[LineOp]]:
+def _group_hunks(ops: list[LineOp], context: int) -> Iterator[list[LineOp]]:
     """Group the changes, each with up to `context` equal lines about it; near changes share a hunk."""
     hunk: list[LineOp] = []
     for op in ops:
@@ -203,27 +203,27 @@ def _hunks(ops: list[LineOp], context: int) -> Iterator[list[LineOp]]:
         yield hunk
 
 
-def _hunk_header(hunk: list[LineOp]) -> str:
+def _render_hunk_header(hunk: list[LineOp]) -> str:
     first, last = hunk[0], hunk[-1]
-    old = _range(first.a_start, last.a_end)
-    new = _range(first.b_start, last.b_end)
+    old = _render_range(first.a_start, last.a_end)
+    new = _render_range(first.b_start, last.b_end)
     return f"@@ -{old} +{new} @@\n"
 
 
-def _range(start: int, end: int) -> str:
+def _render_range(start: int, end: int) -> str:
     """Return 'line,count'; an empty range names the line before it, as POSIX diff does."""
     return f"{start + 1 if end > start else start},{end - start}"
 
 
-def _header_name(side: str, path: str) -> str:
+def _render_name(side: str, path: str) -> str:
     name = f"{side}/{path.lstrip('/')}"  # git names what lies at an absolute path so, too
     if any(char in '"\\' or char < " " or char == "\x7f" for char in name):
-        return '"' + "".join(_quoted(char) for char in name) + '"'
+        return '"' + "".join(_quote_char(char) for char in name) + '"'
     # A tab ends the name, otherwise `patch` cuts it at the first space.
     return name + "\t" if " " in name else name
 
 
-def _quoted(char: str) -> str:
+def _quote_char(char: str) -> str:
     if char in '"\\':
         return "\\" + char
     return char if char >= " " and char != "\x7f" else f"\\{ord(char):03o}"

@@ -70,12 +70,12 @@ SHOWN = 5
 _MAX_CHARS = 120
 
 
-def span_of(start: int, end: int) -> str:
+def format_span(start: int, end: int) -> str:
     """Return 'line 3' or 'lines 3-5' for lines [start, end), which count from 0."""
     return f"line {end}" if end <= start + 1 else f"lines {start + 1}-{end}"
 
 
-def listed(what: str, found: Sequence[str]) -> str:
+def format_list(what: str, found: Sequence[str]) -> str:
     """Return 'what: a, b (and n more)', '' if there are none. A long line is cut."""
     if not found:
         return ""

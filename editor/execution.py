@@ -15,14 +15,14 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import ParamSpec, TypeVar
 
-Verdict = Callable[[], Exception | None]
+StopCheck = Callable[[], Exception | None]
 """Gives what the work is to end with, None while it may go on; called from the thread that works."""
 
-_VERDICT: ContextVar[Verdict | None] = ContextVar("editor_effort", default=None)
+_VERDICT: ContextVar[StopCheck | None] = ContextVar("editor_effort", default=None)
 
 
 @contextmanager
-def ended_by(verdict: Verdict) -> Iterator[None]:
+def stop_when(verdict: StopCheck) -> Iterator[None]:
     """All work of the editor within the block ends with what `verdict` gives, once it gives something."""
     token = _VERDICT.set(verdict)
     try:
@@ -31,15 +31,15 @@ def ended_by(verdict: Verdict) -> Iterator[None]:
         _VERDICT.reset(token)
 
 
-def look() -> None:
+def check_stopped() -> None:
     """Raise what the work is to end with, if it is; to be called between two steps of it."""
     verdict = _VERDICT.get()
     if verdict is not None and (fault := verdict()) is not None:
         raise fault
 
 
-def is_to_end() -> bool:
-    """Whether `look` would raise, for where nothing may be raised."""
+def is_stopped() -> bool:
+    """Whether `check_stopped` would raise, for where nothing may be raised."""
     verdict = _VERDICT.get()
     return verdict is not None and verdict() is not None
 
@@ -53,7 +53,7 @@ _FORGET: list[Callable[[], None]] = []
 
 
 @contextmanager
-def memory_of(owner: str) -> Iterator[None]:
+def use_cache_of(owner: str) -> Iterator[None]:
     """What is remembered in the block is of this owner, and only that is found."""
     token = _OWNER.set(owner)
     try:
@@ -62,24 +62,24 @@ def memory_of(owner: str) -> Iterator[None]:
         _OWNER.reset(token)
 
 
-def remember(maxsize: int) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+def cache_results(maxsize: int) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Have a function's last results remembered by owner and arguments, so many of all owners together."""
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         @lru_cache(maxsize)
-        def kept(owner: str, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        def compute(owner: str, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
             return function(*args, **named)
 
         def call(*args: Arguments.args, **named: Arguments.kwargs) -> Result:
-            return kept(_OWNER.get(), *args, **named)  # type: ignore[arg-type]
+            return compute(_OWNER.get(), *args, **named)  # type: ignore[arg-type]
 
-        _FORGET.append(kept.cache_clear)
+        _FORGET.append(compute.cache_clear)
         return call
 
     return decorate
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Drop all that is remembered, so that the next merge takes the time of a first one."""
     for clear in _FORGET:
         clear()

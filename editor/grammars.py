@@ -251,7 +251,7 @@ _LANGUAGE_OF = {suffix: language for language, suffixes in _SUFFIXES.items() for
 _LANGUAGE_OF_NAME = {name.lower(): language for language, names in _NAMES.items() for name in names}
 
 
-def language_of(path: str) -> str | None:
+def find_language(path: str) -> str | None:
     """Return the language of a path ("python", "tsx", ...), or None where no grammar is at hand."""
     file = PurePosixPath(path.replace("\\", "/"))
     return _LANGUAGE_OF_NAME.get(file.name.lower()) or _LANGUAGE_OF.get(file.suffix.lower())

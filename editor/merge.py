@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from editor.attribution import account
-from editor.errors import TooMuchWorkError, listed
-from editor.execution import remember
+from editor.attribution import attribute_changes
+from editor.errors import TooMuchWorkError, format_list
+from editor.execution import cache_results
 from editor.hunks.apply import merge_hunks
 from editor.lazy.doubts import refuse_prose
 from editor.lazy.merge import find_unclear_line, merge_sketch
-from editor.match.ladder import LineIndex, stripped
+from editor.match.ladder import LineIndex, strip_blanks
 from editor.reader.reader import RankedReadings, read_snippet
 from editor.required_lines import refuse_stand_in
 from editor.search_replace.blocks import merge_replacements, merge_whole
@@ -55,7 +55,7 @@ def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[st
     if final_newline:
         lines.pop()
     outcome = _merge_lines(lines, edit, language)
-    outcome = outcome if final_newline else _without_final_newline(outcome)
+    outcome = outcome if final_newline else _drop_final_newline(outcome)
     if not isinstance(edit.changes, Sketch) or edit.changes.complete:
         return outcome
     outcome = _refuse_doubtful(original, lines, outcome, edit, language, said)
@@ -84,7 +84,7 @@ def _take_first(unresolved: Unresolved, answer: RankedReadings) -> MergeOutcome:
 
 
 # An edit that no rule decides is sent again: with a model, or to be written.
-_read_again = remember(2)(read_snippet)
+_read_again = cache_results(2)(read_snippet)
 
 
 def _refuse_doubtful(
@@ -100,29 +100,29 @@ def _refuse_doubtful(
     if isinstance(outcome, Unresolved):
         return outcome
     result = outcome.text if isinstance(outcome, Merged) else original
-    faults = account(original, result, edit, language, said, explains=False).faults
+    faults = attribute_changes(original, result, edit, language, said, explains=False).faults
     if faults:
-        shown = listed("it does not account for", [f"{fault.kind} {fault.text.strip()!r}" for fault in faults])
+        shown = format_list("it does not account for", [f"{fault.kind} {fault.text.strip()!r}" for fault in faults])
         if isinstance(outcome, Merged):
             reason = f"The only reading of the snippet by rule changes lines for which {shown}."
         else:
             reason = f"The lines of the snippet stand in the file, but not as the snippet shows them: {shown}."
         return Unresolved("open_intent", reason, suggestion=_EXACT_LINES)
     if isinstance(outcome, Merged):
-        twin = _twin_of_block(lines, edit.changes)
+        twin = _describe_twin(lines, edit.changes)
         return Unresolved("ambiguous", twin, 2, suggestion=_MORE_LINES) if twin else refuse_prose(edit) or outcome
     return outcome
 
 
-def _twin_of_block(lines: list[str], sketch: Sketch) -> str:
+def _describe_twin(lines: list[str], sketch: Sketch) -> str:
     """Say that the lines of a block that are the file's stand there in several places one below the other, or ""."""
-    solid = LineIndex([line for line in lines if line.strip()]).by(stripped)
+    solid = LineIndex([line for line in lines if line.strip()]).key_by(strip_blanks)
     for block in sketch.blocks:
-        keys = [stripped(line) for line in block if line.strip()]
+        keys = [strip_blanks(line) for line in block if line.strip()]
         kept = [key for key in keys if key in solid.places]
         if kept == keys or not any(map(str.isalnum, "".join(kept))):
             continue
-        starts = solid.starts(kept)
+        starts = solid.find_starts(kept)
         if len(starts) > 1:
             return f"The lines around the new ones, from {kept[0]!r} on, stand in {len(starts)} places of the file."
     return ""
@@ -138,7 +138,7 @@ def _merge_lines(lines: list[str], edit: ParsedEdit, language: str | None) -> Me
     return merge_replacements(lines, edit.changes, language)
 
 
-def _without_final_newline(outcome: MergeOutcome) -> MergeOutcome:
+def _drop_final_newline(outcome: MergeOutcome) -> MergeOutcome:
     if isinstance(outcome, Merged):
         return replace(outcome, text=outcome.text.removesuffix("\n"))
     if isinstance(outcome, Unresolved):

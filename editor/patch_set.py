@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from posixpath import normpath
 
-from editor.execution import look
-from editor.grammars import language_of
+from editor.execution import check_stopped
+from editor.grammars import find_language
 from editor.hunks.apply import merge_hunks
 from editor.merge import merge
 from editor.types import Action, AlreadyApplied, Merged, MergeOutcome, ParsedEdit, ReasonCode, Unresolved
@@ -58,7 +58,7 @@ class PatchResult:
     partial: Mapping[str, str | None]
 
     @property
-    def refused(self) -> tuple[FileResult, ...]:
+    def refusals(self) -> tuple[FileResult, ...]:
         """Return the edits that are not certain; none if the set can be written."""
         return tuple(file for file in self.files if not file.ok)
 
@@ -68,27 +68,27 @@ class PatchResult:
         return all(isinstance(file.outcome, AlreadyApplied) for file in self.files)
 
 
-def paths_of(edits: Sequence[ParsedEdit]) -> tuple[str, ...]:
+def list_paths(edits: Sequence[ParsedEdit]) -> tuple[str, ...]:
     """Return the paths that `merge_files` has to know about, each once, in order.
 
     Whoever calls reads those that exist; paths that would be refused are left out.
     """
-    named = [_cleaned(path) for edit in edits for path in (edit.path, edit.move_to) if path]
-    return tuple(dict.fromkeys(path for path in named if _path_fault(path) is None))
+    named = [_clean_path(path) for edit in edits for path in (edit.path, edit.move_to) if path]
+    return tuple(dict.fromkeys(path for path in named if _find_path_fault(path) is None))
 
 
 def merge_files(files: Mapping[str, str], edits: Sequence[ParsedEdit], *, compat: bool = False) -> PatchResult:
-    r"""Apply the edits to texts with "\n" lines; `files` maps existing paths of `paths_of(edits)` to their texts."""
-    edits = [replace(edit, path=_cleaned(edit.path), move_to=_cleaned(edit.move_to)) for edit in edits]
-    tree = _Tree(dict(files), compat, _leaving(edits))
+    r"""Apply the edits to texts with "\n" lines; `files` maps existing paths of `list_paths(edits)` to their texts."""
+    edits = [replace(edit, path=_clean_path(edit.path), move_to=_clean_path(edit.move_to)) for edit in edits]
+    tree = _Tree(dict(files), compat, _find_leaving_paths(edits))
     results: list[FileResult] = []
     for edit in edits:
-        look()
+        check_stopped()
         results.append(tree.apply(edit))
         if compat and not results[-1].ok:
             break
     if not compat:
-        results = _with_deletions_done(results)
+        results = _accept_missing_deletions(results)
     changed = {path: text for path, text in tree.changed.items() if files.get(path) != text}
     whole = all(result.ok for result in results)
     return PatchResult(tuple(results), changed if whole else {}, changed if compat else {})
@@ -109,19 +109,19 @@ class _Tree:
     arrived: dict[str, str] = field(default_factory=dict)
 
     def apply(self, edit: ParsedEdit) -> FileResult:
-        fault = _path_fault(edit.path) or (edit.move_to and _path_fault(edit.move_to))
+        fault = _find_path_fault(edit.path) or (edit.move_to and _find_path_fault(edit.move_to))
         if fault:
-            return _refused(edit, "malformed", fault, "Name the file by its path relative to the root, without '..'.")
+            return _refuse(edit, "malformed", fault, "Name the file by its path relative to the root, without '..'.")
         if edit.action == "create":
             return self._create(edit)
         if edit.path not in self.present:
-            return self._missing(edit)
+            return self._handle_missing(edit)
         if edit.action == "delete":
             return self._delete(edit)
         return self._update(edit)
 
     def _create(self, edit: ParsedEdit) -> FileResult:
-        outcome = self._merged("", edit) if edit.changes else Merged("", "exact")
+        outcome = self._merge("", edit) if edit.changes else Merged("", "exact")
         if isinstance(outcome, Unresolved):
             return FileResult(edit.path, "create", edit.path, outcome, None)
         text = outcome.text if isinstance(outcome, Merged) else ""
@@ -130,7 +130,7 @@ class _Tree:
             done = AlreadyApplied("The file is there, with just this text.")
             return FileResult(edit.path, "create", edit.path, done, text)
         if existing is not None and not self._may_take(edit.path):
-            return _refused(
+            return _refuse(
                 edit,
                 "file_exists",
                 f"'{edit.path}' shall be created, but is there already with another text.",
@@ -142,21 +142,21 @@ class _Tree:
     def _delete(self, edit: ParsedEdit) -> FileResult:
         text = self.present[edit.path]
         if edit.path in self.changed and not self.compat:
-            return _refused(
+            return _refuse(
                 edit, "open_intent", f"'{edit.path}' is changed and then deleted.", "Send only what shall come of it."
             )
         if edit.changes:
-            rest = self._merged(text, edit)
+            rest = self._merge(text, edit)
             if not isinstance(rest, Merged) or rest.text.strip():
                 reason = f"'{edit.path}' shall be deleted, but its text is not the one that the diff deletes."
-                return _refused(edit, "stale", reason, "Read the file again; delete it if what is new in it shall go.")
+                return _refuse(edit, "stale", reason, "Read the file again; delete it if what is new in it shall go.")
         self._remove(edit.path)
         return FileResult(edit.path, "delete", edit.path, Merged("", "exact"), None)
 
     def _update(self, edit: ParsedEdit) -> FileResult:
         text = self.present[edit.path]
         target = edit.move_to or edit.path
-        outcome = self._merged(text, edit)
+        outcome = self._merge(text, edit)
         if isinstance(outcome, Unresolved):
             return FileResult(edit.path, "update", target, outcome, None)
         merged = outcome.text if isinstance(outcome, Merged) else text
@@ -165,7 +165,7 @@ class _Tree:
                 self._put(target, merged)
             return FileResult(edit.path, "update", target, outcome, merged)
         if target in self.present and not self._may_take(target):
-            return _refused(
+            return _refuse(
                 edit, "file_exists", f"'{target}' is there already; '{edit.path}' cannot be moved onto it.", _OTHER_NAME
             )
         rung = outcome.rung if isinstance(outcome, Merged) else "exact"
@@ -173,28 +173,28 @@ class _Tree:
         self._put(target, merged)
         return FileResult(edit.path, "update", target, Merged(merged, rung), merged)
 
-    def _missing(self, edit: ParsedEdit) -> FileResult:
+    def _handle_missing(self, edit: ParsedEdit) -> FileResult:
         """A move may be done already; all else needs the file."""
         moved = self.present.get(edit.move_to) if edit.move_to and not self.compat else None
         if moved is not None:
-            outcome = self._merged(moved, edit) if edit.changes else AlreadyApplied("")
+            outcome = self._merge(moved, edit) if edit.changes else AlreadyApplied("")
             if isinstance(outcome, AlreadyApplied):
                 done = AlreadyApplied(f"The file stands at '{edit.move_to}' already, with every change.")
                 return FileResult(edit.path, "update", edit.move_to, done, moved)
         verb = {"update": "changed", "delete": "deleted", "create": "created"}[edit.action]
         gone = " any more: an edit before it moved or deleted it" if edit.path in self.changed else ""
-        return _refused(
+        return _refuse(
             edit, "file_missing", f"'{edit.path}' shall be {verb}, but there is no such file{gone}.", _OTHER_PATH
         )
 
-    def _merged(self, text: str, edit: ParsedEdit) -> MergeOutcome:
+    def _merge(self, text: str, edit: ParsedEdit) -> MergeOutcome:
         if self.compat and edit.format == "v4a":
             if edit.action == "update" and not edit.changes:
                 return Unresolved("malformed", f"Update file hunk for path '{edit.path}' is empty.")
             return merge_hunks(text, edit, compat=edit.action == "update")
         if not edit.changes:
             return AlreadyApplied("The edit changes no line.")
-        return merge(text, edit, language_of(edit.path))
+        return merge(text, edit, find_language(edit.path))
 
     def _may_take(self, path: str) -> bool:
         return self.compat or (path in self.leaving and path not in self.changed and path not in self.arrived)
@@ -217,7 +217,7 @@ _OTHER_NAME = "Choose another name, or delete that file first in the same patch.
 _OTHER_PATH = "Check the path; to make a new file, create it."
 
 
-def _leaving(edits: Sequence[ParsedEdit]) -> frozenset[str]:
+def _find_leaving_paths(edits: Sequence[ParsedEdit]) -> frozenset[str]:
     return frozenset(
         edit.path
         for edit in edits
@@ -225,7 +225,7 @@ def _leaving(edits: Sequence[ParsedEdit]) -> frozenset[str]:
     )
 
 
-def _with_deletions_done(results: Sequence[FileResult]) -> list[FileResult]:
+def _accept_missing_deletions(results: Sequence[FileResult]) -> list[FileResult]:
     """Take a missing file for deleted already where all the other edits of the set are done already, one at least."""
     others = [result for result in results if not _is_missing_deletion(result)]
     if not others or not all(isinstance(result.outcome, AlreadyApplied) for result in others):
@@ -239,18 +239,18 @@ def _is_missing_deletion(result: FileResult) -> bool:
     return result.action == "delete" and isinstance(outcome, Unresolved) and outcome.code == "file_missing"
 
 
-def _refused(edit: ParsedEdit, code: ReasonCode, reason: str, suggestion: str) -> FileResult:
+def _refuse(edit: ParsedEdit, code: ReasonCode, reason: str, suggestion: str) -> FileResult:
     return FileResult(
         edit.path, edit.action, edit.move_to or edit.path, Unresolved(code, reason, suggestion=suggestion), None
     )
 
 
-def _cleaned(path: str) -> str:
-    """Return a path without './' and doubled slashes; what leads out of the root is left for `_path_fault` to see."""
+def _clean_path(path: str) -> str:
+    """Return a path without "./" and doubled slashes; a path that leads out of the root stays as it is."""
     return path if not path or ".." in path.split("/") else normpath(path)
 
 
-def _path_fault(path: str) -> str | None:
+def _find_path_fault(path: str) -> str | None:
     r"""Return why a path is not taken, or None; Windows' drives and backslash roots count as absolute everywhere."""
     if not path or path == ".":
         return "The edit does not name its file."

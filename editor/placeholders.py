@@ -101,9 +101,9 @@ _MAX_WORDS = 9
 _MAX_CHARS = 200
 
 
-def placeholder_lines(lines: Sequence[str]) -> frozenset[int]:
+def find_placeholders(lines: Sequence[str]) -> frozenset[int]:
     """Return the indices of the lines that are placeholders; the lines around a bare `...` help to tell."""
-    return frozenset(at for at, line in enumerate(lines) if is_placeholder(line)) | _bare_dots(lines)
+    return frozenset(at for at, line in enumerate(lines) if is_placeholder(line)) | _find_bare_dots(lines)
 
 
 def is_placeholder(line: str) -> bool:
@@ -170,7 +170,7 @@ def _is_elision(body: str, *, continued: bool) -> bool:
     return phrase["thing"] is not None and said
 
 
-def _bare_dots(lines: Sequence[str]) -> frozenset[int]:
+def _find_bare_dots(lines: Sequence[str]) -> frozenset[int]:
     """Return the lines of `...` between braces; blank lines do not part them from the braces."""
     solid = [(at, stripped) for at, line in enumerate(lines) if (stripped := line.strip())]
     around = zip(["", *(line for _, line in solid)], solid, [*(line for _, line in solid[1:]), ""], strict=False)

@@ -14,33 +14,33 @@ from editor.placeholders import holds_placeholder, is_comment, is_vague, may_be_
 from editor.types import ParsedEdit, Sketch, Substitution, Substitutions, Unresolved
 
 
-def solid(lines: Iterable[str]) -> Iterator[str]:
+def iter_solid_lines(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines that say something, stripped: neither blank nor a placeholder."""
     return (line.strip() for line in lines if line.strip() and not holds_placeholder(line))
 
 
-def missing_lines(new: Sequence[str], edit: ParsedEdit) -> list[str]:
+def find_missing_lines(new: Sequence[str], edit: ParsedEdit) -> list[str]:
     """Return the required lines that are not there, without indentation: a merge may have shifted the lines."""
-    wanted = _required(edit)
+    wanted = _count_required_lines(edit)
     stands = Counter(stripped for line in new if (stripped := line.strip()) in wanted)
     return list((wanted - stands).elements())
 
 
-def num_required(edit: ParsedEdit) -> int:
+def count_required(edit: ParsedEdit) -> int:
     """Return how many lines an edit requires."""
-    return _required(edit).total()
+    return _count_required_lines(edit).total()
 
 
-def missing_texts(merged: str, changes: Substitutions) -> list[str]:
+def find_missing_texts(merged: str, changes: Substitutions) -> list[str]:
     """Return the new texts that are not in the result, but for those that a later substitution changes again."""
     return [
         item.new
         for at, item in enumerate(changes.items)
-        if item.new not in merged and not any(_touches(later, item.new) for later in changes.items[at + 1 :])
+        if item.new not in merged and not any(_may_touch(later, item.new) for later in changes.items[at + 1 :])
     ]
 
 
-def _touches(later: Substitution, text: str) -> bool:
+def _may_touch(later: Substitution, text: str) -> bool:
     """Tell whether a substitution may find some of a text, be it at one of its ends."""
     old = later.old
     if not old or old in text or text in old:
@@ -48,19 +48,19 @@ def _touches(later: Substitution, text: str) -> bool:
     return any(text.endswith(old[:size]) or text.startswith(old[-size:]) for size in range(1, min(len(old), len(text))))
 
 
-def _required(edit: ParsedEdit) -> Counter[str]:
+def _count_required_lines(edit: ParsedEdit) -> Counter[str]:
     """Return how often each line has to stand in the result at least."""
     required: Counter[str] = Counter()
     if isinstance(edit.changes, Substitutions):
         return required
     if isinstance(edit.changes, Sketch):
         # A sketch may show a line of context twice, so that only its presence counts; a whole file is meant as it is.
-        lines = solid(edit.added_lines)
+        lines = iter_solid_lines(edit.new_lines)
         return Counter(lines if edit.changes.complete else set(lines))
     added: Counter[str] = Counter()
     later: Counter[str] = Counter()
     for change in reversed(edit.changes):
-        before, after = Counter(solid(change.before)), Counter(solid(change.after))
+        before, after = Counter(iter_solid_lines(change.before)), Counter(iter_solid_lines(change.after))
         if "..." in before:
             # Dots on both sides stand for the same lines, or for themselves.
             del after["..."]
@@ -81,8 +81,8 @@ _MAX_WORDS = 6
 
 def refuse_stand_in(original: str, merged: str, edit: ParsedEdit) -> Unresolved | None:
     """Return why a merge is not certain if one of its new comments may stand for lines that go, else None."""
-    for before, after in _changes(original, merged, edit):
-        found = next((line for line in _stand_ins(before, after) if not _stands(line, original)), None)
+    for before, after in _list_changes(original, merged, edit):
+        found = next((line for line in _find_stand_ins(before, after) if not _is_in_file(line, original)), None)
         if found is not None:
             return Unresolved(
                 "open_intent",
@@ -93,11 +93,11 @@ def refuse_stand_in(original: str, merged: str, edit: ParsedEdit) -> Unresolved 
     return None
 
 
-def _stands(line: str, original: str) -> bool:
+def _is_in_file(line: str, original: str) -> bool:
     return line.strip() in map(str.strip, original.split("\n"))
 
 
-def _changes(original: str, merged: str, edit: ParsedEdit) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+def _list_changes(original: str, merged: str, edit: ParsedEdit) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
     if isinstance(edit.changes, Sketch):
         yield original.split("\n"), merged.split("\n")
     elif isinstance(edit.changes, Substitutions):
@@ -108,12 +108,12 @@ def _changes(original: str, merged: str, edit: ParsedEdit) -> Iterator[tuple[Seq
         yield from ((change.before, change.after) for change in edit.changes)
 
 
-def _stand_ins(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+def _find_stand_ins(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
     """Yield the new lines that may stand for removed lines beside them."""
     if not may_hold_placeholder("\n".join(after)):
         return
-    for old, new in _replaced(before, after):
-        gone, come = _statements(old), _statements(new)
+    for old, new in _find_replacements(before, after):
+        gone, come = _count_statements(old), _count_statements(new)
         if not gone:
             continue
         for at, line in enumerate(new):
@@ -134,11 +134,11 @@ def _may_stand_for(line: str, beside: Sequence[str], *, more: bool) -> bool:
     return not is_paragraph and (words <= _MAX_WORDS or more)
 
 
-def _statements(lines: Sequence[str]) -> int:
+def _count_statements(lines: Sequence[str]) -> int:
     return sum(bool(line.strip()) and not is_comment(line) for line in lines)
 
 
-def _replaced(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+def _find_replacements(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
     """Yield what goes and what comes at each change; changes with only blank lines between them are one."""
     old: list[str] = []
     new: list[str] = []

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from editor.definitions import Symbol
 from editor.grammars import GRAMMARS
-from editor.placeholders import placeholder_lines
+from editor.placeholders import find_placeholders
 from editor.syntax import Survey, survey
 
 _NAME = "hunk_snippet"
@@ -46,11 +46,11 @@ def survey_snippet(lines: Sequence[str], language: str | None) -> Survey | None:
     if language not in GRAMMARS:
         return None
     best: Survey | None = None
-    for before, body, behind in _readings(lines, language):
+    for before, body, behind in _list_readings(lines, language):
         seen = survey("\n".join((before, *body, behind, "")), language)
         if seen is None:
             continue
-        seen = _unframed(seen, len(lines))
+        seen = _strip_frame(seen, len(lines))
         if not seen.error_lines:
             return seen
         if best is None or len(seen.error_lines) < len(best.error_lines):
@@ -58,9 +58,9 @@ def survey_snippet(lines: Sequence[str], language: str | None) -> Survey | None:
     return best
 
 
-def _readings(lines: Sequence[str], language: str) -> Iterator[tuple[str, list[str], str]]:
+def _list_readings(lines: Sequence[str], language: str) -> Iterator[tuple[str, list[str], str]]:
     """Yield what to parse, likeliest first: a line in front, the snippet's lines, a line behind."""
-    elided = placeholder_lines(lines)
+    elided = find_placeholders(lines)
     blank = ["" if at in elided else line for at, line in enumerate(lines)]
     if language == "python":
         # A placeholder may be all that a function has for a body.
@@ -70,13 +70,13 @@ def _readings(lines: Sequence[str], language: str) -> Iterator[tuple[str, list[s
         yield from ((front, body, ""), (front, blank, ""))
     elif language in _FRAMES:
         tag = "<?php " if language == "php" and not any("<?" in line for line in lines) else ""
-        yield from ((tag + before, blank, behind) for before, behind in _framed(blank, language))
+        yield from ((tag + before, blank, behind) for before, behind in _choose_frames(blank, language))
     else:
         yield "", blank, ""
 
 
-def _framed(lines: Sequence[str], language: str) -> Iterator[tuple[str, str]]:
-    unopened, unclosed = _open_brackets(lines)
+def _choose_frames(lines: Sequence[str], language: str) -> Iterator[tuple[str, str]]:
+    unopened, unclosed = _find_open_brackets(lines)
     closing = "".join(_CLOSING[bracket] for bracket in reversed(unclosed))
     frames = _FRAMES[language]
     end = "};" if language == "cpp" else "}"
@@ -92,12 +92,12 @@ def _framed(lines: Sequence[str], language: str) -> Iterator[tuple[str, str]]:
     yield "", ""
 
 
-def _open_brackets(lines: Sequence[str]) -> tuple[str, str]:
+def _find_open_brackets(lines: Sequence[str]) -> tuple[str, str]:
     """Return the closing brackets without an opening one, and the opening ones that are never closed."""
     unopened: list[str] = []
     stack: list[str] = []
     for line in lines:
-        for bracket in _BRACKET.findall(without_strings(line, comments=True)):
+        for bracket in _BRACKET.findall(strip_strings(line, comments=True)):
             if bracket in _CLOSING:
                 stack.append(bracket)
             elif stack and _CLOSING[stack[-1]] == bracket:
@@ -107,7 +107,7 @@ def _open_brackets(lines: Sequence[str]) -> tuple[str, str]:
     return "".join(unopened), "".join(stack)
 
 
-def without_strings(line: str, *, comments: bool = False) -> str:
+def strip_strings(line: str, *, comments: bool = False) -> str:
     """Return a line without what stands in quotes, and with `comments` without what stands behind `//`."""
     kept: list[str] = []
     unclosed: set[str] = set()
@@ -128,16 +128,16 @@ def without_strings(line: str, *, comments: bool = False) -> str:
     return "".join((*kept, line[start:]))
 
 
-def _unframed(seen: Survey, num_lines: int) -> Survey:
+def _strip_frame(seen: Survey, num_lines: int) -> Survey:
     """Take away the line in front and the frame's own definitions, which come first."""
     hidden = 0
     while hidden < len(seen.symbols) and seen.symbols[hidden].simple_name == _NAME:
         hidden += 1
     errors = tuple(min(max(line - 1, 0), max(num_lines - 1, 0)) for line in seen.error_lines)
-    return Survey(errors, tuple(_shifted(symbol, hidden, num_lines) for symbol in seen.symbols[hidden:]))
+    return Survey(errors, tuple(_shift_symbol(symbol, hidden, num_lines) for symbol in seen.symbols[hidden:]))
 
 
-def _shifted(symbol: Symbol, hidden: int, num_lines: int) -> Symbol:
+def _shift_symbol(symbol: Symbol, hidden: int, num_lines: int) -> Symbol:
     name = _FRAME_NAMES.sub("", symbol.name)
     return replace(
         symbol,

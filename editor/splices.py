@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from editor.diff import LineOp, ops_of_changes
-from editor.errors import span_of
+from editor.errors import format_span
 from editor.types import Candidate, Rung, Unresolved
 
 MAX_CANDIDATES = 8
@@ -30,11 +30,11 @@ class Splice:
     proven: bool = False
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """Return 'line 3', or 'lines 3-5'; 'above line 3' if nothing is replaced."""
         if self.end <= self.start:
             return f"above line {self.start + 1}"
-        return span_of(self.start, self.end)
+        return format_span(self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Open:
 Resolution = Splice | Open
 
 
-def spliced(lines: Sequence[str], splices: Sequence[Splice]) -> list[str] | None:
+def apply_splices(lines: Sequence[str], splices: Sequence[Splice]) -> list[str] | None:
     """Return the lines with all splices made, those at one place in the order given; None if two overlap."""
     ordered = sorted((splice for splice in splices if not splice.done), key=lambda splice: (splice.start, splice.end))
     if any(below.start < above.end for above, below in pairwise(ordered)):
@@ -71,21 +71,21 @@ def spliced(lines: Sequence[str], splices: Sequence[Splice]) -> list[str] | None
     return [*merged, *lines[at:]]
 
 
-def ops_of(splices: Sequence[Splice], num_lines: int) -> tuple[LineOp, ...]:
+def build_ops(splices: Sequence[Splice], num_lines: int) -> tuple[LineOp, ...]:
     """Return what splices that do not overlap do to a text of so many lines, those at one place as one change."""
     changes = sorted((one.start, one.end, len(one.lines)) for one in splices if not one.done)
     return ops_of_changes(changes, num_lines)
 
 
-def candidates(lines: Sequence[str], resolutions: Sequence[Resolution]) -> tuple[Candidate, ...]:
+def combine_candidates(lines: Sequence[str], resolutions: Sequence[Resolution]) -> tuple[Candidate, ...]:
     """Return the merged texts of the readings of all open changes; none if one of them has no reading.
 
     The likeliest reading of every change is among them, and those that differ from it in one change; best first.
     """
     found: dict[str, Candidate] = {}
     if all(isinstance(one, Splice) or one.options for one in resolutions):
-        for chosen in islice(_choices(resolutions), 2 * MAX_CANDIDATES):
-            merged = spliced(lines, [one.splice if isinstance(one, Option) else one for one in chosen])
+        for chosen in islice(_list_choices(resolutions), 2 * MAX_CANDIDATES):
+            merged = apply_splices(lines, [one.splice if isinstance(one, Option) else one for one in chosen])
             if merged is not None:
                 text = "".join(line + "\n" for line in merged)
                 score, why = 1.0, list[str]()
@@ -96,7 +96,7 @@ def candidates(lines: Sequence[str], resolutions: Sequence[Resolution]) -> tuple
     return tuple(sorted(found.values(), key=lambda one: -one.score)[:MAX_CANDIDATES])
 
 
-def _choices(resolutions: Sequence[Resolution]) -> Iterator[list[Splice | Option]]:
+def _list_choices(resolutions: Sequence[Resolution]) -> Iterator[list[Splice | Option]]:
     best = [one.options[0] if isinstance(one, Open) else one for one in resolutions]
     yield best
     for at, one in enumerate(resolutions):

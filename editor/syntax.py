@@ -10,11 +10,11 @@ from importlib import import_module
 
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
-from editor.definitions import Captures, Symbol, definitions
-from editor.execution import is_to_end, look, remember
+from editor.definitions import Captures, Symbol, find_definitions
+from editor.execution import cache_results, check_stopped, is_stopped
 from editor.grammars import GRAMMARS
 
-__all__ = ["MAX_BYTES", "Survey", "Symbol", "nodes", "num_errors", "survey", "symbols"]
+__all__ = ["MAX_BYTES", "Survey", "Symbol", "count_errors", "list_nodes", "list_symbols", "survey"]
 
 MAX_BYTES = 4_000_000
 """Larger texts are not parsed: a tree costs some fifty times its text in memory."""
@@ -65,7 +65,7 @@ def survey(text: str, language: str | None) -> Survey | None:
         return None
     # Some grammars want a newline at the end of the last statement; its absence is no error of an edit.
     text = text if text.endswith("\n") else text + "\n"
-    return (_survey_again if len(text) <= _KEPT_CHARS else _survey)(text, language)
+    return (_survey_cached if len(text) <= _KEPT_CHARS else _survey)(text, language)
 
 
 def _survey(text: str, language: str) -> Survey | None:
@@ -75,22 +75,22 @@ def _survey(text: str, language: str) -> Survey | None:
     if (language == "yaml" and _is_too_deep_for_yaml(data)) or _is_made_of_quotes(data):
         return None
     if language in ("c", "cpp"):
-        data = _without_linkage(data)
-    root = _parse(data, _language(language))
+        data = _blank_linkage(data)
+    root = _parse(data, _load_language(language))
     if root is None:
         return None
-    errors = tuple(_errors(root))
+    errors = tuple(_find_errors(root))
     if sum(node.child_count**2 for node in errors) > _MAX_ERROR_WORK:
         return None
     error_lines = tuple(node.start_point[0] for node in errors)
-    matches = list(_matches(root, language))
+    matches = list(_find_matches(root, language))
     if len(matches) > MAX_SYMBOLS:
         return Survey(error_lines, (), has_symbols=False)
-    return Survey(error_lines, definitions(matches, data, headings=language == "markdown"))
+    return Survey(error_lines, find_definitions(matches, data, headings=language == "markdown"))
 
 
 # A merge surveys the texts of its readings, which accounting and verification survey again; trees are not kept.
-_survey_again = remember(12)(_survey)
+_survey_cached = cache_results(12)(_survey)
 
 
 def _parse(data: bytes, language: Language) -> Node | None:
@@ -100,7 +100,7 @@ def _parse(data: bytes, language: Language) -> Node | None:
     again: the text is handed over in chunks, and only so many. Three thousand take error recovery in Python's grammar
     13 s: honest text, sound or broken, takes 0.002 to 0.015 calls of `is_too_long` a byte, this one 5.
     """
-    view, chunk = memoryview(data), _a_buffer()
+    view, chunk = memoryview(data), _take_buffer()
     left = _READS_PER_BYTE * len(data) + _READ_ALLOWANCE
     calls_left = int(_CALLS_PER_BYTE * len(data)) + _CALL_ALLOWANCE
 
@@ -113,13 +113,13 @@ def _parse(data: bytes, language: Language) -> Node | None:
     def is_too_long(_offset: int, _has_error: bool) -> bool:
         nonlocal calls_left
         calls_left -= 1
-        return calls_left < 0 or (calls_left % _CALLS_PER_LOOK == 0 and is_to_end())
+        return calls_left < 0 or (calls_left % _CALLS_PER_LOOK == 0 and is_stopped())
 
     # Parsers hold state and are cheap to make: a new one each time is safe between threads.
     try:
         root = Parser(language).parse(read, progress_callback=is_too_long).root_node
     except ValueError:
-        look()
+        check_stopped()
         if calls_left >= 0:
             raise
         return None
@@ -128,14 +128,14 @@ def _parse(data: bytes, language: Language) -> Node | None:
     return root if left > 0 else None
 
 
-def _a_buffer() -> bytearray:
+def _take_buffer() -> bytearray:
     try:
         return _BUFFERS.pop()
     except IndexError:
         return bytearray()
 
 
-def _without_linkage(data: bytes) -> bytes:
+def _blank_linkage(data: bytes) -> bytes:
     """Return a header with blanks for `extern "C" {` and its `}`, each between `#ifdef __cplusplus` and `#endif`.
 
     A preprocessor sees both or none of them; the grammars want a bracket's twin within its `#ifdef`.
@@ -166,19 +166,19 @@ def _is_made_of_quotes(data: bytes) -> bool:
     return any(row in data for row in _ROWS) and sum(len(row[0]) for row in _QUOTES.finditer(data)) > _MAX_QUOTES
 
 
-def num_errors(text: str, language: str | None) -> int | None:
+def count_errors(text: str, language: str | None) -> int | None:
     """Return how many syntax errors tree-sitter finds; None where it cannot tell."""
     seen = survey(text, language)
     return None if seen is None else len(seen.error_lines)
 
 
-def symbols(text: str, language: str | None) -> tuple[str, ...] | None:
+def list_symbols(text: str, language: str | None) -> tuple[str, ...] | None:
     """Return the qualified names of all definitions in text order, repeated if defined again; None if unknown."""
     seen = survey(text, language)
     return None if seen is None else tuple(symbol.name for symbol in seen.symbols)
 
 
-def nodes(text: str, language: str | None) -> tuple[tuple[int, str, str], ...] | None:
+def list_nodes(text: str, language: str | None) -> tuple[tuple[int, str, str], ...] | None:
     """Return every node of a text's tree in text order: its depth, its kind, and its text outside of its children.
 
     Two texts of equal nodes differ at most in white space that means nothing. None where `survey` gives None.
@@ -188,19 +188,19 @@ def nodes(text: str, language: str | None) -> tuple[tuple[int, str, str], ...] |
     data = (text if text.endswith("\n") else text + "\n").encode("utf-8", "replace")
     if len(data) > MAX_BYTES or (language == "yaml" and _is_too_deep_for_yaml(data)):
         return None
-    root = _parse(data, _language(language))
-    return None if root is None else tuple(_nodes(root, data))
+    root = _parse(data, _load_language(language))
+    return None if root is None else tuple(_walk_nodes(root, data))
 
 
-def _nodes(root: Node, data: bytes) -> Iterator[tuple[int, str, str]]:
+def _walk_nodes(root: Node, data: bytes) -> Iterator[tuple[int, str, str]]:
     stack = [(root, 0)]
     while stack:
         node, depth = stack.pop()
-        yield depth, node.type, _own_text(node, data)
+        yield depth, node.type, _get_own_text(node, data)
         stack.extend((child, depth + 1) for child in reversed(node.children))
 
 
-def _own_text(node: Node, data: bytes) -> str:
+def _get_own_text(node: Node, data: bytes) -> str:
     """Return what of a node's text no child of it holds: all of a leaf, or a string's letters between its escapes."""
     starts = [node.start_byte, *(child.end_byte for child in node.children)]
     ends = [*(child.start_byte for child in node.children), node.end_byte]
@@ -210,18 +210,18 @@ def _own_text(node: Node, data: bytes) -> str:
 
 
 @cache
-def _language(name: str) -> Language:
+def _load_language(name: str) -> Language:
     """Load a grammar when the first text in it comes: all at once take a tenth of a second."""
     grammar = GRAMMARS[name]
     return Language(getattr(import_module(grammar.module), grammar.function)())
 
 
 @cache
-def _query(name: str) -> Query:
-    return Query(_language(name), GRAMMARS[name].query)
+def _load_query(name: str) -> Query:
+    return Query(_load_language(name), GRAMMARS[name].query)
 
 
-def _errors(root: Node) -> Iterator[Node]:
+def _find_errors(root: Node) -> Iterator[Node]:
     """Yield every error node and missing token; sound subtrees are not entered."""
     stack = [root] if root.has_error else []
     while stack:
@@ -231,9 +231,9 @@ def _errors(root: Node) -> Iterator[Node]:
         stack.extend(child for child in reversed(node.children) if child.has_error or child.is_missing)
 
 
-def _matches(root: Node, language: str) -> Iterator[Captures]:
+def _find_matches(root: Node, language: str) -> Iterator[Captures]:
     """Yield what the grammar's query for definitions finds."""
-    cursor = QueryCursor(_query(language))
+    cursor = QueryCursor(_load_query(language))
     # Below 32,768 levels a cursor takes time by the square; whoever nests so deep is not read for definitions.
     cursor.set_max_start_depth(_MAX_START_DEPTH)
     for _, captures in cursor.matches(root):

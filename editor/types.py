@@ -120,7 +120,7 @@ class ParsedEdit:
     left_out: tuple[str, ...] = ()
 
     @property
-    def added_lines(self) -> tuple[str, ...]:
+    def new_lines(self) -> tuple[str, ...]:
         """The literal lines that the edit wants to stand in the result, markers left out."""
         if isinstance(self.changes, Sketch):
             return tuple(line for block in self.changes.blocks for line in block)
@@ -129,7 +129,7 @@ class ParsedEdit:
         return tuple(line for change in self.changes for line in change.after)
 
     @property
-    def searched_lines(self) -> tuple[str, ...]:
+    def old_lines(self) -> tuple[str, ...]:
         """The lines that the edit quotes from the file and may take away; a sketch quotes none."""
         if isinstance(self.changes, Sketch):
             return ()

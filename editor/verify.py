@@ -23,11 +23,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from editor.attribution import Reading, account
-from editor.checks import Losses, accounted, elided_lines_kept, lines_removed, removals, symbols_kept, truncated_tail
-from editor.errors import NOT_APPLICABLE, SHOWN, listed
-from editor.placeholders import holds_placeholder, placeholder_lines
-from editor.required_lines import missing_lines, missing_texts, num_required
+from editor.attribution import Attribution, attribute_changes
+from editor.checks import (
+    Losses,
+    check_elided_lines,
+    check_removed_lines,
+    check_symbols,
+    check_tail,
+    drop_shown_removals,
+    find_removals,
+)
+from editor.errors import NOT_APPLICABLE, SHOWN, format_list
+from editor.placeholders import find_placeholders, holds_placeholder
+from editor.required_lines import count_required, find_missing_lines, find_missing_texts
 from editor.syntax import Survey, survey
 from editor.types import Check, ParsedEdit, Policy, Sketch, Substitutions, UnaccountedLine
 
@@ -64,7 +72,7 @@ def verify(
     stay and would be written with another line ending than they have.
     """
     old, new = original.split("\n"), merged.split("\n")
-    reading = account(original, merged, edit, language, said, by_model=by_model)
+    reading = attribute_changes(original, merged, edit, language, said, by_model=by_model)
     is_explicit = not isinstance(edit.changes, Sketch) or edit.changes.complete
     to_the_letter = is_explicit and not reading.faults
     takes_word = to_the_letter and not by_model and len(original) > MAX_PARSED
@@ -74,42 +82,42 @@ def verify(
     worse = before is not None and after is not None and len(after.error_lines) > len(before.error_lines)
     if to_the_letter and by_model and worse:
         # A model may put a text at a place that is like it; what it wrote may still be the edit to the letter.
-        to_the_letter = not account(original, merged, edit, language, said).faults
-    gone = accounted(removals(old, new, edit), old, edit)
+        to_the_letter = not attribute_changes(original, merged, edit, language, said).faults
+    gone = drop_shown_removals(find_removals(old, new, edit), old, edit)
     losses = Losses(old, new, edit, gone, before, after, as_sent, worse, not reading.faults)
     return (
-        _marker_leak(old, new, edit),
-        _added_lines_present(merged, new, edit, not reading.faults),
-        symbols_kept(losses),
-        lines_removed(losses),
-        elided_lines_kept(losses),
-        _parse_errors(before, after, len(old), as_sent or to_the_letter),
-        _no_op(original, merged, edit),
-        truncated_tail(losses, truncated),
-        _accounted(reading, new, endings),
+        _check_marker_leak(old, new, edit),
+        _check_added_lines(merged, new, edit, not reading.faults),
+        check_symbols(losses),
+        check_removed_lines(losses),
+        check_elided_lines(losses),
+        _check_parse_errors(before, after, len(old), as_sent or to_the_letter),
+        _check_no_op(original, merged, edit),
+        check_tail(losses, truncated),
+        _check_accounted(reading, new, endings),
     )
 
 
-def passed(checks: Sequence[Check], policy: Policy = "strict") -> bool:
+def is_accepted(checks: Sequence[Check], policy: Policy = "strict") -> bool:
     """Tell whether a merge may stand: every check held, or with "lenient" every one of `DAMAGE`."""
     return all(check.ok or (policy == "lenient" and check.name not in DAMAGE) for check in checks)
 
 
-def _marker_leak(old: Sequence[str], new: Sequence[str], edit: ParsedEdit) -> Check:
-    first, old_end, new_end = _changed(old, new)
+def _check_marker_leak(old: Sequence[str], new: Sequence[str], edit: ParsedEdit) -> Check:
+    first, old_end, new_end = _find_changed_range(old, new)
     changed = new[first:new_end]
     # Only lines that are new are looked at: a file may well hold placeholders of its own.
     added = Counter(map(str.strip, changed)) - Counter(map(str.strip, old[first:old_end]))
     if edit.format == "udiff":
         # Diffs are written by tools, line for line: what looks like a placeholder is the text of a file.
-        added -= Counter(map(str.strip, edit.added_lines))
+        added -= Counter(map(str.strip, edit.new_lines))
     leaked = [line.strip() for line in changed if line.strip() in added and holds_placeholder(line)]
-    if "..." in added and "..." not in map(str.strip, edit.added_lines):
-        leaked += ["..." for at in placeholder_lines(new) if new[at].strip() == "..." != new[at]]
-    return Check("marker_leak", not leaked, listed("placeholders in the result", leaked) or "no placeholder")
+    if "..." in added and "..." not in map(str.strip, edit.new_lines):
+        leaked += ["..." for at in find_placeholders(new) if new[at].strip() == "..." != new[at]]
+    return Check("marker_leak", not leaked, format_list("placeholders in the result", leaked) or "no placeholder")
 
 
-def _changed(old: Sequence[str], new: Sequence[str]) -> tuple[int, int, int]:
+def _find_changed_range(old: Sequence[str], new: Sequence[str]) -> tuple[int, int, int]:
     """Return where two texts begin to differ, and where in each they are the same again to the end."""
     shorter = min(len(old), len(new))
     first = next((at for at in range(shorter) if old[at] != new[at]), shorter)
@@ -118,7 +126,7 @@ def _changed(old: Sequence[str], new: Sequence[str]) -> tuple[int, int, int]:
     return first, len(old) - same, len(new) - same
 
 
-def _accounted(reading: Reading, new: Sequence[str], endings: Sequence[int]) -> Check:
+def _check_accounted(reading: Attribution, new: Sequence[str], endings: Sequence[int]) -> Check:
     if endings:
         changed = (UnaccountedLine(at + 1, "ending", new[at] if at < len(new) else "") for at in endings)
         reading = replace(reading, faults=(*reading.faults, *changed))
@@ -128,23 +136,23 @@ def _accounted(reading: Reading, new: Sequence[str], endings: Sequence[int]) -> 
         detail = f"the readings of the edit are too many to try (bound '{reading.bound}')"
     else:
         named = [f"{fault.kind} {fault.text.strip()!r}" for fault in reading.faults]
-        detail = listed("not accounted for by the edit", named)
+        detail = format_list("not accounted for by the edit", named)
     return Check("accounted", False, detail, reading.faults[:MAX_LINES])
 
 
-def _added_lines_present(merged: str, new: Sequence[str], edit: ParsedEdit, is_accounted: bool) -> Check:
+def _check_added_lines(merged: str, new: Sequence[str], edit: ParsedEdit, is_accounted: bool) -> Check:
     if is_accounted:
         return Check("added_lines_present", True, "every line of the edit stands where a reading has it")
     if isinstance(edit.changes, Substitutions):
-        missing = [text.split("\n")[0] for text in missing_texts(merged, edit.changes)]
+        missing = [text.split("\n")[0] for text in find_missing_texts(merged, edit.changes)]
         found = f"{len(edit.changes.items)} texts found"
     else:
-        missing = missing_lines(new, edit)
-        found = f"{num_required(edit)} lines found"
-    return Check("added_lines_present", not missing, listed("missing lines", missing) or found)
+        missing = find_missing_lines(new, edit)
+        found = f"{count_required(edit)} lines found"
+    return Check("added_lines_present", not missing, format_list("missing lines", missing) or found)
 
 
-def _parse_errors(before: Survey | None, after: Survey | None, num_lines: int, as_sent: bool) -> Check:
+def _check_parse_errors(before: Survey | None, after: Survey | None, num_lines: int, as_sent: bool) -> Check:
     if before is None or after is None:
         return Check("parse_errors", True, f"{NOT_APPLICABLE}: no grammar for this text, or it is too large")
     detail = f"{len(after.error_lines)} syntax errors, {len(before.error_lines)} before"
@@ -167,7 +175,7 @@ def _is_the_edit_itself(original: str, new: Sequence[str], edit: ParsedEdit) -> 
     if isinstance(edit.changes, Sketch):
         sent = edit.changes.blocks[0] if len(edit.changes.blocks) == 1 else ()
     else:
-        sent = () if original.strip() else edit.added_lines
+        sent = () if original.strip() else edit.new_lines
     return bool(sent) and _text(sent) == _text(new)
 
 
@@ -175,12 +183,12 @@ def _text(lines: Sequence[str]) -> str:
     return "\n".join(map(str.rstrip, lines)).strip("\n")
 
 
-def _no_op(original: str, merged: str, edit: ParsedEdit) -> Check:
+def _check_no_op(original: str, merged: str, edit: ParsedEdit) -> Check:
     if original != merged:
         return Check("no_op", True, "the text changed")
     if isinstance(edit.changes, Sketch):
         stands = set(map(str.strip, original.split("\n")))
-        asked = any(line.strip() and line.strip() not in stands for line in edit.added_lines)
+        asked = any(line.strip() and line.strip() not in stands for line in edit.new_lines)
     else:
-        asked = edit.added_lines != edit.searched_lines
+        asked = edit.new_lines != edit.old_lines
     return Check("no_op", not asked, "nothing changed although the edit asks for it" if asked else "nothing to change")

@@ -43,7 +43,7 @@ from agent_runtime.types import (
 from editor import codec, patch_set
 from editor.errors import EditSyntaxError
 from editor.formats import parse_files
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.types import AlreadyApplied, Check, Merged, ParsedEdit, Policy, Unresolved
 from editor.verify import verify
 
@@ -87,7 +87,7 @@ def edits_of(request: PatchRequest) -> tuple[ParsedEdit, ...]:
 
 def files_named(edits: Sequence[ParsedEdit], read: Reader) -> dict[str, bytes]:
     """The files that edits name, those that there are; raises what `read` raises."""
-    found = {path: read(path) for path in patch_set.paths_of(edits)}
+    found = {path: read(path) for path in patch_set.list_paths(edits)}
     return {path: data for path, data in found.items() if data is not None}
 
 
@@ -229,7 +229,7 @@ def _checks(step: _Step, before: str | None, path: str) -> tuple[Check, ...]:
     text = step.text
     if text is None or _done(step):
         return ()
-    language = language_of(path)
+    language = find_language(path)
     if step.by_model is None:
         return verify(before or "", text, step.edit, language)
     made = step.by_model

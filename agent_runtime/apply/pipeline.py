@@ -40,14 +40,14 @@ from agent_runtime.types import (
     total_usage,
 )
 from editor import codec
-from editor.attribution import repair
-from editor.errors import EditSyntaxError, listed
-from editor.execution import memory_of
+from editor.attribution import repair_result
+from editor.errors import EditSyntaxError, format_list
+from editor.execution import use_cache_of
 from editor.formats import parse_files
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
 from editor.types import AlreadyApplied, Check, Merged, MergeOutcome, ParsedEdit, Unresolved
-from editor.verify import passed, verify
+from editor.verify import is_accepted, verify
 
 ModelSource = Callable[[], Merger]
 """Gives the model when an edit needs it; raises ModelUnavailable where there is none (yet)."""
@@ -70,7 +70,7 @@ class Applier:
         Raises BadFile, EditRefused, BadRequest, TooLarge, ModelUnavailable and what else `Merger.merge` raises; a merge
         that a check rejects is an answer with status `rejected`, not an error.
         """
-        with memory_of(request.salt):
+        with use_cache_of(request.salt):
             return traced(request.trace, watcher, lambda watcher: self._apply(request, watcher))
 
     def _apply(self, request: ApplyRequest, watcher: Watcher) -> ApplyResult:
@@ -84,7 +84,7 @@ class Applier:
     def apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge several edits, each into its file: all or none. Raises what `apply` raises, EditRefused for all."""
         wanted = any(request.trace for request in requests)
-        with memory_of(requests[0].salt if requests else ""):  # all are of one sender
+        with use_cache_of(requests[0].salt if requests else ""):  # all are of one sender
             return traced(wanted, watcher, lambda watcher: self._apply_each(requests, watcher))
 
     def _apply_each(self, requests: Sequence[ApplyRequest], watcher: Watcher) -> ApplyResult:
@@ -129,7 +129,7 @@ class Applier:
 
     def apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher = _NOBODY) -> ApplyResult:
         """Merge an edit of the files that it names, which `read` gives: all or none. Raises what `apply` raises."""
-        with memory_of(request.salt):
+        with use_cache_of(request.salt):
             return traced(request.trace, watcher, lambda watcher: self._apply_patch(request, read, watcher))
 
     def _apply_patch(self, request: PatchRequest, read: Reader, watcher: Watcher) -> ApplyResult:
@@ -162,7 +162,7 @@ class Applier:
         if not made.usage.reused_approximate:
             return made
         with timings.phase("verify"):
-            is_sound = passed(_checks(task, made), task.request.policy)
+            is_sound = is_accepted(_checks(task, made), task.request.policy)
         if is_sound:
             return made
         exact = replace(task, request=replace(task.request, reuse="exact"))
@@ -271,7 +271,7 @@ def _finish(begun: _Begun, outcome: Outcome | AlreadyApplied) -> ApplyResult:
 
 def _remarks(edit: ParsedEdit) -> tuple[Check, ...]:
     """Say which files the edit is also for."""
-    found = listed("left out what the edit has for", edit.left_out)
+    found = format_list("left out what the edit has for", edit.left_out)
     return (Check("other_files", True, found),) if found else ()
 
 
@@ -286,7 +286,7 @@ def _decided(model: Merger, task: ModelTask, watcher: Watcher) -> ModelMerge | M
 
 
 def _checks(task: ModelTask, made: Outcome) -> tuple[Check, ...]:
-    language = language_of(task.request.path)
+    language = find_language(task.request.path)
     said, by_model = (task.request.instruction,), made.certainty == "model"
     return (
         verify(task.text, made.text, task.edit, language, truncated=made.truncated, said=said, by_model=by_model)
@@ -320,7 +320,7 @@ def _of_whole_files(edit: ParsedEdit, path: str) -> Reason:
 
 def _by_rule(text: str, edit: ParsedEdit, request: ApplyRequest) -> MergeOutcome:
     if edit.action != "create" or not text:
-        return merge(text, edit, language_of(request.path), (request.instruction,))
+        return merge(text, edit, find_language(request.path), (request.instruction,))
     created = merge("", edit)
     if isinstance(created, Merged) and created.text == text:
         return AlreadyApplied("The file is there, with just this text.")
@@ -332,9 +332,9 @@ def _by_rule(text: str, edit: ParsedEdit, request: ApplyRequest) -> MergeOutcome
 
 
 def _changed(request: ApplyRequest, source: codec.SourceText, edit: ParsedEdit, outcome: Outcome) -> FileResult:
-    language = language_of(request.path)
+    language = find_language(request.path)
     if outcome.certainty == "model" and not outcome.truncated:
-        mended = repair(source.text, outcome.text, edit, language, (request.instruction,))
+        mended = repair_result(source.text, outcome.text, edit, language, (request.instruction,))
         if mended is not None:
             outcome = replace(outcome, text=mended.text, repaired=mended.lines)
     by_model = outcome.certainty == "model"

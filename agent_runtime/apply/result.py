@@ -24,7 +24,7 @@ from agent_runtime.types import (
     percent,
 )
 from editor import codec
-from editor.diff import LineOp, unified_diff
+from editor.diff import LineOp, render_unified_diff
 from editor.errors import CodecError, EditSyntaxError
 from editor.types import (
     AlreadyApplied,
@@ -37,7 +37,7 @@ from editor.types import (
     UnaccountedLine,
     Unresolved,
 )
-from editor.verify import passed
+from editor.verify import is_accepted
 
 
 def file_diff(before: str | None, after: str | None, path: str, move_to: str = "") -> str:
@@ -54,13 +54,13 @@ def file_diff(before: str | None, after: str | None, path: str, move_to: str = "
         extended, new = extended + "deleted file mode 100644\n", "+++ /dev/null"
     if move_to:
         extended += f"rename from {path}\nrename to {move_to}\n"
-    hunks = unified_diff(before or "", after or "", "file").split("\n", 2)[2:]
+    hunks = render_unified_diff(before or "", after or "", "file").split("\n", 2)[2:]
     return extended + (f"{old}\n{new}\n{hunks[0]}" if hunks else "")
 
 
 def _headers(path: str) -> list[str]:
     """Return the two lines that name a file, quoted where they have to be."""
-    return unified_diff("", "\n", path).split("\n")[:2]
+    return render_unified_diff("", "\n", path).split("\n")[:2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +126,13 @@ def other_endings(source: codec.SourceText, after: Version, ops: Sequence[LineOp
     """The lines (from 0) that stay and would have another ending; line 0 where the byte order mark changes."""
     if after.data is None:
         return ()
-    changes = codec.byte_changes(source, after.data, ops)
+    changes = codec.compare_bytes(source, after.data, ops)
     return (*changes.endings, *((0,) if changes.bom else ()))
 
 
 def status_of(checks: Sequence[Check], policy: Policy) -> Status:
     """`merged`, unless a check that counts under the policy failed."""
-    return "merged" if passed(checks, policy) else "rejected"
+    return "merged" if is_accepted(checks, policy) else "rejected"
 
 
 def file_result(
@@ -280,7 +280,7 @@ def _reading(candidate: Candidate, original: str) -> Reading:
 
 def _short_diff(before: str, after: str) -> str:
     """Return the hunks of the change without file names, cut with a line that says so."""
-    lines = unified_diff(before, after, "file", CONTEXT_LINES).removesuffix("\n").split("\n")[2:]
+    lines = render_unified_diff(before, after, "file", CONTEXT_LINES).removesuffix("\n").split("\n")[2:]
     shown = [
         line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} ({len(line) - MAX_LINE_CHARS} more)"
         for line in lines[:MAX_DIFF_LINES]

@@ -24,7 +24,7 @@ from agent_runtime.errors import EditRefused, HunkError
 from agent_runtime.llm.interface import ModelTask
 from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader, Reason
-from editor.execution import ended_by, look
+from editor.execution import check_stopped, stop_when
 
 LOG = logging.getLogger("hunk.apply")
 
@@ -256,8 +256,8 @@ def rule_time(watcher: Watcher, seconds: float = RULE_SECONDS) -> Iterator[None]
             return refusal([_too_much(seconds)])
         return None
 
-    with ended_by(verdict):
-        look()
+    with stop_when(verdict):
+        check_stopped()
         yield
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable
 from agent_runtime.serialization import problem_of
 from agent_runtime.types import ApplyResult, FileResult, GivenScope, Reading, Reason, Usage, percent
-from editor.errors import listed, span_of
+from editor.errors import format_list, format_span
 
 DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
 MAX_READING_LINES = 8
@@ -34,7 +34,9 @@ def print_remarks(result: ApplyResult, console: Console, where: str) -> None:
                 style = "red" if file.status == "rejected" else "yellow"
                 console.print(Text(f"  {check.name}: {check.detail}", style=style), soft_wrap=True)
         if file.repaired:
-            lines = listed("repaired: the file's own lines stand for", [line.text.strip() for line in file.repaired])
+            lines = format_list(
+                "repaired: the file's own lines stand for", [line.text.strip() for line in file.repaired]
+            )
             console.print(Text(f"  {lines}", style="yellow"), soft_wrap=True)
         if file.scope is not None:
             console.print(Text(f"  {_given(file.scope)}", style="dim"), soft_wrap=True)
@@ -163,7 +165,7 @@ def _headline(file: FileResult, place: str) -> Text:
 def _given(scope: GivenScope) -> str:
     if scope.kind == "file":
         return f"the model was given the whole file, {scope.of_lines} lines"
-    where = ", ".join(span_of(first - 1, last) for first, last in scope.regions)
+    where = ", ".join(format_span(first - 1, last) for first, last in scope.regions)
     return f"the model was given {where} of {scope.of_lines}, and an outline of the rest"
 
 

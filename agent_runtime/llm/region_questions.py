@@ -8,7 +8,7 @@ from agent_runtime.edit_selection import as_blocks
 from agent_runtime.llm.interface import ModelTask
 from agent_runtime.types import GivenScope
 from editor import scope as editor_scope
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.lazy.merge import render_snippet
 from editor.scope import Region, Scope
 from editor.types import ParsedEdit, Sketch
@@ -33,7 +33,7 @@ def scope_of(task: ModelTask) -> Scope:
     """The regions that the request's `scope` asks for."""
     if task.request.scope == "file":
         return whole_file(task)
-    return editor_scope.find_regions(task.text, task.edit, task.by_rule, language_of(task.request.path))
+    return editor_scope.find_regions(task.text, task.edit, task.by_rule, find_language(task.request.path))
 
 
 def whole_file(task: ModelTask) -> Scope:
@@ -69,7 +69,7 @@ def _edit_text(task: ModelTask, part: ParsedEdit | None) -> str:
     if part is None:
         return task.request.edit.strip("\n")
     if isinstance(part.changes, Sketch):
-        return render_snippet(part.changes, language_of(task.request.path))
+        return render_snippet(part.changes, find_language(task.request.path))
     return as_blocks(part).removesuffix("\n")
 
 

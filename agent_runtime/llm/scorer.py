@@ -12,10 +12,10 @@ from agent_runtime.llm.interface import ModelTask
 from agent_runtime.progress import Watcher
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.types import ScoredReading
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.scope import Scope, is_confined
 from editor.types import Candidate, Unresolved
-from editor.verify import passed, verify
+from editor.verify import is_accepted, verify
 from engine.engine import Engine
 from engine.types import GenerationRequest
 
@@ -26,12 +26,12 @@ def sound(task: ModelTask, scope: Scope) -> list[int]:
     """
     if not isinstance(task.by_rule, Unresolved):
         return []
-    language, said = language_of(task.request.path), (task.request.instruction,)
+    language, said = find_language(task.request.path), (task.request.instruction,)
     return [
         number
         for number, candidate in enumerate(task.by_rule.candidates)
         if is_confined(task.text, candidate.text, scope.regions)  # it takes less than the checks
-        and passed(verify(task.text, candidate.text, task.edit, language, said=said), task.request.policy)
+        and is_accepted(verify(task.text, candidate.text, task.edit, language, said=said), task.request.policy)
     ]
 
 

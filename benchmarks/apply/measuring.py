@@ -14,12 +14,12 @@ from benchmarks.apply.executing import Execution, execute, has_tests
 from benchmarks.cases import AnyCase, Case, PatchCase, lines_of
 from benchmarks.judging import Outcome, judge
 from editor import codec
-from editor.diff import unified_diff
+from editor.diff import render_unified_diff
 from editor.errors import EditSyntaxError
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
-from editor.syntax import nodes
+from editor.syntax import list_nodes
 from editor.types import Unresolved
 
 _MAX_DIFF = 4_000
@@ -131,7 +131,7 @@ def _candidates(case: Case) -> list[str]:
     """Return the texts of the readings that a refusal shows as diffs; they come from the rules alone."""
     source = codec.decode(case.original.encode())
     try:
-        found = merge(source.text, parse(case.edit, case.format), language_of(case.path))
+        found = merge(source.text, parse(case.edit, case.format), find_language(case.path))
     except EditSyntaxError:
         return []
     texts = [one.text for one in found.candidates] if isinstance(found, Unresolved) else []
@@ -164,7 +164,7 @@ def _judged_file(row: Row, case: Case, result: ApplyResult) -> Row:
     merged = file.merged if result.status == "merged" else None
     claims_done = result.status == "noop"
     outcome = judge(case, merged, claims_done=claims_done)
-    language = language_of(case.path)
+    language = find_language(case.path)
     is_equal = merged is not None and (merged == case.expected or _is_same_tree(merged, case.expected, language))
     return replace(
         row,
@@ -184,7 +184,7 @@ def _judged_files(row: Row, case: PatchCase, result: ApplyResult) -> Row:
     paths = sorted(path for path in after.keys() | expected.keys() if after.get(path) != expected.get(path))
     certain = [file for file in result.files if file.certainty == "certain"]
     is_equal = after.keys() == expected.keys() and all(
-        _is_same_tree(after[path], expected[path], language_of(path)) for path in paths
+        _is_same_tree(after[path], expected[path], find_language(path)) for path in paths
     )
     return replace(
         row,
@@ -214,9 +214,9 @@ def _touches(file: FileResult, paths: Sequence[str]) -> bool:
 
 
 def _is_same_tree(one: str, other: str, language: str | None) -> bool:
-    found = nodes(one, language)
-    return found is not None and found == nodes(other, language)
+    found = list_nodes(one, language)
+    return found is not None and found == list_nodes(other, language)
 
 
 def _shown(expected: str, merged: str, path: str) -> str:
-    return unified_diff(expected, merged, path, 2)[:_MAX_DIFF]
+    return render_unified_diff(expected, merged, path, 2)[:_MAX_DIFF]

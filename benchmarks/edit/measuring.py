@@ -14,9 +14,9 @@ from benchmarks.judging import Outcome, judge, same, same_but_blank_lines
 from benchmarks.snippets.hidden import hides_deletion
 from editor import codec
 from editor.errors import EditSyntaxError
-from editor.execution import forget
+from editor.execution import clear_caches
 from editor.formats import parse, parse_files
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
 from editor.patch_set import merge_files
 from editor.types import AlreadyApplied, Check, FormatName, Merged, MergeOutcome, Unresolved
@@ -133,7 +133,7 @@ def _patched(case: PatchCase, *, compat: bool) -> tuple[bool, dict[str, str]]:
     except EditSyntaxError:
         return False, dict(case.files)
     after = {**case.files, **(result.partial if compat else result.writes)}
-    return not result.refused, {path: text for path, text in after.items() if text is not None}
+    return not result.refusals, {path: text for path, text in after.items() if text is not None}
 
 
 def _by_our_rules(case: PatchCase) -> str:
@@ -181,7 +181,7 @@ def _measure_text(case: Case, format_name: FormatName, edit: str, repeats: int) 
         inexact=case.inexact,
         variety=case.variety,
         style=case.style,
-        language=language_of(case.path) or Path(case.path).suffix.lstrip("."),
+        language=find_language(case.path) or Path(case.path).suffix.lstrip("."),
         certainty=certainty,
         confidence=outcome.confidence if isinstance(outcome, Merged) else None,
         first=exact[:1] == [True],
@@ -207,8 +207,8 @@ def _readings(text: str, outcome: MergeOutcome) -> list[str]:
 
 
 def _answer(text: str, edit: str, format_name: FormatName, path: str, said: tuple[str, ...]) -> _Answer:
-    forget()
-    language = language_of(path)
+    clear_caches()
+    language = find_language(path)
     started = time.perf_counter()
     try:
         parsed = parse(edit, format_name, path)

@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 from platformdirs import user_cache_path
 
 from benchmarks.cases import Case
-from editor.execution import forget
+from editor.execution import clear_caches
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
 from editor.types import Merged, ParsedEdit, Sketch, Substitutions
 from editor.verify import verify
@@ -119,13 +119,13 @@ def _hunk_verified(case: Case, _: Blocks) -> str | None:
     edit = parse(case.edit, "search_replace")
     text = _merged(case, edit)
     if text is not None:
-        verify(case.original, text, edit, language_of(case.path))
+        verify(case.original, text, edit, find_language(case.path))
     return text
 
 
 def _merged(case: Case, edit: ParsedEdit) -> str | None:
-    forget()
-    outcome = merge(case.original, edit, language_of(case.path))
+    clear_caches()
+    outcome = merge(case.original, edit, find_language(case.path))
     return outcome.text if isinstance(outcome, Merged) else None
 
 

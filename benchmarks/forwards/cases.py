@@ -14,7 +14,7 @@ from benchmarks.rendering import changes
 from benchmarks.snippets import STYLES, Pair, make_snippet, pairs
 from editor.errors import EditSyntaxError
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
 from editor.types import AlreadyApplied, Merged
 
@@ -95,7 +95,7 @@ def case_of(pair: Pair, style: str, snippet: str, encode: Encode, answer: Answer
 def _merges(pair: Pair, snippet: str) -> Iterator[str]:
     """What the editor's rules make of a snippet: one merge, its candidates, or nothing."""
     try:
-        outcome = merge(pair.before, parse(snippet, "lazy"), language_of(pair.path))
+        outcome = merge(pair.before, parse(snippet, "lazy"), find_language(pair.path))
     except EditSyntaxError:
         return
     if isinstance(outcome, Merged):

@@ -29,9 +29,9 @@ from benchmarks.cases import DEFAULT_CASES
 from benchmarks.machine import describe
 from benchmarks.prompts.tasks import KINDS, Task, tasks
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.scope import check_region_kept, cut, splice
-from editor.verify import passed, verify
+from editor.verify import is_accepted, verify
 
 OUTCOMES = ("exact", "exact_rejected", "refused", "wrong")
 SPARE_TOKENS = 256
@@ -86,11 +86,11 @@ def measure(loaded: Any, form: PromptForm, task: Task) -> Row:
     answer = result.text.decode("utf-8", errors="replace").removesuffix("\n") + "\n"
     merged = splice(task.file, given, [answer]) if given else answer
     truncated = result.finish_reason == "length"
-    checks = verify(task.file, merged, parse(task.edit, "lazy"), language_of(task.path), truncated=truncated)
+    checks = verify(task.file, merged, parse(task.edit, "lazy"), find_language(task.path), truncated=truncated)
     checks += (check_region_kept(given, [answer]),) if given else ()
     same = _compared(merged, task) == _compared(task.right, task)
     outcome = {(True, True): "exact", (False, True): "exact_rejected", (True, False): "wrong"}.get(
-        (passed(checks), same), "refused"
+        (is_accepted(checks), same), "refused"
     )
     failed = tuple(check.name for check in checks if not check.ok)
     texts = None if same else merged

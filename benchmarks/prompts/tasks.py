@@ -21,7 +21,7 @@ from benchmarks.cases import Case, load
 from benchmarks.snippets import STYLES, Pair, make_snippet, pairs
 from editor.errors import EditSyntaxError
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
 from editor.scope import Region, find_regions
 from editor.syntax import survey
@@ -121,7 +121,7 @@ def _small(pair: Pair) -> Pair | None:
     before, after = pair.before.split("\n"), pair.after.split("\n")
     if MIN_LINES <= len(before) <= MAX_LINES:
         return pair
-    seen = survey(pair.before, language_of(pair.path))
+    seen = survey(pair.before, find_language(pair.path))
     for symbol in seen.symbols if seen is not None else ():
         above, below = before[: symbol.first_line], before[symbol.end_line :]
         num_lines = symbol.end_line - symbol.first_line
@@ -139,7 +139,7 @@ def _text(lines: Sequence[str]) -> str:
 
 def _of_region(task: Task) -> Task | None:
     """The task with the one region that the rules find for it; None where they find several or the whole file."""
-    edit, language = parse(task.edit, "lazy"), language_of(task.path)
+    edit, language = parse(task.edit, "lazy"), find_language(task.path)
     by_rule = merge(task.file, edit, language)
     scope = find_regions(task.file, edit, by_rule, language)
     if scope.whole or len(scope.regions) != 1 or scope.regions[0].num_lines > MAX_REGION_LINES:

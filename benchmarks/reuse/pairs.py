@@ -22,7 +22,7 @@ from agent_runtime.context.types import make_file_segments
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.snippets import Pair
 from benchmarks.snippets import pairs as recorded_pairs
-from editor.grammars import language_of
+from editor.grammars import find_language
 from engine.reuse import PromptSegment
 from repo_cache.tokenizer import BPETokenizer
 
@@ -91,7 +91,7 @@ def _single_hunks(found: Sequence[Pair], seed: int) -> Iterator[Pair]:
     for pair in Random(seed).sample(found, len(found)):
         edits = diff_lines(split_lines(pair.before), split_lines(pair.after))
         is_short = len(edits) == 1 and max(edits[0].end - edits[0].first, len(edits[0].lines)) <= MOST_LINES
-        if is_short and pair.path not in paths and language_of(PurePath(pair.path).name) is not None:
+        if is_short and pair.path not in paths and find_language(PurePath(pair.path).name) is not None:
             paths.add(pair.path)
             yield pair
 

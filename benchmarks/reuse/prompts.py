@@ -11,7 +11,7 @@ from pathlib import PurePath
 import numpy as np
 
 from benchmarks.reuse.sessions import Message
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.syntax import survey
 from engine.reuse import PromptSegment
 from repo_cache.spans import span_keys
@@ -71,7 +71,7 @@ def cut(text: str, path: str) -> list[str]:
     Lines may be numbered ("12:code"), as SWE-agent shows them, with other lines above and below.
     """
     lines = text.split("\n")
-    language = language_of(PurePath(path).name) if path else None
+    language = find_language(PurePath(path).name) if path else None
     if language is None:
         return [text] if text else []
     if sum(bool(_NUMBERED.match(line)) for line in lines) > len(lines) / 2:

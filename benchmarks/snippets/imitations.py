@@ -37,7 +37,7 @@ from benchmarks.snippets.indenting import dedented, indent_of
 from benchmarks.snippets.parts import TEST_LAYOUT, TEST_WORDING, Part, part_of
 from benchmarks.snippets.showing import Change, filled, gaps, header, runs, sayable
 from benchmarks.snippets.wordings import ODD_WORDINGS, WORDINGS, Marker, comment
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.placeholders import holds_placeholder
 
 SHAPE = "made"
@@ -112,7 +112,7 @@ def imitations(folder: Path, num_cases: int, seed: int, part: Part) -> list[Case
     ]
     rng.shuffle(found)
     for record in found:
-        by_language[language_of(record["path"]) or "other"].append(record)
+        by_language[find_language(record["path"]) or "other"].append(record)
     languages = deque(sorted(by_language))
     made: list[Case] = []
     misses = 0
@@ -385,7 +385,7 @@ def _joined(blocks: Sequence[Sequence[str]]) -> list[str]:
 
 def _conversation(path: str, blocks: Sequence[Sequence[str]], layout: str, rng: Random) -> list[str]:
     """Write a chat answer: the prose, and a fence for each block."""
-    tag = language_of(path) or ""
+    tag = find_language(path) or ""
     step = "   " if layout == TEST_LAYOUT else ""
     out: list[str] = []
     for number, block in enumerate(blocks):

@@ -29,7 +29,7 @@ from benchmarks.snippets import indenting
 from benchmarks.snippets.showing import Change, filled, gaps, header, runs, sayable
 from benchmarks.snippets.wordings import Marker
 from editor.definitions import Symbol
-from editor.placeholders import holds_placeholder, placeholder_lines
+from editor.placeholders import find_placeholders, holds_placeholder
 
 _CLOSERS = ("}", ")", "]", "end", "</")
 _MAX_DEFINITION = 150
@@ -202,7 +202,7 @@ def _laid_out(change: Change, plan: _Plan, marker: Marker, lines: Mapping[int, s
         return None
     out: list[str] = []
     shown = [lines[at] for at in sorted(plan.shown)]
-    if placeholder_lines(shown) or any(map(holds_placeholder, shown)) or shown[0].lstrip().startswith(("```", "~~~")):
+    if find_placeholders(shown) or any(map(holds_placeholder, shown)) or shown[0].lstrip().startswith(("```", "~~~")):
         return None
     at_gap = {gap.start: gap for gap in gaps(plan.shown, len(change.b))}
     at = 0

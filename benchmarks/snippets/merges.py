@@ -20,7 +20,7 @@ from random import Random
 from benchmarks.rendering import changes
 from benchmarks.snippets.pairs import Pair
 from editor.definitions import Symbol
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.syntax import Survey, survey
 
 _MAX_EDITED_LINES = 60
@@ -171,7 +171,7 @@ def _pool(cases: tuple[Pair, ...]) -> tuple[_Part, ...]:
 
 
 def _sound_survey(text: str, path: str) -> Survey | None:
-    seen = survey(text, language_of(path))
+    seen = survey(text, find_language(path))
     return None if seen is None or seen.error_lines else seen
 
 

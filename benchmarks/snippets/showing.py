@@ -8,7 +8,7 @@ from functools import cached_property
 
 from benchmarks.rendering import Span, changes, ends_alike
 from editor.definitions import Symbol
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.syntax import Survey, survey
 
 _MAX_CONTEXT = 12
@@ -41,12 +41,12 @@ class Change:
     @cached_property
     def old_survey(self) -> Survey | None:
         """The definitions of the old text; None without a grammar."""
-        return survey(self.before, language_of(self.path))
+        return survey(self.before, find_language(self.path))
 
     @cached_property
     def new_survey(self) -> Survey | None:
         """The definitions of the new text; None without a grammar."""
-        return survey(self.after, language_of(self.path))
+        return survey(self.after, find_language(self.path))
 
     @cached_property
     def _bare_a(self) -> list[str]:

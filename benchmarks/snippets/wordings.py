@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from editor.grammars import language_of
+from editor.grammars import find_language
 
 WORDINGS = (
     "... existing code ...",
@@ -65,7 +65,7 @@ class Marker:
     """The markers of one snippet: mostly one wording throughout, as a model writes; `rng` decides."""
 
     def __init__(self, path: str, rng: Random, wordings: Sequence[str] = WORDINGS) -> None:
-        self._language = language_of(path) or ""
+        self._language = find_language(path) or ""
         self._rng = rng
         self._varied = rng.random() < _SHARE_VARIED
         self._plain = rng.random() < _SHARE_PLAIN or self._language not in _COMMENT_OF
@@ -86,7 +86,7 @@ class Marker:
 
 def comment(path: str, words: str) -> str | None:
     """Return the words as a comment line of the file's language, None where that is not known."""
-    syntax = _COMMENT_OF.get(language_of(path) or "")
+    syntax = _COMMENT_OF.get(find_language(path) or "")
     if syntax is None:
         return None
     before, after = _LINE_COMMENTS[syntax]

@@ -18,7 +18,7 @@ from benchmarks.judging import same_but_blank_lines
 from editor import codec
 from editor.errors import EditorError
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.reader.reader import group_by_solid_lines
 from editor.types import ParsedEdit
 
@@ -111,7 +111,7 @@ def _read(case: Case, read: Read) -> dict[str, Any]:
     expected = codec.decode(case.expected.encode()).text
     started = time.perf_counter()
     try:
-        found = read(source.text, parse(case.edit, "lazy", case.path), language_of(case.path), (case.instruction,))
+        found = read(source.text, parse(case.edit, "lazy", case.path), find_language(case.path), (case.instruction,))
     except EditorError:
         found = ()
     return {

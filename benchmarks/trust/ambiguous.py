@@ -18,7 +18,7 @@ from benchmarks.cases import Case
 from benchmarks.trust.corruptions import RightText, altered
 from benchmarks.trust.doors import DOORS, Doors
 from editor.definitions import Symbol
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.syntax import survey
 from editor.types import FormatName
 
@@ -106,7 +106,7 @@ def _cut(right: RightText, rng: Random) -> _Parts | None:
 
 def _doubled(right: RightText, rng: Random) -> _Parts | None:
     """Let the definition about a change stand again under another name, and quote a line of its body."""
-    symbols = found.symbols if (found := survey(right.source.text, language_of(right.case.path))) else ()
+    symbols = found.symbols if (found := survey(right.source.text, find_language(right.case.path))) else ()
     around = [
         symbol
         for span in right.spans

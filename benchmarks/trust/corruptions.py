@@ -35,7 +35,7 @@ from benchmarks.cases import Case
 from benchmarks.rendering import Span, changes
 from editor import codec
 from editor.definitions import Symbol
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.syntax import Survey, survey
 
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|[<>=!]=?|&&|\|\||[-+*/]")
@@ -106,7 +106,7 @@ class RightText:
     @cached_property
     def survey(self) -> Survey | None:
         """The definitions of the right text; None without a grammar."""
-        return survey(self.text, language_of(self.case.path))
+        return survey(self.text, find_language(self.case.path))
 
     def above(self, at: int) -> int | None:
         """Return the next line above that is not blank."""

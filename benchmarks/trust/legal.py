@@ -28,10 +28,10 @@ from rapidfuzz import fuzz
 
 from benchmarks.rendering import changes
 from benchmarks.trust.corruptions import RightText
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
 from editor.placeholders import holds_placeholder
-from editor.syntax import num_errors
+from editor.syntax import count_errors
 from editor.types import Merged, ParsedEdit, Sketch, Unresolved
 
 _MIN_LIKENESS = 60
@@ -41,7 +41,7 @@ class Legal:
     """Judges the texts that were planted into one right result."""
 
     def __init__(self, right: RightText, edit: ParsedEdit) -> None:
-        self._language = language_of(right.case.path)
+        self._language = find_language(right.case.path)
         self._expected_text = right.text
         outcome = merge(right.source.text, edit, self._language)
         self.certain = outcome.text if isinstance(outcome, Merged) else None
@@ -85,7 +85,7 @@ class Legal:
         return "shown elsewhere" if is_shown and stand_once else ""
 
     def _is_broken(self, text: str) -> bool:
-        found, expected = (num_errors(one, self._language) for one in (text, self._expected_text))
+        found, expected = (count_errors(one, self._language) for one in (text, self._expected_text))
         return found is not None and expected is not None and found > expected
 
     def _key(self, text: str) -> str:

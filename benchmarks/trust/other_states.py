@@ -39,7 +39,7 @@ from benchmarks.trust.planted import solid_lines
 from benchmarks.trust.right_results import WAYS, case_of, commit_records, folder_of
 from editor import codec
 from editor.formats import parse_files
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.syntax import survey
 from editor.types import Substitutions
 
@@ -291,7 +291,7 @@ def _far_deleted(right: RightText, rng: Random) -> Mutated | None:
 
 
 def _doubled(right: RightText, rng: Random) -> Mutated | None:
-    seen = survey(right.source.text, language_of(right.case.path))
+    seen = survey(right.source.text, find_language(right.case.path))
     last = dict(right.kept)
     found = [
         symbol

@@ -30,9 +30,9 @@ from editor import codec
 from editor.diff import line_opcodes
 from editor.errors import EditorError
 from editor.formats import parse_files
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.types import ParsedEdit
-from editor.verify import passed, verify
+from editor.verify import is_accepted, verify
 
 if TYPE_CHECKING:
     from engine.engine import EngineStats
@@ -183,11 +183,11 @@ def send_answer(case: Case, text: str) -> tuple[Sent, tuple[str, ...]]:
 def send_rule_result(right: RightText, edit: ParsedEdit, text: str) -> tuple[Sent, tuple[str, ...]]:
     """Check a text as what a rule made; return whether it passes, and the checks that failed."""
     try:
-        checks = verify(right.source.text, text, edit, language_of(right.case.path), said=(right.case.instruction,))
+        checks = verify(right.source.text, text, edit, find_language(right.case.path), said=(right.case.instruction,))
     except Exception as fault:  # noqa: BLE001 (whatever it is, it is a fault of ours)
         return "crashed", (repr(fault),)
     failed = tuple(check.name for check in checks if not check.ok)
-    return "passed" if passed(checks) else "rejected", failed
+    return "passed" if is_accepted(checks) else "rejected", failed
 
 
 def solid_lines(text: str) -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from editor.attribution.explicit import changed_lines, unaccounted_lines
-from editor.attribution.lazy import Reading, read
+from editor.attribution.explicit import find_changed_lines, find_unaccounted_lines
+from editor.attribution.lazy import Attribution, attribute_snippet
 from editor.errors import TooMuchWorkError
-from editor.execution import remember
+from editor.execution import cache_results
 from editor.types import ParsedEdit, Sketch, UnaccountedLine
 
-__all__ = ["Reading", "Repair", "account", "repair"]
+__all__ = ["Attribution", "Repair", "attribute_changes", "repair_result"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Repair:
     lines: tuple[UnaccountedLine, ...]
 
 
-def account(
+def attribute_changes(
     original: str,
     result: str,
     edit: ParsedEdit,
@@ -30,7 +30,7 @@ def account(
     *,
     by_model: bool = False,
     explains: bool = True,
-) -> Reading:
+) -> Attribution:
     r"""Return whether an edit accounts for every changed line of a result, and for which lines it does not.
 
     Both texts have "\n" lines. `said` are texts beside the edit that may say what is to go (the instruction).
@@ -39,30 +39,30 @@ def account(
     """
     if isinstance(edit.changes, Sketch) and not edit.changes.complete:
         said = (*said, edit.prose) if edit.prose else said
-        reading = _read_again(original, result, edit.changes, language, said, explains=False)
+        reading = _attribute_snippet(original, result, edit.changes, language, said, explains=False)
         if not explains or not reading.faults:
             return reading
-        return _read_again(original, result, edit.changes, language, said, explains=True)
+        return _attribute_snippet(original, result, edit.changes, language, said, explains=True)
     try:
-        return Reading(tuple(unaccounted_lines(original, result, edit, by_model=by_model)))
+        return Attribution(tuple(find_unaccounted_lines(original, result, edit, by_model=by_model)))
     except TooMuchWorkError:
-        return Reading(tuple(changed_lines(original, result, edit)), bound="accounting_places")
+        return Attribution(tuple(find_changed_lines(original, result, edit)), bound="accounting_places")
 
 
 # A merge asks whether its readings are legal, and its verification asks again.
-_read_again = remember(32)(read)
+_attribute_snippet = cache_results(32)(attribute_snippet)
 
 
-def repair(
+def repair_result(
     original: str, result: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = ()
 ) -> Repair | None:
     """Return a model's text for a lazy snippet with the file's own lines where the snippet accounts for no change.
 
     None where nothing is to be repaired, or the rebuilt text is no legal reading of the snippet or changes nothing.
     """
-    reading = account(original, result, edit, language, said, by_model=True)
+    reading = attribute_changes(original, result, edit, language, said, by_model=True)
     if reading.repaired is None or reading.repaired == original:
         return None
-    if account(original, reading.repaired, edit, language, said, by_model=True).faults:
+    if attribute_changes(original, reading.repaired, edit, language, said, by_model=True).faults:
         return None
     return Repair(reading.repaired, reading.faults)

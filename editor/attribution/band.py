@@ -17,7 +17,7 @@ _MARGIN = 6
 _MAX_SLIDE = 200
 
 
-class Cells:
+class AlignmentBand:
     """Which lines of the file and of the result a path may be at together: near a shortest difference of the two.
 
     Outside of windows about the changes only equal lines are paired. Inside, every cell counts through which an
@@ -30,7 +30,7 @@ class Cells:
             if op.equal:
                 size = op.a_end - op.a_start
                 self._diagonal[op.b_start : op.b_end + 1] = np.arange(op.a_start, op.a_start + size + 1)
-        windows = _windows(old, new, ops)
+        windows = _find_windows(old, new, ops)
         self.is_too_large = any((a2 - a1 + 1) * (b2 - b1 + 1) > MAX_WINDOW_CELLS for a1, a2, b1, b2 in windows)
         self._window_of = np.full(len(new) + 1, -1, np.int64)
         self._windows = windows
@@ -39,7 +39,7 @@ class Cells:
             return
         for number, (a1, a2, b1, b2) in enumerate(windows):
             self._window_of[b1 : b2 + 1] = number
-            self._tables.append(_near_best(old[a1:a2], new[b1:b2]).tobytes())
+            self._tables.append(_mark_near_best(old[a1:a2], new[b1:b2]).tobytes())
         self._starts = [window[2] for window in windows]
         self._diagonals: list[int] = self._diagonal.tolist()
         self._numbers: list[int] = self._window_of.tolist()
@@ -52,31 +52,31 @@ class Cells:
         a1, a2, b1, b2 = self._windows[number]
         return a1 <= old <= a2 and self._tables[number][(old - a1) * (b2 - b1 + 1) + new - b1] > 0
 
-    def in_window(self, new: int) -> bool:
+    def is_in_window(self, new: int) -> bool:
         """Tell whether changes are near a line of the result."""
         return self._numbers[new] >= 0
 
-    def next_window(self, new: int) -> int:
+    def find_next_window(self, new: int) -> int:
         """Return the first line of the result from `new` on that is in a window, or the number of all."""
         row = bisect_left(self._starts, new)
         return self._starts[row] if row < len(self._starts) else len(self._numbers) - 1
 
-    def twin_of(self, new: int) -> int:
+    def find_twin(self, new: int) -> int:
         """Return the line of the file that a line of the result outside of windows is, -1 for none."""
         return self._diagonals[new]
 
-    def end_of(self, new: int) -> int:
+    def find_last_twin(self, new: int) -> int:
         """Return the last line of the file that may be paired with a line of the result."""
         number = self._numbers[new]
         return self._windows[number][1] if number >= 0 else int(self._diagonals[new])
 
 
-def _windows(old: Sequence[str], new: Sequence[str], ops: Sequence[LineOp]) -> list[tuple[int, int, int, int]]:
+def _find_windows(old: Sequence[str], new: Sequence[str], ops: Sequence[LineOp]) -> list[tuple[int, int, int, int]]:
     found: list[tuple[int, int, int, int]] = []
     for op in ops:
         if op.equal:
             continue
-        up, down = _slides(old, op.a_start, op.a_end), _slides(new, op.b_start, op.b_end)
+        up, down = _count_slides(old, op.a_start, op.a_end), _count_slides(new, op.b_start, op.b_end)
         above, below = max(up[0], down[0]) + _MARGIN, max(up[1], down[1]) + _MARGIN
         above = min(above, op.a_start, op.b_start)
         below = min(below, len(old) - op.a_end, len(new) - op.b_end)
@@ -88,7 +88,7 @@ def _windows(old: Sequence[str], new: Sequence[str], ops: Sequence[LineOp]) -> l
     return found
 
 
-def _slides(lines: Sequence[str], start: int, end: int) -> tuple[int, int]:
+def _count_slides(lines: Sequence[str], start: int, end: int) -> tuple[int, int]:
     """Return how many lines a run could be moved up and down with equal text."""
     if start == end:
         return 0, 0
@@ -100,18 +100,18 @@ def _slides(lines: Sequence[str], start: int, end: int) -> tuple[int, int]:
     return up, down
 
 
-def _near_best(old: Sequence[str], new: Sequence[str]) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def _mark_near_best(old: Sequence[str], new: Sequence[str]) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     ids: dict[str, int] = {}
     left = np.array([ids.setdefault(key, len(ids)) for key in old], np.int64)
     right = np.array([ids.setdefault(key, len(ids)) for key in new], np.int64)
     equal = left[:, None] == right
     # The longest common subsequences of all ends, and of all starts: those of the ends of the reversed texts.
-    behind, before = _common(np.stack([equal, equal[::-1, ::-1]], axis=1))
+    behind, before = _compute_lcs_lengths(np.stack([equal, equal[::-1, ::-1]], axis=1))
     near: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = (before[::-1, ::-1] + behind) >= behind[0, 0] - _SLACK
     return near
 
 
-def _common(
+def _compute_lcs_lengths(
     equal: np.ndarray[tuple[int, int, int], np.dtype[np.bool_]],
 ) -> np.ndarray[tuple[int, int, int], np.dtype[np.int32]]:
     """Return the lengths of the longest common subsequences of all ends of two sequences, for several pairs at once.

@@ -17,12 +17,12 @@ from typing import TypeVar
 import numpy as np
 from rapidfuzz import fuzz
 
-from editor.attribution.snippet import is_moved_alike, width_of
+from editor.attribution.snippet import is_moved_alike, measure_indent
 from editor.diff import line_opcodes
 from editor.errors import TooMuchWorkError
 from editor.hunks.locate import restore_signs
-from editor.match.file_style import in_file_spelling
-from editor.match.ladder import LineIndex, find, folded
+from editor.match.file_style import adapt_to_file
+from editor.match.ladder import LineIndex, find_places, fold_line
 from editor.placeholders import is_placeholder
 from editor.types import ParsedEdit, Replacement, Sketch, Substitution, Substitutions, UnaccountedLine
 
@@ -43,7 +43,7 @@ _FEW_PLACES = 20
 _MIN_LIKENESS = 50.0
 
 
-def unaccounted_lines(original: str, result: str, edit: ParsedEdit, *, by_model: bool) -> list[UnaccountedLine]:
+def find_unaccounted_lines(original: str, result: str, edit: ParsedEdit, *, by_model: bool) -> list[UnaccountedLine]:
     r"""Return the changed lines that an explicit edit does not account for, none where it leads to the result.
 
     Both texts have "\n" lines. `by_model` says that a block whose text stands nowhere may be put at the one place where
@@ -52,26 +52,26 @@ def unaccounted_lines(original: str, result: str, edit: ParsedEdit, *, by_model:
     """
     if isinstance(edit.changes, Sketch):
         (block,) = edit.changes.blocks
-        leads = _without_spaces(block) == _without_spaces(result.removesuffix("\n").split("\n"))
+        leads = _strip_trailing_blanks(block) == _strip_trailing_blanks(result.removesuffix("\n").split("\n"))
     elif isinstance(edit.changes, Substitutions):
-        leads = _Substituted(original, result, edit, edit.changes.items, by_model).leads()
+        leads = _SubstitutionSearch(original, result, edit, edit.changes.items, by_model).can_reach_result()
     else:
-        leads = _Replaced(original, result, edit, edit.changes, by_model).leads()
-    return [] if leads else changed_lines(original, result, edit)
+        leads = _ReplacementSearch(original, result, edit, edit.changes, by_model).can_reach_result()
+    return [] if leads else find_changed_lines(original, result, edit)
 
 
-def _without_spaces(lines: Sequence[str]) -> list[str]:
+def _strip_trailing_blanks(lines: Sequence[str]) -> list[str]:
     rows = [line.rstrip() for line in lines]
     while rows and not rows[-1]:
         rows.pop()
     return rows
 
 
-def changed_lines(original: str, result: str, edit: ParsedEdit) -> list[UnaccountedLine]:
+def find_changed_lines(original: str, result: str, edit: ParsedEdit) -> list[UnaccountedLine]:
     """Return the changed lines that the edit does not quote; all of them where it quotes each."""
     old, new = original.split("\n"), result.split("\n")
-    quoted = {line.strip() for line in edit.searched_lines}
-    written = {line.strip() for line in edit.added_lines}
+    quoted = {line.strip() for line in edit.old_lines}
+    written = {line.strip() for line in edit.new_lines}
     found: list[UnaccountedLine] = []
     rest: list[UnaccountedLine] = []
     for op in line_opcodes(old, new):
@@ -83,11 +83,11 @@ def changed_lines(original: str, result: str, edit: ParsedEdit) -> list[Unaccoun
         for at in range(op.b_start, op.b_end):
             line = UnaccountedLine(at + 1, "added", new[at])
             (rest if new[at].strip() in written else found).append(line)
-    return found or rest or [UnaccountedLine(0, "missing", line) for line in edit.added_lines[:1] or ("",)]
+    return found or rest or [UnaccountedLine(0, "missing", line) for line in edit.new_lines[:1] or ("",)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _SpanEdit:
     """Lines [start, end) of the original, and the lines that stand there instead.
 
     Each line is a pair: the file's own line (None for a new one) and the line as sent (None where `...` leaves it out).
@@ -99,7 +99,7 @@ class _Place:
     lines: tuple[tuple[str | None, str | None], ...]
     depths: frozenset[tuple[int, int]] = frozenset({(0, 0)})
 
-    def end_in(self, new: Sequence[str], at: int) -> int | None:
+    def find_end(self, new: Sequence[str], at: int) -> int | None:
         """Return the line of the result behind what is written there, None if something else stands there."""
         end = at + len(self.lines)
         if end > len(new):
@@ -109,27 +109,27 @@ class _Place:
                 continue
             wanted = sent if sent is not None else own
             assert wanted is not None
-            known = [_spaces_behind(one) for one in (own, sent) if one is not None]
-            if folded(line) != folded(wanted) or _spaces_behind(line) not in ("", *known):
+            known = [_get_trailing_blanks(one) for one in (own, sent) if one is not None]
+            if fold_line(line) != fold_line(wanted) or _get_trailing_blanks(line) not in ("", *known):
                 return None
-            if line.strip() and not is_moved_alike(self.depths, width_of(wanted), width_of(line)):
+            if line.strip() and not is_moved_alike(self.depths, measure_indent(wanted), measure_indent(line)):
                 return None
         return end
 
 
-def _spaces_behind(line: str) -> str:
+def _get_trailing_blanks(line: str) -> str:
     return line[len(line.rstrip()) :]
 
 
 @dataclass(frozen=True)
-class _Found:
+class _LocatedChange:
     """One change with the places of its lines: `starts` where they stand in one piece, `places` the others."""
 
     change: Replacement
     starts: tuple[int, ...]
-    places: tuple[_Place, ...] = ()
+    places: tuple[_SpanEdit, ...] = ()
 
-    def starts_between(self, first: int, last: int) -> Iterator[int]:
+    def iter_starts(self, first: int, last: int) -> Iterator[int]:
         """Yield the starts in [first, last]: the line that the change gives first, then the last of them, so many."""
         low, high = bisect_left(self.starts, first), bisect_right(self.starts, last)
         line = self.change.hint.line
@@ -138,16 +138,20 @@ class _Found:
             yield self.starts[at]
         yield from self.starts[max(low, high - _MAX_OPTIONS) : high][::-1]
 
-    def place_at(self, start: int, old: Sequence[str]) -> _Place:
+    def build_edit(self, start: int, old: Sequence[str]) -> _SpanEdit:
         """Return what the change leaves where its old lines stand: lines that it keeps are the file's own."""
         before, after = self.change.before, self.change.after
         stands = old[start : start + len(before)]
-        own = [None if at is None else stands[at] for at in self._kept]
-        depths = {(width_of(sent), width_of(line)) for line, sent in zip(stands, before, strict=True) if sent.strip()}
-        return _Place(start, start + len(before), tuple(zip(own, after, strict=True)), frozenset(depths or {(0, 0)}))
+        own = [None if at is None else stands[at] for at in self._source_rows]
+        depths = {
+            (measure_indent(sent), measure_indent(line))
+            for line, sent in zip(stands, before, strict=True)
+            if sent.strip()
+        }
+        return _SpanEdit(start, start + len(before), tuple(zip(own, after, strict=True)), frozenset(depths or {(0, 0)}))
 
     @cached_property
-    def _kept(self) -> list[int | None]:
+    def _source_rows(self) -> list[int | None]:
         kept: list[int | None] = [None] * len(self.change.after)
         for op in line_opcodes(self.change.before, self.change.after):
             if op.equal:
@@ -155,25 +159,25 @@ class _Found:
         return kept
 
 
-class _ByStart:
+class _StartIndex:
     """Changes by the lines where they may begin."""
 
     def __init__(self, found: list[tuple[int, int]]) -> None:
         self._found = sorted(found)
 
-    def numbers_between(self, first: int, last: int) -> list[int]:
+    def list_numbers(self, first: int, last: int) -> list[int]:
         """Return the numbers of the changes that may begin in [first, last], the last of them first."""
         low, high = bisect_left(self._found, (first, -1)), bisect_left(self._found, (last + 1, -1))
         rows = self._found[max(low, high - _MAX_OPTIONS) : high]
         return list(dict.fromkeys(number for _, number in reversed(rows)))
 
 
-class _Replaced:
+class _ReplacementSearch:
     """Replacements of lines (SEARCH/REPLACE blocks, hunks, ranges) between one original and one result."""
 
     def __init__(self, original: str, result: str, edit: ParsedEdit, changes: Sequence[Replacement], by_model: bool):
-        self.old, self.old_ends = _split(original)
-        self.new, self.new_ends = _split(result)
+        self.old, self.old_ends = _split_lines(original)
+        self.new, self.new_ends = _split_lines(result)
         self.edit, self.by_model = edit, by_model
         self.changes = [one for one in changes if one.before != one.after or one.hint.num_unseen]
         self.index = LineIndex(self.old)
@@ -183,13 +187,13 @@ class _Replaced:
         self._standing: dict[int, bool] = {}
         self._places: dict[tuple[str, ...], tuple[int, ...]] = {}
 
-    def leads(self) -> bool:
+    def can_reach_result(self) -> bool:
         """Tell whether the changes, made somewhere, give the result."""
         if not self._is_end_accounted():
             return False
-        if self._together():
+        if self._can_apply_together():
             return True
-        if not self.edit.ordered and len(self.changes) > 1 and self._in_turn():
+        if not self.edit.ordered and len(self.changes) > 1 and self._can_apply_in_turn():
             return True
         if min(self.left, self.lines_left, self.looks_left) <= 0:
             raise TooMuchWorkError("the places of its changes are too many to try")
@@ -201,7 +205,7 @@ class _Replaced:
             return self.new_ends == self.edit.final_newline or not self.new
         return self.old_ends == self.new_ends or not self.old or not self.new or self.old[-1] != self.new[-1]
 
-    def _together(self) -> bool:
+    def _can_apply_together(self) -> bool:
         """Tell whether the changes lead to the result where each is looked for in the original.
 
         From the top on, lines that are equal in both texts are passed over; a change has to be made at or above the
@@ -216,13 +220,13 @@ class _Replaced:
             seen.add(state)
             self.left -= 1
             old, new, waiting = state
-            same = self._num_equal(old, new)
-            if old + same == len(self.old) and new + same == len(self.new) and self._all_stand(waiting):
+            same = self._count_equal(old, new)
+            if old + same == len(self.old) and new + same == len(self.new) and self._is_each_applied(waiting):
                 return True
             options: list[tuple[int, int, int]] = []
-            for number, place in self._next_places(old, new, same, waiting):
+            for number, place in self._find_next_places(old, new, same, waiting):
                 self.lines_left -= len(place.lines)
-                end = place.end_in(self.new, new + place.start - old)
+                end = place.find_end(self.new, new + place.start - old)
                 if end is not None:
                     options.append((place.end, end, waiting & ~(1 << number)))
                 if len(options) == _MAX_OPTIONS or self.lines_left < 0 or self.looks_left < 0:
@@ -230,46 +234,46 @@ class _Replaced:
             stack += reversed(options)
         return False
 
-    def _next_places(self, old: int, new: int, same: int, waiting: int) -> Iterator[tuple[int, _Place]]:
+    def _find_next_places(self, old: int, new: int, same: int, waiting: int) -> Iterator[tuple[int, _SpanEdit]]:
         """Yield the changes that may be made next, each with a place; those nearest to the first difference first."""
         last = old + same
         if self.edit.ordered:
-            numbers = self._first_waiting(waiting)
+            numbers = self._list_next_changes(waiting)
         else:
-            numbers = [*self._rare.numbers_between(old, last), *self._common_between(old, last)]
+            numbers = [*self._rare.list_numbers(old, last), *self._list_common(old, last)]
         for number in numbers:
             if not waiting >> number & 1:
                 continue
             self.looks_left -= 1
             found = self._found[number]
-            for start in found.starts_between(old, last):
+            for start in found.iter_starts(old, last):
                 if not self.edit.ordered or not self._lacks_sign(found.change, start):
-                    yield number, found.place_at(start, self.old)
+                    yield number, found.build_edit(start, self.old)
             if not found.starts and not found.places:
-                for place in self._guesses(self.changes[number], old, new, same):
+                for place in self._guess_places(self.changes[number], old, new, same):
                     yield number, place
             yield from ((number, place) for place in found.places if old <= place.start <= last)
 
-    def _first_waiting(self, waiting: int) -> list[int]:
+    def _list_next_changes(self, waiting: int) -> list[int]:
         """Return the first change that waits, and the next ones where those before them stand in the file already."""
         numbers: list[int] = []
         while waiting:
             number = (waiting & -waiting).bit_length() - 1
             numbers.append(number)
             waiting &= waiting - 1
-            if not self._stands(number):
+            if not self._is_applied(number):
                 break
         return numbers
 
-    def _all_stand(self, waiting: int) -> bool:
+    def _is_each_applied(self, waiting: int) -> bool:
         while waiting:
             number = (waiting & -waiting).bit_length() - 1
-            if not self._stands(number):
+            if not self._is_applied(number):
                 return False
             waiting &= waiting - 1
         return True
 
-    def _num_equal(self, old: int, new: int) -> int:
+    def _count_equal(self, old: int, new: int) -> int:
         """Return how many lines are equal one below the other, from these on."""
         a, b = self._ids
         size, total = 64, 0
@@ -291,13 +295,13 @@ class _Replaced:
         return old, np.array([ids.setdefault(line, len(ids)) for line in self.new], np.int64)
 
     @cached_property
-    def _found(self) -> list[_Found]:
+    def _found(self) -> list[_LocatedChange]:
         return [self._find(change) for change in self.changes]
 
     @cached_property
-    def _rare(self) -> _ByStart:
+    def _rare(self) -> _StartIndex:
         """The changes of few places, by these."""
-        return _ByStart(
+        return _StartIndex(
             [
                 (start, number)
                 for number, found in enumerate(self._found)
@@ -312,11 +316,11 @@ class _Replaced:
         sizes = [len(found.starts) + len(found.places) for found in self._found]
         return [number for number, size in enumerate(sizes) if not 0 < size <= _FEW_PLACES]
 
-    def _common_between(self, first: int, last: int) -> list[int]:
+    def _list_common(self, first: int, last: int) -> list[int]:
         """Return the changes of many places, or of none, that may begin in [first, last], in the edit's order."""
         if self.by_model or last - first > len(self._common):
             return self._common
-        keys = self.index.by(folded).keys[first : last + 1]
+        keys = self.index.key_by(fold_line).keys[first : last + 1]
         found = {number for key in dict.fromkeys(keys) for number in self._common_heads.get(key, ())}
         return sorted(found.union(self._common_heads.get(None, ())))
 
@@ -327,49 +331,51 @@ class _Replaced:
         for number in self._common:
             found = self._found[number]
             if found.starts:
-                heads.setdefault(folded(found.change.before[0]), []).append(number)
+                heads.setdefault(fold_line(found.change.before[0]), []).append(number)
             elif found.places:
                 heads.setdefault(None, []).append(number)
         return heads
 
-    def _stands(self, number: int) -> bool:
+    def _is_applied(self, number: int) -> bool:
         """Tell whether the new lines of a change stand in the original already."""
         if number not in self._standing:
             after = self.changes[number].after
-            self._standing[number] = any(map(folded, after)) and bool(self._starts(after))
+            self._standing[number] = any(map(fold_line, after)) and bool(self._find_starts(after))
         return self._standing[number]
 
-    def _starts(self, lines: Sequence[str]) -> tuple[int, ...]:
+    def _find_starts(self, lines: Sequence[str]) -> tuple[int, ...]:
         """Return where lines stand one below the other; the same lines are looked for once."""
-        keys = tuple(map(folded, lines))
+        keys = tuple(map(fold_line, lines))
         if len(keys) > len(self.old):
             return ()
         if keys not in self._places:
-            self._places[keys] = self.index.by(folded).starts(keys)
+            self._places[keys] = self.index.key_by(fold_line).find_starts(keys)
         return self._places[keys]
 
-    def _find(self, change: Replacement) -> _Found:
+    def _find(self, change: Replacement) -> _LocatedChange:
         """Return every place in the original where a change may be made."""
-        for variant in _variants(change, is_hunk=self.edit.ordered):
+        for variant in _list_variants(change, is_hunk=self.edit.ordered):
             if not any(line.strip() for line in variant.before):
-                places = tuple(self._insertions(variant))
+                places = tuple(self._find_insertions(variant))
                 if places:
-                    return _Found(variant, (), places)
+                    return _LocatedChange(variant, (), places)
                 continue
-            starts = self._starts(variant.before)
+            starts = self._find_starts(variant.before)
             if starts:
-                return _Found(variant, starts)
+                return _LocatedChange(variant, starts)
             if any(map(_is_elision, variant.before)):
-                places = tuple(self._elided_places(variant))
+                places = tuple(self._find_elided_places(variant))
                 if places:
-                    return _Found(variant, (), places)
-        return _Found(change, ())
+                    return _LocatedChange(variant, (), places)
+        return _LocatedChange(change, ())
 
     def _lacks_sign(self, change: Replacement, start: int) -> bool:
         """Tell whether every line of a hunk stands one blank deeper: the sign before its lines may be missing."""
         stands = self.old[start : start + len(change.before)]
         shifts = {
-            width_of(line) - width_of(sent) for line, sent in zip(stands, change.before, strict=True) if sent.strip()
+            measure_indent(line) - measure_indent(sent)
+            for line, sent in zip(stands, change.before, strict=True)
+            if sent.strip()
         }
         return shifts == {1} and change.before != change.after
 
@@ -377,26 +383,28 @@ class _Replaced:
     def _is_blank(self) -> bool:
         return not any(line.strip() for line in self.old)
 
-    def _insertions(self, change: Replacement) -> Iterator[_Place]:
+    def _find_insertions(self, change: Replacement) -> Iterator[_SpanEdit]:
         """Yield where lines that quote nothing may go: the line given, the end, below a scope, an empty file."""
         hint, old = change.hint, self.old
         new_lines = tuple((None, line) for line in change.after)
         if self._is_blank:
-            yield _Place(0, len(old), new_lines)
+            yield _SpanEdit(0, len(old), new_lines)
         if hint.line is not None and hint.line + hint.num_unseen <= len(old):
-            yield _Place(hint.line, hint.line + (hint.num_unseen or len(change.before)), new_lines)
+            yield _SpanEdit(hint.line, hint.line + (hint.num_unseen or len(change.before)), new_lines)
         if hint.at_end or hint.scopes or (self.by_model and hint.line is None):
-            yield _Place(len(old), len(old), new_lines)
+            yield _SpanEdit(len(old), len(old), new_lines)
         if hint.scopes:
-            yield from (_Place(at, at, new_lines) for at in range(1, len(old)))
+            yield from (_SpanEdit(at, at, new_lines) for at in range(1, len(old)))
 
-    def _elided_places(self, change: Replacement) -> Iterator[_Place]:
+    def _find_elided_places(self, change: Replacement) -> Iterator[_SpanEdit]:
         """Yield the places of a change that leaves lines out with `...`, on both sides in the same order."""
-        old_pieces, new_pieces = _pieces(change.before), _pieces(change.after)
+        old_pieces, new_pieces = _split_pieces(change.before), _split_pieces(change.after)
         if len(old_pieces) != len(new_pieces):
             return
         solid = [at for at, piece in enumerate(old_pieces) if piece]
-        starts_of = [self.index.by(folded).starts([folded(line) for line in old_pieces[at]])[:20] for at in solid]
+        starts_of = [
+            self.index.key_by(fold_line).find_starts([fold_line(line) for line in old_pieces[at]])[:20] for at in solid
+        ]
         for starts in product(*starts_of):
             self.left -= 1
             if self.left < 0:
@@ -408,58 +416,58 @@ class _Replaced:
             depths: set[tuple[int, int]] = set()
             for row, at in enumerate(solid):
                 piece = Replacement(tuple(old_pieces[at]), tuple(new_pieces[at]))
-                part = _Found(piece, ()).place_at(starts[row], self.old)
+                part = _LocatedChange(piece, ()).build_edit(starts[row], self.old)
                 lines += part.lines
                 depths |= part.depths
                 if row + 1 < len(solid):
                     lines += ((line, None) for line in self.old[ends[row] : starts[row + 1]])
-                    depths |= _elision_depths(change)
-            yield _Place(starts[0], ends[-1], tuple(lines), frozenset(depths))
+                    depths |= _find_elision_depths(change)
+            yield _SpanEdit(starts[0], ends[-1], tuple(lines), frozenset(depths))
 
-    def _guesses(self, change: Replacement, old: int, new: int, same: int) -> Iterator[_Place]:
+    def _guess_places(self, change: Replacement, old: int, new: int, same: int) -> Iterator[_SpanEdit]:
         """Yield places of a change whose text stands nowhere, near where the two texts part; only for a model."""
         if not self.by_model or not change.before:
             return
         sought = "\n".join(line.strip() for line in change.before)
         lines = tuple((None, line) for line in change.after)
         for start in range(max(old, old + same - len(change.after)), old + same + 1):
-            depths = frozenset({(0, 0), self._depth_at(change, new + start - old)})
+            depths = frozenset({(0, 0), self._find_depth(change, new + start - old)})
             for end in range(start, min(len(self.old), start + len(change.before) + _MAX_LONGER) + 1):
                 stands = "\n".join(line.strip() for line in self.old[start:end])
                 if fuzz.ratio(sought, stands) >= _MIN_LIKENESS:
-                    yield _Place(start, end, lines, depths)
+                    yield _SpanEdit(start, end, lines, depths)
 
-    def _depth_at(self, change: Replacement, new: int) -> tuple[int, int]:
+    def _find_depth(self, change: Replacement, new: int) -> tuple[int, int]:
         sent = next((at for at, line in enumerate(change.after) if line.strip()), None)
         if sent is None or new + sent >= len(self.new):
             return 0, 0
-        return width_of(change.after[sent]), width_of(self.new[new + sent])
+        return measure_indent(change.after[sent]), measure_indent(self.new[new + sent])
 
-    def _in_turn(self) -> bool:
+    def _can_apply_in_turn(self) -> bool:
         """Tell whether the changes lead to the result where each is made in what the ones before it left."""
-        return _is_reached(self.old, len(self.changes), lambda lines: lines == self.new, self._made)
+        return _can_reach(self.old, len(self.changes), lambda lines: lines == self.new, self._apply_change)
 
-    def _made(self, lines: list[str], number: int) -> Iterator[list[str]]:
+    def _apply_change(self, lines: list[str], number: int) -> Iterator[list[str]]:
         """Yield what may become of the lines by one change."""
         self.left -= 1
         change = self.changes[number]
         if self.left < 0 or not any(line.strip() for line in change.before):
             return
         index = LineIndex(lines)
-        places = find(index, change.before)
+        places = find_places(index, change.before)
         made: list[list[str]] = []
         for start, shift in zip(places.starts, places.shifts, strict=True) if places else ():
             end = start + len(change.before)
-            written = in_file_spelling(change, lines[start:end], shift, places.rung) if places else None
+            written = adapt_to_file(change, lines[start:end], shift, places.rung) if places else None
             if written is not None:
                 made.append([*lines[:start], *written.lines, *lines[end:]])
-        keys = [folded(line) for line in change.after]
-        if not made and any(keys) and len(keys) <= len(lines) and index.by(folded).starts(keys):
+        keys = [fold_line(line) for line in change.after]
+        if not made and any(keys) and len(keys) <= len(lines) and index.key_by(fold_line).find_starts(keys):
             made.append(lines)
         yield from made[:50]
 
 
-class _Substituted:
+class _SubstitutionSearch:
     """Substitutions of characters between one original and one result."""
 
     def __init__(self, original: str, result: str, edit: ParsedEdit, items: Sequence[Substitution], by_model: bool):
@@ -467,16 +475,16 @@ class _Substituted:
         self.items, self.by_model = items, by_model
         self.left = MAX_TRIES + len(items)
 
-    def leads(self) -> bool:
+    def can_reach_result(self) -> bool:
         """Tell whether the substitutions give the result: made in turn, or as whole lines all in the original."""
-        if _is_reached(self.original, len(self.items), lambda text: text == self.result, self._made):
+        if _can_reach(self.original, len(self.items), lambda text: text == self.result, self._apply_substitution):
             return True
         if len(self.items) < 2 or any(item.replace_all or not item.old for item in self.items):
             return False
-        changes = [replacement_of(item) for item in self.items]
-        return _Replaced(self.original, self.result, self.edit, changes, self.by_model).leads()
+        changes = [to_replacement(item) for item in self.items]
+        return _ReplacementSearch(self.original, self.result, self.edit, changes, self.by_model).can_reach_result()
 
-    def _made(self, text: str, number: int) -> Iterator[str]:
+    def _apply_substitution(self, text: str, number: int) -> Iterator[str]:
         """Yield what may become of the text by one substitution."""
         self.left -= 1
         if self.left < 0:
@@ -487,12 +495,12 @@ class _Substituted:
         elif not item.old:
             yield from () if text.strip() else (item.new,)
         elif item.old not in text:
-            yield from self._by_lines(text, number)
+            yield from self._apply_as_lines(text, number)
         elif item.replace_all:
             yield text.replace(item.old, item.new)
         else:
             last = number == len(self.items) - 1
-            low, high = _differs(text, self.result) if last else (0, len(text))
+            low, high = _find_difference(text, self.result) if last else (0, len(text))
             at = text.find(item.old, max(0, low - len(item.old) - len(item.new)))
             while 0 <= at <= high + len(item.new):
                 yield text[:at] + item.new + text[at + len(item.old) :]
@@ -500,30 +508,30 @@ class _Substituted:
             if item.new in text:  # sent again, it is made already
                 yield text
 
-    def _by_lines(self, text: str, number: int) -> Iterator[str]:
+    def _apply_as_lines(self, text: str, number: int) -> Iterator[str]:
         """An old text that stands nowhere is looked for as whole lines; the last change may be made anywhere so."""
         item = self.items[number]
         if item.new in text:
             yield text
-        change = replacement_of(item)
+        change = to_replacement(item)
         if number == len(self.items) - 1:
-            if _Replaced(text, self.result, self.edit, [change], self.by_model).leads():
+            if _ReplacementSearch(text, self.result, self.edit, [change], self.by_model).can_reach_result():
                 yield self.result
             return
-        lines, ends = _split(text)
+        lines, ends = _split_lines(text)
         index = LineIndex(lines)
-        places = find(index, change.before) if any(map(str.strip, change.before)) else None
+        places = find_places(index, change.before) if any(map(str.strip, change.before)) else None
         for start, shift in zip(places.starts, places.shifts, strict=True) if places else ():
             end = start + len(change.before)
-            written = in_file_spelling(change, lines[start:end], shift, places.rung) if places else None
+            written = adapt_to_file(change, lines[start:end], shift, places.rung) if places else None
             if written is not None:
                 yield "\n".join([*lines[:start], *written.lines, *lines[end:]]) + "\n" * ends
 
 
-def _is_reached(
-    start: State, num_steps: int, is_goal: Callable[[State], bool], made: Callable[[State, int], Iterator[State]]
+def _can_reach(
+    start: State, num_steps: int, is_goal: Callable[[State], bool], list_next: Callable[[State, int], Iterator[State]]
 ) -> bool:
-    """Tell whether so many steps, each to one of what `made` yields, lead to the goal; depth first.
+    """Tell whether so many steps, each to one of what `list_next` yields, lead to the goal; depth first.
 
     Of a way with no other to go back to, nothing is kept: there may be thousands of steps, and a state may be a file.
     """
@@ -536,14 +544,14 @@ def _is_reached(
             waiting.append((other, number, others))
             break
         if number < num_steps:
-            following = made(state, number)
+            following = list_next(state, number)
             for first in following:
                 waiting.append((first, number + 1, following))
                 break
     return False
 
 
-def replacement_of(item: Substitution) -> Replacement:
+def to_replacement(item: Substitution) -> Replacement:
     """Return the lines of a substitution; a newline that ends both texts, or all that is taken away, ends a line."""
     old, new = item.old, item.new
     if old.endswith("\n") and (new.endswith("\n") or not new):
@@ -551,7 +559,7 @@ def replacement_of(item: Substitution) -> Replacement:
     return Replacement(tuple(old.split("\n")), tuple(new.split("\n")))
 
 
-def _differs(a: str, b: str) -> tuple[int, int]:
+def _find_difference(a: str, b: str) -> tuple[int, int]:
     """Return the range of `a` outside of which two texts are the same."""
     shorter = min(len(a), len(b))
     low = next((at for at in range(0, shorter, 4096) if a[at : at + 4096] != b[at : at + 4096]), shorter // 4096 * 4096)
@@ -568,18 +576,18 @@ def _differs(a: str, b: str) -> tuple[int, int]:
     return low, len(a) - same
 
 
-def _split(text: str) -> tuple[list[str], bool]:
+def _split_lines(text: str) -> tuple[list[str], bool]:
     lines = text.split("\n") if text else []
     ends = bool(lines) and lines[-1] == ""
     return (lines[:-1] if ends else lines), ends
 
 
-def _variants(change: Replacement, *, is_hunk: bool) -> Iterator[Replacement]:
+def _list_variants(change: Replacement, *, is_hunk: bool) -> Iterator[Replacement]:
     """Yield a change as it was sent, without numbers before its lines, and without blank lines at its ends."""
     if change.verbatim is not None:
         yield change.verbatim
     yield (restore_signs(change) if is_hunk else None) or change
-    before, after = _blank_ends(change.before), _blank_ends(change.after)
+    before, after = _count_blank_ends(change.before), _count_blank_ends(change.after)
     if before == after and before != (0, 0) and any(map(str.strip, change.before)):
         above, below = before
         yield replace(
@@ -589,7 +597,7 @@ def _variants(change: Replacement, *, is_hunk: bool) -> Iterator[Replacement]:
         )
 
 
-def _blank_ends(lines: Sequence[str]) -> tuple[int, int]:
+def _count_blank_ends(lines: Sequence[str]) -> tuple[int, int]:
     solid = [at for at, line in enumerate(lines) if line.strip()]
     return (solid[0], len(lines) - 1 - solid[-1]) if solid else (-1, -1)
 
@@ -598,7 +606,7 @@ def _is_elision(line: str) -> bool:
     return line.strip() in ("...", "…") or is_placeholder(line)
 
 
-def _pieces(lines: Sequence[str]) -> list[list[str]]:
+def _split_pieces(lines: Sequence[str]) -> list[list[str]]:
     pieces: list[list[str]] = [[]]
     for line in lines:
         if _is_elision(line):
@@ -608,8 +616,8 @@ def _pieces(lines: Sequence[str]) -> list[list[str]]:
     return pieces
 
 
-def _elision_depths(change: Replacement) -> set[tuple[int, int]]:
+def _find_elision_depths(change: Replacement) -> set[tuple[int, int]]:
     """Return how far what `...` leaves out may move: as far as the `...` of both sides are apart."""
-    before = [width_of(line) for line in change.before if _is_elision(line)]
-    after = [width_of(line) for line in change.after if _is_elision(line)]
+    before = [measure_indent(line) for line in change.before if _is_elision(line)]
+    after = [measure_indent(line) for line in change.after if _is_elision(line)]
     return set(zip(before, after, strict=False))

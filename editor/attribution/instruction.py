@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from editor.attribution.statements import COMMENT, IMPORT, key_of, name_of
+from editor.attribution.statements import COMMENT, IMPORT, find_key, find_name
 
-_VERB = re.compile(
+_REMOVAL_VERB = re.compile(
     r"\b(remov\w*|delet\w*|drop(?:s|ped|ping)?|get(?:ting)? rid|strip\w*|discard\w*|eliminat\w*|unused|no longer|"
     r"go(?:es|ing)?\b(?: away)?|gone|instead of|replac\w*|renam\w*|mov(?:e|es|ed|ing)\b|inlin\w*|merg\w*|collaps\w*|"
     r"simplif\w*|switch\w*|swap\w*|convert\w*|extract\w*|rewrit\w*|take\w* (?:\S+ ){0,4}out|without|clean\w* up|"
@@ -47,12 +47,12 @@ _COMMON = re.compile(
 )
 
 
-def _clauses(sentence: str) -> Iterator[str]:
+def _list_removal_clauses(sentence: str) -> Iterator[str]:
     """Yield the clauses of a sentence that speak of removing: "drop `a`, `b` and define `c`" has two, not three."""
     speaks = False
     subjects: list[str] = []
     for clause in _CLAUSE.split(sentence):
-        if _VERB.search(clause):
+        if _REMOVAL_VERB.search(clause):
             speaks = True
             yield from subjects
         elif _OTHER_VERB.search(clause):
@@ -67,8 +67,10 @@ class RemovalText:
     """Sentences that speak of removing, moving or replacing, asked for definitions and lines that they name."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        sentences = (part for text in texts for part in _SENTENCE.split(text) if _VERB.search(part))
-        self._text = "\n".join(" ".join(part.split()) for sentence in sentences for part in _clauses(sentence))
+        sentences = (part for text in texts for part in _SENTENCE.split(text) if _REMOVAL_VERB.search(part))
+        self._text = "\n".join(
+            " ".join(part.split()) for sentence in sentences for part in _list_removal_clauses(sentence)
+        )
         self._words = {word for part in _WORD.findall(self._text) for word in (part, *re.split(r"[.\-/:]+", part))}
         quotes = (part for found in _QUOTES.findall(self._text) for part in found)
         self._quoted = {quote.strip() for quote in quotes if len(quote.strip()) > 2}
@@ -100,7 +102,7 @@ class RemovalText:
             return True
         if any(kind.match(line) for kind in self._kinds):
             return True
-        subjects = {name_of(line), key_of(line)} - {None}
+        subjects = {find_name(line), find_key(line)} - {None}
         return any(self._is_named(subject) for subject in subjects if subject is not None)
 
     def _is_named(self, subject: str) -> bool:
@@ -114,8 +116,12 @@ class PlaceText:
     def __init__(self, texts: Sequence[str]) -> None:
         text = " ".join(" ".join(texts).split())
         pairs = [("".join(found[:4]), "".join(found[4:])) for found in _BETWEEN.findall(text)]
-        self.after = frozenset(map(_bare, ["".join(found) for found in _AFTER.findall(text)] + [a for a, _ in pairs]))
-        self.before = frozenset(map(_bare, ["".join(found) for found in _BEFORE.findall(text)] + [b for _, b in pairs]))
+        self.after = frozenset(
+            map(_simplify_name, ["".join(found) for found in _AFTER.findall(text)] + [a for a, _ in pairs])
+        )
+        self.before = frozenset(
+            map(_simplify_name, ["".join(found) for found in _BEFORE.findall(text)] + [b for _, b in pairs])
+        )
 
     @property
     def says_anything(self) -> bool:
@@ -124,14 +130,14 @@ class PlaceText:
 
     def is_after(self, name: str) -> bool:
         """Tell whether new code goes behind a definition of a name."""
-        return _bare(name) in self.after
+        return _simplify_name(name) in self.after
 
     def is_before(self, name: str) -> bool:
         """Tell whether new code goes in front of a definition of a name."""
-        return _bare(name) in self.before
+        return _simplify_name(name) in self.before
 
 
-def _bare(name: str) -> str:
+def _simplify_name(name: str) -> str:
     """Return a name without quotes, the call's brackets and the names that it lies in; a title as it is."""
     name = name.strip("\"'`#.").removesuffix("()")
     return name if " " in name else name.rsplit(".", 1)[-1]

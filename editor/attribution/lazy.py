@@ -22,23 +22,30 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from editor.attribution.band import Cells
+from editor.attribution.band import AlignmentBand
 from editor.attribution.instruction import PlaceText, RemovalText
-from editor.attribution.snippet import Item, ancestor_keys, is_moved_alike, level_of, read_items, width_of
+from editor.attribution.snippet import (
+    SnippetItem,
+    is_moved_alike,
+    list_ancestor_keys,
+    measure_indent,
+    measure_level,
+    read_items,
+)
 from editor.attribution.statements import (
     COMMENT,
     IMPORT,
     can_replace,
-    grouped,
+    find_key,
+    find_name,
+    group_statements,
     is_rewrite,
-    key_of,
     may_be_call,
-    name_of,
-    statements,
+    number_statements,
 )
 from editor.definitions import Symbol
 from editor.diff import line_opcodes
-from editor.execution import remember
+from editor.execution import cache_results
 from editor.syntax import Survey, survey
 from editor.types import Sketch, UnaccountedLine
 
@@ -62,17 +69,17 @@ _OVERLOADS = frozenset(
 
 _WORD = re.compile(r"[\w$]+")
 
-Last = Literal["start", "marker", "keep", "gap", "end", "before_keep", "before_gap", "before_marker", "before_end"]
+LastStep = Literal["start", "marker", "keep", "gap", "end", "before_keep", "before_gap", "before_marker", "before_end"]
 """What a path took last: it says what may follow. `start` and `end` are the markers implied at the snippet's ends.
 
 Behind a block stands what has to come next, as a block is judged by what stands on both sides of it.
 """
 
-State = tuple[int, int, int, Last]
+State = tuple[int, int, int, LastStep]
 """How many items of the snippet, lines of the file and lines of the result lie behind a path, and its last step."""
 
 
-class Step(NamedTuple):
+class PathStep(NamedTuple):
     """One step of a path: the ranges of items, file lines and result lines that it takes, and the fault that it is."""
 
     kind: Literal["keep", "gap", "block", "marker", "skip", "missing", "added", "lost"]
@@ -82,7 +89,7 @@ class Step(NamedTuple):
     fault: str = ""
 
 
-class Line(NamedTuple):
+class SolidLine(NamedTuple):
     """One line of a text that is not blank: its number (from 0), itself, its text without indentation, its depth.
 
     `above` are the blank lines above it.
@@ -96,7 +103,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Attribution:
     """What the search found: the lines that no reading explains (none: the result is a legal reading).
 
     `repaired` is the result rebuilt from the file and the accounted changes, None where a line of the snippet has no
@@ -108,39 +115,39 @@ class Reading:
     bound: str = ""
 
 
-def read(
+def attribute_snippet(
     original: str, result: str, sketch: Sketch, language: str | None, said: Sequence[str], *, explains: bool = True
-) -> Reading:
+) -> Attribution:
     r"""Return the cheapest reading of a snippet that leads from a file to a result, both with "\n" lines.
 
     `said` are texts that may say what is to go: the instruction, the prose around the snippet. Without `explains` the
     faults of a result that is no legal reading are its changed lines, and nothing is repaired.
     """
-    return _Search(original, result, sketch, language, said).reading(explains=explains)
+    return _ReadingSearch(original, result, sketch, language, said).find_attribution(explains=explains)
 
 
-def _lines(text: str, language: str | None, known: Mapping[str, Line]) -> list[Line]:
+def _split_lines(text: str, language: str | None, known: Mapping[str, SolidLine]) -> list[SolidLine]:
     """Return the lines of a text that are not blank; `known` are lines of the file by their text."""
-    found: list[Line] = []
+    found: list[SolidLine] = []
     above: list[str] = []
     for number, line in enumerate(text.split("\n")):
         like = known.get(line)
         key = like.key if like is not None else line.strip()
         if key:
-            width = like.width if like is not None else level_of(line, language)
-            found.append(Line(number, line, key, width, tuple(above)))
+            width = like.width if like is not None else measure_level(line, language)
+            found.append(SolidLine(number, line, key, width, tuple(above)))
             above = []
         else:
             above.append(line)
     return found
 
 
-class _File:
+class _FileIndex:
     """What all searches in one file share."""
 
     def __init__(self, text: str, language: str | None) -> None:
         self.text, self.language = text, language
-        self.lines = _lines(text, language, {})
+        self.lines = _split_lines(text, language, {})
         self.line_of = {line.text: line for line in self.lines}
         self.keys = [line.key for line in self.lines]
         self.counts = Counter(self.keys)
@@ -154,7 +161,7 @@ class _File:
 
     @cached_property
     def statements(self) -> list[int]:
-        return statements([line.text for line in self.lines])
+        return number_statements([line.text for line in self.lines])
 
     @cached_property
     def imports(self) -> list[int]:
@@ -165,20 +172,20 @@ class _File:
         """Definitions over several lines, in order: the range of lines that are not blank, and the name."""
         symbols = () if self.survey is None else self.survey.symbols
         found = {
-            _range(self.lines, symbol.name_line, symbol.end_line): symbol.name
+            _find_line_range(self.lines, symbol.name_line, symbol.end_line): symbol.name
             for symbol in symbols
             if symbol.end_line - symbol.name_line > 1
         }
         knows_methods = self.survey is not None and self.survey.has_symbols
         for at, line in enumerate(self.lines):
-            name = None if knows_methods and may_be_call(line.text) else name_of(line.text)
+            name = None if knows_methods and may_be_call(line.text) else find_name(line.text)
             end = self._end_by_indent(at) if name else at
             if name and end > at + 1 and (at, end) not in found:
                 found[at, end] = name
         return [(first, end, name) for (first, end), name in sorted(found.items())]
 
     @cached_property
-    def defined_names(self) -> set[str]:
+    def definition_names(self) -> set[str]:
         return {name.rsplit(".", 1)[-1] for _, _, name in self.definitions}
 
     @cached_property
@@ -199,34 +206,34 @@ class _File:
 
 
 # The readings of one edit are judged one after the other.
-_file = remember(2)(_File)
+_index_file = cache_results(2)(_FileIndex)
 
 
-@remember(2)
-def _snippet(
+@cache_results(2)
+def _read_snippet(
     original: str, sketch: Sketch, language: str | None, said: tuple[str, ...]
-) -> tuple[list[Item], RemovalText, PlaceText]:
-    items, texts = read_items(sketch, _file(original, language).places, language)
+) -> tuple[list[SnippetItem], RemovalText, PlaceText]:
+    items, texts = read_items(sketch, _index_file(original, language).places, language)
     return items, RemovalText([*said, *texts]), PlaceText(said)
 
 
-class _Search:
+class _ReadingSearch:
     def __init__(self, original: str, result: str, sketch: Sketch, language: str | None, said: Sequence[str]) -> None:
         self.original, self.result, self.language = original, result, language
-        self.file = _file(original, language)
+        self.file = _index_file(original, language)
         self.old, self.old_keys, self.places = self.file.lines, self.file.keys, self.file.places
-        self.new = _lines(result, language, self.file.line_of)
+        self.new = _split_lines(result, language, self.file.line_of)
         self.new_keys = [line.key for line in self.new]
-        self.items, self.removal, self.place = _snippet(original, sketch, language, tuple(said))
+        self.items, self.removal, self.place = _read_snippet(original, sketch, language, tuple(said))
         self.ops = line_opcodes(self.old_keys, self.new_keys)
-        self.cells = Cells(self.old_keys, self.new_keys, self.ops)
+        self.cells = AlignmentBand(self.old_keys, self.new_keys, self.ops)
         self.shown = {item.key for item in self.items if item.kind == "line"}
-        self._embed()
+        self._bound_items()
         self._goes_alone: dict[int, bool] = {}
         self.work = 0
         self._judged: dict[tuple[object, ...], tuple[int, str]] = {}
 
-    def _embed(self) -> None:
+    def _bound_items(self) -> None:
         """Bound for every item where in the result a path may be when it comes to it.
 
         Every shown line stands in the result, in order: the items above it need so many lines, those below so many.
@@ -242,18 +249,18 @@ class _Search:
         at = 0
         for number in range(size):
             if number in set_wanted:
-                at = self._next_place(number, at) + 1
+                at = self._find_next_place(number, at) + 1
             self.low[number + 1] = at
         at = total
         for number in reversed(range(size)):
             if number in set_wanted:
-                at = self._previous_place(number, at)
+                at = self._find_previous_place(number, at)
             self.high[number] = at
 
     def _latest_start(self, wanted: Sequence[int]) -> int | None:
         at = 0
         for number in wanted:
-            at = self._next_place(number, at) + 1
+            at = self._find_next_place(number, at) + 1
             if at > len(self.new):
                 return None
         return at
@@ -265,57 +272,57 @@ class _Search:
             found[key].append(at)
         return found
 
-    def _item_places(self, number: int) -> Sequence[int]:
+    def _find_item_places(self, number: int) -> Sequence[int]:
         item = self.items[number]
         if item.elided is None:
             return self._new_places.get(item.key, ())
         return [at for at, key in enumerate(self.new_keys) if self._is_item(item, key)]
 
-    def _next_place(self, number: int, start: int) -> int:
-        places = self._item_places(number)
+    def _find_next_place(self, number: int, start: int) -> int:
+        places = self._find_item_places(number)
         row = bisect_left(places, start)
         return places[row] if row < len(places) else len(self.new)
 
-    def _previous_place(self, number: int, end: int) -> int:
-        places = self._item_places(number)
+    def _find_previous_place(self, number: int, end: int) -> int:
+        places = self._find_item_places(number)
         row = bisect_left(places, end) - 1
         return places[row] if row >= 0 else 0
 
-    def _is_item(self, item: Item, key: str) -> bool:
+    def _is_item(self, item: SnippetItem, key: str) -> bool:
         """Tell whether a line is the one that an item shows; `(...)` in a header stands for the file's parameters."""
         if item.key == key:
             return True
         if item.elided is None:
             return False
-        name = name_of(item.key)
-        return item.elided.fullmatch("".join(key.split())) is not None or (name is not None and name == name_of(key))
+        name = find_name(item.key)
+        return item.elided.fullmatch("".join(key.split())) is not None or (name is not None and name == find_name(key))
 
-    def reading(self, *, explains: bool) -> Reading:
+    def find_attribution(self, *, explains: bool) -> Attribution:
         """Search for a path without faults; where there is none, for the cheapest, to say what is wrong with it."""
         if self.cells.is_too_large:
-            return Reading(tuple(self._plain_faults()), bound="accounting_window")
-        path = self._path(MAX_STATES, _FAULT)
+            return Attribution(tuple(self._list_changes_as_faults()), bound="accounting_window")
+        path = self._find_path(MAX_STATES, _FAULT)
         too_many = self.too_many
         if path is None:
-            path = self._path(MAX_FAULTY_STATES, _NO_LIMIT) if explains else None
+            path = self._find_path(MAX_FAULTY_STATES, _NO_LIMIT) if explains else None
         if path is None and explains and not self.too_many:
             # Some shown line is not where the lines around it would have it: look for the faults everywhere.
             self.low, self.high = [0] * len(self.low), [len(self.new)] * len(self.high)
-            path = self._path(MAX_FAULTY_STATES, _NO_LIMIT)
+            path = self._find_path(MAX_FAULTY_STATES, _NO_LIMIT)
         if path is None:
-            return Reading(tuple(self._plain_faults()), bound="accounting_states" if too_many else "")
-        faults = [*self._faults(path), *self._layout_faults(path), *self._end_faults(path)]
+            return Attribution(tuple(self._list_changes_as_faults()), bound="accounting_states" if too_many else "")
+        faults = [*self._list_faults(path), *self._list_layout_faults(path), *self._list_end_faults(path)]
         if not faults:
-            return Reading(())
-        return Reading(tuple(faults), self._repaired(path, faults))
+            return Attribution(())
+        return Attribution(tuple(faults), self._rebuild_result(path, faults))
 
-    def _path(self, max_states: int, most: int) -> list[Step] | None:
+    def _find_path(self, max_states: int, most: int) -> list[PathStep] | None:
         """Return the cheapest path; None where it costs as much as `most`, or too many states are in question."""
         self.too_many = False
         self.work = 0
         start: State = (0, 0, 0, "start")
         cost_of: dict[State, int] = {start: 0}
-        come_from: dict[State, tuple[State, Step]] = {}
+        come_from: dict[State, tuple[State, PathStep]] = {}
         heap: list[tuple[int, int, State]] = [(0, 0, start)]
         done: set[State] = set()
         size, num_old, num_new = len(self.items), len(self.old), len(self.new)
@@ -326,11 +333,11 @@ class _Search:
                 continue
             done.add(state)
             if state[0] == size and state[1] == num_old and state[2] == num_new:
-                return _way(come_from, state)
+                return _trace_path(come_from, state)
             if len(done) > max_states or self.work > MAX_WORK:
                 self.too_many = True
                 return None
-            for price, after, step in self._moves(state, may_fault=most > _FAULT):
+            for price, after, step in self._list_steps(state, may_fault=most > _FAULT):
                 item, old, new, _last = after
                 if new < self.low[item] or new > self.high[item] or not self.cells.has(old, new):
                     continue
@@ -342,80 +349,92 @@ class _Search:
                     heapq.heappush(heap, (total, -pushed, after))
         return None
 
-    def _moves(self, state: State, *, may_fault: bool) -> Iterator[tuple[int, State, Step]]:
+    def _list_steps(self, state: State, *, may_fault: bool) -> Iterator[tuple[int, State, PathStep]]:
         """Yield the steps that may follow a state, what each costs, and the state behind it."""
         at, old, new, last = state
         if last.startswith("before"):
-            yield self._forced_step(state)
+            yield self._follow_block(state)
             return
         item = self.items[at] if at < len(self.items) else None
         if item is None:
             if last != "end":
-                yield 1, (at, old, new, "end"), Step("marker", (at, at), (old, old), (new, new))
+                yield 1, (at, old, new, "end"), PathStep("marker", (at, at), (old, old), (new, new))
         else:
-            yield from self._passes(state, item, may_fault=may_fault)
+            yield from self._pass_item(state, item, may_fault=may_fault)
         num_old, num_new = len(self.old), len(self.new)
         if old < num_old and new < num_new and self.old_keys[old] == self.new_keys[new]:
             if item is not None and item.kind != "marker" and self._is_item(item, self.old_keys[old]):
-                yield self._keep(state)
-            yield self._gap(at, old, new, last)
-        yield from self._blocks(state)
+                yield self._keep_line(state)
+            yield self._skip_gap(at, old, new, last)
+        yield from self._list_blocks(state)
         if not may_fault:
             return
         if new < num_new and self.cells.has(old, new + 1):
-            yield _FAULT + 200, (at, old, new + 1, last), Step("added", (at, at), (old, old), (new, new + 1), "added")
+            yield (
+                _FAULT + 200,
+                (at, old, new + 1, last),
+                PathStep("added", (at, at), (old, old), (new, new + 1), "added"),
+            )
         if old < num_old and self.cells.has(old + 1, new):
-            yield _FAULT + 300, (at, old + 1, new, last), Step("lost", (at, at), (old, old + 1), (new, new), "removed")
+            yield (
+                _FAULT + 300,
+                (at, old + 1, new, last),
+                PathStep("lost", (at, at), (old, old + 1), (new, new), "removed"),
+            )
 
-    def _forced_step(self, state: State) -> tuple[int, State, Step]:
+    def _follow_block(self, state: State) -> tuple[int, State, PathStep]:
         """Return the one step that may follow a block, which was judged by it."""
         at, old, new, last = state
         if last == "before_keep":
-            return self._keep(state)
+            return self._keep_line(state)
         if last == "before_gap":
-            return self._gap(at, old, new, last)
+            return self._skip_gap(at, old, new, last)
         if last == "before_end":
-            return 0, (at, old, new, "end"), Step("marker", (at, at), (old, old), (new, new))
-        return 0, (at + 1, old, new, "marker"), Step("marker", (at, at + 1), (old, old), (new, new))
+            return 0, (at, old, new, "end"), PathStep("marker", (at, at), (old, old), (new, new))
+        return 0, (at + 1, old, new, "marker"), PathStep("marker", (at, at + 1), (old, old), (new, new))
 
-    def _passes(self, state: State, item: Item, *, may_fault: bool) -> Iterator[tuple[int, State, Step]]:
+    def _pass_item(self, state: State, item: SnippetItem, *, may_fault: bool) -> Iterator[tuple[int, State, PathStep]]:
         """Yield the steps that take an item and no line of either text."""
         at, old, new, last = state
         one = (at, at + 1), (old, old), (new, new)
         if item.kind == "marker":
-            yield 0, (at + 1, old, new, "marker"), Step("marker", *one)
+            yield 0, (at + 1, old, new, "marker"), PathStep("marker", *one)
             return
         if item.kind == "maybe_marker":
-            yield 2, (at + 1, old, new, "marker"), Step("marker", *one)
+            yield 2, (at + 1, old, new, "marker"), PathStep("marker", *one)
         elif item.kind == "remark":
-            yield 1, (at + 1, old, new, last), Step("skip", *one)
+            yield 1, (at + 1, old, new, last), PathStep("skip", *one)
         if may_fault:
-            yield _FAULT, (at + 1, old, new, last), Step("missing", *one, "missing")
+            yield _FAULT, (at + 1, old, new, last), PathStep("missing", *one, "missing")
 
-    def _keep(self, state: State) -> tuple[int, State, Step]:
+    def _keep_line(self, state: State) -> tuple[int, State, PathStep]:
         at, old, new, _ = state
         fault = "" if self._is_owned(at, new) else "misplaced"
-        step = Step("keep", (at, at + 1), (old, old + 1), (new, new + 1), fault)
+        step = PathStep("keep", (at, at + 1), (old, old + 1), (new, new + 1), fault)
         return _FAULT if fault else 0, (at + 1, old + 1, new + 1, "keep"), step
 
-    def _gap(self, at: int, old: int, new: int, last: Last) -> tuple[int, State, Step]:
+    def _skip_gap(self, at: int, old: int, new: int, last: LastStep) -> tuple[int, State, PathStep]:
         """Skip unshown lines that stay, as many as nothing else can happen at."""
         is_open = last in ("start", "marker", "end")
         price = 10 if last == "keep" else 11 if last == "before_gap" else 0
-        after: Last = last if is_open else "gap"
-        size = 1 if self.cells.in_window(new) else self._gap_size(at, new)
-        price += 3 * (self._altered[new + size] - self._altered[new]) if size > 1 else 3 * self._is_altered(old, new)
+        after: LastStep = last if is_open else "gap"
+        size = 1 if self.cells.is_in_window(new) else self._measure_gap(at, new)
+        price += (
+            3 * (self._num_altered_above[new + size] - self._num_altered_above[new])
+            if size > 1
+            else 3 * self._is_altered(old, new)
+        )
         end_old, end_new = old + size, new + size
-        return price, (at, end_old, end_new, after), Step("gap", (at, at), (old, end_old), (new, end_new))
+        return price, (at, end_old, end_new, after), PathStep("gap", (at, at), (old, end_old), (new, end_new))
 
-    def _gap_size(self, at: int, new: int) -> int:
+    def _measure_gap(self, at: int, new: int) -> int:
         """Return how many lines from here on, outside of windows, can only be skipped."""
-        end = min(self.cells.next_window(new), max(self.high[at], new + 1), len(self.new))
+        end = min(self.cells.find_next_window(new), max(self.high[at], new + 1), len(self.new))
         item = self.items[at] if at < len(self.items) else None
         if item is not None and item.kind != "line":
             return 1
         if item is not None:
-            places = self._item_places(at)
+            places = self._find_item_places(at)
             row = bisect_left(places, new + 1)
             end = min(end, places[row] if row < len(places) else end)
         return max(1, end - new)
@@ -424,20 +443,20 @@ class _Search:
         return self.old[old].text != self.new[new].text
 
     @cached_property
-    def _altered(self) -> list[int]:
+    def _num_altered_above(self) -> list[int]:
         """How many lines of the result above each line differ from the file's in their spaces, outside of windows."""
         total = 0
         sums = [0]
         for new in range(len(self.new)):
-            old = self.cells.twin_of(new)
+            old = self.cells.find_twin(new)
             total += 0 <= old < len(self.old) and self.old[old].text != self.new[new].text
             sums.append(total)
         return sums
 
     @cached_property
-    def _inside(self) -> list[frozenset[str]]:
+    def _ancestor_keys(self) -> list[frozenset[str]]:
         """The keys of the lines that each line of the result lies in."""
-        return list(ancestor_keys([(line.key, line.width) for line in self.new], self.language))
+        return list(list_ancestor_keys([(line.key, line.width) for line in self.new], self.language))
 
     def _is_owned(self, at: int, new: int) -> bool:
         """Tell whether a line of the result lies in the block that the snippet shows it in."""
@@ -445,13 +464,13 @@ class _Search:
         if parent < 0:
             return True
         owner = self.items[parent]
-        inside = self._inside[new]
+        inside = self._ancestor_keys[new]
         if owner.key in inside or (owner.elided is not None and any(self._is_item(owner, key) for key in inside)):
             return True
         # Text of a string at the left edge hides by its indentation what the line lies in; the grammar knows better.
         number = self.new[new].number
         return any(
-            symbol.name_line < number < symbol.end_line and self._is_item(owner, self._new_key(symbol.name_line))
+            symbol.name_line < number < symbol.end_line and self._is_item(owner, self._find_new_key(symbol.name_line))
             for symbol in (self._surveys[1].symbols if self._surveys[1] is not None else ())
         )
 
@@ -459,19 +478,19 @@ class _Search:
     def _new_numbers(self) -> list[int]:
         return [line.number for line in self.new]
 
-    def _new_key(self, number: int) -> str:
+    def _find_new_key(self, number: int) -> str:
         at = bisect_left(self._new_numbers, number)
         return self.new_keys[at] if at < len(self.new) else ""
 
-    def _blocks(self, state: State) -> Iterator[tuple[int, State, Step]]:
+    def _list_blocks(self, state: State) -> Iterator[tuple[int, State, PathStep]]:
         """Yield the blocks that begin here: new lines of the snippet, for lines of the file that are gone."""
         at, new = state[0], state[2]
-        if not self.cells.in_window(new):
+        if not self.cells.is_in_window(new):
             return
         end_at, end_new = at, new
         while self.work <= MAX_WORK:
             self.work += 1
-            yield from self._blocks_to(state, end_at, end_new)
+            yield from self._list_blocks_to(state, end_at, end_new)
             if end_at == len(self.items) or end_new == len(self.new):
                 return
             item = self.items[end_at]
@@ -484,21 +503,21 @@ class _Search:
             if end_new > self.high[end_at]:
                 return
 
-    def _blocks_to(self, state: State, end_at: int, end_new: int) -> Iterator[tuple[int, State, Step]]:
+    def _list_blocks_to(self, state: State, end_at: int, end_new: int) -> Iterator[tuple[int, State, PathStep]]:
         """Yield the blocks with these new lines, by the line of the file that they end above."""
         at, old, new = state[:3]
-        if not self.cells.in_window(end_new):
+        if not self.cells.is_in_window(end_new):
             return
-        ends = [end for end in self._ends(old, end_new) if self._may_be_block(old, end, new, end_new)]
+        ends = [end for end in self._find_ends(old, end_new) if self._may_be_block(old, end, new, end_new)]
         if not ends:
             return
         while end_at < len(self.items) and self.items[end_at].kind == "remark":
             end_at += 1
-        rights = self._rights(end_at, end_new)
+        rights = self._list_next_steps(end_at, end_new)
         for end_old in ends:
             for right in rights:
                 price, fault = self._judge(state, (at, end_at), (old, end_old), (new, end_new), right)
-                step = Step("block", (at, end_at), (old, end_old), (new, end_new), fault)
+                step = PathStep("block", (at, end_at), (old, end_old), (new, end_new), fault)
                 yield price, (end_at, end_old, end_new, right), step
 
     def _may_be_block(self, old: int, end_old: int, new: int, end_new: int) -> bool:
@@ -510,25 +529,25 @@ class _Search:
             and (self.old_keys[old] == self.new_keys[new] or self.old_keys[end_old - 1] == self.new_keys[end_new - 1])
         )
 
-    def _ends(self, old: int, end_new: int) -> Sequence[int]:
+    def _find_ends(self, old: int, end_new: int) -> Sequence[int]:
         """Return the lines of the file, from `old` on, that may stand below a block: those like the result's line."""
         if end_new == len(self.new):
             return (len(self.old),)
         places = self.places.get(self.new_keys[end_new], ())
-        return places[bisect_left(places, old) : bisect_right(places, self.cells.end_of(end_new))]
+        return places[bisect_left(places, old) : bisect_right(places, self.cells.find_last_twin(end_new))]
 
-    def _rights(self, end_at: int, end_new: int) -> list[Last]:
+    def _list_next_steps(self, end_at: int, end_new: int) -> list[LastStep]:
         """Return what may stand below a block whose new lines end above an item and a line of the result."""
         if end_at == len(self.items):
             return ["before_end"]
         item = self.items[end_at]
-        rights: list[Last] = ["before_marker"] if item.kind in ("marker", "maybe_marker") else []
+        rights: list[LastStep] = ["before_marker"] if item.kind in ("marker", "maybe_marker") else []
         if item.kind != "marker" and end_new < len(self.new):
             rights.append("before_keep" if self._is_item(item, self.new_keys[end_new]) else "before_gap")
         return rights
 
     def _judge(
-        self, state: State, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int], right: Last
+        self, state: State, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int], right: LastStep
     ) -> tuple[int, str]:
         """Return what a block costs, and the fault that it is ("" for none)."""
         left = state[3]
@@ -556,7 +575,7 @@ class _Search:
             self._is_owned(at, row) for at, row in zip(numbers, range(*new), strict=True)
         )
 
-    def _is_doubled(self, old: tuple[int, int], new: tuple[int, int], left: Last, right: Last) -> bool:
+    def _is_doubled(self, old: tuple[int, int], new: tuple[int, int], left: LastStep, right: LastStep) -> bool:
         """Tell whether a new line stands beside an unshown line that it repeats."""
         added = self.new_keys[new[0] : new[1]]
         if not added:
@@ -568,9 +587,11 @@ class _Search:
         doubled = {key for key in beside if key in added}
         doubled |= {above} if above == added[0] else set()
         doubled |= {below} if below == added[-1] else set()
-        return not all(map(_is_bare, doubled))
+        return not all(map(_is_punctuation, doubled))
 
-    def _judge_insertion(self, items: tuple[int, int], old: int, new: tuple[int, int], left: Last, right: Last) -> str:
+    def _judge_insertion(
+        self, items: tuple[int, int], old: int, new: tuple[int, int], left: LastStep, right: LastStep
+    ) -> str:
         """Judge new lines that replace nothing: a shown line has to say where they belong, or markers on both sides."""
         if (left == "gap" and right != "before_keep") or (right == "before_gap" and left != "keep"):
             return "misplaced"
@@ -581,13 +602,13 @@ class _Search:
             sides.append(above)
         if right == "before_gap":
             sides.append(below)
-        if any(self._rivals(side, added, items) for side in sides):
+        if any(self._has_rivals(side, added, items) for side in sides):
             return "rival"
         if left == "keep" or right == "before_keep":
             return self._judge_side(added, old, left, right)
         return self._judge_between_markers(added, old, new, left, right)
 
-    def _judge_side(self, added: Sequence[Line], old: int, left: Last, right: Last) -> str:
+    def _judge_side(self, added: Sequence[SolidLine], old: int, left: LastStep, right: LastStep) -> str:
         """Judge new lines between a shown line and a marker: what they redefine must not stay behind the marker."""
         if left == "keep" and right == "before_keep":
             return ""
@@ -595,7 +616,7 @@ class _Search:
         return "rival" if self._redefines(added) or self._has_reassigned(side, added) else ""
 
     def _judge_between_markers(
-        self, added: Sequence[Line], old: int, new: tuple[int, int], left: Last, right: Last
+        self, added: Sequence[SolidLine], old: int, new: tuple[int, int], left: LastStep, right: LastStep
     ) -> str:
         below = self.new[new[1]] if new[1] < len(self.new) else None
         above = self.new[new[0] - 1] if new[0] else None
@@ -613,7 +634,7 @@ class _Search:
             return "misplaced"
         return self._judge_names(old, added)
 
-    def _judge_names(self, old: int, added: Sequence[Line]) -> str:
+    def _judge_names(self, old: int, added: Sequence[SolidLine]) -> str:
         """Judge new lines above a line of the file: they must not define or set again what stands around them."""
         sides = range(old, len(self.old)), range(old - 1, -1, -1)
         return "rival" if self._redefines(added) or any(self._has_reassigned(side, added) for side in sides) else ""
@@ -628,31 +649,31 @@ class _Search:
             for first, end, name in self.file.definitions
         )
 
-    def _rivals(self, side: range, added: Sequence[Line], items: tuple[int, int]) -> bool:
+    def _has_rivals(self, side: range, added: Sequence[SolidLine], items: tuple[int, int]) -> bool:
         """Tell whether an implied gap holds what the new lines may be meant to replace."""
         ends = {self.items[at].key for at in (items[0] - 1, items[1]) if 0 <= at < len(self.items)}
-        near: list[Line] = []
+        near: list[SolidLine] = []
         for at in side[:_NEAR]:
             if self.old_keys[at] in ends:
                 break
             near.append(self.old[at])
         if not side or side.step < 0:
             near.reverse()
-        old_groups = grouped([line.text for line in near], statements([line.text for line in near]))
-        new_groups = grouped([line.text for line in added], statements([line.text for line in added]))
+        old_groups = group_statements([line.text for line in near], number_statements([line.text for line in near]))
+        new_groups = group_statements([line.text for line in added], number_statements([line.text for line in added]))
         return any(is_rewrite(one, two) for one in old_groups for two in new_groups)
 
-    def _has_reassigned(self, side: range, added: Sequence[Line]) -> bool:
+    def _has_reassigned(self, side: range, added: Sequence[SolidLine]) -> bool:
         """Tell whether the lines that stay nearby, in the same block, set a name or key that the new lines set."""
         depth = min(line.width for line in added)
-        wanted = {key_of(line.text) for line in added if line.width == depth and _sets(line.key)} - {None}
+        wanted = {find_key(line.text) for line in added if line.width == depth and _is_assignment(line.key)} - {None}
         if not wanted:
             return False
         for at in side[:_NEAR]:
             line = self.old[at]
             if line.width < depth:
                 return False
-            if line.width == depth and _sets(line.key) and key_of(line.text) in wanted:
+            if line.width == depth and _is_assignment(line.key) and find_key(line.text) in wanted:
                 return True
         return False
 
@@ -661,7 +682,7 @@ class _Search:
         return self.file.survey, survey(self.result, self.language)
 
     @cached_property
-    def _doubled_names(self) -> dict[int, str]:
+    def _redefinitions(self) -> dict[int, str]:
         """Lines of the result that define what the file has defined and the result defines once more."""
         before, after = self._surveys
         if before is None or after is None or self.language in _OVERLOADS:
@@ -672,23 +693,23 @@ class _Search:
             symbol.name_line: symbol.name for symbol in after.symbols if 0 < stood[symbol.name] < stands[symbol.name]
         }
 
-    def _redefines(self, added: Sequence[Line]) -> bool:
+    def _redefines(self, added: Sequence[SolidLine]) -> bool:
         if any(seen is not None and not seen.has_symbols for seen in self._surveys):
-            return any(name_of(line.text) in self.file.defined_names for line in added)
-        return any(line.number in self._doubled_names and not line.key.startswith("- ") for line in added)
+            return any(find_name(line.text) in self.file.definition_names for line in added)
+        return any(line.number in self._redefinitions and not line.key.startswith("- ") for line in added)
 
     def _judge_removal(
-        self, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int], left: Last, right: Last
+        self, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int], left: LastStep, right: LastStep
     ) -> str:
         """Judge lines of the file that are gone: each has to be shown to go, be replaced, or be named."""
         added = self.new[new[0] : new[1]]
-        if _solid_text(self.old_keys[old[0] : old[1]]) == _solid_text(self.new_keys[new[0] : new[1]]):
+        if _join_solid_text(self.old_keys[old[0] : old[1]]) == _join_solid_text(self.new_keys[new[0] : new[1]]):
             return ""  # the same text, broken into lines in another way
-        shown = right == "before_keep" and (left == "keep" or self._begins_same(old, added))
-        definitions = shown and self._lost_definitions(old, added, shown=True)
+        shown = right == "before_keep" and (left == "keep" or self._is_same_definition(old, added))
+        definitions = shown and self._loses_definition(old, added, shown=True)
         if shown and not definitions and old[1] - old[0] <= _MAX_UNNAMED:
             return ""
-        explained = self._find_explained(old) | self._joined_imports(old, added)
+        explained = self._find_explained(old) | self._find_joined_imports(old, added)
         removed = [at for at in range(*old) if at not in explained]
         if not removed or (shown and not definitions and len(removed) <= _MAX_UNNAMED):
             return ""
@@ -698,25 +719,25 @@ class _Search:
             return "removed"
         lines = [self.old[at].text for at in removed]
         numbers = self.file.statements
-        old_groups = grouped(lines, [numbers[at] for at in removed])
+        old_groups = group_statements(lines, [numbers[at] for at in removed])
         # A line that only changes its place replaces no other.
         gone = Counter(self.old_keys[at] for at in range(*old))
         new_lines = [line.text for line in added if not gone[line.key]]
-        new_groups = grouped(new_lines, statements(new_lines))
+        new_groups = group_statements(new_lines, number_statements(new_lines))
         self.work += len(old_groups) * len(new_groups)
         if self.work > MAX_WORK:
             return "removed"
         beside_shown = left == "keep" or right == "before_keep"
         if definitions or not can_replace(old_groups, new_groups, pairs_comments=beside_shown):
             return "removed"
-        return "removed" if not shown and self._lost_definitions(old, added, shown=False) else ""
+        return "removed" if not shown and self._loses_definition(old, added, shown=False) else ""
 
-    def _begins_same(self, old: tuple[int, int], added: Sequence[Line]) -> bool:
+    def _is_same_definition(self, old: tuple[int, int], added: Sequence[SolidLine]) -> bool:
         """Tell whether removed and new lines begin with the head of one definition."""
-        name = name_of(self.old[old[0]].text)
-        return name is not None and bool(added) and name == name_of(added[0].text)
+        name = find_name(self.old[old[0]].text)
+        return name is not None and bool(added) and name == find_name(added[0].text)
 
-    def _joined_imports(self, old: tuple[int, int], added: Sequence[Line]) -> set[int]:
+    def _find_joined_imports(self, old: tuple[int, int], added: Sequence[SolidLine]) -> set[int]:
         """Return the removed imports whose names a new import of the same module has."""
         imports = self.file.imports
         imports = imports[bisect_left(imports, old[0]) : bisect_left(imports, old[1])]
@@ -725,16 +746,16 @@ class _Search:
         for at in imports:
             text = self.old[at].text
             words = set(_WORD.findall(text))
-            if any(key_of(one) == key_of(text) and words <= set(_WORD.findall(one)) for one in new):
+            if any(find_key(one) == find_key(text) and words <= set(_WORD.findall(one)) for one in new):
                 found.add(at)
         return found
 
-    def _loses_bracket(self, removed: Sequence[int], added: Sequence[Line]) -> bool:
+    def _loses_bracket(self, removed: Sequence[int], added: Sequence[SolidLine]) -> bool:
         """Tell whether a line of closing brackets is gone whose opening line stays, with no such line in its place."""
-        closers = Counter(line.key for line in added if _is_bare(line.key))
+        closers = Counter(line.key for line in added if _is_punctuation(line.key))
         for at in removed:
             line = self.old[at]
-            if not _is_bare(line.key):
+            if not _is_punctuation(line.key):
                 continue
             opened = any(self.old[other].width == line.width for other in removed if other < at)
             if not opened:
@@ -750,7 +771,7 @@ class _Search:
         heads = {numbers[at] for at in found if at == 0 or numbers[at - 1] != numbers[at]}
         for at in range(*old):
             # Brackets go with a line beside them that goes.
-            if _is_bare(self.old_keys[at]) and (at - 1 in found or at + 1 in found):
+            if _is_punctuation(self.old_keys[at]) and (at - 1 in found or at + 1 in found):
                 found.add(at)
         found |= {at for at in range(*old) if numbers[at] in heads}
         for at in range(old[1] - 2, old[0] - 1, -1):
@@ -766,27 +787,27 @@ class _Search:
             names = self.removal.names_line(self.old[at].text)
             self._goes_alone[at] = is_moved or names or self._is_rewritten(at)
         return self._goes_alone[at] or any(
-            old[0] <= first and end - _is_bare(self.old_keys[end - 1]) <= old[1] and first <= at < end
-            for first, end in self._named_definitions
+            old[0] <= first and end - _is_punctuation(self.old_keys[end - 1]) <= old[1] and first <= at < end
+            for first, end in self._removal_definitions
         )
 
     @cached_property
-    def _named_definitions(self) -> list[tuple[int, int]]:
+    def _removal_definitions(self) -> list[tuple[int, int]]:
         if not self.removal.says_anything:
             return []
         return [(first, end) for first, end, name in self.file.definitions if self.removal.names_definition(name)]
 
-    def _lost_definitions(self, old: tuple[int, int], added: Sequence[Line], *, shown: bool) -> bool:
+    def _loses_definition(self, old: tuple[int, int], added: Sequence[SolidLine], *, shown: bool) -> bool:
         """Tell whether the head of a definition is gone that no new line defines again, and nobody names.
 
         Of two definitions that end alike, the end of the one may as well be taken for the end of the other.
         """
-        names = {name_of(line.text) for line in added}
+        names = {find_name(line.text) for line in added}
         definitions = self.file.definitions
         within = definitions[bisect_left(definitions, (old[0],)) : bisect_left(definitions, (old[1],))]
         lost = [name for _, _, name in within if not self.removal.names_definition(name)]
         # Beside a marker nothing is renamed to what the file has defined already: the marker may hide the lost one.
-        stood = set() if shown else self.file.defined_names
+        stood = set() if shown else self.file.definition_names
         if len({name for name in names if name} - stood) >= len(lost):
             return False
         return not all(name.rsplit(".", 1)[-1] in names or self._is_moved(name) for name in lost)
@@ -799,17 +820,17 @@ class _Search:
         return after is not None and any(symbol.simple_name == simple for symbol in after.symbols)
 
     def _is_rewritten(self, at: int) -> bool:
-        return any(first <= at < end for first, end in self._named_in_snippet) and at in self._rewritten
+        return any(first <= at < end for first, end in self._snippet_definitions) and at in self._rewritten
 
     @cached_property
-    def _named_in_snippet(self) -> list[tuple[int, int]]:
+    def _snippet_definitions(self) -> list[tuple[int, int]]:
         """The definitions of the file that the snippet may show anew, as it has the words of their names.
 
         No other can be in `_rewritten`, for which the result is parsed.
         """
         shown = "\n".join(item.key for item in self.items if item.kind != "marker")
         lone = (symbol for symbol in self.file.lone_symbols if _may_name(shown, symbol.name))
-        return [_range(self.old, symbol.name_line, symbol.end_line) for symbol in lone]
+        return [_find_line_range(self.old, symbol.name_line, symbol.end_line) for symbol in lone]
 
     @cached_property
     def _rewritten(self) -> frozenset[int]:
@@ -826,16 +847,16 @@ class _Search:
             names[symbol.name].append(symbol)
         found: set[int] = set()
         for symbol in after.symbols:
-            if len(names[symbol.name]) != 1 or self._new_key(symbol.name_line) not in starts:
+            if len(names[symbol.name]) != 1 or self._find_new_key(symbol.name_line) not in starts:
                 continue
-            first, end = _range(self.new, symbol.name_line, symbol.end_line)
+            first, end = _find_line_range(self.new, symbol.name_line, symbol.end_line)
             wanted = self.new_keys[first:end]
             if wanted and any(keys[at : at + len(wanted)] == wanted for at in starts[wanted[0]]):
                 gone = names[symbol.name][0]
-                found |= set(range(*_range(self.old, gone.name_line, gone.end_line)))
+                found |= set(range(*_find_line_range(self.old, gone.name_line, gone.end_line)))
         return frozenset(found)
 
-    def _faults(self, path: Sequence[Step]) -> Iterator[UnaccountedLine]:
+    def _list_faults(self, path: Sequence[PathStep]) -> Iterator[UnaccountedLine]:
         for step in path:
             if not step.fault:
                 continue
@@ -850,12 +871,14 @@ class _Search:
                     kind: Literal["added", "misplaced"] = "added" if step.kind == "added" else "misplaced"
                     yield UnaccountedLine(self.new[at].number + 1, kind, self.new[at].text)
 
-    def _plain_faults(self) -> Iterator[UnaccountedLine]:
+    def _list_changes_as_faults(self) -> Iterator[UnaccountedLine]:
         """Yield the changed lines that the snippet does not show, or else all: the search was ended by a bound."""
-        hidden = [line for line in self._changes() if line.kind == "removed" or line.text.strip() not in self.shown]
-        yield from hidden or [*self._changes(), UnaccountedLine(0, "missing", "")]
+        hidden = [
+            line for line in self._list_changes() if line.kind == "removed" or line.text.strip() not in self.shown
+        ]
+        yield from hidden or [*self._list_changes(), UnaccountedLine(0, "missing", "")]
 
-    def _changes(self) -> Iterator[UnaccountedLine]:
+    def _list_changes(self) -> Iterator[UnaccountedLine]:
         for op in self.ops:
             if op.equal:
                 continue
@@ -864,13 +887,13 @@ class _Search:
             for at in range(op.b_start, op.b_end):
                 yield UnaccountedLine(self.new[at].number + 1, "added", self.new[at].text)
 
-    def _layout_faults(self, path: Sequence[Step]) -> Iterator[UnaccountedLine]:
+    def _list_layout_faults(self, path: Sequence[PathStep]) -> Iterator[UnaccountedLine]:
         """Yield lines whose indentation, spaces at the end, or blank lines above no step accounts for."""
         shown_new = {row for step in path if step.kind in ("keep", "block", "added") for row in range(*step.new)}
         shown_new.add(len(self.new))
         gone = {at for step in path if step.kind in ("block", "lost") for at in range(*step.old)}
-        depths = self._depths(path)
-        shifted = self._shifted_gaps(path)
+        depths = self._find_depths(path)
+        shifted = self._find_shifted_gaps(path)
         for at, step in enumerate(path):
             if step.kind == "keep":
                 old, new = self.old[step.old[0]], self.new[step.new[0]]
@@ -885,14 +908,14 @@ class _Search:
                     elif old.above != new.above and new_at - 1 not in shown_new and old_at - 1 not in gone and new_at:
                         yield UnaccountedLine(new.number + 1, "blank_lines", new.text)
             elif step.kind == "block" and not step.fault:
-                numbers = self._block_items(step)
+                numbers = self._find_block_items(step)
                 for number, new_at in zip(numbers, range(*step.new), strict=False):
                     if not self._is_at(number, self.new[new_at], depths):
                         yield UnaccountedLine(self.new[new_at].number + 1, "altered", self.new[new_at].text)
 
-    def _end_faults(self, path: Sequence[Step]) -> Iterator[UnaccountedLine]:
+    def _list_end_faults(self, path: Sequence[PathStep]) -> Iterator[UnaccountedLine]:
         """Yield the last line where what stands behind it, newlines and blank lines, changes without a reason."""
-        before, after = _end_of(self.original), _end_of(self.result)
+        before, after = _get_trailing_space(self.original), _get_trailing_space(self.result)
         if before == after or not self.old or not self.new or self.removal.names_newline:
             return
         steps = [step for step in path if step.new[0] < step.new[1]]
@@ -900,7 +923,7 @@ class _Search:
         if not is_shown or (before and not after):
             yield UnaccountedLine(self.new[-1].number + 1, "ending", self.new[-1].text)
 
-    def _block_items(self, step: Step) -> list[int]:
+    def _find_block_items(self, step: PathStep) -> list[int]:
         """Return which item accounts for each new line of a block."""
         found: list[int] = []
         row = step.new[0]
@@ -910,7 +933,7 @@ class _Search:
                 row += 1
         return found
 
-    def _depths(self, path: Sequence[Step]) -> dict[int, set[tuple[int, int]]]:
+    def _find_depths(self, path: Sequence[PathStep]) -> dict[int, set[tuple[int, int]]]:
         """Return by block of shown lines the depths of its kept lines, in the snippet and in the file, in columns."""
         found: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for step in path:
@@ -918,14 +941,14 @@ class _Search:
                 number = step.items[0]
                 old, new = self.old[step.old[0]], self.new[step.new[0]]
                 if old.text == new.text:
-                    found[self._runs[number]].add((width_of(self.items[number].line), width_of(new.text)))
+                    found[self._runs[number]].add((measure_indent(self.items[number].line), measure_indent(new.text)))
         for step in path:
             if step.kind != "block":
                 continue
-            for number, row in zip(self._block_items(step), range(*step.new), strict=False):
+            for number, row in zip(self._find_block_items(step), range(*step.new), strict=False):
                 run = self._runs[number]
                 if not found[run]:
-                    found[run].add((width_of(self.items[number].line), width_of(self.new[row].text)))
+                    found[run].add((measure_indent(self.items[number].line), measure_indent(self.new[row].text)))
         return found
 
     @cached_property
@@ -938,16 +961,16 @@ class _Search:
             found.append(run)
         return found
 
-    def _is_at(self, number: int, new: Line, depths: dict[int, set[tuple[int, int]]]) -> bool:
+    def _is_at(self, number: int, new: SolidLine, depths: dict[int, set[tuple[int, int]]]) -> bool:
         """Tell whether a line stands where the snippet shows it, up to one shift of its block."""
         item = self.items[number]
         if item.line == new.text or item.line.rstrip() == new.text:
             return True
         if new.text[len(new.text.rstrip()) :] not in ("", item.line[len(item.line.rstrip()) :]):
             return False
-        return is_moved_alike(depths[self._runs[number]], width_of(item.line), width_of(new.text))
+        return is_moved_alike(depths[self._runs[number]], measure_indent(item.line), measure_indent(new.text))
 
-    def _shifted_gaps(self, path: Sequence[Step]) -> set[int]:
+    def _find_shifted_gaps(self, path: Sequence[PathStep]) -> set[int]:
         """Return the steps of gaps that a written marker moves: all of its lines by as much, into or out of a block."""
         found: set[int] = set()
         for at, step in enumerate(path):
@@ -968,7 +991,7 @@ class _Search:
                 found.update(range(at + 1, end))
         return found
 
-    def _repaired(self, path: Sequence[Step], faults: Sequence[UnaccountedLine]) -> str | None:
+    def _rebuild_result(self, path: Sequence[PathStep], faults: Sequence[UnaccountedLine]) -> str | None:
         """Return the result with the file's own lines where no step accounts for a change, None if that is unsafe."""
         altered = {fault.line - 1 for fault in faults if fault.kind in ("altered", "blank_lines")}
         if not self._can_repair(path, altered):
@@ -976,19 +999,19 @@ class _Search:
         rows: list[str] = []
         for step in path:
             if _is_loss(step):
-                rows += self._rows(self.old[step.old[0] : step.old[1]])
+                rows += self._list_rows(self.old[step.old[0] : step.old[1]])
             elif step.kind in ("keep", "block"):
-                rows += self._rows(self.new[step.new[0] : step.new[1]])
+                rows += self._list_rows(self.new[step.new[0] : step.new[1]])
             elif step.kind == "gap":
                 for old_at, new_at in zip(range(*step.old), range(*step.new), strict=True):
                     old, new = self.old[old_at], self.new[new_at]
-                    rows += self._rows([old if new.number in altered else new])
+                    rows += self._list_rows([old if new.number in altered else new])
         ends = self.result if path[-1].kind in ("keep", "block") else self.original
         if path[-1].kind == "marker" and len(path) > 1 and path[-2].kind in ("keep", "block"):
             ends = self.result
-        return "\n".join(rows).rstrip() + (_end_of(ends) if ends.strip() else "")
+        return "\n".join(rows).rstrip() + (_get_trailing_space(ends) if ends.strip() else "")
 
-    def _can_repair(self, path: Sequence[Step], altered: Set[int]) -> bool:
+    def _can_repair(self, path: Sequence[PathStep], altered: Set[int]) -> bool:
         """Tell whether all that is wrong lies apart from the edit: it may else be the edit that went wrong.
 
         So each line of the snippet has a place and is as sent, no line that is wrong is the snippet's or has only
@@ -1005,17 +1028,19 @@ class _Search:
                 return False
             if step.kind == "added" and self.new_keys[step.new[0]] in gone | self.shown:
                 return False
-            if is_lost and any(_is_bare(key) or self._is_replaced(key, written) for key in self._old_keys_of(step)):
+            if is_lost and any(
+                _is_punctuation(key) or self._is_replaced(key, written) for key in self._get_old_keys(step)
+            ):
                 return False
             if step.kind == "gap" and any(
-                self.new[row].number in altered and _is_bare(self.new_keys[row]) for row in range(*step.new)
+                self.new[row].number in altered and _is_punctuation(self.new_keys[row]) for row in range(*step.new)
             ):
                 return False
             if (is_lost or step.kind == "added") and self._is_beside_change(path, at, is_lost=is_lost):
                 return False
         return True
 
-    def _old_keys_of(self, step: Step) -> list[str]:
+    def _get_old_keys(self, step: PathStep) -> list[str]:
         return self.old_keys[step.old[0] : step.old[1]]
 
     def _is_replaced(self, key: str, written: Sequence[str]) -> bool:
@@ -1023,7 +1048,7 @@ class _Search:
         return self.work > MAX_WORK or any(is_rewrite(key, new) for new in written)
 
     @staticmethod
-    def _is_beside_change(path: Sequence[Step], at: int, *, is_lost: bool) -> bool:
+    def _is_beside_change(path: Sequence[PathStep], at: int, *, is_lost: bool) -> bool:
         """Tell whether an accounted change stands next to a step, markers and faults between them aside.
 
         Beside lost lines a shown line counts as much: some of them may have gone rightly.
@@ -1039,7 +1064,7 @@ class _Search:
         return False
 
     @staticmethod
-    def _rows(lines: Sequence[Line]) -> Iterator[str]:
+    def _list_rows(lines: Sequence[SolidLine]) -> Iterator[str]:
         for line in lines:
             yield from line.above
             yield line.text
@@ -1050,43 +1075,43 @@ def _may_name(text: str, name: str) -> bool:
     return all(word in text or not word.isascii() for word in name.rsplit(".", 1)[-1].split())
 
 
-def _is_loss(step: Step) -> bool:
+def _is_loss(step: PathStep) -> bool:
     """Tell whether a step takes lines of the file away, puts none in their place, and is not accounted for."""
     return step.kind == "lost" or (step.kind == "block" and bool(step.fault) and step.new[0] == step.new[1])
 
 
-def _end_of(text: str) -> str:
+def _get_trailing_space(text: str) -> str:
     """Return the newlines and blanks behind the last line that is not blank."""
     return text[len(text.rstrip()) :]
 
 
-def _way(come_from: dict[State, tuple[State, Step]], state: State) -> list[Step]:
-    path: list[Step] = []
+def _trace_path(come_from: dict[State, tuple[State, PathStep]], state: State) -> list[PathStep]:
+    path: list[PathStep] = []
     while state in come_from:
         state, step = come_from[state]
         path.append(step)
     return path[::-1]
 
 
-def _range(lines: Sequence[Line], first: int, end: int) -> tuple[int, int]:
+def _find_line_range(lines: Sequence[SolidLine], first: int, end: int) -> tuple[int, int]:
     """Return the range of lines that are not blank for a range of all lines."""
     return bisect_left(lines, first, key=lambda line: line.number), bisect_left(
         lines, end, key=lambda line: line.number
     )
 
 
-def _solid_text(keys: Sequence[str]) -> str:
+def _join_solid_text(keys: Sequence[str]) -> str:
     return "".join("".join(key.split()) for key in keys)
 
 
-def _is_bare(key: str) -> bool:
+def _is_punctuation(key: str) -> bool:
     """Tell whether a line holds brackets and signs only."""
     return not any(map(str.isalnum, key))
 
 
-def _sets(key: str) -> bool:
+def _is_assignment(key: str) -> bool:
     """Tell whether a line sets a name or key (`a = 1`, `"a": 1`), so that a second one beside it replaces it."""
-    name = key_of(key)
+    name = find_key(key)
     if name is None or COMMENT.match(key):
         return False
     rest = key[key.find(name) + len(name) :].lstrip("\"'`?! ")

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median_low
 from typing import Literal
 
-from editor.attribution.statements import COMMENT, name_of
+from editor.attribution.statements import COMMENT, find_name
 from editor.formats.fences import is_fence
 from editor.types import Sketch
 
@@ -38,7 +38,7 @@ _ELIDED_PART = re.compile(r"(?<=[(\[{<,])\s*(?:\.\.\.|…)\s*(?=[)\]}>,])")
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SnippetItem:
     """One line of a snippet that is not blank. `key` is its text without indentation, `width` its indentation.
 
     `blanks` are the blank lines above it. `elided` matches the file's line where the snippet writes `(...)` for
@@ -55,7 +55,7 @@ class Item:
     hunk: int = 0
 
 
-def width_of(line: str) -> int:
+def measure_indent(line: str) -> int:
     """Return the columns of a line's indentation, a tab as four."""
     return len(line[: len(line) - len(line.lstrip())].expandtabs(_TAB))
 
@@ -74,30 +74,30 @@ def is_moved_alike(depths: Set[tuple[int, int]], sent: int, stands: int) -> bool
     return len(ratios) == 1 and stands == other + (sent - quoted) * ratios.pop()
 
 
-def section_of(line: str, language: str | None) -> str | None:
+def find_section(line: str, language: str | None) -> str | None:
     """Return the section whose head a line is, in TOML and in files without a grammar (INI); None for none."""
     found = _SECTION.fullmatch(line) if language in ("toml", None) else None
     return found[1] if found else None
 
 
-def level_of(line: str, language: str | None) -> int:
+def measure_level(line: str, language: str | None) -> int:
     """Return how deep a line lies: its indentation, or less than none for a section's head (TOML, INI, Markdown)."""
-    if section_of(line, language) is not None:
+    if find_section(line, language) is not None:
         return -1
     heading = _HEADING.match(line) if language == "markdown" else None
-    return len(heading[1]) - 7 if heading else width_of(line)
+    return len(heading[1]) - 7 if heading else measure_indent(line)
 
 
 def read_items(
     sketch: Sketch, places: Mapping[str, Sequence[int]], language: str | None
-) -> tuple[list[Item], list[str]]:
+) -> tuple[list[SnippetItem], list[str]]:
     """Return the items of a snippet in the order of the file, and its prose and remarks.
 
     `places` has where each line of the file stands, by its text without indentation.
     """
     file_keys = places.keys()
     texts: list[str] = []
-    hunks: list[list[Item]] = [[]]
+    hunks: list[list[SnippetItem]] = [[]]
     is_fenced = any(_is_foreign_fence(line, file_keys) for block in sketch.blocks for line in block)
     inside = not is_fenced
     fences = sketch.fences or (0,) * len(sketch.blocks)
@@ -106,7 +106,7 @@ def read_items(
         if number and fences[number] != fences[number - 1]:
             hunks.append([])
         elif number or (sketch.opens_elided and not has_fences):
-            hunks[-1].append(_marker(sketch, number))
+            hunks[-1].append(_build_marker(sketch, number))
         blanks = 0
         for line in block:
             if is_fenced and _is_foreign_fence(line, file_keys):
@@ -116,35 +116,37 @@ def read_items(
                 blanks += 1
                 continue
             elif inside:
-                hunks[-1].append(_item(line, blanks, file_keys, hunks[-1], language))
+                hunks[-1].append(_read_item(line, blanks, file_keys, hunks[-1], language))
             else:
                 texts.append(line)
             blanks = 0
     if sketch.closes_elided and not has_fences:
-        hunks[-1].append(_marker(sketch, len(sketch.blocks)))
-    hunks = _in_file_order([hunk for hunk in hunks if hunk], places)
-    items: list[Item] = []
+        hunks[-1].append(_build_marker(sketch, len(sketch.blocks)))
+    hunks = _sort_by_file([hunk for hunk in hunks if hunk], places)
+    items: list[SnippetItem] = []
     for number, hunk in enumerate(hunks):
         if number or has_fences:
-            items.append(Item("marker", "", "", -1, hunk=number))
-        items += (replace(item, hunk=number) for item in _with_paragraphs(hunk, file_keys))
+            items.append(SnippetItem("marker", "", "", -1, hunk=number))
+        items += (replace(item, hunk=number) for item in _settle_comments(hunk, file_keys))
     if has_fences:
-        items.append(Item("marker", "", "", -1, hunk=len(hunks) - 1))
+        items.append(SnippetItem("marker", "", "", -1, hunk=len(hunks) - 1))
     texts += (item.line for item in items if item.kind == "remark")
-    return _with_parents(items, language), texts
+    return _add_parents(items, language), texts
 
 
-def _marker(sketch: Sketch, number: int) -> Item:
+def _build_marker(sketch: Sketch, number: int) -> SnippetItem:
     gap = number - (0 if sketch.opens_elided else 1)
     indents = sketch.marker_indents[gap] if gap < len(sketch.marker_indents) else ()
-    return Item("marker", "", "", width_of(indents[0] + ".") if indents else -1)
+    return SnippetItem("marker", "", "", measure_indent(indents[0] + ".") if indents else -1)
 
 
 def _is_foreign_fence(line: str, file_keys: Set[str]) -> bool:
     return is_fence(line) and line.strip() not in file_keys
 
 
-def _item(line: str, blanks: int, file_keys: Set[str], above: Sequence[Item], language: str | None) -> Item:
+def _read_item(
+    line: str, blanks: int, file_keys: Set[str], above: Sequence[SnippetItem], language: str | None
+) -> SnippetItem:
     key = line.strip()
     kind: Kind = "line"
     if key in ("...", "…") or (key not in file_keys and _BARE_ELISION.fullmatch(key) and _ELISION.search(key[4:])):
@@ -159,12 +161,12 @@ def _item(line: str, blanks: int, file_keys: Set[str], above: Sequence[Item], la
     if key not in file_keys and _ELIDED_PART.search(key):
         parts = [re.escape(re.sub(r"\s+", "", part)) for part in _ELIDED_PART.split(key)]
         elided = re.compile(".*?".join(parts) + "[{:]?")
-    return Item(kind, line, key, level_of(line, language), blanks, elided)
+    return SnippetItem(kind, line, key, measure_level(line, language), blanks, elided)
 
 
-def _in_file_order(hunks: list[list[Item]], places: Mapping[str, Sequence[int]]) -> list[list[Item]]:
+def _sort_by_file(hunks: list[list[SnippetItem]], places: Mapping[str, Sequence[int]]) -> list[list[SnippetItem]]:
     """Return the hunks of separate fences sorted by where their unique lines stand; one without stays below another."""
-    found = [_place(hunk, places) for hunk in hunks]
+    found = [_find_place(hunk, places) for hunk in hunks]
     above = -1
     for at, place in enumerate(found):
         above = found[at] = above if place is None else place
@@ -172,7 +174,7 @@ def _in_file_order(hunks: list[list[Item]], places: Mapping[str, Sequence[int]])
     return [hunks[at] for at in order]
 
 
-def _with_paragraphs(hunk: Sequence[Item], file_keys: Set[str]) -> Iterator[Item]:
+def _settle_comments(hunk: Sequence[SnippetItem], file_keys: Set[str]) -> Iterator[SnippetItem]:
     """Yield the items; a comment among comments of the edit's own is one of their lines, whatever it says.
 
     A new comment that is all that is shown of a body whose head the file has may stand for that body.
@@ -197,7 +199,9 @@ def _with_paragraphs(hunk: Sequence[Item], file_keys: Set[str]) -> Iterator[Item
             yield item
 
 
-def _is_whole_body(item: Item, above: Item | None, below: Item | None, file_keys: Set[str]) -> bool:
+def _is_whole_body(
+    item: SnippetItem, above: SnippetItem | None, below: SnippetItem | None, file_keys: Set[str]
+) -> bool:
     """Tell whether an item is a new comment, alone between the head of a body that the file has and its end."""
     if above is None or below is None or item.key in file_keys or not COMMENT.match(item.line):
         return False
@@ -205,17 +209,17 @@ def _is_whole_body(item: Item, above: Item | None, below: Item | None, file_keys
     return is_head and above.width < item.width and below.kind == "line" and below.width < item.width
 
 
-def _place(hunk: Sequence[Item], places: Mapping[str, Sequence[int]]) -> int | None:
+def _find_place(hunk: Sequence[SnippetItem], places: Mapping[str, Sequence[int]]) -> int | None:
     unique = [places[item.key][0] for item in hunk if len(item.key) > 4 and len(places.get(item.key, ())) == 1]
     return median_low(unique) if unique else None
 
 
-def _with_parents(items: Sequence[Item], language: str | None) -> list[Item]:
+def _add_parents(items: Sequence[SnippetItem], language: str | None) -> list[SnippetItem]:
     """Return the items with the shown line above each that is less indented and opens a block.
 
     A marker that is less indented than a line leaves what that line opens.
     """
-    made: list[Item] = []
+    made: list[SnippetItem] = []
     around: list[int] = []
     marked = -1
     for at, item in enumerate(items):
@@ -243,12 +247,12 @@ def _with_parents(items: Sequence[Item], language: str | None) -> list[Item]:
 
 def is_opener(key: str, language: str | None) -> bool:
     """Tell whether a line looks as if it opened a block or a section."""
-    if (language == "markdown" and key[0] == "#") or section_of(key, language) is not None:
+    if (language == "markdown" and key[0] == "#") or find_section(key, language) is not None:
         return True
     if key.endswith(("(", "[")) or COMMENT.match(key):
         return False
     return key.endswith(("{", ":", ">", "=>", "do", "then")) or (
-        not key.endswith(("=", ",", "<")) and bool(name_of(key))
+        not key.endswith(("=", ",", "<")) and bool(find_name(key))
     )
 
 
@@ -257,7 +261,7 @@ def _continues(key: str) -> bool:
     return key[0] in ")]}" or key.startswith(_CONTINUING)
 
 
-def ancestor_keys(lines: Sequence[tuple[str, int]], language: str | None) -> Iterator[frozenset[str]]:
+def list_ancestor_keys(lines: Sequence[tuple[str, int]], language: str | None) -> Iterator[frozenset[str]]:
     """Yield for each line (its key and width) the keys of the lines that it lies in, by indentation.
 
     What stands below `} else {` is still inside of the `if`.
@@ -265,18 +269,18 @@ def ancestor_keys(lines: Sequence[tuple[str, int]], language: str | None) -> Ite
     around: list[tuple[int, frozenset[str]]] = []
     for key, width in lines:
         if language != "markdown" and (key[0] == "#" or COMMENT.match(key)):
-            yield _innermost(around, width)
+            yield _find_innermost(around, width)
             continue
         continues = _continues(key)
         while around and (around[-1][0] > width or (around[-1][0] == width and not continues)):
             around.pop()
-        inside = _innermost(around, width)
+        inside = _find_innermost(around, width)
         yield inside
         if not continues or not around:
             around.append((width, inside | {key}))
 
 
-def _innermost(around: Sequence[tuple[int, frozenset[str]]], width: int) -> frozenset[str]:
+def _find_innermost(around: Sequence[tuple[int, frozenset[str]]], width: int) -> frozenset[str]:
     for at, keys in reversed(around):
         if at < width:
             return keys

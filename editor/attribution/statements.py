@@ -65,7 +65,7 @@ _TYPED = re.compile(_SKIPPED + r"[\w$<>\[\]?.,*&]+\s+([\w$]+)\s*(?:=|;|$)")
 
 
 @lru_cache(maxsize=20_000)
-def name_of(line: str) -> str | None:
+def find_name(line: str) -> str | None:
     """Return the name that a line defines (a function, a class, a test by its title), None if it defines none."""
     text = line.strip()
     for pattern in (_NAMED, _BOUND, _METHOD, _CALLED):
@@ -84,7 +84,7 @@ def may_be_call(line: str) -> bool:
 
 
 @lru_cache(maxsize=20_000)
-def key_of(line: str) -> str | None:
+def find_key(line: str) -> str | None:
     """Return what a line is about: the assigned name, the called function, the key, the imported module; or None."""
     text = line.strip()
     directive = _DIRECTIVE.match(text)
@@ -104,7 +104,7 @@ def key_of(line: str) -> str | None:
     return found[1].strip("\"'`?") if found else None
 
 
-def statements(lines: Sequence[str]) -> list[int]:
+def number_statements(lines: Sequence[str]) -> list[int]:
     """Return the number of the statement of each line, numbers in order; `lines` are not blank.
 
     To the line that begins a statement belong: lines inside of its round or square brackets, and deeper lines behind a
@@ -147,8 +147,8 @@ def is_rewrite(old: str, new: str) -> bool:
     The texts are the statements' lines without indentation, joined by line feeds.
     """
     old_head, new_head = old.split("\n", 1)[0], new.split("\n", 1)[0]
-    name = name_of(old_head)
-    if name is not None and name == name_of(new_head):
+    name = find_name(old_head)
+    if name is not None and name == find_name(new_head):
         return True
     key = _key_of_statement(old)
     if key is not None and key == _key_of_statement(new):
@@ -166,7 +166,9 @@ def _is_moved_module(old: str, new: str) -> bool:
 
 def _key_of_statement(text: str) -> str | None:
     """Return what a statement is about; an import over several lines names its module at the end."""
-    return key_of(" ".join(text.split("\n")) if _OPEN_IMPORT.match(text.split("\n", 1)[0]) else text.split("\n", 1)[0])
+    return find_key(
+        " ".join(text.split("\n")) if _OPEN_IMPORT.match(text.split("\n", 1)[0]) else text.split("\n", 1)[0]
+    )
 
 
 def can_replace(removed: Sequence[str], added: Sequence[str], *, pairs_comments: bool = False) -> bool:
@@ -186,7 +188,7 @@ def can_replace(removed: Sequence[str], added: Sequence[str], *, pairs_comments:
     return best[-1] == len(removed)
 
 
-def grouped(lines: Sequence[str], numbers: Sequence[int]) -> list[str]:
+def group_statements(lines: Sequence[str], numbers: Sequence[int]) -> list[str]:
     """Return the lines joined to statements by their numbers, without indentation; bare closing brackets left out."""
     found: dict[int, list[str]] = {}
     for line, number in zip(lines, numbers, strict=True):

@@ -9,12 +9,12 @@ from typing import Literal
 from editor.errors import EditSyntaxError
 from editor.formats import json_edit, lazy, line_ranges, search_replace, unified_diff, v4a
 from editor.formats import json_edit as replace_format
-from editor.formats.file_names import kind_of
+from editor.formats.file_names import find_kind
 from editor.formats.strays import join_parts
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.types import FormatName, ParsedEdit, Replacement, Substitution, Substitutions
 
-_MARK = "\ufeff"
+_BOM = "\ufeff"
 _READERS: dict[FormatName, Callable[[str, str], tuple[ParsedEdit, ...]]] = {
     "lazy": lambda edit, path: (lazy.parse(edit, path),),
     "lines": lambda edit, _: line_ranges.parse_files(edit),
@@ -56,53 +56,55 @@ def parse_files(
     A format that is named is not guessed about. With "auto" see `detect`. `path` is the file that the edit is sent for,
     "" if the edit has to name it: it tells what may be a line of that file, and what is talk or a label.
     """
-    text = edit.removeprefix(_MARK).replace("\r\n", "\n")
+    text = edit.removeprefix(_BOM).replace("\r\n", "\n")
     if not text.strip():
         raise EditSyntaxError("empty_edit", "The edit is empty.", "Send the lines to be changed.")
     try:
         name = detect(text, path) if format == "auto" else format
         if (name == "lazy" and format == "auto") or (name == "whole" and _cannot_be_json(path)):
             _refuse_json(text, path)
-        return tuple(map(_without_mark, _READERS[name](text, path)))
+        return tuple(map(_strip_bom, _READERS[name](text, path)))
     except RecursionError as error:
         message = "The edit is nested more deeply than can be read."
         raise EditSyntaxError("malformed", message, "Send the changes in one flat list.") from error
 
 
-def _without_mark(edit: ParsedEdit) -> ParsedEdit:
+def _strip_bom(edit: ParsedEdit) -> ParsedEdit:
     """Return an edit whose first quoted line does not begin with the file's byte order mark: a file's text has none.
 
     Diffs of tools show the mark as a part of the first line. Raises `EditSyntaxError` if only the mark would change.
     """
-    if isinstance(edit.changes, tuple) and any(one.before and one.before[0].startswith(_MARK) for one in edit.changes):
-        return dataclasses.replace(edit, changes=tuple(map(_unmarked, edit.changes)))
-    if isinstance(edit.changes, Substitutions) and any(one.old.startswith(_MARK) for one in edit.changes.items):
-        return dataclasses.replace(edit, changes=Substitutions(tuple(map(_unmarked_text, edit.changes.items))))
+    if isinstance(edit.changes, tuple) and any(one.before and one.before[0].startswith(_BOM) for one in edit.changes):
+        return dataclasses.replace(edit, changes=tuple(map(_strip_bom_of_replacement, edit.changes)))
+    if isinstance(edit.changes, Substitutions) and any(one.old.startswith(_BOM) for one in edit.changes.items):
+        return dataclasses.replace(
+            edit, changes=Substitutions(tuple(map(_strip_bom_of_substitution, edit.changes.items)))
+        )
     return edit
 
 
-def _unmarked(change: Replacement) -> Replacement:
-    if not change.before or not change.before[0].startswith(_MARK):
+def _strip_bom_of_replacement(change: Replacement) -> Replacement:
+    if not change.before or not change.before[0].startswith(_BOM):
         return change
     before, after = (
-        tuple(line if at else line.removeprefix(_MARK) for at, line in enumerate(lines))
+        tuple(line if at else line.removeprefix(_BOM) for at, line in enumerate(lines))
         for lines in (change.before, change.after)
     )
     if before == after and change.before != change.after:
-        raise _only_the_mark()
+        raise _bom_only_error()
     return dataclasses.replace(change, before=before, after=after)
 
 
-def _unmarked_text(item: Substitution) -> Substitution:
-    if not item.old.startswith(_MARK):
+def _strip_bom_of_substitution(item: Substitution) -> Substitution:
+    if not item.old.startswith(_BOM):
         return item
-    old, new = item.old.removeprefix(_MARK), item.new.removeprefix(_MARK)
+    old, new = item.old.removeprefix(_BOM), item.new.removeprefix(_BOM)
     if old == new != "" and item.old != item.new:
-        raise _only_the_mark()
+        raise _bom_only_error()
     return dataclasses.replace(item, old=old, new=new) if old else item
 
 
-def _only_the_mark() -> EditSyntaxError:
+def _bom_only_error() -> EditSyntaxError:
     message = "The edit adds or takes away the file's byte order mark (U+FEFF), and changes nothing else there."
     return EditSyntaxError("malformed", message, "Leave that change out; the mark stays as it is.")
 
@@ -115,7 +117,7 @@ def detect(edit: str, path: str = "") -> FormatName:
     file that is edited is no JSON. A whole file is never guessed, but where a call says so.
     """
     rows = edit.split("\n")
-    first = search_replace.first_opener(rows)
+    first = search_replace.find_first_opener(rows)
     above = edit if first is None else "\n".join(rows[:first])
     for name, looks_like in _PATCHES.items():
         if looks_like(above):
@@ -134,7 +136,7 @@ def detect(edit: str, path: str = "") -> FormatName:
 
 
 def _cannot_be_json(path: str) -> bool:
-    return kind_of(path) == "code" and language_of(path) != "yaml"
+    return find_kind(path) == "code" and find_language(path) != "yaml"
 
 
 def _refuse_json(text: str, path: str) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from editor.errors import EditSyntaxError
-from editor.formats.fences import Fence, fences_of, is_fence, opens_literal, without_fence
-from editor.formats.file_names import Kind, do_paths_fit, file_name, is_label, kind_of
-from editor.grammars import language_of
+from editor.formats.fences import Fence, find_fences, is_fence, is_in_literal, strip_fence
+from editor.formats.file_names import Kind, do_paths_fit, find_kind, is_label, parse_file_name
+from editor.grammars import find_language
 from editor.placeholders import is_placeholder
 
 _MARKDOWN_INFOS = frozenset({"markdown", "md", "mdx"})
@@ -88,7 +88,7 @@ _MARKUP = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChatAnswer:
     """What is the edit in a chat answer: its `parts`, and the `prose` around them.
 
     A part is the inside of one fence; all lines are one part where no fence was taken off. `infos` are the info strings
@@ -101,7 +101,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
+class _AnswerPage:
     """The lines of an answer, its fences, and the solid lines outside of them."""
 
     lines: Sequence[str]
@@ -110,40 +110,40 @@ class _Page:
     fences: tuple[Fence, ...]
     outside: tuple[int, ...]
 
-    def talk(self) -> list[str]:
+    def list_talk(self) -> list[str]:
         return [self.lines[at] for at in self.outside]
 
-    def inside(self, fence: Fence) -> tuple[str, ...]:
-        return fence.inside(self.lines)
+    def get_inside(self, fence: Fence) -> tuple[str, ...]:
+        return fence.get_inside(self.lines)
 
-    def as_it_is(self) -> Answer:
-        return Answer((tuple(self.lines),), ("",))
+    def take_all(self) -> ChatAnswer:
+        return ChatAnswer((tuple(self.lines),), ("",))
 
-    def taken(self, fences: Sequence[Fence]) -> Answer:
+    def take_fences(self, fences: Sequence[Fence]) -> ChatAnswer:
         kept = {at for fence in fences for at in range(fence.start, fence.end + 1)}
         prose = "\n".join(line for at, line in enumerate(self.lines) if at not in kept).strip("\n")
-        return Answer(tuple(map(self.inside, fences)), tuple(fence.info for fence in fences), prose)
+        return ChatAnswer(tuple(map(self.get_inside, fences)), tuple(fence.info for fence in fences), prose)
 
 
-def read_answer(lines: Sequence[str], path: str = "", *, whole: bool = False) -> Answer:
+def read_answer(lines: Sequence[str], path: str = "", *, whole: bool = False) -> ChatAnswer:
     """Return the edit of one file and what stands around it; raises `EditSyntaxError` where they cannot be told apart.
 
     `path` is the file that is edited, "" if it is not known; `whole` tells that the edit is the file from end to end.
     """
-    page = _page(lines, path)
+    page = _read_page(lines, path)
     _refuse_calls(page)
     if not page.fences:
-        return _without_fence(page)
-    if page.kind in ("code", "json", "patch") and opens_literal(page.lines, page.fences[0].start):
-        return page.as_it_is()
+        return _read_unfenced(page)
+    if page.kind in ("code", "json", "patch") and is_in_literal(page.lines, page.fences[0].start):
+        return page.take_all()
     if any(not fence.is_closed for fence in page.fences):
-        return _unclosed(page, whole=whole)
+        return _read_unclosed(page, whole=whole)
     if page.kind in ("markdown", "text", "unknown"):
-        return _of_text(page, whole=whole)
-    return _of_code(page, whole=whole)
+        return _read_text_answer(page, whole=whole)
+    return _read_code_answer(page, whole=whole)
 
 
-def prose_of(lines: Sequence[str], outside: Iterable[int]) -> str:
+def join_prose(lines: Sequence[str], outside: Iterable[int]) -> str:
     """Return what stands outside of the blocks of an edit, without the fences around them."""
     return "\n".join(lines[at] for at in outside if not is_fence(lines[at])).strip("\n")
 
@@ -153,51 +153,51 @@ def is_code(line: str) -> bool:
     return not is_placeholder(line) and _CODE.fullmatch(_INLINE_CODE.sub("x", line)) is not None
 
 
-def _refuse_calls(page: _Page) -> None:
+def _refuse_calls(page: _AnswerPage) -> None:
     """Refuse what is not written for this file at all: the call of a tool, a command, tags around the text."""
     first = next((line for line in page.lines if line.strip()), "")
     last = next((line for line in reversed(page.lines) if line.strip()), "")
-    is_shell = language_of(page.path) == "bash" or page.kind == "patch"
+    is_shell = find_language(page.path) == "bash" or page.kind == "patch"
     wrapper = None if _MARKUP.fullmatch(page.path) else _WRAPPER.fullmatch(first.strip())
     is_wrapped = wrapper is not None and last.strip().lower() == f"</{wrapper['name'].lower()}>" and not page.fences
     if is_wrapped or (_CALL.fullmatch(first) and not is_shell):
-        raise _unclear(f"The edit begins with '{first.strip()[:40]}', which is no line of a file.")
+        raise _unclear_error(f"The edit begins with '{first.strip()[:40]}', which is no line of a file.")
 
 
-def _page(lines: Sequence[str], path: str) -> _Page:
-    fences = fences_of(lines)
-    kind = kind_of(path)
+def _read_page(lines: Sequence[str], path: str) -> _AnswerPage:
+    fences = find_fences(lines)
+    kind = find_kind(path)
     if kind == "unknown" and len(fences) == 1 and fences[0].info not in _PLAIN_INFOS | _MARKDOWN_INFOS | _SHELL_INFOS:
         kind = "code"
     if kind in ("code", "json") and not fences:
-        fences = _in_list(lines)
+        fences = _find_list_fences(lines)
     within = {at for fence in fences for at in range(fence.start, fence.end + 1)}
     outside = tuple(at for at, line in enumerate(lines) if line.strip() and at not in within)
-    return _Page(lines, path, kind, fences, outside)
+    return _AnswerPage(lines, path, kind, fences, outside)
 
 
-def _in_list(lines: Sequence[str]) -> tuple[Fence, ...]:
+def _find_list_fences(lines: Sequence[str]) -> tuple[Fence, ...]:
     """Return the indented fences of an answer that is a list of steps."""
     first = next((line for line in lines if line.strip()), "")
-    return fences_of(lines, indented=True) if re.match(r"(?:\d+[.)]|[-*+]) ", first) else ()
+    return find_fences(lines, indented=True) if re.match(r"(?:\d+[.)]|[-*+]) ", first) else ()
 
 
-def _without_fence(page: _Page) -> Answer:
+def _read_unfenced(page: _AnswerPage) -> ChatAnswer:
     """Refuse sentences above and below a text; the file's name above a program is left out."""
     if not page.outside:
-        return page.as_it_is()
+        return page.take_all()
     is_program = page.kind in ("code", "json")
     first = page.lines[page.outside[0]]
     if is_program and len(page.outside) > 1 and _is_title(first, page.path):
-        return Answer((tuple(page.lines[page.outside[1] :]),), ("",), first.strip())
-    for at in _ends(page):
+        return ChatAnswer((tuple(page.lines[page.outside[1] :]),), ("",), first.strip())
+    for at in _find_end_paragraphs(page):
         line = page.lines[at]
         if (_talks_beside_code if is_program else _talks_beside_text)(page, at):
-            raise _unclear(f"The line '{line.strip()[:60]}' is talk, and no line of the file.")
-    return page.as_it_is()
+            raise _unclear_error(f"The line '{line.strip()[:60]}' is talk, and no line of the file.")
+    return page.take_all()
 
 
-def _ends(page: _Page) -> list[int]:
+def _find_end_paragraphs(page: _AnswerPage) -> list[int]:
     """Return the solid lines of the first and the last paragraph."""
     above = next((at for at in range(page.outside[0], len(page.lines)) if not page.lines[at].strip()), len(page.lines))
     below = next((at for at in reversed(range(page.outside[-1])) if not page.lines[at].strip()), -1)
@@ -208,16 +208,16 @@ def _ends(page: _Page) -> list[int]:
     ]
 
 
-def _talks_beside_code(page: _Page, at: int) -> bool:
+def _talks_beside_code(page: _AnswerPage, at: int) -> bool:
     line = _INLINE_CODE.sub("x", page.lines[at].strip())
     above = page.lines[at - 1].strip() if at else ""
     is_last = at == page.outside[-1] and len(page.outside) > 1 and not above
     said = (is_last and _ENDING.fullmatch(line)) or (_TALK.match(page.lines[at]) and _SENTENCE.fullmatch(line))
     enough = len(line.split()) >= _MIN_WORDS or _HEADING.fullmatch(line)
-    return bool(said and enough) and not opens_literal(page.lines, at)
+    return bool(said and enough) and not is_in_literal(page.lines, at)
 
 
-def _talks_beside_text(page: _Page, at: int) -> bool:
+def _talks_beside_text(page: _AnswerPage, at: int) -> bool:
     """Only what someone says of their own edit, or of the file above it, is no line of a text."""
     line = page.lines[at]
     introduces = at == page.outside[0] and line.rstrip().endswith(":") and _TALK.match(line) and _EDIT_TALK.match(line)
@@ -230,11 +230,11 @@ def _is_title(line: str, path: str) -> bool:
     return _names_the_file(line, path) and not is_list and not line.lstrip().startswith(("#", "//"))
 
 
-def _unclosed(page: _Page, *, whole: bool) -> Answer:
+def _read_unclosed(page: _AnswerPage, *, whole: bool) -> ChatAnswer:
     """An opened fence that is not closed was cut off, unless it belongs to a comment of the file."""
     opened = next(fence for fence in page.fences if not fence.is_closed)
     if any(is_placeholder(page.lines[at]) for at in page.outside) and not whole:
-        return page.as_it_is()
+        return page.take_all()
     begins = not any(line.strip() for line in page.lines[: opened.start])
     ends = not any(line.strip() for line in page.lines[opened.start + 1 :])
     if page.kind in ("code", "json") or begins or (ends and whole):
@@ -243,41 +243,41 @@ def _unclosed(page: _Page, *, whole: bool) -> Answer:
             f"The code fence of line {opened.start + 1} of the edit is not closed: its end may be missing.",
             "Send the edit again with the fence closed, or without a fence.",
         )
-    return page.as_it_is()
+    return page.take_all()
 
 
-def _of_code(page: _Page, *, whole: bool) -> Answer:
+def _read_code_answer(page: _AnswerPage, *, whole: bool) -> ChatAnswer:
     """Take the insides of the fences: no line of a program is one, where no comment or string goes around it."""
     code = next((at for at in page.outside if is_code(page.lines[at])), None)
     if code is not None:
         if not whole and any(map(is_placeholder, page.lines)):
-            return page.as_it_is()
-        raise _unclear(
+            return page.take_all()
+        raise _unclear_error(
             f"Line {code + 1} of the edit ('{page.lines[code].strip()[:60]}') stands outside of the code fence."
         )
-    fences = _of_the_file(page)
+    fences = _select_fences(page)
     if whole and len(fences) > 1:
-        raise _unclear(f"The edit has {len(fences)} code fences, and not one with the whole file.")
+        raise _unclear_error(f"The edit has {len(fences)} code fences, and not one with the whole file.")
     markers = [at for at in page.outside if is_placeholder(page.lines[at])]
-    taken = page.taken(fences) if not markers or whole else _with_markers(page, fences, markers)
-    return replace(taken, parts=tuple(tuple(without_fence(part)) for part in taken.parts))
+    taken = page.take_fences(fences) if not markers or whole else _keep_markers(page, fences, markers)
+    return replace(taken, parts=tuple(tuple(strip_fence(part)) for part in taken.parts))
 
 
-def _with_markers(page: _Page, fences: Sequence[Fence], markers: Sequence[int]) -> Answer:
+def _keep_markers(page: _AnswerPage, fences: Sequence[Fence], markers: Sequence[int]) -> ChatAnswer:
     """Return the insides of the fences with the placeholders that stand between and around them."""
-    taken = page.taken(fences)
+    taken = page.take_fences(fences)
     parts: list[tuple[str, ...]] = []
     at = 0
     for fence, inside in zip(fences, taken.parts, strict=True):
         parts.append((*(page.lines[marker] for marker in markers if at <= marker < fence.start), *inside))
         at = fence.end
     parts[-1] += tuple(page.lines[marker] for marker in markers if marker >= at)
-    return Answer(tuple(parts), taken.infos, taken.prose)
+    return ChatAnswer(tuple(parts), taken.infos, taken.prose)
 
 
-def _of_the_file(page: _Page) -> list[Fence]:
+def _select_fences(page: _AnswerPage) -> list[Fence]:
     """Return the fences with lines of the file: not those in another language, nor those of other files."""
-    named = {fence: _name_of(page, fence) for fence in page.fences}
+    named = {fence: _find_fence_name(page, fence) for fence in page.fences}
     ours = [fence for fence in page.fences if named[fence] and do_paths_fit(page.path, named[fence])]
     theirs = [name for fence, name in named.items() if name and fence not in ours and not is_label(name)]
     if page.path and theirs and len(page.fences) > 1:
@@ -286,15 +286,15 @@ def _of_the_file(page: _Page) -> list[Fence]:
             f"The edit has code fences for other files: {', '.join(dict.fromkeys(theirs))}.",
             "Send the edit of each file by itself.",
         )
-    language = language_of(page.path)
+    language = find_language(page.path)
     only_shell = all(fence.info in _SHELL_INFOS for fence in page.fences)
-    found = [fence for fence in page.fences if not _is_of_another(fence.info, language, only_shell=only_shell)]
+    found = [fence for fence in page.fences if not _is_other_language(fence.info, language, only_shell=only_shell)]
     if not found:
-        raise _unclear(f"The code fence holds '{page.fences[0].info}', and no lines of '{page.path}'.")
+        raise _unclear_error(f"The code fence holds '{page.fences[0].info}', and no lines of '{page.path}'.")
     return found
 
 
-def _is_of_another(info: str, language: str | None, *, only_shell: bool) -> bool:
+def _is_other_language(info: str, language: str | None, *, only_shell: bool) -> bool:
     """Tell whether a fence is in another language than the file; commands are, where other fences are no commands."""
     if info in _SHELL_INFOS:
         return language != "bash" and (language is not None or not only_shell)
@@ -303,41 +303,41 @@ def _is_of_another(info: str, language: str | None, *, only_shell: bool) -> bool
     return known and _FAMILY[said] != _FAMILY.get(language or "", language)
 
 
-def _name_of(page: _Page, fence: Fence) -> str:
+def _find_fence_name(page: _AnswerPage, fence: Fence) -> str:
     """Return the file that a fence is for: named in its info string, or in the line above it."""
     above = [line for line in page.lines[max(0, fence.start - 2) : fence.start] if line.strip()]
-    return file_name(page.lines[fence.start]) or (file_name(above[-1]) if above else "")
+    return parse_file_name(page.lines[fence.start]) or (parse_file_name(above[-1]) if above else "")
 
 
-def _of_text(page: _Page, *, whole: bool) -> Answer:
+def _read_text_answer(page: _AnswerPage, *, whole: bool) -> ChatAnswer:
     """Decide whose the fences of a text are, which may have fences of its own."""
     fence = page.fences[0]
     is_markdown = page.kind == "markdown"
     if not page.outside and len(page.fences) == 1:
         own = is_markdown and fence.info not in _MARKDOWN_INFOS | _PLAIN_INFOS
-        return page.as_it_is() if own else page.taken([fence])
-    talk = page.talk()
+        return page.take_all() if own else page.take_fences([fence])
+    talk = page.list_talk()
     names = [line for line in talk if _names_the_file(line, page.path)]
     talks = bool(names) or any((_EDIT_TALK if is_markdown and whole else _TALK).match(line) for line in talk)
     structured = any(_STRUCTURE.match(line) and line not in names and not _TALK.match(line) for line in talk)
     fits = (
         fence.info in _MARKDOWN_INFOS or (not is_markdown and fence.info not in _SHELL_INFOS) or _is_like_markdown(page)
     )
-    elides = any(map(is_placeholder, page.inside(fence))) and not any(map(is_placeholder, talk))
+    elides = any(map(is_placeholder, page.get_inside(fence))) and not any(map(is_placeholder, talk))
     if len(page.fences) == 1:
         if talks and (fits or (elides and not whole)) and not any(_is_heading(line, names) for line in talk):
-            return page.taken([fence])
+            return page.take_fences([fence])
         if not talks and not structured and not whole and (fence.info in _MARKDOWN_INFOS or elides):
-            return page.taken([fence])
+            return page.take_fences([fence])
     talks = talks or any(map(_TALK.match, talk))
     if (talks and not structured) or (talks and fits and whole) or (whole and _may_be_wrapped(page)):
-        raise _undecided()
+        raise _open_talk_error()
     if whole and not structured and (fence.info in _MARKDOWN_INFOS or not is_markdown):
-        raise _undecided()
-    return page.as_it_is()
+        raise _open_talk_error()
+    return page.take_all()
 
 
-def _may_be_wrapped(page: _Page) -> bool:
+def _may_be_wrapped(page: _AnswerPage) -> bool:
     """Tell whether a fence may go around everything although it seems to close before: fences stand at both ends."""
     solid = [line for line in page.lines if line.strip()]
     first, last = page.fences[0], page.fences[-1]
@@ -349,24 +349,26 @@ def _is_heading(line: str, names: Sequence[str]) -> bool:
     return line.startswith("#") and line not in names
 
 
-def _is_like_markdown(page: _Page) -> bool:
+def _is_like_markdown(page: _AnswerPage) -> bool:
     """Tell whether the one fence, which does not say what it holds, holds Markdown."""
     fence = page.fences[0]
-    inside = [line for line in page.inside(fence) if line.strip()]
+    inside = [line for line in page.get_inside(fence) if line.strip()]
     return fence.info in _PLAIN_INFOS and bool(inside) and re.match(r"#{1,6} \S|---$", inside[0]) is not None
 
 
 def _names_the_file(line: str, path: str) -> bool:
     """Tell whether a line is the path of the file, and nothing else."""
-    name = file_name(line)
+    name = parse_file_name(line)
     return bool(path and name) and do_paths_fit(path, name)
 
 
-def _undecided() -> EditSyntaxError:
-    return _unclear("Text stands beside a code fence, and nothing says whether it is talk or belongs to the file.")
+def _open_talk_error() -> EditSyntaxError:
+    return _unclear_error(
+        "Text stands beside a code fence, and nothing says whether it is talk or belongs to the file."
+    )
 
 
-def _unclear(message: str) -> EditSyntaxError:
+def _unclear_error(message: str) -> EditSyntaxError:
     return EditSyntaxError(
         "malformed",
         message,

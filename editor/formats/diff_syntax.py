@@ -39,7 +39,7 @@ class Hunk:
     final_newline: bool | None
 
 
-def header_of(line: str) -> Header:
+def parse_header(line: str) -> Header:
     """Return what an `@@` line says."""
     line = line.rstrip("\r")
     numbered = NUMBERED.fullmatch(line)
@@ -52,7 +52,7 @@ def header_of(line: str) -> Header:
     return Header(None, None, next((part for part in named if not _NO_CODE.fullmatch(part)), ""))
 
 
-def hunk_of(header: Header, body: Sequence[str], counted: bool) -> Hunk:
+def build_hunk(header: Header, body: Sequence[str], counted: bool) -> Hunk:
     """Return the hunk of the lines below a header; `counted` tells whether its counts are theirs."""
     before: list[str] = []
     after: list[str] = []
@@ -69,12 +69,12 @@ def hunk_of(header: Header, body: Sequence[str], counted: bool) -> Hunk:
         if sign in " +":
             after.append(text)
     old_is_open, new_is_open = old_open == len(before), new_open == len(after)
-    hint = Hint(_line_hint(header, counted), (header.scope,) if header.scope else (), old_is_open or new_is_open)
+    hint = Hint(_choose_line_hint(header, counted), (header.scope,) if header.scope else (), old_is_open or new_is_open)
     final_newline = None if old_is_open == new_is_open else old_is_open
     return Hunk(Replacement(tuple(before), tuple(after), hint), header, final_newline)
 
 
-def _line_hint(header: Header, counted: bool) -> int | None:
+def _choose_line_hint(header: Header, counted: bool) -> int | None:
     """Return the line index that a header gives; '-1,N' with wrong counts is a form filled in, not a place."""
     if header.old is None or (not counted and header.old[0] <= 1):
         return None
@@ -152,7 +152,7 @@ def line_error(lines: Sequence[str], at: int, what: str, how: str) -> EditSyntax
     return EditSyntaxError("malformed", f"Line {at + 1} of the diff ('{shown}') {what}.", how)
 
 
-def no_hunk_line(lines: Sequence[str], at: int) -> EditSyntaxError:
+def unsigned_line_error(lines: Sequence[str], at: int) -> EditSyntaxError:
     """Return the error of a line that stands among those of a hunk."""
     return line_error(lines, at, "stands among the lines of a hunk, but begins with none of ' ', '+', '-'", HOW)
 
@@ -173,21 +173,21 @@ _BACKUPS = (".orig", ".old", ".bak", "~")
 _GIT_HEADER = re.compile(r'diff --git ("(?:[^"\\]|\\.)*"|\S.*?) ("(?:[^"\\]|\\.)*"|\S.*)')
 
 
-def name_in(header: str) -> str:
+def parse_name(header: str) -> str:
     """Return the name that stands behind `--- ` or `+++ `, prefix included."""
     header = header.rstrip("\r")
     if header.startswith('"'):
         closed = re.match(r'"((?:[^"\\]|\\.)*)"', header)
-        return _unquoted(closed[1]) if closed else header
+        return _unquote(closed[1]) if closed else header
     return _STAMP.sub("", header.split("\t", 1)[0]).rstrip(" ")
 
 
 def is_absent(header: str) -> bool:
     """Tell whether a header's time stamp or revision may say that the file does not exist on this side."""
-    return name_in(header) == DEV_NULL or _EPOCH.search(header) is not None
+    return parse_name(header) == DEV_NULL or _EPOCH.search(header) is not None
 
 
-def path_and_move(old: str, new: str) -> tuple[str, str]:
+def resolve_names(old: str, new: str) -> tuple[str, str]:
     """Return the path that two names mean, and the new path of a rename or ''.
 
     Different names behind the prefixes `a/` and `b/` are a rename. Without prefixes (`diff -u x.py.orig x.py`) they are
@@ -214,13 +214,13 @@ def path_and_move(old: str, new: str) -> tuple[str, str]:
 
 def may_name_files(old: str, new: str) -> bool:
     """Tell whether what stands behind `--- ` and `+++ ` may be two files: one, or two names with a suffix or folder."""
-    names = name_in(old), name_in(new)
+    names = parse_name(old), parse_name(new)
     if DEV_NULL in names or names[0] == names[1] or "\t" in old + new:
         return True
     return all(re.fullmatch(r"\S*[\w-][./\\]\w\S*", name) for name in names)
 
 
-def git_header_names(line: str) -> tuple[str, str]:
+def parse_git_names(line: str) -> tuple[str, str]:
     """Return the two names of a `diff --git` line, prefixes included; two empty names where they cannot be told.
 
     Names with spaces are not quoted: then the split is right that leaves two names equal behind their prefixes.
@@ -229,7 +229,7 @@ def git_header_names(line: str) -> tuple[str, str]:
     if whole is None or len(line) > _MAX_HEADER_CHARS:
         return "", ""
     if whole[1].startswith('"') or whole[2].startswith('"') or line.count(" ") == 3:
-        return name_in(whole[1]), name_in(whole[2])
+        return parse_name(whole[1]), parse_name(whole[2])
     rest = line[len("diff --git ") :].rstrip("\r")
     for at, char in enumerate(rest):
         old, new = rest[:at], rest[at + 1 :]
@@ -238,7 +238,7 @@ def git_header_names(line: str) -> tuple[str, str]:
     return "", ""
 
 
-def _unquoted(quoted: str) -> str:
+def _unquote(quoted: str) -> str:
     r"""Undo C quoting; octal escapes are bytes of UTF-8 ('\303\274' is one letter)."""
     octets = bytearray()
     at = 0
@@ -253,20 +253,24 @@ def _unquoted(quoted: str) -> str:
 _COUNTS = "Give the hunk a header with the right counts: '@@ -start,count +start,count @@'."
 
 
-def hunk_end(lines: Sequence[str], header: Header, start: int, names_above: tuple[str, str] | None) -> tuple[int, bool]:
+def find_hunk_end(
+    lines: Sequence[str], header: Header, start: int, names_above: tuple[str, str] | None
+) -> tuple[int, bool]:
     """Return the line behind a hunk whose lines begin at `start`, and whether the counts of its header are right.
 
     `names_above` are the headers of the file that the hunk belongs to. Raises `EditSyntaxError`.
     """
-    end = _end_by_counts(lines, header, start, names_above)
+    end = _find_end_by_counts(lines, header, start, names_above)
     if end is not None:
         return end, True
-    end = _end_by_looks(lines, start, names_above)
+    end = _find_end_by_looks(lines, start, names_above)
     _refuse_unsigned(lines, header, start, end)
     return end, False
 
 
-def _end_by_counts(lines: Sequence[str], header: Header, start: int, names_above: tuple[str, str] | None) -> int | None:
+def _find_end_by_counts(
+    lines: Sequence[str], header: Header, start: int, names_above: tuple[str, str] | None
+) -> int | None:
     """Return the line behind a hunk whose lines are as many as its header says, else None."""
     if header.old is None or header.new is None:
         return None
@@ -278,22 +282,22 @@ def _end_by_counts(lines: Sequence[str], header: Header, start: int, names_above
         old -= sign in " -"
         new -= sign in " +"
         at += 1
-    if old or new or (at - start > 2 and _took_header(lines, at, names_above)):
+    if old or new or (at - start > 2 and _holds_header(lines, at, names_above)):
         return None
     while at < len(lines) and lines[at].startswith("\\ "):
         at += 1
-    return None if _goes_on(lines, at) else at
+    return None if _has_more_lines(lines, at) else at
 
 
-def _took_header(lines: Sequence[str], end: int, names_above: tuple[str, str] | None) -> bool:
+def _holds_header(lines: Sequence[str], end: int, names_above: tuple[str, str] | None) -> bool:
     """Tell whether the last two lines are rather the header of the next file (both counts one too large)."""
     if not is_name_pair(lines, end - 2) or end == len(lines) or not lines[end].startswith("@@"):
         return False
     headers = lines[end - 2][4:], lines[end - 1][4:]
-    return headers != names_above and _are_one_file(name_in(headers[0]), name_in(headers[1]))
+    return headers != names_above and _are_one_file(parse_name(headers[0]), parse_name(headers[1]))
 
 
-def _goes_on(lines: Sequence[str], at: int) -> bool:
+def _has_more_lines(lines: Sequence[str], at: int) -> bool:
     """Tell whether lines of a hunk follow although its counts are used up."""
     while at < len(lines) and is_blank(lines[at]):
         at += 1
@@ -325,14 +329,14 @@ def _refuse_unsigned(lines: Sequence[str], header: Header, start: int, end: int)
         )
 
 
-def _end_by_looks(lines: Sequence[str], start: int, names_above: tuple[str, str] | None) -> int:
+def _find_end_by_looks(lines: Sequence[str], start: int, names_above: tuple[str, str] | None) -> int:
     """Return the line behind the last one that can belong to a hunk whose header has no right counts."""
     at = start
     while at < len(lines) and not _closes(lines, at, names_above):
         line = lines[at]
         if line and line[0] not in " +-" and (not line.startswith("\\ ") or at == start):
             if _changes_follow(lines, at, names_above):
-                raise no_hunk_line(lines, at)
+                raise unsigned_line_error(lines, at)
             break
         at += 1
     while at > start and not lines[at - 1]:

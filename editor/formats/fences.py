@@ -31,20 +31,20 @@ class Fence:
     indent: str
     is_closed: bool
 
-    def inside(self, lines: Sequence[str]) -> tuple[str, ...]:
+    def get_inside(self, lines: Sequence[str]) -> tuple[str, ...]:
         """Return the lines between the two fence lines, less the indentation of the first."""
         rows = lines[self.start + 1 : self.end if self.is_closed else self.end + 1]
         return tuple(row.removeprefix(self.indent) for row in rows)
 
 
-def without_fence(lines: Sequence[str]) -> list[str]:
+def strip_fence(lines: Sequence[str]) -> list[str]:
     """Return the lines inside of a fence around everything; all lines if there is none."""
-    fences = fences_of(lines)
+    fences = find_fences(lines)
     if len(fences) != 1 or not fences[0].is_closed:
         return list(lines)
     (fence,) = fences
     outside = (*lines[: fence.start], *lines[fence.end + 1 :])
-    return list(lines if any(line.strip() for line in outside) else fence.inside(lines))
+    return list(lines if any(line.strip() for line in outside) else fence.get_inside(lines))
 
 
 def is_fence(line: str) -> bool:
@@ -52,15 +52,15 @@ def is_fence(line: str) -> bool:
     return _FENCE.fullmatch(line) is not None
 
 
-def outer_fence(lines: Sequence[str], infos: tuple[str, ...]) -> range:
+def find_outer_fence(lines: Sequence[str], infos: tuple[str, ...]) -> range:
     """Return the lines inside the first fence if it has one of these info strings; none otherwise."""
-    fence = next(iter(fences_of(lines)), None)
+    fence = next(iter(find_fences(lines)), None)
     if fence is None or not fence.is_closed or fence.info not in infos:
         return range(0)
     return range(fence.start + 1, fence.end)
 
 
-def fences_of(lines: Sequence[str], *, indented: bool = False) -> tuple[Fence, ...]:
+def find_fences(lines: Sequence[str], *, indented: bool = False) -> tuple[Fence, ...]:
     """Return the outermost fences, at column 0 or (if `indented`) at any column, from top to bottom."""
     found: list[Fence] = []
     careful = True
@@ -70,30 +70,30 @@ def fences_of(lines: Sequence[str], *, indented: bool = False) -> tuple[Fence, .
         if opened is None or (opened["indent"] and not indented):
             at += 1
             continue
-        closed = _closing(lines, at, opened, careful=careful)
+        closed = _find_closing(lines, at, opened, careful=careful)
         if closed is None and careful:
             careful = False
-            closed = _closing(lines, at, opened, careful=False)
+            closed = _find_closing(lines, at, opened, careful=False)
         end = len(lines) - 1 if closed is None else closed
-        found.append(Fence(at, end, opened["ticks"], _info(opened), opened["indent"], closed is not None))
+        found.append(Fence(at, end, opened["ticks"], _parse_info(opened), opened["indent"], closed is not None))
         at = end + 1
     return tuple(found)
 
 
-def opens_literal(lines: Sequence[str], at: int) -> bool:
+def is_in_literal(lines: Sequence[str], at: int) -> bool:
     """Tell whether a line stands inside of a string or comment of several lines that is closed below it."""
-    closer = _open_literal(lines[:at])
+    closer = _find_literal_end(lines[:at])
     return bool(closer) and any(closer in line for line in lines[at:])
 
 
-def _closing(lines: Sequence[str], opened: int, first: re.Match[str], *, careful: bool) -> int | None:
+def _find_closing(lines: Sequence[str], opened: int, first: re.Match[str], *, careful: bool) -> int | None:
     """Return where a fence closes: an info string opens a nested fence, a bare one closes the innermost.
 
     With `careful` a bare one also opens a nested fence inside of a literal, and in Markdown where blank lines say so.
     """
     ticks = [first["ticks"]]
     head = next((line for line in lines[opened + 1 : opened + 6] if line.strip()), "")
-    is_markdown = _info(first) in _MARKDOWN_INFOS or (not _info(first) and _HEAD.match(head) is not None)
+    is_markdown = _parse_info(first) in _MARKDOWN_INFOS or (not _parse_info(first) and _HEAD.match(head) is not None)
     seen = opened + 1
     closer = ""
     for at in range(opened + 1, len(lines)):
@@ -106,7 +106,7 @@ def _closing(lines: Sequence[str], opened: int, first: re.Match[str], *, careful
         if len(fence["ticks"]) < len(ticks[-1]):
             continue
         if careful and len(ticks) == 1 and len(fence["ticks"]) == len(ticks[0]):
-            closer = _open_literal(lines[seen:at], closer)
+            closer = _find_literal_end(lines[seen:at], closer)
             seen = at
             if closer if not is_markdown else _is_nested(lines, opened, at):
                 ticks.append(fence["ticks"])
@@ -129,7 +129,7 @@ def _is_nested(lines: Sequence[str], opened: int, at: int) -> bool:
     return not above or not any(line.strip() for line in lines[:opened])
 
 
-def _open_literal(lines: Sequence[str], closer: str = "") -> str:
+def _find_literal_end(lines: Sequence[str], closer: str = "") -> str:
     """Return what would close the literal that is open behind these lines, '' if none is."""
     for line in lines:
         at = 0
@@ -147,7 +147,7 @@ def _open_literal(lines: Sequence[str], closer: str = "") -> str:
     return closer
 
 
-def _info(fence: re.Match[str]) -> str:
+def _parse_info(fence: re.Match[str]) -> str:
     """Return the language of an info string; a file name alone is none."""
     word = _INFO_WORD.match(fence["info"].strip())
     return word[0].lower() if word and not re.search(r"[./\\]", word[0]) else ""

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Literal
 
-from editor.grammars import language_of
+from editor.grammars import find_language
 
 _FENCE_INFO = re.compile(r"(?:`{3,}|~{3,})\s*(?:[\w+#-]+[\s:]+)?(?P<name>[^\s`]+)\s*")
 _LABEL = re.compile(r"^(?:file(?:name| ?path)?|path)\s*:\s*", re.IGNORECASE)
@@ -15,17 +15,17 @@ _PATH = re.compile(r"(?:[\w.@+~()\[\]$-]+[/\\])*(?:[\w.@+~()\[\]$-]*\.[A-Za-z_][
 _BARE_NAMES = frozenset({"Makefile", "Dockerfile", "LICENSE", "README", "Procfile", "Gemfile", "Rakefile"})
 
 
-def file_name(line: str) -> str:
+def parse_file_name(line: str) -> str:
     """Return the path that a line names, '' if it names none."""
     fence = _FENCE_INFO.fullmatch(line.strip())
     if fence is not None:
-        return _path(fence["name"])
+        return _check_path(fence["name"])
     text = line.strip().removeprefix("//").lstrip("# ").strip().removeprefix("**").removesuffix("**")
     text = _LABEL.sub("", text.strip().rstrip(":").strip("*").strip())
-    return _path(text.strip("`\"'").rstrip(":").strip())
+    return _check_path(text.strip("`\"'").rstrip(":").strip())
 
 
-def _path(text: str) -> str:
+def _check_path(text: str) -> str:
     if not _PATH.fullmatch(text) or text.startswith("...") or text.endswith("."):
         return ""
     has_form = "/" in text or "\\" in text or "." in text.strip(".") or text.startswith(".")
@@ -62,7 +62,7 @@ _PRODUCTS = re.compile(
 )
 
 
-def kind_of(path: str) -> Kind:
+def find_kind(path: str) -> Kind:
     """Return what kind of text a path names; a name without a suffix that is not known for its text is code."""
     if not path:
         return "unknown"
@@ -70,7 +70,7 @@ def kind_of(path: str) -> Kind:
     suffix = file.suffix.lower()
     if _MARKDOWN.fullmatch(suffix):
         return "markdown"
-    if language_of(path) == "json" or _JSON.fullmatch(suffix) or _JSON_NAMES.fullmatch(file.name):
+    if find_language(path) == "json" or _JSON.fullmatch(suffix) or _JSON_NAMES.fullmatch(file.name):
         return "json"
     if _PATCH.fullmatch(suffix):
         return "patch"
@@ -86,7 +86,7 @@ def is_label(name: str) -> bool:
         return False
     suffix = PurePosixPath(name).suffix.lower()
     known = (_MARKDOWN, _TEXT, _JSON, _PATCH, _OTHER)
-    return language_of(name) is None and not any(one.fullmatch(suffix) for one in known)
+    return find_language(name) is None and not any(one.fullmatch(suffix) for one in known)
 
 
 def do_paths_fit(path: str, other: str) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from editor.errors import EditSyntaxError
-from editor.formats.answers import is_code, prose_of
+from editor.formats.answers import is_code, join_prose
 from editor.formats.fences import is_fence
 from editor.formats.strays import refuse_strays
 from editor.placeholders import is_placeholder
@@ -54,7 +54,7 @@ _MAX_BEHIND = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class JsonChange:
     """One change with its fields under their first names; `path` may come from the object around it."""
 
     fields: Mapping[str, Any]
@@ -73,12 +73,12 @@ def looks_like(edit: str, fields: Iterable[str], *, plain: bool = False) -> bool
     `plain` says that the file is no JSON.
     """
     try:
-        values, _ = _values(edit)
-        found = [item for value in values for item in _items(value, "")]
+        values, _ = _parse_values(edit)
+        found = [item for value in values for item in _parse_items(value, "")]
     except EditSyntaxError:
         return False
-    keys = {key for value in values for key in _keys(value)}
-    return bool(found) and all(_has(item, fields) for item in found) and (plain or not keys <= _PLAIN)
+    keys = {key for value in values for key in _collect_keys(value)}
+    return bool(found) and all(_has_fields(item, fields) for item in found) and (plain or not keys <= _PLAIN)
 
 
 def holds_call(edit: str, *, plain: bool = False) -> bool:
@@ -97,28 +97,28 @@ def holds_json(edit: str) -> bool:
     if not first.startswith(("{", "[")):
         return False
     try:
-        values, _ = _values(edit)
+        values, _ = _parse_values(edit)
     except EditSyntaxError:
         return False
-    return any(map(_keys, values))
+    return any(map(_collect_keys, values))
 
 
-def read(edit: str) -> tuple[list[Item], str]:
+def read_changes(edit: str) -> tuple[list[JsonChange], str]:
     """Return the changes of an edit, and the talk around them.
 
     Raises `EditSyntaxError` (without a suggestion for the format at hand).
     """
-    values, prose = _values(edit)
-    items = [item for value in values for item in _items(value, "")]
+    values, prose = _parse_values(edit)
+    items = [item for value in values for item in _parse_items(value, "")]
     if not items:
         raise EditSyntaxError("empty_edit", "The edit holds no change.", "Send at least one.")
     return items, prose
 
 
-def _values(edit: str) -> tuple[list[Any], str]:
+def _parse_values(edit: str) -> tuple[list[Any], str]:
     """Return the JSON values of an edit, each of which begins a line, and the talk around them."""
     lines = edit.split("\n")
-    decoder = json.JSONDecoder(strict=False, object_pairs_hook=_without_doubles)
+    decoder = json.JSONDecoder(strict=False, object_pairs_hook=_refuse_doubles)
     values: list[Any] = []
     outside: list[int] = []
     at = start = 0
@@ -131,93 +131,93 @@ def _values(edit: str) -> tuple[list[Any], str]:
         try:
             value, end = decoder.raw_decode(edit, start + len(lines[at]) - len(lines[at].lstrip()))
         except (ValueError, RecursionError) as error:
-            raise malformed(f"The edit is not JSON: {error}.") from error
+            raise syntax_error(f"The edit is not JSON: {error}.") from error
         values.append(value)
         behind, newline, _ = edit[end : end + _MAX_BEHIND].partition("\n")
         if behind.strip(" \t\r,;"):
-            raise malformed(f"The edit is not JSON: '{behind.strip()[:40]}' stands behind an object.")
+            raise syntax_error(f"The edit is not JSON: '{behind.strip()[:40]}' stands behind an object.")
         at += edit.count("\n", start, end) + 1
         start = end + len(behind) + len(newline)
     if not values:
-        raise malformed("The edit is not JSON: it has no line that begins with '{' or '['.")
+        raise syntax_error("The edit is not JSON: it has no line that begins with '{' or '['.")
     code = next((at for at in outside if is_code(lines[at]) or is_placeholder(lines[at])), None)
     if code is not None:
-        raise malformed(f"The edit is not JSON: line {code + 1} ('{lines[code].strip()[:40]}') is none.")
+        raise syntax_error(f"The edit is not JSON: line {code + 1} ('{lines[code].strip()[:40]}') is none.")
     refuse_strays(lines, outside, "the JSON")
-    return values, prose_of(lines, outside)
+    return values, join_prose(lines, outside)
 
 
-def _has(item: Item, fields: Iterable[str]) -> bool:
+def _has_fields(item: JsonChange, fields: Iterable[str]) -> bool:
     """Tell whether a change has these fields; the tool `str_replace` needs no new text to delete the old one."""
     wanted = set(fields)
     return item.fields.keys() >= wanted or (item.command == "str_replace" and wanted - item.fields.keys() == {NEW})
 
 
-def text_of(item: Item, field: str) -> str:
+def get_text(item: JsonChange, field: str) -> str:
     r"""Return a field that holds text, with "\n" lines; raises `EditSyntaxError` if it is missing or no text."""
     value = item.fields.get(field)
     if not isinstance(value, str):
-        raise malformed(f"Every change needs {_named(field)} as a string.")
+        raise syntax_error(f"Every change needs {_quote_field(field)} as a string.")
     return value.replace("\r\n", "\n")
 
 
-def by_path(items: Iterable[Item]) -> dict[str, list[Item]]:
+def group_by_path(items: Iterable[JsonChange]) -> dict[str, list[JsonChange]]:
     """Return the changes by file, in order of first appearance; raises `EditSyntaxError` if only some name one."""
-    found: dict[str, list[Item]] = {}
+    found: dict[str, list[JsonChange]] = {}
     for item in items:
         found.setdefault(item.path, []).append(item)
     if "" in found and len(found) > 1:
-        raise malformed("Some changes name a file, and some do not.")
+        raise syntax_error("Some changes name a file, and some do not.")
     return found
 
 
-def malformed(message: str) -> EditSyntaxError:
+def syntax_error(message: str) -> EditSyntaxError:
     """Return the error of an edit that is not written as it has to be; the format at hand says how."""
     return EditSyntaxError("malformed", message, "")
 
 
-def _items(value: Any, path: str) -> Iterable[Item]:
+def _parse_items(value: Any, path: str) -> Iterable[JsonChange]:
     if isinstance(value, list):
         for one in value:
-            yield from _items(one, path)
+            yield from _parse_items(one, path)
         return
     if not isinstance(value, dict):
-        raise malformed("The edit is not an object or a list of objects.")
+        raise syntax_error("The edit is not an object or a list of objects.")
     fields: dict[str, Any] = {}
     for key, one in value.items():
         field = _FIELD_OF.get(key)
         if field is None:
-            raise malformed(f"The key {key!r} is not known.")
+            raise syntax_error(f"The key {key!r} is not known.")
         if field in fields and field != "note":
-            raise malformed(f"{_named(field)} is given twice.")
+            raise syntax_error(f"{_quote_field(field)} is given twice.")
         if field != "note" or key == "command":
             fields[field] = one
     named = fields.pop(PATH, path)
     if not isinstance(named, str):
-        raise malformed(f"{_named(PATH)} is not a string.")
+        raise syntax_error(f"{_quote_field(PATH)} is not a string.")
     edits = fields.pop("edits", None)
     if edits is None:
-        yield Item(fields, named)
+        yield JsonChange(fields, named)
     elif fields.keys() - {"note"} or not isinstance(edits, list):
-        raise malformed("An object has 'edits' as a list beside at most a path.")
+        raise syntax_error("An object has 'edits' as a list beside at most a path.")
     else:
-        yield from _items(edits, named)
+        yield from _parse_items(edits, named)
 
 
-def _keys(value: Any) -> set[str]:
+def _collect_keys(value: Any) -> set[str]:
     if isinstance(value, list):
-        return {key for one in value for key in _keys(one)}
-    return set(value) | _keys(value.get("edits", [])) if isinstance(value, dict) else set()
+        return {key for one in value for key in _collect_keys(one)}
+    return set(value) | _collect_keys(value.get("edits", [])) if isinstance(value, dict) else set()
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key stands twice in one object")
     return found
 
 
-def _named(field: str) -> str:
+def _quote_field(field: str) -> str:
     return f"'{_SPELLINGS[field][0]}'"
 
 
@@ -232,8 +232,8 @@ def looks_like_string_replacement(edit: str, *, plain: bool = False) -> bool:
 def parse_string_replacements(edit: str) -> tuple[ParsedEdit, ...]:
     """Return one edit for every file, in order of first appearance; raises `EditSyntaxError`."""
     try:
-        items, prose = read(edit)
-        return tuple(_parsed(path, found, prose) for path, found in by_path(items).items())
+        items, prose = read_changes(edit)
+        return tuple(_build_edit(path, found, prose) for path, found in group_by_path(items).items())
     except EditSyntaxError as error:
         raise EditSyntaxError(
             error.code,
@@ -243,30 +243,30 @@ def parse_string_replacements(edit: str) -> tuple[ParsedEdit, ...]:
         ) from error
 
 
-def _parsed(path: str, items: list[Item], prose: str) -> ParsedEdit:
-    sent = [_substitution(item) for item in items]
+def _build_edit(path: str, items: list[JsonChange], prose: str) -> ParsedEdit:
+    sent = [_build_substitution(item) for item in items]
     changes = tuple(dict.fromkeys(sent))
     again = f", {len(sent) - len(changes)} of them sent again" if len(changes) < len(sent) else ""
     detected = f"{len(sent)} old/new pair{'' if len(sent) == 1 else 's'} in JSON{again}"
     return ParsedEdit("replace", Substitutions(changes), detected, path, prose=prose)
 
 
-def _substitution(item: Item) -> Substitution:
+def _build_substitution(item: JsonChange) -> Substitution:
     if item.fields.keys() - _FIELDS:
-        raise malformed("A change by old and new text has no line numbers; those are the format 'lines'.")
+        raise syntax_error("A change by old and new text has no line numbers; those are the format 'lines'.")
     replace_all = item.fields.get("replace_all", False)
     if not isinstance(replace_all, bool):
-        raise malformed("'replace_all' is true or false.")
+        raise syntax_error("'replace_all' is true or false.")
     count = item.fields.get("count")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
-        raise malformed("'expected_replacements' is a number from 1.")
-    old, new = text_of(item, OLD), "" if _only_deletes(item) else text_of(item, NEW)
+        raise syntax_error("'expected_replacements' is a number from 1.")
+    old, new = get_text(item, OLD), "" if _is_deletion(item) else get_text(item, NEW)
     if not old and not new:
         raise EditSyntaxError("empty_edit", "The old and the new text are both empty.", "")
     several = count is not None and count > 1
     return Substitution(old, new, replace_all or several, count if several else None)
 
 
-def _only_deletes(item: Item) -> bool:
+def _is_deletion(item: JsonChange) -> bool:
     """Tell whether a change leaves the new text out, which the tool `str_replace` takes for none."""
     return NEW not in item.fields and item.command == "str_replace"

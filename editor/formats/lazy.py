@@ -17,13 +17,13 @@ from operator import itemgetter
 
 from editor.errors import EditSyntaxError
 from editor.formats import json_edit, strays
-from editor.formats.answers import Answer, read_answer
-from editor.formats.fences import opens_literal
-from editor.formats.file_names import kind_of
-from editor.formats.json_edit import TEXT, Item
+from editor.formats.answers import ChatAnswer, read_answer
+from editor.formats.fences import is_in_literal
+from editor.formats.file_names import find_kind
+from editor.formats.json_edit import TEXT, JsonChange
 from editor.formats.strays import is_context_diff, is_normal_diff, refuse_strays
-from editor.match.ladder import indent
-from editor.placeholders import placeholder_lines
+from editor.match.ladder import get_indent
+from editor.placeholders import find_placeholders
 from editor.types import ParsedEdit, Sketch
 
 _SIGNED = re.compile(r"\+(?!\+).*\S.*")
@@ -39,44 +39,44 @@ def parse(edit: str, path: str = "") -> ParsedEdit:
     `path` is the file that the snippet is for, "" if it is not known.
     """
     answer = read_answer(edit.split("\n"), path)
-    parts = [_without_last_newline(part) for part in answer.parts]
+    parts = [_drop_last_newline(part) for part in answer.parts]
     lines = [line for part in parts for line in part]
     if not any(line.strip() for line in lines):
         raise EditSyntaxError("empty_edit", "The edit is an empty fenced block.", "Send the lines to be changed.")
     refuse_other_formats(answer, path)
-    sketch, num_placeholders = _sketch(parts)
+    sketch, num_placeholders = _build_sketch(parts)
     if not sketch.blocks:
         raise EditSyntaxError(
             "only_markers",
             "The edit holds only placeholder lines, and no line of code.",
             "Send the lines to be changed, with one or two unchanged lines on both sides.",
         )
-    return ParsedEdit("lazy", sketch, _detected(num_placeholders, len(parts)), prose=answer.prose)
+    return ParsedEdit("lazy", sketch, _describe(num_placeholders, len(parts)), prose=answer.prose)
 
 
-def refuse_other_formats(answer: Answer, path: str, *, whole: bool = False) -> None:
+def refuse_other_formats(answer: ChatAnswer, path: str, *, whole: bool = False) -> None:
     """Raise `EditSyntaxError` for a text that is no text of a file, but a diff, a merge conflict or blocks.
 
     A `whole` text that is no program may show a diff or a conflict; so may a string of a program.
     """
-    is_text = whole and kind_of(path) in ("markdown", "text", "unknown")
+    is_text = whole and find_kind(path) in ("markdown", "text", "unknown")
     prose = answer.prose.split("\n")
     refuse_strays(prose, range(len(prose)), "the code fence")
     for part, info in zip(answer.parts, answer.infos, strict=True):
         in_diff = info in ("diff", "patch")
         signed = _SIGNED_IN_DIFF if in_diff else _SIGNED
-        may_have = kind_of(path) == "patch" or (is_text and not in_diff)
+        may_have = find_kind(path) == "patch" or (is_text and not in_diff)
         first = next((at for at, line in enumerate(part) if signed.fullmatch(line)), None)
-        if first is not None and not may_have and (in_diff or not opens_literal(part, first)):
-            raise _other("has lines that begin with '+' or '-', as those of a diff")
+        if first is not None and not may_have and (in_diff or not is_in_literal(part, first)):
+            raise _other_format_error("has lines that begin with '+' or '-', as those of a diff")
         head = [at for at, line in enumerate(part[:_MAX_HEAD]) if line.strip()][:3]
         if any(is_normal_diff(part, at) or is_context_diff(part, at) for at in head):
-            raise _other("is a diff of another kind than unified ('diff -u')")
+            raise _other_format_error("is a diff of another kind than unified ('diff -u')")
         if _is_conflict(part) and not is_text:
-            raise _other("begins with a merge conflict, of which no side is said to be meant")
+            raise _other_format_error("begins with a merge conflict, of which no side is said to be meant")
 
 
-def _other(what: str) -> EditSyntaxError:
+def _other_format_error(what: str) -> EditSyntaxError:
     return EditSyntaxError(
         "malformed",
         f"The edit {what}.",
@@ -91,11 +91,11 @@ def _is_conflict(part: tuple[str, ...]) -> bool:
     return bool(_CONFLICT[0].fullmatch(first)) and all(any(one.fullmatch(row) for row in rows) for one in _CONFLICT[1:])
 
 
-def _without_last_newline(part: tuple[str, ...]) -> tuple[str, ...]:
+def _drop_last_newline(part: tuple[str, ...]) -> tuple[str, ...]:
     return part[:-1] if part and not part[-1] else part
 
 
-def _sketch(parts: list[tuple[str, ...]]) -> tuple[Sketch, int]:
+def _build_sketch(parts: list[tuple[str, ...]]) -> tuple[Sketch, int]:
     """Split at the placeholders, and between parts; return how many placeholders there are, too.
 
     A block of blank lines is layout between two placeholders, and dropped.
@@ -107,13 +107,13 @@ def _sketch(parts: list[tuple[str, ...]]) -> tuple[Sketch, int]:
     opens = closes = elided_ends
     num_placeholders = 0
     for number, part in enumerate(parts):
-        placeholders = placeholder_lines(part)
+        placeholders = find_placeholders(part)
         num_placeholders += len(placeholders)
         marked = [(at in placeholders, line) for at, line in enumerate(part)]
         for is_marker, run in groupby(marked, key=itemgetter(0)):
             found = [line for _, line in run]
             if is_marker:
-                gaps[-1] += map(indent, found)
+                gaps[-1] += map(get_indent, found)
                 opens |= not blocks
             elif any(line.strip() for line in found):
                 blocks.append(tuple(found))
@@ -132,7 +132,7 @@ def _sketch(parts: list[tuple[str, ...]]) -> tuple[Sketch, int]:
     return sketch, num_placeholders
 
 
-def _detected(num_placeholders: int, num_parts: int) -> str:
+def _describe(num_placeholders: int, num_parts: int) -> str:
     parts = f"{num_parts} code fences: " if num_parts > 1 else ""
     if not num_placeholders:
         return f"{parts}no SEARCH block and no placeholder: a snippet or a whole file"
@@ -153,43 +153,43 @@ def parse_whole_files(edit: str, path: str = "") -> tuple[ParsedEdit, ...]:
 
     Placeholders are not looked for: the file may hold such lines of its own, which only the merge can tell.
     """
-    if looks_like_whole_file(edit, plain=kind_of(path) not in ("json", "unknown")):
-        return _calls(edit)
+    if looks_like_whole_file(edit, plain=find_kind(path) not in ("json", "unknown")):
+        return _parse_calls(edit)
     answer = read_answer(edit.split("\n"), path, whole=True)
     (lines,) = answer.parts
     first = next((at for at, line in enumerate(lines) if line.strip()), None)
-    if first is not None and kind_of(path) in ("code", "json"):
+    if first is not None and find_kind(path) in ("code", "json"):
         strays.refuse_strays(lines, (first,), "any block, and the format 'whole' was named")
     refuse_other_formats(answer, path, whole=True)
-    sketch = _whole_sketch("\n".join(lines), "The edit is an empty fenced block.")
+    sketch = _build_whole_sketch("\n".join(lines), "The edit is an empty fenced block.")
     return (ParsedEdit("whole", sketch, "declared to be the whole file", prose=answer.prose),)
 
 
-def _calls(edit: str) -> tuple[ParsedEdit, ...]:
-    items, prose = json_edit.read(edit)
+def _parse_calls(edit: str) -> tuple[ParsedEdit, ...]:
+    items, prose = json_edit.read_changes(edit)
     try:
-        files = json_edit.by_path(items)
-        return tuple(_written(path, changes, prose) for path, changes in files.items())
+        files = json_edit.group_by_path(items)
+        return tuple(_build_whole_file(path, changes, prose) for path, changes in files.items())
     except EditSyntaxError as error:
         raise EditSyntaxError(error.code, error.message, _HOW) from error
 
 
-def _written(path: str, items: list[Item], prose: str) -> ParsedEdit:
+def _build_whole_file(path: str, items: list[JsonChange], prose: str) -> ParsedEdit:
     if len(items) > 1:
-        raise json_edit.malformed(
+        raise json_edit.syntax_error(
             f"The file '{path}' is written {len(items)} times." if path else "Two files are written."
         )
     fields = items[0].fields
     if fields.keys() - {TEXT, "note"}:
-        raise json_edit.malformed("A call that writes a whole file has nothing but a path and the text.")
-    sketch = _whole_sketch(json_edit.text_of(items[0], TEXT), "The text of the file is empty.")
+        raise json_edit.syntax_error("A call that writes a whole file has nothing but a path and the text.")
+    sketch = _build_whole_sketch(json_edit.get_text(items[0], TEXT), "The text of the file is empty.")
     creates = items[0].command in ("create", "create_file")
     what = "creates the file" if creates else "writes the whole file"
     action = "create" if creates else "update"
     return ParsedEdit("whole", sketch, f"a call that {what}", path, action, prose=prose)  # type: ignore[arg-type]
 
 
-def _whole_sketch(text: str, message: str) -> Sketch:
+def _build_whole_sketch(text: str, message: str) -> Sketch:
     lines = text.removesuffix("\n").split("\n")
     if not any(line.strip() for line in lines):
         raise EditSyntaxError("empty_edit", message, "Send the lines of the file.")

@@ -14,8 +14,8 @@ import re
 
 from editor.errors import EditSyntaxError
 from editor.formats import json_edit
-from editor.formats.fences import without_fence
-from editor.formats.json_edit import NEW, OLD, Item
+from editor.formats.fences import strip_fence
+from editor.formats.json_edit import NEW, OLD, JsonChange
 from editor.types import Hint, ParsedEdit, Replacement
 
 _COMMAND = re.compile(r"edit (\d{1,18}):(\d{1,18})\s*")
@@ -29,7 +29,7 @@ _HOW = (
 
 def looks_like(edit: str) -> bool:
     """Tell whether an edit is JSON with line numbers and new text, or one command of SWE-agent and nothing else."""
-    lines = _command_lines(edit)
+    lines = _list_command_lines(edit)
     if lines and _COMMAND.fullmatch(lines[0]) and lines[-1].strip() == _END:
         return True
     return json_edit.looks_like(edit, ("start", "end", NEW)) or json_edit.looks_like(edit, ("insert", NEW))
@@ -37,29 +37,29 @@ def looks_like(edit: str) -> bool:
 
 def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
     """Return one edit for every file, in order of first appearance; raises `EditSyntaxError`."""
-    lines = _command_lines(edit)
+    lines = _list_command_lines(edit)
     try:
         if lines and _COMMAND.fullmatch(lines[0]):
-            return (_parsed("", _commands(lines)),)
-        items, prose = json_edit.read(edit)
-        files = json_edit.by_path(items)
-        return tuple(_parsed(path, [_change(item) for item in found], prose) for path, found in files.items())
+            return (_build_edit("", _parse_commands(lines)),)
+        items, prose = json_edit.read_changes(edit)
+        files = json_edit.group_by_path(items)
+        return tuple(_build_edit(path, [_build_change(item) for item in found], prose) for path, found in files.items())
     except EditSyntaxError as error:
         raise EditSyntaxError(error.code, error.message, _HOW) from error
 
 
-def _parsed(path: str, changes: list[Replacement], prose: str = "") -> ParsedEdit:
+def _build_edit(path: str, changes: list[Replacement], prose: str = "") -> ParsedEdit:
     detected = f"{len(changes)} change{'' if len(changes) == 1 else 's'} by line numbers"
     return ParsedEdit("lines", tuple(changes), detected, path, prose=prose)
 
 
-def _command_lines(edit: str) -> list[str]:
-    lines = without_fence(edit.split("\n"))
+def _list_command_lines(edit: str) -> list[str]:
+    lines = strip_fence(edit.split("\n"))
     solid = [at for at, line in enumerate(lines) if line.strip()]
     return lines[solid[0] : solid[-1] + 1] if solid else []
 
 
-def _commands(lines: list[str]) -> list[Replacement]:
+def _parse_commands(lines: list[str]) -> list[Replacement]:
     changes: list[Replacement] = []
     at = 0
     while at < len(lines):
@@ -67,45 +67,47 @@ def _commands(lines: list[str]) -> list[Replacement]:
         end = next((row for row in range(at + 1, len(lines)) if lines[row].strip() == _END), None)
         if command is None or end is None:
             missing = f"no line '{_END}' below it" if command else "no 'edit START:END' in it"
-            raise json_edit.malformed(f"Line {at + 1} of the edit has {missing}.")
-        changes.append(_range(int(command[1]), int(command[2]), None, tuple(lines[at + 1 : end])))
+            raise json_edit.syntax_error(f"Line {at + 1} of the edit has {missing}.")
+        changes.append(_build_range(int(command[1]), int(command[2]), None, tuple(lines[at + 1 : end])))
         at = next((row for row in range(end + 1, len(lines)) if lines[row].strip()), len(lines))
     return changes
 
 
-def _change(item: Item) -> Replacement:
+def _build_change(item: JsonChange) -> Replacement:
     if item.fields.keys() - {"start", "end", "insert", OLD, NEW, "note"}:
-        raise json_edit.malformed("A change by line numbers has no 'replace_all'.")
-    old = None if item.fields.get(OLD) is None else _lines(json_edit.text_of(item, OLD))
-    new = _lines(json_edit.text_of(item, NEW))
+        raise json_edit.syntax_error("A change by line numbers has no 'replace_all'.")
+    old = None if item.fields.get(OLD) is None else _split_lines(json_edit.get_text(item, OLD))
+    new = _split_lines(json_edit.get_text(item, NEW))
     if "insert" not in item.fields:
-        return _range(_number(item, "start"), _number(item, "end"), old, new)
+        return _build_range(_get_number(item, "start"), _get_number(item, "end"), old, new)
     if "start" in item.fields or "end" in item.fields:
-        raise json_edit.malformed("A change has either 'insert_line', or 'start_line' and 'end_line'.")
-    line = _number(item, "insert")
+        raise json_edit.syntax_error("A change has either 'insert_line', or 'start_line' and 'end_line'.")
+    line = _get_number(item, "insert")
     if old is None or line == 0:
-        return _range(line + 1, line, None, new)
+        return _build_range(line + 1, line, None, new)
     if len(old) != 1:
-        raise json_edit.malformed("Beside 'insert_line', 'old' is that one line.")
-    return _range(line, line, old, (*old, *new))
+        raise json_edit.syntax_error("Beside 'insert_line', 'old' is that one line.")
+    return _build_range(line, line, old, (*old, *new))
 
 
-def _range(start: int, end: int, old: tuple[str, ...] | None, new: tuple[str, ...]) -> Replacement:
+def _build_range(start: int, end: int, old: tuple[str, ...] | None, new: tuple[str, ...]) -> Replacement:
     size = end - start + 1
     if start < 1 or size < 0:
-        raise json_edit.malformed(f"Lines {start} to {end} are no range of lines.")
+        raise json_edit.syntax_error(f"Lines {start} to {end} are no range of lines.")
     if old is not None and len(old) != size:
-        raise json_edit.malformed(f"Lines {start} to {end} are {size}, but the old text has {len(old)}.")
+        raise json_edit.syntax_error(f"Lines {start} to {end} are {size}, but the old text has {len(old)}.")
     hint = Hint(line=start - 1, pinned=True, num_unseen=size if old is None else 0)
     return Replacement(old or (), new, hint)
 
 
-def _number(item: Item, field: str) -> int:
+def _get_number(item: JsonChange, field: str) -> int:
     value = item.fields.get(field)
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _MAX_NUMBER:
-        raise json_edit.malformed("Every change needs 'start_line' and 'end_line' (or 'insert_line') as whole numbers.")
+        raise json_edit.syntax_error(
+            "Every change needs 'start_line' and 'end_line' (or 'insert_line') as whole numbers."
+        )
     return value
 
 
-def _lines(text: str) -> tuple[str, ...]:
+def _split_lines(text: str) -> tuple[str, ...]:
     return tuple(text.removesuffix("\n").split("\n")) if text else ()

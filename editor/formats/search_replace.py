@@ -41,9 +41,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from editor.errors import EditSyntaxError
-from editor.formats.answers import is_code, prose_of
-from editor.formats.fences import is_fence, outer_fence
-from editor.formats.file_names import file_name, is_label, kind_of
+from editor.formats.answers import is_code, join_prose
+from editor.formats.fences import find_outer_fence, is_fence
+from editor.formats.file_names import find_kind, is_label, parse_file_name
 from editor.formats.strays import refuse_strays
 from editor.placeholders import is_placeholder
 from editor.types import Hint, ParsedEdit, Replacement
@@ -63,7 +63,7 @@ class Dialect:
 
     def read(self, before: list[str], after: list[str]) -> Replacement:
         """Return the block with these lines between its markers; raises `EditSyntaxError`."""
-        line, before = _without_header(before)
+        line, before = _split_header(before)
         if not self.escapes and any(map(_ESCAPED_MARKER.match, after)) and not any(map(_ESCAPED_MARKER.match, before)):
             raise EditSyntaxError(
                 "malformed",
@@ -71,9 +71,9 @@ class Dialect:
                 "Use markers of 8 or 9 characters, and write such lines as they shall stand in the file.",
             )
         if self.escapes or any(map(_ESCAPED_MARKER.match, before)):
-            before, after = _unescaped(before), _unescaped(after)
+            before, after = _unescape(before), _unescape(after)
         sent = Replacement(tuple(before), tuple(after), Hint(line=line))
-        numbered = _without_numbers(before, after)
+        numbered = _strip_numbers(before, after)
         if numbered is None:
             return sent
         first, before, after = numbered
@@ -81,12 +81,12 @@ class Dialect:
         return Replacement(tuple(before), tuple(after), hint, verbatim=sent)
 
 
-def dialect_of(lines: list[str]) -> Dialect:
+def find_dialect(lines: list[str]) -> Dialect:
     """Return the dialect of an edit: it is Roo's if any of its blocks has a line hint."""
     return Dialect(escapes=any(map(_HEADER.fullmatch, lines)))
 
 
-def _without_header(before: list[str]) -> tuple[int | None, list[str]]:
+def _split_header(before: list[str]) -> tuple[int | None, list[str]]:
     """Return the hint as an index, and the lines below hints and rule; a rule without hints is text of the file."""
     line: int | None = None
     start = 0
@@ -99,11 +99,11 @@ def _without_header(before: list[str]) -> tuple[int | None, list[str]]:
     return line, before[start:]
 
 
-def _unescaped(lines: list[str]) -> list[str]:
+def _unescape(lines: list[str]) -> list[str]:
     return [_ESCAPED.sub("", line, count=1) if line.startswith("\\") else line for line in lines]
 
 
-def _without_numbers(before: list[str], after: list[str]) -> tuple[int, list[str], list[str]] | None:
+def _strip_numbers(before: list[str], after: list[str]) -> tuple[int, list[str], list[str]] | None:
     """Return the first number and the lines without numbers, if SEARCH counts up and REPLACE has numbers too."""
     old, new = [_NUMBERED.fullmatch(line) for line in before], [_NUMBERED.fullmatch(line) for line in after]
     if not before or not all(old) or not all(new):
@@ -135,9 +135,9 @@ class _Block:
     path: str
 
 
-def first_opener(lines: list[str]) -> int | None:
+def find_first_opener(lines: list[str]) -> int | None:
     """Return the first line that opens a SEARCH block, None if no line does."""
-    return next((at for at, line in enumerate(lines) if _marker(_OPENER, line) or _OLD_TAG.fullmatch(line)), None)
+    return next((at for at, line in enumerate(lines) if _match_marker(_OPENER, line) or _OLD_TAG.fullmatch(line)), None)
 
 
 def looks_like(edit: str, path: str = "") -> bool:
@@ -147,22 +147,22 @@ def looks_like(edit: str, path: str = "") -> bool:
     Or it begins with a title or front matter of Markdown, unless the file is a program and nothing outside is code.
     """
     lines = edit.split("\n")
-    if first_opener(lines) is None:
+    if find_first_opener(lines) is None:
         return False
-    outside = _outside(lines)
+    outside = _list_outside(lines)
     head = next(line for line in lines if line.strip())
-    if _TITLE.fullmatch(head) and not file_name(head):
-        is_program = kind_of(path) not in ("markdown", "text", "unknown")
+    if _TITLE.fullmatch(head) and not parse_file_name(head):
+        is_program = find_kind(path) not in ("markdown", "text", "unknown")
         if not is_program or any(is_code(lines[at]) for at in outside):
             return False
     if any(is_placeholder(lines[at]) and lines[at].strip(" .…") for at in outside):
         return False
-    fenced = outer_fence(lines, ("md", "markdown"))
+    fenced = find_outer_fence(lines, ("md", "markdown"))
     return not any(at in fenced and lines[at].strip() and not _may_stand_between(lines[at]) for at in outside)
 
 
 def _may_stand_between(line: str) -> bool:
-    return is_fence(line) or bool(file_name(line))
+    return is_fence(line) or bool(parse_file_name(line))
 
 
 def parse_files(edit: str, path: str = "") -> tuple[ParsedEdit, ...]:
@@ -173,9 +173,9 @@ def parse_files(edit: str, path: str = "") -> tuple[ParsedEdit, ...]:
     path is a label then, as it is without.
     """
     lines = edit.split("\n")
-    blocks = list(_blocks(lines))
+    blocks = list(_read_blocks(lines))
     if not blocks:
-        raise _malformed("The edit holds no SEARCH block.")
+        raise _syntax_error("The edit holds no SEARCH block.")
     if not any(block.replacement.before or block.replacement.after for block in blocks):
         raise EditSyntaxError(
             "empty_edit",
@@ -187,59 +187,61 @@ def parse_files(edit: str, path: str = "") -> tuple[ParsedEdit, ...]:
     refuse_strays(lines, outside, "the blocks")
     named = list(dict.fromkeys(block.path for block in blocks if block.path))
     if len(named) > 1 and not blocks[0].path:
-        raise _malformed(f"The first block names no file, but others do: {', '.join(named)}.")
+        raise _syntax_error(f"The first block names no file, but others do: {', '.join(named)}.")
     by_path: dict[str, list[Replacement]] = {}
     name = named[0] if named else ""
     for block in blocks:
         name = block.path or name
         by_path.setdefault(name, []).append(block.replacement)
-    prose = prose_of(lines, outside)
-    return tuple(_parsed(name, changes, prose) for name, changes in by_path.items())
+    prose = join_prose(lines, outside)
+    return tuple(_build_edit(name, changes, prose) for name, changes in by_path.items())
 
 
-def _parsed(path: str, sent: list[Replacement], prose: str) -> ParsedEdit:
+def _build_edit(path: str, sent: list[Replacement], prose: str) -> ParsedEdit:
     changes = tuple(dict.fromkeys(sent))
     again = f", {len(sent) - len(changes)} of them sent again" if len(changes) < len(sent) else ""
-    return ParsedEdit("search_replace", changes, _detected(len(sent)) + again, path, prose=prose)
+    return ParsedEdit("search_replace", changes, _describe(len(sent)) + again, path, prose=prose)
 
 
-def _detected(num_blocks: int) -> str:
+def _describe(num_blocks: int) -> str:
     return f"{num_blocks} SEARCH/REPLACE block{'' if num_blocks == 1 else 's'}"
 
 
-def _blocks(lines: list[str]) -> Iterator[_Block]:
-    dialect = dialect_of(lines)
+def _read_blocks(lines: list[str]) -> Iterator[_Block]:
+    dialect = find_dialect(lines)
     at = above = 0
     while at < len(lines):
         block = None
-        if _marker(_OPENER, lines[at]):
-            block = _block(lines, at, above, dialect)
+        if _match_marker(_OPENER, lines[at]):
+            block = _read_block(lines, at, above, dialect)
         elif _OLD_TAG.fullmatch(lines[at]):
-            block = _tagged_block(lines, at, above)
-        elif _marker(_CLOSER, lines[at]):
-            raise _malformed(f"Line {at + 1} of the edit closes a block that was not opened.")
+            block = _read_tagged_block(lines, at, above)
+        elif _match_marker(_CLOSER, lines[at]):
+            raise _syntax_error(f"Line {at + 1} of the edit closes a block that was not opened.")
         at += 1
         if block is not None:
             yield block
             at = above = block.end
 
 
-def _block(lines: list[str], opened: int, above: int, dialect: Dialect) -> _Block:
+def _read_block(lines: list[str], opened: int, above: int, dialect: Dialect) -> _Block:
     """Return the block that opens at `opened`; what stands between `above` and it may name its file."""
-    marker = _marker(_OPENER, lines[opened])
+    marker = _match_marker(_OPENER, lines[opened])
     divider, closer = "=" * len(marker), _CLOSER_OF[marker[0]] * len(marker)
-    closed = _closing_line(lines, opened, marker, closer)
-    dividers = [at for at in range(opened + 1, closed) if _marker(_DIVIDER, lines[at]) == divider]
+    closed = _find_closing_line(lines, opened, marker, closer)
+    dividers = [at for at in range(opened + 1, closed) if _match_marker(_DIVIDER, lines[at]) == divider]
     if not dividers:
-        raise _malformed(f"The block at line {opened + 1} of the edit has no divider line '{divider}'.")
+        raise _syntax_error(f"The block at line {opened + 1} of the edit has no divider line '{divider}'.")
     if len(dividers) > 1:
         where = ", ".join(str(at + 1) for at in dividers)
-        raise _malformed(f"The block at line {opened + 1} of the edit could be divided at lines {where}.")
+        raise _syntax_error(f"The block at line {opened + 1} of the edit could be divided at lines {where}.")
     replacement = dialect.read(lines[opened + 1 : dividers[0]], lines[dividers[0] + 1 : closed])
-    return _Block(replacement, opened, closed + 1, _name_behind(lines[opened]) or _name_above(lines[above:opened]))
+    return _Block(
+        replacement, opened, closed + 1, _find_name_after(lines[opened]) or _find_name_above(lines[above:opened])
+    )
 
 
-def _tagged_block(lines: list[str], opened: int, above: int) -> _Block:
+def _read_tagged_block(lines: list[str], opened: int, above: int) -> _Block:
     """Return the block of Zed's tags that opens at `opened`; raises `EditSyntaxError` where a tag is missing."""
     tag = _OLD_TAG.fullmatch(lines[opened])
     assert tag is not None
@@ -250,19 +252,21 @@ def _tagged_block(lines: list[str], opened: int, above: int) -> _Block:
             (row for row in range(at + 1, len(lines)) if lines[row].strip() in (wanted, "<old_text>")), len(lines)
         )
         if at == len(lines) or lines[at].strip() != wanted:
-            raise _malformed(f"The block at line {opened + 1} of the edit has no line '{wanted}'.")
+            raise _syntax_error(f"The block at line {opened + 1} of the edit has no line '{wanted}'.")
         found.append(at)
     old_end, new_start, end = found
     if any(line.strip() for line in lines[old_end + 1 : new_start]):
-        raise _malformed(f"Lines stand between the old and the new text of the block at line {opened + 1} of the edit.")
+        raise _syntax_error(
+            f"Lines stand between the old and the new text of the block at line {opened + 1} of the edit."
+        )
     hint = Hint(line=max(0, int(tag["line"]) - 1)) if tag["line"] else Hint()
     change = Replacement(tuple(lines[opened + 1 : old_end]), tuple(lines[new_start + 1 : end]), hint)
-    return _Block(change, opened, end + 1, _name_above(lines[above:opened]))
+    return _Block(change, opened, end + 1, _find_name_above(lines[above:opened]))
 
 
-def _name_above(lines: list[str]) -> str:
+def _find_name_above(lines: list[str]) -> str:
     for line in lines[: -_NAME_REACH - 1 : -1]:
-        name = file_name(line)
+        name = parse_file_name(line)
         if name:
             return "" if is_label(name) else name
         if not is_fence(line) and line.strip():
@@ -270,51 +274,51 @@ def _name_above(lines: list[str]) -> str:
     return ""
 
 
-def _name_behind(marker_line: str) -> str:
+def _find_name_after(marker_line: str) -> str:
     opener = _OPENER.fullmatch(marker_line)
-    return file_name(opener["name"] or "") if opener else ""
+    return parse_file_name(opener["name"] or "") if opener else ""
 
 
-def _closing_line(lines: list[str], opened: int, marker: str, closer: str) -> int:
+def _find_closing_line(lines: list[str], opened: int, marker: str, closer: str) -> int:
     """Return the end of a block: 'REPLACE' is said there, or left out in the only line that could end the block."""
     bare: list[int] = []
     for at in range(opened + 1, len(lines)):
-        if _marker(_CLOSER, lines[at]) == closer:
+        if _match_marker(_CLOSER, lines[at]) == closer:
             if bare:
-                raise _malformed(
+                raise _syntax_error(
                     f"The block at line {opened + 1} of the edit could end at lines {bare[0] + 1}, {at + 1}."
                 )
             return at
-        if _marker(_OPENER, lines[at]) == marker:
+        if _match_marker(_OPENER, lines[at]) == marker:
             if bare:
                 break
-            raise _malformed(f"Line {at + 1} of the edit opens a block inside the block of line {opened + 1}.")
-        bare += [at] if _marker(_BARE_CLOSER, lines[at]) == closer else []
+            raise _syntax_error(f"Line {at + 1} of the edit opens a block inside the block of line {opened + 1}.")
+        bare += [at] if _match_marker(_BARE_CLOSER, lines[at]) == closer else []
     if len(bare) == 1:
         return bare[0]
-    raise _malformed(
+    raise _syntax_error(
         f"The block at line {opened + 1} of the edit has no end line '{closer} REPLACE', so that its last lines may be "
         "missing."
     )
 
 
-def _marker(pattern: re.Pattern[str], line: str) -> str:
+def _match_marker(pattern: re.Pattern[str], line: str) -> str:
     """Return the signs of a marker line, '' if it is none; what stands behind the word has to be a file name."""
     found = pattern.fullmatch(line)
-    if found is None or ("name" in found.groupdict() and found["name"] and not file_name(found["name"])):
+    if found is None or ("name" in found.groupdict() and found["name"] and not parse_file_name(found["name"])):
         return ""
     return found[1]
 
 
-def _outside(lines: list[str]) -> list[int]:
+def _list_outside(lines: list[str]) -> list[int]:
     """Return the indices of the lines that stand in no block; one that is never closed reaches to the end."""
     outside: list[int] = []
     closer = ""
     for at, line in enumerate(lines):
         if closer:
-            ends = closer in (_marker(_CLOSER, line), _marker(_BARE_CLOSER, line), line.strip())
+            ends = closer in (_match_marker(_CLOSER, line), _match_marker(_BARE_CLOSER, line), line.strip())
             closer = "" if ends else closer
-        elif marker := _marker(_OPENER, line):
+        elif marker := _match_marker(_OPENER, line):
             closer = _CLOSER_OF[marker[0]] * len(marker)
         elif _OLD_TAG.fullmatch(line):
             closer = "</new_text>"
@@ -323,7 +327,7 @@ def _outside(lines: list[str]) -> list[int]:
     return outside
 
 
-def _malformed(message: str) -> EditSyntaxError:
+def _syntax_error(message: str) -> EditSyntaxError:
     return EditSyntaxError(
         "malformed",
         message,

@@ -88,7 +88,7 @@ def join_parts(files: Sequence[ParsedEdit]) -> tuple[ParsedEdit, ...]:
         if known is None:
             joined[file.path] = file
         elif _may_join(known, file):
-            joined[file.path] = _joined(known, file)
+            joined[file.path] = _join(known, file)
         else:
             joined[f"{file.path}\n{number}"] = file
     return tuple(joined.values())
@@ -99,11 +99,11 @@ def _may_join(one: ParsedEdit, other: ParsedEdit) -> bool:
         return False
     if {one.action, other.action} != {"update"} or one.move_to or other.move_to:
         return False
-    written = {line for change in one.changes for line in _solid(change.after) - _solid(change.before)}
-    return not any(written & _solid(change.before) for change in other.changes)
+    written = {line for change in one.changes for line in _list_solid(change.after) - _list_solid(change.before)}
+    return not any(written & _list_solid(change.before) for change in other.changes)
 
 
-def _joined(one: ParsedEdit, other: ParsedEdit) -> ParsedEdit:
+def _join(one: ParsedEdit, other: ParsedEdit) -> ParsedEdit:
     assert isinstance(one.changes, tuple)
     assert isinstance(other.changes, tuple)
     final_newline = one.final_newline if other.final_newline is None else other.final_newline
@@ -113,5 +113,5 @@ def _joined(one: ParsedEdit, other: ParsedEdit) -> ParsedEdit:
     return replace(one, changes=changes, detected=detected, final_newline=final_newline, prose=prose)
 
 
-def _solid(lines: Sequence[str]) -> set[str]:
+def _list_solid(lines: Sequence[str]) -> set[str]:
     return {line.strip() for line in lines if any(map(str.isalnum, line))}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from editor.errors import EditSyntaxError
-from editor.formats.answers import prose_of
+from editor.formats.answers import join_prose
 from editor.formats.diff_syntax import (
     DEV_NULL,
     FENCE,
@@ -22,10 +22,8 @@ from editor.formats.diff_syntax import (
     NUMBERED,
     Header,
     Hunk,
-    git_header_names,
-    header_of,
-    hunk_end,
-    hunk_of,
+    build_hunk,
+    find_hunk_end,
     is_absent,
     is_blank,
     is_diff_fence,
@@ -33,9 +31,11 @@ from editor.formats.diff_syntax import (
     is_signature,
     is_signed,
     line_error,
-    name_in,
-    no_hunk_line,
-    path_and_move,
+    parse_git_names,
+    parse_header,
+    parse_name,
+    resolve_names,
+    unsigned_line_error,
 )
 from editor.formats.strays import refuse_strays
 from editor.types import Action, ParsedEdit, Replacement
@@ -59,7 +59,7 @@ class FileDiff:
     hunks: list[Hunk] = field(default_factory=list)
 
     @property
-    def is_told(self) -> bool:
+    def has_changes(self) -> bool:
         """Tell whether there is more than an `Index:` line, which also stands above changes of other kinds."""
         return not self.index_name or self.has_names or bool(self.hunks)
 
@@ -83,50 +83,54 @@ class DiffReader:
     read: list[FileDiff] = field(default_factory=list)
     outside: list[int] = field(default_factory=list)
 
-    def files(self) -> list[FileDiff]:
+    def read_files(self) -> list[FileDiff]:
         """Return what the diff says of each file, in its order; raises `EditSyntaxError`."""
         while self.at < len(self.lines):
             line = self.lines[self.at]
             if line.startswith("diff --git "):
-                self._git_header()
+                self._read_git_header()
             elif line.startswith("Index: "):
                 self._start(FileDiff(self.at + 1, index_name=line.removeprefix("Index: ").rstrip()))
                 self.at += 1
             elif is_name_pair(self.lines, self.at):
-                self._names()
+                self._read_names()
             elif line.startswith("@@@"):
-                raise self._error(self.at, "is of a combined diff (of a merge)", "Send a diff against one version.")
+                raise self._line_error(
+                    self.at, "is of a combined diff (of a merge)", "Send a diff against one version."
+                )
             elif line.startswith("@@"):
-                self._hunk(header_of(line), self.at + 1)
+                self._read_hunk(parse_header(line), self.at + 1)
             else:
-                self._outside(line)
-        return [file for file in self.read if file.is_told]
+                self._pass_over_talk(line)
+        return [file for file in self.read if file.has_changes]
 
     def _start(self, file: FileDiff) -> FileDiff:
         self.left_at = None
         self.read.append(file)
         return file
 
-    def _git_header(self) -> None:
-        file = self._start(FileDiff(self.at + 1, git_names=git_header_names(self.lines[self.at])))
+    def _read_git_header(self) -> None:
+        file = self._start(FileDiff(self.at + 1, git_names=parse_git_names(self.lines[self.at])))
         self.at += 1
-        while self.at < len(self.lines) and self._extended_header(file, self.lines[self.at]):
+        while self.at < len(self.lines) and self._read_extended_header(file, self.lines[self.at]):
             self.at += 1
 
-    def _extended_header(self, file: FileDiff, line: str) -> bool:
+    def _read_extended_header(self, file: FileDiff, line: str) -> bool:
         """Take in one line between `diff --git` and `---`; False if it is none."""
         word, _, rest = line.rstrip("\r").partition(" ")
         if line.startswith(("GIT binary patch", "Binary files ")):
-            raise self._error(self.at, "is of a binary file", "Leave binary files out; only text can be edited.")
+            raise self._line_error(self.at, "is of a binary file", "Leave binary files out; only text can be edited.")
         if line.startswith(("copy from ", "copy to ")):
-            raise self._error(self.at, "copies a file", "Send the copy as a new file ('--- /dev/null').")
+            raise self._line_error(self.at, "copies a file", "Send the copy as a new file ('--- /dev/null').")
         if line.startswith(("rename from ", "rename to ")):
-            name = name_in(rest.partition(" ")[2])
+            name = parse_name(rest.partition(" ")[2])
             file.renamed = (name, file.renamed[1]) if rest.startswith("from") else (file.renamed[0], name)
         elif line.startswith(("new file mode ", "deleted file mode ", "old mode ", "new mode ")):
             mode = rest.split(" ")[-1]
             if mode in _SPECIAL_MODES:
-                raise self._error(self.at, f"is of a {_SPECIAL_MODES[mode]}", "Leave it out; only text can be edited.")
+                raise self._line_error(
+                    self.at, f"is of a {_SPECIAL_MODES[mode]}", "Leave it out; only text can be edited."
+                )
             file.created |= word == "new" and rest.startswith("file")
             file.deleted |= word == "deleted"
             file.mode_changed |= rest.startswith("mode")
@@ -134,44 +138,44 @@ class DiffReader:
             return False
         return True
 
-    def _names(self) -> None:
+    def _read_names(self) -> None:
         if not self.read or self.read[-1].has_names or self.read[-1].hunks:
             self._start(FileDiff(self.at + 1))
         file = self.read[-1]
         file.old_header, file.new_header = self.lines[self.at][4:], self.lines[self.at + 1][4:]
         self.at += 2
         if self.at < len(self.lines) and self.lines[self.at][:1] in {" ", "+", "-"}:
-            self._hunk(Header(None, None, ""), self.at)
+            self._read_hunk(Header(None, None, ""), self.at)
 
-    def _outside(self, line: str) -> None:
+    def _pass_over_talk(self, line: str) -> None:
         """Pass over talk; a changed line among it belongs to a hunk that was left too early."""
         if line.startswith(("Binary files ", "GIT binary patch")) and self.read:
-            raise self._error(self.at, "is of a binary file", "Leave binary files out; only text can be edited.")
+            raise self._line_error(self.at, "is of a binary file", "Leave binary files out; only text can be edited.")
         if line.startswith("***************"):
-            raise self._error(self.at, "is of a context diff", "Send a unified diff (`diff -u`).")
+            raise self._line_error(self.at, "is of a context diff", "Send a unified diff (`diff -u`).")
         if FENCE.fullmatch(line):
             self.left_at = None
         if self.left_at is not None and line[:1] in {"+", "-"}:
-            raise no_hunk_line(self.lines, self.left_at)
+            raise unsigned_line_error(self.lines, self.left_at)
         self.outside.append(self.at)
         self.at += 1
         if is_diff_fence(line) and is_signed(self.lines, self.at):
-            self._hunk(Header(None, None, ""), self.at)
+            self._read_hunk(Header(None, None, ""), self.at)
 
-    def _hunk(self, header: Header, start: int) -> None:
+    def _read_hunk(self, header: Header, start: int) -> None:
         names = (self.read[-1].old_header, self.read[-1].new_header) if self.read else None
-        end, counted = hunk_end(self.lines, header, start, names)
+        end, counted = find_hunk_end(self.lines, header, start, names)
         body = self.lines[start:end]
         if not any(line.strip() for line in body):
-            raise self._error(start - 1, "opens a hunk without any line", HOW)
+            raise self._line_error(start - 1, "opens a hunk without any line", HOW)
         if not self.read:
             self._start(FileDiff(start))
         beside = end < len(self.lines) and not is_blank(self.lines[end]) and not is_signature(self.lines[end])
         self.left_at = end if beside else None
-        self.read[-1].hunks.append(hunk_of(header, body, counted))
+        self.read[-1].hunks.append(build_hunk(header, body, counted))
         self.at = end
 
-    def _error(self, at: int, what: str, how: str) -> EditSyntaxError:
+    def _line_error(self, at: int, what: str, how: str) -> EditSyntaxError:
         return line_error(self.lines, at, what, how)
 
 
@@ -204,13 +208,13 @@ def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
     if lines and all(line.endswith("\r") for line in lines):
         lines = [line[:-1] for line in lines]
     reader = DiffReader(lines)
-    files = reader.files()
+    files = reader.read_files()
     if not files:
         message = "The edit has no line that begins with '@@' and no file header of a unified diff."
         raise EditSyntaxError("malformed", message, HOW)
     refuse_strays(lines, reader.outside, "the diff")
-    prose = prose_of(lines, reader.outside)
-    return tuple(replace(_parsed(file), prose=prose) for file in files)
+    prose = join_prose(lines, reader.outside)
+    return tuple(replace(_build_edit(file), prose=prose) for file in files)
 
 
 def _opens_body(lines: list[str], at: int) -> bool:
@@ -226,12 +230,12 @@ def _opens_hunk(lines: list[str], at: int, talk: int) -> bool:
     return talk <= _MAX_TALK_LINES_UNNUMBERED and any(line[:1] in {"+", "-"} for line in lines[at + 1 : at + 60])
 
 
-def _parsed(file: FileDiff) -> ParsedEdit:
-    action = _action(file)
-    path, move_to = _path_and_move(file, action)
+def _build_edit(file: FileDiff) -> ParsedEdit:
+    action = _find_action(file)
+    path, move_to = _find_names(file, action)
     changes = tuple(hunk.change for hunk in file.hunks)
     if action == "create":
-        changes = _created(file, changes)
+        changes = _check_creation(file, changes)
     elif not changes and not move_to and action == "update":
         what = "changes only the mode" if file.mode_changed else "changes nothing"
         raise EditSyntaxError(
@@ -241,14 +245,14 @@ def _parsed(file: FileDiff) -> ParsedEdit:
         )
     final_newline = next((hunk.final_newline for hunk in reversed(file.hunks) if hunk.final_newline is not None), None)
     return ParsedEdit(
-        "udiff", changes, _detected(file), path, action, move_to, ordered=True, final_newline=final_newline
+        "udiff", changes, _describe(file), path, action, move_to, ordered=True, final_newline=final_newline
     )
 
 
-def _action(file: FileDiff) -> Action:
-    if file.created or name_in(file.old_header) == DEV_NULL:
+def _find_action(file: FileDiff) -> Action:
+    if file.created or parse_name(file.old_header) == DEV_NULL:
         return "create"
-    if file.deleted or name_in(file.new_header) == DEV_NULL:
+    if file.deleted or parse_name(file.new_header) == DEV_NULL:
         return "delete"
     if len(file.hunks) == 1:
         header = file.hunks[0].header
@@ -259,18 +263,18 @@ def _action(file: FileDiff) -> Action:
     return "update"
 
 
-def _path_and_move(file: FileDiff, action: Action) -> tuple[str, str]:
+def _find_names(file: FileDiff, action: Action) -> tuple[str, str]:
     if file.has_names:
-        old, new = name_in(file.old_header), name_in(file.new_header)
-        path, move_to = path_and_move(old, new)
+        old, new = parse_name(file.old_header), parse_name(file.new_header)
+        path, move_to = resolve_names(old, new)
         return (path, move_to) if all(file.renamed) or action == "update" else (path, "")
-    path, move_to = path_and_move(*file.git_names) if file.git_names[0] else (file.index_name, "")
+    path, move_to = resolve_names(*file.git_names) if file.git_names[0] else (file.index_name, "")
     if all(file.renamed) and not (path.endswith(file.renamed[0]) and move_to.endswith(file.renamed[1])):
         return file.renamed
     return path, move_to if action == "update" else ""
 
 
-def _created(file: FileDiff, changes: tuple[Replacement, ...]) -> tuple[Replacement, ...]:
+def _check_creation(file: FileDiff, changes: tuple[Replacement, ...]) -> tuple[Replacement, ...]:
     if len(changes) > 1 or any(change.before for change in changes):
         raise EditSyntaxError(
             "malformed",
@@ -280,7 +284,7 @@ def _created(file: FileDiff, changes: tuple[Replacement, ...]) -> tuple[Replacem
     return tuple(Replacement((), change.after) for change in changes)
 
 
-def _detected(file: FileDiff) -> str:
+def _describe(file: FileDiff) -> str:
     kind = "git diff" if file.git_names != ("", "") else "unified diff"
     count = len(file.hunks)
     mode = ", its mode change left out" if file.mode_changed else ""

@@ -21,7 +21,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from editor.errors import EditSyntaxError
-from editor.formats.answers import prose_of
+from editor.formats.answers import join_prose
 from editor.formats.strays import refuse_strays
 from editor.types import Hint, ParsedEdit, Replacement
 
@@ -51,15 +51,15 @@ def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
     lines = edit.split("\n")
     if all(line.endswith("\r") for line in lines if line):
         lines = [line.removesuffix("\r") for line in lines]
-    bodies = _bodies(lines)
-    edits = [edit for first, end in bodies for edit in _Reader(lines, first, end).edits()]
+    bodies = _find_bodies(lines)
+    edits = [edit for first, end in bodies for edit in _Reader(lines, first, end).read_edits()]
     if not edits:
         raise EditSyntaxError("empty_edit", "The patch names no file and has no hunk.", _HOW)
-    prose = _prose_around(lines, bodies)
+    prose = _join_prose(lines, bodies)
     return tuple(replace(edit, prose=prose) for edit in edits)
 
 
-def _prose_around(lines: list[str], bodies: list[tuple[int, int]]) -> str:
+def _join_prose(lines: list[str], bodies: list[tuple[int, int]]) -> str:
     """Return the talk outside of the envelopes; raises `EditSyntaxError` if a part of an edit stands there."""
     read = {at for first, end in bodies for at in range(first - 1, end + 1)}
     outside = [at for at in range(len(lines)) if at not in read and lines[at].strip() not in (_BEGIN, _END)]
@@ -70,23 +70,23 @@ def _prose_around(lines: list[str], bodies: list[tuple[int, int]]) -> str:
         raise EditSyntaxError(
             "malformed", f"Line {behind + 1} of the patch stands behind '{_END}', and above a second one.", _HOW
         )
-    return prose_of(lines, outside)
+    return join_prose(lines, outside)
 
 
-def _bodies(lines: list[str]) -> list[tuple[int, int]]:
+def _find_bodies(lines: list[str]) -> list[tuple[int, int]]:
     """Return the ranges between the markers of all envelopes; all lines, fence left out, if there is none."""
     bodies: list[tuple[int, int]] = []
     at = 0
     while at < len(lines):
         if lines[at].strip() == _BEGIN:
-            end = _end_of_envelope(lines, at + 1)
+            end = _find_envelope_end(lines, at + 1)
             bodies.append((at + 1, end))
             at = end
         at += 1
-    return bodies or [_bare_body(lines)]
+    return bodies or [_find_bare_body(lines)]
 
 
-def _end_of_envelope(lines: list[str], start: int) -> int:
+def _find_envelope_end(lines: list[str], start: int) -> int:
     """Return the end marker's line: the first at column 0, else the last (' *** End Patch' may be a kept line)."""
     ends = [at for at in range(start, len(lines)) if lines[at].strip() == _END]
     if not ends:
@@ -98,7 +98,7 @@ def _end_of_envelope(lines: list[str], start: int) -> int:
     return next((at for at in ends if lines[at].startswith("*")), ends[-1])
 
 
-def _bare_body(lines: list[str]) -> tuple[int, int]:
+def _find_bare_body(lines: list[str]) -> tuple[int, int]:
     first, end = 0, len(lines)
     while first < end and (not lines[first].strip() or _FENCE.fullmatch(lines[first])):
         first += 1
@@ -118,7 +118,7 @@ class _Hunk:
     after: list[str] = field(default_factory=list)
     at_end: bool = False
 
-    def replacement(self) -> Replacement:
+    def to_replacement(self) -> Replacement:
         return Replacement(tuple(self.before), tuple(self.after), Hint(self.line, self.scopes, self.at_end))
 
 
@@ -130,10 +130,10 @@ class _Reader:
     at: int
     end: int
 
-    def edits(self) -> list[ParsedEdit]:
+    def read_edits(self) -> list[ParsedEdit]:
         edits: list[ParsedEdit] = []
         if self.at < self.end and self.lines[self.at].startswith("@@"):
-            edits.append(self._update(""))
+            edits.append(self._read_update(""))
         while self.at < self.end:
             line = self.lines[self.at].strip()
             marker = _FILE.fullmatch(line)
@@ -141,17 +141,19 @@ class _Reader:
                 self.at += 1
                 continue
             if marker is None or not marker[2]:
-                raise self._error(self.at, "is no file marker ('*** Update File: path', '*** Add File: path', ...)")
+                raise self._line_error(
+                    self.at, "is no file marker ('*** Update File: path', '*** Add File: path', ...)"
+                )
             self.at += 1
-            edits.append(self._edit(marker[1], marker[2]))
+            edits.append(self._read_edit(marker[1], marker[2]))
         return edits
 
-    def _edit(self, kind: str, path: str) -> ParsedEdit:
+    def _read_edit(self, kind: str, path: str) -> ParsedEdit:
         if kind == "Delete":
             return ParsedEdit("v4a", (), "V4A patch that deletes a file", path, "delete", ordered=True)
-        return self._add(path) if kind == "Add" else self._update(path)
+        return self._read_addition(path) if kind == "Add" else self._read_update(path)
 
-    def _add(self, path: str) -> ParsedEdit:
+    def _read_addition(self, path: str) -> ParsedEdit:
         added: list[str] = []
         while self.at < self.end and self.lines[self.at].startswith("+"):
             added.append(self.lines[self.at][1:])
@@ -159,12 +161,12 @@ class _Reader:
         behind = next((at for at in range(self.at, self.end) if self.lines[at].strip()), self.end)
         if behind < self.end and not _FILE.fullmatch(self.lines[behind].strip()):
             at = self.at if self.lines[self.at].strip() else behind
-            raise self._error(at, "belongs to a new file, but does not begin with '+'")
+            raise self._line_error(at, "belongs to a new file, but does not begin with '+'")
         self.at = behind
         change = Replacement((), tuple(added))
         return ParsedEdit("v4a", (change,) if added else (), "V4A patch that adds a file", path, "create", ordered=True)
 
-    def _update(self, path: str) -> ParsedEdit:
+    def _read_update(self, path: str) -> ParsedEdit:
         start = self.at
         move = _MOVE.fullmatch(self.lines[self.at].strip()) if self.at < self.end else None
         self.at += move is not None
@@ -176,21 +178,21 @@ class _Reader:
             elif _FILE.fullmatch(line.rstrip()) or (hunks and hunks[-1].at_end and _FILE.fullmatch(line.strip())):
                 break
             elif line.startswith("@@") or not hunks:
-                hunks.append(self._hunk())
+                hunks.append(self._read_hunk())
             else:
-                raise self._error(self.at, "should begin a hunk with '@@', or have ' ', '-' or '+' before it")
+                raise self._line_error(self.at, "should begin a hunk with '@@', or have ' ', '-' or '+' before it")
         if not hunks and move is None:
-            raise self._error(start - 1, "is followed by no hunk")
+            raise self._line_error(start - 1, "is followed by no hunk")
         count = f"{len(hunks)} hunk{'' if len(hunks) == 1 else 's'}"
-        changes = tuple(hunk.replacement() for hunk in hunks)
+        changes = tuple(hunk.to_replacement() for hunk in hunks)
         return ParsedEdit(
             "v4a", changes, f"V4A patch with {count}", path, move_to=move[1] if move else "", ordered=True
         )
 
-    def _hunk(self) -> _Hunk:
+    def _read_hunk(self) -> _Hunk:
         hunk = _Hunk()
         while self.at < self.end and self.lines[self.at].startswith("@@"):
-            self._scope(hunk, self.lines[self.at])
+            self._read_scope(hunk, self.lines[self.at])
             self.at += 1
         while self.at < self.end and not hunk.at_end:
             line = self.lines[self.at]
@@ -205,10 +207,12 @@ class _Reader:
                     hunk.after.append(line[1:])
             self.at += 1
         if not hunk.before and not hunk.after:
-            raise self._error(min(self.at, self.end - 1), "stands where a hunk should have lines with ' ', '-' or '+'")
+            raise self._line_error(
+                min(self.at, self.end - 1), "stands where a hunk should have lines with ' ', '-' or '+'"
+            )
         return hunk
 
-    def _scope(self, hunk: _Hunk, line: str) -> None:
+    def _read_scope(self, hunk: _Hunk, line: str) -> None:
         text = line[2:].removeprefix(" ").rstrip()
         numbers = _NUMBERS.fullmatch(text)
         if numbers:
@@ -216,11 +220,11 @@ class _Reader:
             text = numbers[2] or ""
         text = text.removesuffix(" @@")
         if len(hunk.scopes) == _MAX_SCOPES:
-            raise self._error(self.at, f"is one of more than {_MAX_SCOPES} scopes of a hunk")
+            raise self._line_error(self.at, f"is one of more than {_MAX_SCOPES} scopes of a hunk")
         if text.strip(" .@"):
             hunk.scopes = (*hunk.scopes, text)
 
-    def _error(self, at: int, what: str) -> EditSyntaxError:
+    def _line_error(self, at: int, what: str) -> EditSyntaxError:
         line = self.lines[at]
         shown = line if len(line) <= 60 else line[:57] + "..."
         return EditSyntaxError("malformed", f"Line {at + 1} of the patch ('{shown}') {what}.", _HOW)

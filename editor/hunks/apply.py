@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from editor.errors import span_of
+from editor.errors import format_span
 from editor.hunks.codex_compat import merge_as_codex
 from editor.hunks.locate import (
     choose_places,
@@ -27,8 +27,8 @@ from editor.hunks.locate import (
 )
 from editor.hunks.slots import Slot, Target, build_splice, refuse_clash
 from editor.match.ladder import Places
-from editor.match.near_miss import nearest_miss
-from editor.splices import Open, Option, Resolution, Splice, candidates, ops_of, spliced
+from editor.match.near_miss import describe_nearest
+from editor.splices import Open, Option, Resolution, Splice, apply_splices, build_ops, combine_candidates
 from editor.types import (
     AlreadyApplied,
     Candidate,
@@ -82,7 +82,7 @@ class Refusals:
 
     def refuse_misspelled(self, slot: Slot, start: int, splice: Splice | None, doubt: str) -> Open:
         """Refuse a hunk whose new lines have no sure spelling at its place; `splice` is the one that is likely."""
-        where = span_of(start, start + slot.size)
+        where = format_span(start, start + slot.size)
         unresolved = self._build_refusal(
             slot,
             "not_found" if splice is None else "open_intent",
@@ -93,7 +93,7 @@ class Refusals:
 
     def refuse_twin(self, slot: Slot, start: int) -> Open:
         """Refuse a hunk whose place is only like its lines, while its new lines stand elsewhere."""
-        where = span_of(start, start + slot.size)
+        where = format_span(start, start + slot.size)
         unresolved = self._build_refusal(
             slot,
             "open_intent",
@@ -118,7 +118,7 @@ class Refusals:
         """Refuse a hunk whose lines stand nowhere."""
         told = slot.told
         if slot.done and slot.chosen is not None:
-            where = span_of(slot.chosen, slot.chosen + slot.size)
+            where = format_span(slot.chosen, slot.chosen + slot.size)
             told = f" Its new lines stand at {where} already, but other hunks are not made."
         unresolved = self._build_refusal(
             slot,
@@ -129,7 +129,7 @@ class Refusals:
         if self._is_shown:
             return Open(unresolved)
         self._is_shown = True  # only the first of the refused hunks is answered
-        return Open(replace(unresolved, nearest=nearest_miss(self._target.index, slot.change.before)))
+        return Open(replace(unresolved, nearest=describe_nearest(self._target.index, slot.change.before)))
 
     def _refuse_ambiguous(self, slot: Slot, options: tuple[Option, ...]) -> Open:
         count = len(slot.starts)
@@ -173,7 +173,7 @@ class Refusals:
         if splice is None:
             return None
         score = 0.8 if doubt else 1 / count if slot.line is None else 0.6 * 0.5**rank
-        return Option(splice, score, f"{self._name_hunk(slot)} taken at {span_of(start, start + slot.size)}")
+        return Option(splice, score, f"{self._name_hunk(slot)} taken at {format_span(start, start + slot.size)}")
 
     def _build_refusal(
         self, slot: Slot, code: ReasonCode, reason: str, suggestion: str, num_candidates: int = 0
@@ -267,7 +267,7 @@ def _is_in_scope(target: Target, slot: Slot, start: int) -> bool:
 def _merge_splices(
     target: Target, slots: Sequence[Slot], splices: Sequence[Splice], final_newline: bool | None
 ) -> MergeOutcome:
-    merged = spliced(target.lines, splices)
+    merged = apply_splices(target.lines, splices)
     assert merged is not None
     reaches_end = any(slot.chosen is not None and slot.chosen + slot.size == len(target.lines) for slot in slots)
     newline = final_newline if reaches_end and final_newline is not None else target.has_final_newline
@@ -275,11 +275,11 @@ def _merge_splices(
     if text == target.original:
         return AlreadyApplied("Every hunk's new lines already stand in the file.")
     rungs = {splice.rung for splice in splices if not splice.done} or {"exact"}
-    return Merged(text, max(rungs, key=_RUNGS.index), ops=ops_of(splices, len(target.lines)))
+    return Merged(text, max(rungs, key=_RUNGS.index), ops=build_ops(splices, len(target.lines)))
 
 
 def _list_candidates(target: Target, resolutions: Sequence[Resolution]) -> tuple[Candidate, ...]:
-    found = candidates(target.lines, resolutions)
+    found = combine_candidates(target.lines, resolutions)
     newline = target.has_final_newline
     return tuple(replace(one, text=_join_lines(one.text.split("\n")[:-1], final_newline=newline)) for one in found)
 

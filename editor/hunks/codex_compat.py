@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from editor.match.near_miss import nearest_miss
+from editor.match.near_miss import describe_nearest
 from editor.types import Merged, Replacement, Rung, Unresolved
 
 _ASCII = {
@@ -53,7 +53,9 @@ def merge_as_codex(original: str, changes: Sequence[Replacement]) -> Merged | Un
             before, after = before[:-1], after[:-1] if after and not after[-1] else after
             found = _seek(lines, before, at, at_end=change.hint.at_end)
         if found is None:
-            return Unresolved("not_found", "Failed to find expected lines.", nearest=nearest_miss(lines, change.before))
+            return Unresolved(
+                "not_found", "Failed to find expected lines.", nearest=describe_nearest(lines, change.before)
+            )
         splices.append((found[0], len(before), after))
         rungs.add(found[1])
         at = found[0] + len(before)

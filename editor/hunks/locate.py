@@ -18,8 +18,8 @@ from itertools import pairwise, takewhile
 from editor.diff import line_opcodes
 from editor.errors import TooMuchWorkError
 from editor.hunks.slots import Scopes, Slot, Target, build_slot, count_common
-from editor.match.already_applied import MIN_EVIDENCE, Result, find_result, result_at
-from editor.match.ladder import Places, Shift, exact, indent, starts_in
+from editor.match.already_applied import MIN_EVIDENCE, AppliedChange, find_applied, find_applied_at
+from editor.match.ladder import Places, Shift, find_runs, get_indent, identity
 from editor.types import Replacement
 
 
@@ -237,7 +237,7 @@ def _find_repeated_lines(lines: Sequence[str], slot: Slot, start: int) -> int | 
     if len(after) <= slot.size:
         return None
     first = max(0, end - len(after))
-    found = next(starts_in(lines[first : start + len(after)], after), None)
+    found = next(find_runs(lines[first : start + len(after)], after), None)
     return None if found is None else first + found
 
 
@@ -283,23 +283,25 @@ def _find_slot(target: Target, number: int, change: Replacement, grown: int) -> 
         places = _find_insertion_place(target, change)
         return _find_slot_without_words(target, number, change, places, grown)
     if not any(line.strip() for line in change.before):
-        starts = target.index.by(exact).starts(change.before)
+        starts = target.index.key_by(identity).find_starts(change.before)
         places = Places("exact", starts, (Shift(),) * len(starts))
         return _find_slot_without_words(target, number, change, places, grown)
     change, places = _find_before(target, change)
     line = change.hint.line
     is_strict = bool(places.starts) and places.rung in ("exact", "trailing_space")
     expected = () if line is None or (is_strict and line in places.starts) else (line + grown, line)
-    done = result_at(target.lines, change, expected) if is_strict else find_result(target.index, change, expected)
+    done = (
+        find_applied_at(target.lines, change, expected) if is_strict else find_applied(target.index, change, expected)
+    )
     if done is None:
         return build_slot(number, change, places)
     if not done.doubt:
         return _build_done_slot(number, change, done)
-    told = done.told.replace("The REPLACE lines", "The new lines").replace("SEARCH", "the old lines")
+    told = done.message.replace("The REPLACE lines", "The new lines").replace("SEARCH", "the old lines")
     return replace(build_slot(number, change, places), told=told, is_twin=is_strict or _adds_words(change))
 
 
-def _build_done_slot(number: int, change: Replacement, done: Result) -> Slot:
+def _build_done_slot(number: int, change: Replacement, done: AppliedChange) -> Slot:
     places = Places(done.rung, (done.start,), (Shift(),))
     return replace(build_slot(number, change, places, done=True), proven=done.proven)
 
@@ -357,9 +359,9 @@ def restore_signs(change: Replacement) -> Replacement | None:
             continue
         for row, other in zip(range(op.a_start, op.a_end), range(op.b_start, op.b_end), strict=True):
             if before[row].strip():
-                context.add(indent(before[row]))
+                context.add(get_indent(before[row]))
                 before[row] = after[other] = " " + before[row]
-    depths = [indent(line) for line in added if line.strip()]
+    depths = [get_indent(line) for line in added if line.strip()]
     as_read = any(depth in context for depth in depths)
     as_sent = any(depth in {" " + one for one in context} for depth in depths)
     if not context or (depths and (as_read or not as_sent)):

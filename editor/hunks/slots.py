@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import islice, pairwise, takewhile
 from typing import Literal
 
-from editor.match.file_style import in_file_spelling, literal_lines
-from editor.match.ladder import LineIndex, Mapping, Places, find, indent, stripped
+from editor.match.file_style import adapt_to_file, find_literal_lines
+from editor.match.ladder import IndentMapping, LineIndex, Places, find_places, get_indent, strip_blanks
 from editor.splices import Splice
 from editor.types import Replacement, Rung, Unresolved
 
@@ -34,7 +34,7 @@ class Slot:
     change: Replacement
     starts: tuple[int, ...]
     rung: Rung
-    mappings: tuple[Mapping, ...]
+    mappings: tuple[IndentMapping, ...]
     lead: int
     trail: int
     done: bool = False
@@ -159,7 +159,7 @@ class Scopes:
         """
         known = self._lines_of.get(scope)
         if known is None:
-            keyed, sought = self._index.by(stripped), stripped(scope)
+            keyed, sought = self._index.key_by(strip_blanks), strip_blanks(scope)
             known = tuple(keyed.places.get(sought, ()))
             if not known and sought:
                 known = self._find_by_prefix(sought)
@@ -169,7 +169,7 @@ class Scopes:
         return known
 
     def _find_by_prefix(self, sought: str) -> tuple[int, ...]:
-        keys = self._index.by(stripped).keys
+        keys = self._index.key_by(strip_blanks).keys
         if not self._by_text:
             self._by_text = sorted(range(len(keys)), key=keys.__getitem__)
         longer = re.compile(re.escape(sought) + (r"(?!\w)" if re.match(r"\w", sought[-1]) else ""))
@@ -186,7 +186,7 @@ class Scopes:
     @property
     def _literal_lines(self) -> frozenset[int]:
         if self._literals is None:
-            self._literals = literal_lines(self._index.lines, docstrings=True)
+            self._literals = find_literal_lines(self._index.lines, docstrings=True)
         return self._literals
 
     def _find_end(self, at: int) -> int:
@@ -213,7 +213,7 @@ def _begins_with(key: str, sought: str) -> bool:
 
 
 def _measure_width(line: str) -> int:
-    return len(indent(line).expandtabs(_TAB))
+    return len(get_indent(line).expandtabs(_TAB))
 
 
 class Target:
@@ -241,7 +241,7 @@ class Target:
     def find(self, wanted: tuple[str, ...]) -> Places | None:
         """Return all places on the strictest rung that finds the lines; one of them must not be blank."""
         if wanted not in self._found:
-            self._found[wanted] = find(self.index, wanted)
+            self._found[wanted] = find_places(self.index, wanted)
         return self._found[wanted]
 
 
@@ -258,7 +258,7 @@ def build_splice(target: Target, slot: Slot, start: int) -> tuple[Splice | None,
         return Splice(first, last, slot.new_lines, slot.rung), ""
     mapping = slot.mappings[bisect_left(slot.starts, start)]
     held, yaml = slot.line == start, target.index.language == "yaml"
-    written = in_file_spelling(slot.change, found, mapping, slot.rung, held=held, yaml=yaml)
+    written = adapt_to_file(slot.change, found, mapping, slot.rung, held=held, yaml=yaml)
     if written is None:
         return None, "for the indentation, and the new lines cannot be moved to it"
     return Splice(first, last, slot.strip_context(written.lines), slot.rung), written.doubt
@@ -271,7 +271,7 @@ def refuse_clash(splices: Sequence[Splice]) -> Unresolved | None:
         if below.start < above.end or (above.start, above.end) == (below.start, below.end):
             return Unresolved(
                 "open_intent",
-                f"Two hunks change the same lines: {above.where} and {below.where}.",
+                f"Two hunks change the same lines: {above.location} and {below.location}.",
                 num_candidates=2,
                 suggestion="Join the two hunks into one.",
             )

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from rapidfuzz import fuzz
 
 from editor.diff import LineOp, line_opcodes
-from editor.errors import span_of
+from editor.errors import format_span
 from editor.lazy.edges import DoubtError, Edge, find_line_key, has_same_field, quote_line
-from editor.match.ladder import LineIndex, indent, rstripped, starts_in
+from editor.match.ladder import LineIndex, find_runs, get_indent, rstrip_blanks
 from editor.types import ParsedEdit, Unresolved
 
 _LIKE_A_TWIN = 0.75
@@ -34,8 +34,8 @@ def find_twin(
     A place is a twin if that `share` of the block's lines, and at least `at_least`, stand there, in order and about as
     far apart.
     """
-    rows = {at: rstripped(line) for at, line in enumerate(block) if line.strip()}
-    keyed = index.by(rstripped)
+    rows = {at: rstrip_blanks(line) for at, line in enumerate(block) if line.strip()}
+    keyed = index.key_by(rstrip_blanks)
     here = set(keyed.keys[start:end])
     num_here = sum(line in here for line in rows.values())
     wanted = max(at_least, share * num_here)
@@ -109,7 +109,7 @@ def keep_hidden_lines(hidden: Sequence[str], shown: Sequence[str]) -> list[str] 
     merged = list(shown)
     at = 0
     for line in hidden:
-        while at < len(shown) and rstripped(shown[at]) != rstripped(line):
+        while at < len(shown) and rstrip_blanks(shown[at]) != rstrip_blanks(line):
             at += 1
         if at == len(shown):
             return None
@@ -122,7 +122,7 @@ def is_rewritten_in_place(hidden: Sequence[str], shown: Sequence[str]) -> bool:
     """Tell whether each hidden line that is not shown stands there changed, about the same name and no line more."""
     return all(
         op.equal or _has_same_fields(hidden, shown, op)
-        for op in line_opcodes([rstripped(line) for line in hidden], [rstripped(line) for line in shown])
+        for op in line_opcodes([rstrip_blanks(line) for line in hidden], [rstrip_blanks(line) for line in shown])
     )
 
 
@@ -131,7 +131,7 @@ def _has_same_fields(hidden: Sequence[str], shown: Sequence[str], op: LineOp) ->
         return False
     pairs = zip(hidden[op.a_start : op.a_end], shown[op.b_start : op.b_end], strict=True)
     return all(
-        has_same_field(have, sent) and indent(have) == indent(sent) and fuzz.ratio(have, sent) >= _SAME_LINE
+        has_same_field(have, sent) and get_indent(have) == get_indent(sent) and fuzz.ratio(have, sent) >= _SAME_LINE
         for have, sent in pairs
     )
 
@@ -143,7 +143,7 @@ def find_added_lines(gap: Sequence[str], hidden: Sequence[str]) -> list[str]:
 
 
 def find_unique_lines(lines: Sequence[str]) -> frozenset[str]:
-    counts = Counter(rstripped(line) for line in lines)
+    counts = Counter(rstrip_blanks(line) for line in lines)
     return frozenset(line for line, count in counts.items() if count == 1 and can_anchor(line))
 
 
@@ -161,7 +161,7 @@ def refuse_twin(index: LineIndex, block: Block, placement: Placement) -> None:
     """Raise `DoubtError` if another place in the file is nearly the same."""
     twin = find_twin(index, block.lines, placement.start, placement.end)
     if twin is not None:
-        where = span_of(placement.start, placement.end)
+        where = format_span(placement.start, placement.end)
         raise DoubtError("ambiguous", f"The block fits {where}, but line {twin + 1} and below are nearly the same.", 2)
 
 
@@ -177,12 +177,12 @@ def refuse_rival(index: LineIndex, block: Block, placement: Placement) -> None:
         alike = (at for at, line in enumerate(index.lines) if at not in places and _has_same_key(line, solid[0]))
         rival = next(alike, None)
     if rival is not None:
-        where = span_of(placement.start, placement.end)
+        where = format_span(placement.start, placement.end)
         raise DoubtError("ambiguous", f"The block stands at {where}, but may be meant for line {rival + 1}.", 2)
 
 
 def _has_same_key(line: str, other: str) -> bool:
-    return find_line_key(line) == find_line_key(other) != "" and indent(line) == indent(other)
+    return find_line_key(line) == find_line_key(other) != "" and get_indent(line) == get_indent(other)
 
 
 def refuse_other_gap(lines: Sequence[str], block: Block, placement: Placement) -> None:
@@ -196,7 +196,7 @@ def refuse_other_gap(lines: Sequence[str], block: Block, placement: Placement) -
         (block.gap_below, block.lines[-1], below, placement.end - 1),
     ):
         blanks = next((at for at, line in enumerate(outer) if line.strip()), len(outer))
-        held = 0 <= edge < len(lines) and rstripped(lines[edge]) == rstripped(inner)
+        held = 0 <= edge < len(lines) and rstrip_blanks(lines[edge]) == rstrip_blanks(inner)
         if gap > 1 and held and gap != blanks:
             raise DoubtError(
                 "open_intent", f"{gap} blank lines stand next to {quote_line(inner)}, {blanks} in the file.", 2
@@ -206,7 +206,7 @@ def refuse_other_gap(lines: Sequence[str], block: Block, placement: Placement) -
 def refuse_copies(new: Sequence[str], index: LineIndex) -> None:
     """Raise `DoubtError` if a new line stands in the file just once: it may be moved, and its place left out."""
     telling = {line.strip() for line in new if sum(map(str.isalnum, line)) >= _MIN_COPIED_CHARS}
-    places = index.by(str.strip).places if telling else {}
+    places = index.key_by(str.strip).places if telling else {}
     copied = min(
         (line for line in telling if len(places.get(line, ())) == 1), key=lambda line: places[line], default=None
     )
@@ -220,9 +220,9 @@ def refuse_known(index: LineIndex, block: Block, edge: Edge) -> None:
     again = next((line for line in edge.new if can_anchor(line) and counts[line.strip()] > 1), None)
     if again is not None:
         raise DoubtError("ambiguous", f"The line {quote_line(again)} stands twice in the edit.", 2)
-    outer = min(len(indent(line)) for line in edge.new if line.strip())
-    shown = {line.strip() for line in edge.new if len(indent(line)) == outer and can_anchor(line)}
-    places = index.by(str.strip).places
+    outer = min(len(get_indent(line)) for line in edge.new if line.strip())
+    shown = {line.strip() for line in edge.new if len(get_indent(line)) == outer and can_anchor(line)}
+    places = index.key_by(str.strip).places
     known = min((line for line in shown if line in places), key=lambda line: places[line], default=None)
     if known is not None:
         raise DoubtError("ambiguous", f"The line {quote_line(known)} stands elsewhere: it may be context, not new.", 2)
@@ -230,7 +230,7 @@ def refuse_known(index: LineIndex, block: Block, edge: Edge) -> None:
 
 def refuse_same_neighbours(lines: Sequence[str], at: int) -> None:
     """Raise `DoubtError` if the lines on both sides of a block's border are equal: it may as well end at the other."""
-    if 0 < at < len(lines) and lines[at].strip() and rstripped(lines[at - 1]) == rstripped(lines[at]):
+    if 0 < at < len(lines) and lines[at].strip() and rstrip_blanks(lines[at - 1]) == rstrip_blanks(lines[at]):
         raise DoubtError(
             "ambiguous", f"The line {quote_line(lines[at])} stands on both sides of the end of a block.", 2
         )
@@ -238,9 +238,9 @@ def refuse_same_neighbours(lines: Sequence[str], at: int) -> None:
 
 def refuse_repeated_tail(lines: list[str], start: int, end: int) -> None:
     """Raise `DoubtError` if the last lines of a block stand again right below: what lies between may be meant to go."""
-    tail = [rstripped(line) for line in lines[start:end]]
+    tail = [rstrip_blanks(line) for line in lines[start:end]]
     if sum(map(can_anchor, tail)) < _MIN_REPEATED:
         return
-    below = [rstripped(line) for line in lines[end : end + _FAR * len(tail)]]
-    if next(starts_in(below, tail), None) is not None:
+    below = [rstrip_blanks(line) for line in lines[end : end + _FAR * len(tail)]]
+    if next(find_runs(below, tail), None) is not None:
         raise DoubtError("ambiguous", f"The last lines of the block, {start + 1}-{end}, stand again right below.", 2)

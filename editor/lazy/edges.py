@@ -19,8 +19,8 @@ from functools import lru_cache
 
 from rapidfuzz import fuzz, process
 
-from editor.match.ladder import LineIndex, indent, rstripped
-from editor.snippets import without_strings
+from editor.match.ladder import LineIndex, get_indent, rstrip_blanks
+from editor.snippets import strip_strings
 from editor.types import ReasonCode
 
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
@@ -86,7 +86,7 @@ def read_edge(inner: Sequence[str], outer: Sequence[str], anchor: str, *, upward
     lines are closed in themselves. Where readings differ only in blank lines, the one that takes fewest is meant.
     """
     common = 0
-    while common < min(len(inner), len(outer)) and rstripped(inner[common]) == rstripped(outer[common]):
+    while common < min(len(inner), len(outer)) and rstrip_blanks(inner[common]) == rstrip_blanks(outer[common]):
         common += 1
     if common == len(inner):
         return Edge(common, ())
@@ -146,7 +146,7 @@ def check_edge(edge: Edge, outer: Sequence[str], *, upward: bool, gap: bool) -> 
         raise DoubtError(
             "open_intent", f"The new lines {shown} may belong right next to the line {quote_line(hidden[0])}.", 2
         )
-    if rstripped(hidden[0]) == rstripped(solid[0] if upward else solid[-1]):
+    if rstrip_blanks(hidden[0]) == rstrip_blanks(solid[0] if upward else solid[-1]):
         raise DoubtError(
             "open_intent", f"The new lines {shown} repeat the line {quote_line(hidden[0])} next to them.", 2
         )
@@ -201,7 +201,7 @@ def _has_variant(line: str, hidden: Sequence[str]) -> bool:
 def check_addition(new: Sequence[str], index: LineIndex, at: int) -> None:
     """Raise `DoubtError` if new lines before line `at` define again what the file or the scope there has."""
     names = {match[1] for line in new if (match := _DEFINITION.search(line)) and not COMMENT.match(line)}
-    places = index.by(_find_defined_name).places if names else {}
+    places = index.key_by(_find_defined_name).places if names else {}
     again = min((places[name][0] for name in names if name in places), default=None)
     if again is not None:
         raise DoubtError(
@@ -256,7 +256,7 @@ def _list_scope_lines(lines: Sequence[str], at: int, width: int) -> Iterator[str
 def _has_balanced_brackets(lines: Sequence[str]) -> bool:
     open_brackets: list[str] = []
     for line in lines:
-        for char in without_strings(line):
+        for char in strip_strings(line):
             if char in "([{":
                 open_brackets.append(char)
             elif char in _CLOSERS and (not open_brackets or open_brackets.pop() != _CLOSERS[char]):
@@ -265,4 +265,4 @@ def _has_balanced_brackets(lines: Sequence[str]) -> bool:
 
 
 def _measure_width(line: str) -> int:
-    return len(indent(line).expandtabs(4))
+    return len(get_indent(line).expandtabs(4))

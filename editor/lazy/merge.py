@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from editor.errors import span_of
+from editor.errors import format_span
 from editor.lazy.doubts import (
     Block,
     Placement,
@@ -39,7 +39,7 @@ from editor.lazy.doubts import (
 )
 from editor.lazy.edges import NOTE, DoubtError, Edge, check_addition, check_edge, is_closing_line, quote_line, read_edge
 from editor.lazy.units import Unit, build_units, flatten_sketch
-from editor.match.ladder import LineIndex, find, rstripped, starts_in
+from editor.match.ladder import LineIndex, find_places, find_runs, rstrip_blanks
 from editor.placeholders import holds_placeholder, is_placeholder
 from editor.snippets import survey_snippet
 from editor.syntax import Survey, survey
@@ -65,13 +65,13 @@ def place_block(index: LineIndex, floor: int, block: Block, unique: frozenset[st
 
 def _find_anchors(index: LineIndex, block: Block, unique: frozenset[str]) -> list[tuple[int, int]]:
     """Return (line of the block, line of the file) of all anchors."""
-    wanted = {rstripped(line): at for at, line in enumerate(block.lines) if rstripped(line) in unique}
-    places = index.by(rstripped).places
+    wanted = {rstrip_blanks(line): at for at, line in enumerate(block.lines) if rstrip_blanks(line) in unique}
+    places = index.key_by(rstrip_blanks).places
     found = [(row, places[line][0]) for line, row in wanted.items()]
     if found:
         return sorted(found)
     # Lines that each stand often can still stand together just once.
-    whole = find(index, block.lines) if any(can_anchor(line) for line in block.lines) else None
+    whole = find_places(index, block.lines) if any(can_anchor(line) for line in block.lines) else None
     if whole is None or whole.rung == "reindent" or len(whole.starts) != 1:
         return []
     return [(at, whole.starts[0] + at) for at in range(len(block.lines))]
@@ -92,7 +92,7 @@ def _merge_between(index: LineIndex, block: Block, anchors: list[tuple[int, int]
             raise DoubtError(
                 "open_intent",
                 f"The edit shows what is to stand between {quote_line(lines[place])} and "
-                f"{quote_line(lines[next_place])}, and not {span_of(place + 1, next_place)} of the file.",
+                f"{quote_line(lines[next_place])}, and not {format_span(place + 1, next_place)} of the file.",
             )
         new = find_added_lines(gap, hidden)
         refuse_copies(new, index)
@@ -168,8 +168,8 @@ def _place_at_end(index: LineIndex, floor: int, block: Block) -> Placement:
     end = 1 + max(at for at, line in enumerate(lines) if line.strip())
     outer = lines[floor:end][::-1]
     edge = read_edge(block.lines[::-1], outer, "", upward=True, at_least=1)
-    tail = [rstripped(line) for line in lines[end - edge.consumed : end]]
-    places = sum(1 for _ in starts_in(index.by(rstripped).keys, tail))
+    tail = [rstrip_blanks(line) for line in lines[end - edge.consumed : end]]
+    places = sum(1 for _ in find_runs(index.key_by(rstrip_blanks).keys, tail))
     if places != 1:
         raise DoubtError(
             "ambiguous", f"The block's last line {quote_line(tail[-1])} stands in {places} places.", places
@@ -179,7 +179,7 @@ def _place_at_end(index: LineIndex, floor: int, block: Block) -> Placement:
 
 
 def _begins_with(outer: Sequence[str], inner: Sequence[str]) -> bool:
-    return [rstripped(line) for line in outer[: len(inner)]] == [rstripped(line) for line in inner]
+    return [rstrip_blanks(line) for line in outer[: len(inner)]] == [rstrip_blanks(line) for line in inner]
 
 
 def merge_definitions(lines: list[str], sketch: Sketch, language: str | None) -> list[str] | None:
@@ -247,7 +247,7 @@ def _merge_definition(index: LineIndex, have: Unit, snippet: Sequence[str], unit
             raise DoubtError("open_intent", "A line would be lost.")
         return list(sent)
     gained = find_added_lines(merged, hidden)
-    stands = index.by(str.strip).places
+    stands = index.key_by(str.strip).places
     if any(can_anchor(line) and line.strip() in stands for line in gained):
         raise DoubtError("open_intent", "A line that is gained stands elsewhere: it may be moved.")
     check_addition(gained, index, have.end)
@@ -312,7 +312,7 @@ def _merge_blocks(lines: list[str], sketch: Sketch) -> list[str]:
         if merged == lines:
             refuse_rival(index, block, placement)
         elif not _is_head(block) and _is_unchanged(lines, placement):
-            where = span_of(placement.start, placement.end)
+            where = format_span(placement.start, placement.end)
             raise DoubtError("open_intent", f"A block stands at {where} already: it may hide a deletion.", 2)
     return merged
 

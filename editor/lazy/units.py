@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from editor.definitions import Symbol
 from editor.lazy.edges import COMMENT
-from editor.match.ladder import indent
+from editor.match.ladder import get_indent
 from editor.syntax import Survey
 from editor.types import Sketch
 
@@ -60,7 +60,7 @@ class Unit:
 
 def measure_width(line: str) -> int:
     """Return the columns of a line's indentation, tabs counted as four."""
-    return len(indent(line).expandtabs(_TAB))
+    return len(get_indent(line).expandtabs(_TAB))
 
 
 def is_comment(line: str) -> bool:

@@ -13,9 +13,9 @@ from rapidfuzz import fuzz
 from rapidfuzz.distance import LCSseq
 
 from editor.diff import LineOp, line_opcodes
-from editor.errors import span_of
-from editor.match.ladder import LineIndex, Places, find, stripped
-from editor.match.near_miss import Near, nearest_places
+from editor.errors import format_span
+from editor.match.ladder import LineIndex, Places, find_places, strip_blanks
+from editor.match.near_miss import NearMatch, find_nearest
 from editor.types import Replacement, Rung
 
 # Fewer letters and digits than this stand in a file by chance, unless the new text is much like the old one.
@@ -32,7 +32,7 @@ TOO_SHORT = "they are too short to show that the edit is made"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class AppliedChange:
     """The new lines of a change stand at lines [start, end) of the text.
 
     `doubt` says why that does not show that the change is made, '' if it does. `proven` says that kept lines above and
@@ -46,49 +46,49 @@ class Result:
     proven: bool = False
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """Return a sentence for whoever sent the change: where the new lines stand, and what is in doubt."""
         but = f", but {self.doubt}" if self.doubt else ""
-        return f" The REPLACE lines stand at {span_of(self.start, self.end)} already{but}."
+        return f" The REPLACE lines stand at {format_span(self.start, self.end)} already{but}."
 
 
-def find_result(index: LineIndex, change: Replacement, expected: Collection[int] = ()) -> Result | None:
+def find_applied(index: LineIndex, change: Replacement, expected: Collection[int] = ()) -> AppliedChange | None:
     """Return where the new lines of a change stand; None if they do not, or say nothing.
 
     `expected` are the line indices at which an earlier application would have left them. The old lines must not stand
     in the text.
     """
     after = change.after
-    at_hint = result_at(index.lines, change, expected)
+    at_hint = find_applied_at(index.lines, change, expected)
     if at_hint is not None or not _has_words(after):
         return at_hint
-    there = find(index, after)
-    if there is None or (there.rung not in ("exact", "trailing_space") and _num_solid(after) < 2):
+    there = find_places(index, after)
+    if there is None or (there.rung not in ("exact", "trailing_space") and _count_solid(after) < 2):
         return None
     start, end = there.starts[0], there.starts[0] + len(after)
-    doubt = _doubt(index, change, there)
-    return Result(start, end, there.rung, doubt, proven=not doubt and is_held(change))
+    doubt = _find_doubt_of_places(index, change, there)
+    return AppliedChange(start, end, there.rung, doubt, proven=not doubt and is_held(change))
 
 
-def result_at(lines: Sequence[str], change: Replacement, expected: Collection[int]) -> Result | None:
+def find_applied_at(lines: Sequence[str], change: Replacement, expected: Collection[int]) -> AppliedChange | None:
     """Return the result of a change if its new lines stand exactly at one of the expected lines; None if they do not.
 
     The line says more than few letters do: any new word counts.
     """
-    start = _at_one_of(lines, change.after, expected)
-    if start is None or not _solid(change.after):
+    start = _find_exact(lines, change.after, expected)
+    if start is None or not _list_solid(change.after):
         return None
-    doubt = _doubt_of_deletion(lines, change, start, min_words=1) if _has_words(change.after) else TOO_SHORT
-    return Result(start, start + len(change.after), "exact", doubt, proven=not doubt)
+    doubt = _find_doubt_of_deletion(lines, change, start, min_words=1) if _has_words(change.after) else TOO_SHORT
+    return AppliedChange(start, start + len(change.after), "exact", doubt, proven=not doubt)
 
 
-def says_enough(old: str, new: str) -> bool:
+def is_evidence(old: str, new: str) -> bool:
     """Tell whether a new text is long enough, or enough like the old one, not to stand in a file by chance."""
     evidence = sum(map(str.isalnum, new))
     return evidence >= MIN_EVIDENCE or (evidence >= _MIN_EVIDENCE_IF_ALIKE and fuzz.ratio(old, new) >= _ALIKE)
 
 
-def near_miss(index: LineIndex, change: Replacement, start: int) -> Near | None:
+def find_near_miss(index: LineIndex, change: Replacement, start: int) -> NearMatch | None:
     """Return a place that is nearly the old lines, and as near as the new lines, which stand at `start`; None if none.
 
     The same lines at another depth are another place, and no near miss.
@@ -97,52 +97,52 @@ def near_miss(index: LineIndex, change: Replacement, start: int) -> Near | None:
     if not any(line.strip() for line in change.before) or not index.searches_left:
         return None
     index.searches_left -= 1
-    sought = [stripped(line) for line in change.before]
-    distance = _distance(change.before, change.after)
-    for place in nearest_places(index, change.before, 4):
+    sought = [strip_blanks(line) for line in change.before]
+    distance = _count_differences(change.before, change.after)
+    for place in find_nearest(index, change.before, 4):
         found = index.lines[place.start : place.end]
         is_apart = place.end <= start or end <= place.start
-        is_near = place.likeness >= _NEAR and _distance(change.before, found) <= distance
-        if is_apart and is_near and [stripped(line) for line in found] != sought:
+        is_near = place.likeness >= _NEAR and _count_differences(change.before, found) <= distance
+        if is_apart and is_near and [strip_blanks(line) for line in found] != sought:
             return place
     return None
 
 
-def _distance(before: Sequence[str], other: Sequence[str]) -> int:
+def _count_differences(before: Sequence[str], other: Sequence[str]) -> int:
     """Return in how many lines two runs of lines differ."""
     ops = line_opcodes(before, other)
     return sum(max(op.a_end - op.a_start, op.b_end - op.b_start) for op in ops if not op.equal)
 
 
-def _doubt(index: LineIndex, change: Replacement, there: Places) -> str:
+def _find_doubt_of_places(index: LineIndex, change: Replacement, there: Places) -> str:
     if len(there.starts) > 1:
-        return repeated([at + 1 for at in there.starts[1:]])
-    if not says_enough("\n".join(change.before), "\n".join(change.after)):
+        return describe_repeats([at + 1 for at in there.starts[1:]])
+    if not is_evidence("\n".join(change.before), "\n".join(change.after)):
         return TOO_SHORT
-    return doubt_at(index, change, there.starts[0])
+    return find_doubt(index, change, there.starts[0])
 
 
-def repeated(rows: Sequence[int]) -> str:
+def describe_repeats(rows: Sequence[int]) -> str:
     """Return the doubt where new lines stand at these line numbers, too."""
     listed = ", ".join(map(str, rows[:_MAX_SHOWN]))
     return f"they stand at line {listed} too, so that nothing tells which of them is this edit's"
 
 
-def doubt_at(index: LineIndex, change: Replacement, start: int) -> str:
+def find_doubt(index: LineIndex, change: Replacement, start: int) -> str:
     """Return why new lines that stand at one place alone do not show that their change is made; '' if they do."""
-    if doubt := _doubt_of_deletion(index.lines, change, start):
+    if doubt := _find_doubt_of_deletion(index.lines, change, start):
         return doubt
-    if beside := _removed_line_beside(index.lines, change, start):
+    if beside := _find_removed_line(index.lines, change, start):
         return f"line {beside} is nearly a line of SEARCH"
-    if around := _old_lines_around(index.lines, change, start):
-        return f"{span_of(*around)} are nearly the lines of SEARCH"
-    if _num_new_chars(change) >= _CLEAR_EVIDENCE:
+    if around := _find_old_lines(index.lines, change, start):
+        return f"{format_span(*around)} are nearly the lines of SEARCH"
+    if _count_new_chars(change) >= _CLEAR_EVIDENCE:
         return ""
-    near = near_miss(index, change, start)
-    return f"{span_of(near.start, near.end)} may be what SEARCH means" if near is not None else ""
+    near = find_near_miss(index, change, start)
+    return f"{format_span(near.start, near.end)} may be what SEARCH means" if near is not None else ""
 
 
-def _num_new_chars(change: Replacement) -> int:
+def _count_new_chars(change: Replacement) -> int:
     """Return how many characters of the new lines the old ones do not have."""
     before, after = "\n".join(change.before), "\n".join(change.after)
     if len(before) + len(after) > _MAX_CHARS:
@@ -150,21 +150,23 @@ def _num_new_chars(change: Replacement) -> int:
     return len(after) - LCSseq.similarity(before, after)
 
 
-def _doubt_of_deletion(lines: Sequence[str], change: Replacement, start: int, min_words: int = MIN_EVIDENCE) -> str:
+def _find_doubt_of_deletion(
+    lines: Sequence[str], change: Replacement, start: int, min_words: int = MIN_EVIDENCE
+) -> str:
     """Return what is in doubt where lines only go: kept lines on both sides, or the file's ends, have to show it."""
     ops = [op for op in line_opcodes(change.before, change.after) if not op.equal]
     words = sum(map(str.isalnum, "".join("".join(change.after[op.b_start : op.b_end]) for op in ops)))
     if words >= min_words:
         return ""
     for op in ops:
-        above = not start or _solid(change.after[: op.b_start])
-        below = start + len(change.after) == len(lines) or _solid(change.after[op.b_end :])
+        above = not start or _list_solid(change.after[: op.b_start])
+        below = start + len(change.after) == len(lines) or _list_solid(change.after[op.b_end :])
         if not _has_words(change.after[op.b_start : op.b_end]) and not (above and below):
             return "the lines to delete are at an end of SEARCH, so that nothing shows whether they are gone"
     return ""
 
 
-def _removed_line_beside(lines: Sequence[str], change: Replacement, start: int) -> int:
+def _find_removed_line(lines: Sequence[str], change: Replacement, start: int) -> int:
     """Return the number of a line next to the new lines that is nearly one of the lines to delete; 0 if none is."""
     ops = line_opcodes(change.before, change.after)
     above, below = range(start - 1, -1, -1), range(start + len(change.after), len(lines))
@@ -178,7 +180,7 @@ def _removed_line_beside(lines: Sequence[str], change: Replacement, start: int) 
     return 0
 
 
-def _old_lines_around(lines: Sequence[str], change: Replacement, start: int) -> tuple[int, int] | None:
+def _find_old_lines(lines: Sequence[str], change: Replacement, start: int) -> tuple[int, int] | None:
     """Return the lines around the new ones that are nearly all the old ones; None if they are not.
 
     Of `end`, two methods, `end`, the kept lines stand there before the first method is deleted, too.
@@ -187,7 +189,7 @@ def _old_lines_around(lines: Sequence[str], change: Replacement, start: int) -> 
     for first in (start - removed, start):
         end = first + len(change.before)
         is_inside = first >= 0 and end <= len(lines)
-        if removed > 1 and is_inside and _distance(change.before, lines[first:end]) <= removed // 2:
+        if removed > 1 and is_inside and _count_differences(change.before, lines[first:end]) <= removed // 2:
             return first, end
     return None
 
@@ -195,23 +197,23 @@ def _old_lines_around(lines: Sequence[str], change: Replacement, start: int) -> 
 def is_held(change: Replacement) -> bool:
     """Tell whether kept lines with words stand above the first and below the last of the new lines."""
     ops = line_opcodes(change.before, change.after)
-    return len(ops) > 2 and all(op.equal and _has_words(_written(change, op)) for op in (ops[0], ops[-1]))
+    return len(ops) > 2 and all(op.equal and _has_words(_get_new_lines(change, op)) for op in (ops[0], ops[-1]))
 
 
-def _written(change: Replacement, op: LineOp) -> Sequence[str]:
+def _get_new_lines(change: Replacement, op: LineOp) -> Sequence[str]:
     return change.after[op.b_start : op.b_end]
 
 
-def _at_one_of(lines: Sequence[str], after: tuple[str, ...], expected: Collection[int]) -> int | None:
+def _find_exact(lines: Sequence[str], after: tuple[str, ...], expected: Collection[int]) -> int | None:
     return next((at for at in expected if after and tuple(lines[at : at + len(after)]) == after), None)
 
 
-def _solid(lines: Sequence[str]) -> list[str]:
+def _list_solid(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-def _num_solid(lines: Sequence[str]) -> int:
-    return len(_solid(lines))
+def _count_solid(lines: Sequence[str]) -> int:
+    return len(_list_solid(lines))
 
 
 def _has_words(lines: Sequence[str]) -> bool:

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from editor.errors import span_of
-from editor.match.file_style import already_there, in_file_spelling, literal_lines
-from editor.match.ladder import LineIndex, Mapping, Shift, find, indent, stripped
+from editor.errors import format_span
+from editor.match.file_style import adapt_to_file, find_literal_lines, is_already_there
+from editor.match.ladder import IndentMapping, LineIndex, Shift, find_places, get_indent, strip_blanks
 from editor.placeholders import is_placeholder
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.types import Replacement, Rung, Unresolved
@@ -29,12 +29,12 @@ _Piece = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _PieceMatch:
     """Where the lines of one piece stand: [start, end), found by this rung with this mapping of indentations."""
 
     start: int
     end: int
-    shift: Mapping
+    shift: IndentMapping
     rung: Rung
 
 
@@ -43,34 +43,34 @@ def is_elision(line: str) -> bool:
     return line.strip() in ("...", "…") or is_placeholder(line)
 
 
-def elides(change: Replacement) -> bool:
+def has_elision(change: Replacement) -> bool:
     """Tell whether SEARCH has a line that may stand for others, and a real one."""
     return any(map(is_elision, change.before)) and any(line.strip() for line in change.before if not is_elision(line))
 
 
 def resolve_elided(index: LineIndex, change: Replacement) -> Resolution | None:
     """Return what the change does to the file; None if its pieces do not stand there one below the other."""
-    before, after = _pieces(change.before), _pieces(change.after)
+    before, after = _split_pieces(change.before), _split_pieces(change.after)
     same = len(before) == len(after)
     pairs = list(zip(before, after, strict=True)) if same else [(piece, piece) for piece in before]
-    gaps = _gaps(change, pairs) if same else []
+    gaps = _find_gap_indents(change, pairs) if same else []
     pairs = [(old, new) for old, new in pairs if old or new]
     if any(not any(line.strip() for line in old) for old, _ in pairs):
         return None
-    ways = list(islice(_ways(index, [old for old, _ in pairs]), _MAX_WAYS)) if len(pairs) <= _MAX_PIECES else []
+    ways = list(islice(_find_ways(index, [old for old, _ in pairs]), _MAX_WAYS)) if len(pairs) <= _MAX_PIECES else []
     if not ways:
         return None
     if not same:
-        return _uneven(index, change, ways)
+        return _leave_elision_open(index, change, ways)
     if len(ways) == 1:
-        one = _placed(index, pairs, gaps, ways[0])
-        return _moved(one) if isinstance(one, Splice) and _moves_lines(pairs) else one
+        one = _apply_at(index, pairs, gaps, ways[0])
+        return _leave_move_open(one) if isinstance(one, Splice) and _moves_lines(pairs) else one
     options: list[Option] = []
     for way in ways[:MAX_CANDIDATES]:
-        splice = _placed(index, pairs, gaps, way)
+        splice = _apply_at(index, pairs, gaps, way)
         if isinstance(splice, Splice):
-            options.append(Option(splice, 1 / len(ways), f"SEARCH taken at {splice.where}"))
-    first = span_of(ways[0][0].start, ways[0][-1].end)
+            options.append(Option(splice, 1 / len(ways), f"SEARCH taken at {splice.location}"))
+    first = format_span(ways[0][0].start, ways[0][-1].end)
     unresolved = Unresolved(
         "ambiguous",
         f"The SEARCH lines around '...' stand in {len(ways)} ways, the first at {first}.",
@@ -80,25 +80,25 @@ def resolve_elided(index: LineIndex, change: Replacement) -> Resolution | None:
     return Open(unresolved, tuple(options))
 
 
-def _gaps(change: Replacement, pairs: Sequence[_Piece]) -> list[tuple[str, str] | None]:
+def _find_gap_indents(change: Replacement, pairs: Sequence[_Piece]) -> list[tuple[str, str] | None]:
     """Return the indentation of the `...` lines, in SEARCH and in REPLACE, above each piece that holds lines.
 
     The last entry is of those below the last piece. It is None where several `...` lines disagree.
     """
-    old = [indent(line) for line in change.before if is_elision(line)]
-    new = [indent(line) for line in change.after if is_elision(line)]
+    old = [get_indent(line) for line in change.before if is_elision(line)]
+    new = [get_indent(line) for line in change.after if is_elision(line)]
     gaps: list[tuple[str, str] | None] = []
     said: set[tuple[str, str]] = set()
     for number, (before, after) in enumerate(pairs):
         if number:
             said.add((old[number - 1], new[number - 1]))
         if before or after:
-            gaps.append(_one_of(said))
+            gaps.append(_agree_on(said))
             said = set()
-    return [*gaps, _one_of(said)]
+    return [*gaps, _agree_on(said)]
 
 
-def _one_of(said: set[tuple[str, str]]) -> tuple[str, str] | None:
+def _agree_on(said: set[tuple[str, str]]) -> tuple[str, str] | None:
     if all(old == new for old, new in said):
         return "", ""
     return next(iter(said)) if len(said) == 1 else None
@@ -106,91 +106,93 @@ def _one_of(said: set[tuple[str, str]]) -> tuple[str, str] | None:
 
 def _moves_lines(pairs: Sequence[_Piece]) -> bool:
     """Tell whether a line of one piece of SEARCH stands in another one of REPLACE: the elided lines may move, too."""
-    old = [{stripped(line) for line in before if any(map(str.isalnum, line))} for before, _ in pairs]
-    new = [{stripped(line) for line in after} for _, after in pairs]
+    old = [{strip_blanks(line) for line in before if any(map(str.isalnum, line))} for before, _ in pairs]
+    new = [{strip_blanks(line) for line in after} for _, after in pairs]
     return any(
         (old[i] - old[j] - new[i]) & new[j] for i in range(len(pairs)) for j in range(len(pairs)) if i != j and old[i]
     )
 
 
-def _moved(splice: Splice) -> Open:
+def _leave_move_open(splice: Splice) -> Open:
     unresolved = Unresolved(
         "open_intent",
-        f"Lines of SEARCH, at {splice.where}, stand on the other side of '...' in REPLACE: whether the lines left out "
-        "are to move with them is open.",
+        f"Lines of SEARCH, at {splice.location}, stand on the other side of '...' in REPLACE: whether the lines left "
+        "out are to move with them is open.",
         num_candidates=1,
         suggestion="Write out the lines that move, or send one block that removes them and one that adds them.",
     )
     return Open(unresolved, (Option(splice, 0.3, "the lines left out stay where they are"),))
 
 
-def _depth_open(start: int, end: int) -> Open:
+def _leave_depth_open(start: int, end: int) -> Open:
     return Open(
         Unresolved(
             "open_intent",
             f"The '...' of REPLACE is indented otherwise than that of SEARCH, but the lines left out at "
-            f"{span_of(start, end)} cannot be moved alike.",
+            f"{format_span(start, end)} cannot be moved alike.",
             suggestion="Write out the lines that are to be indented otherwise.",
         )
     )
 
 
-def _placed(
-    index: LineIndex, pairs: Sequence[_Piece], gaps: Sequence[tuple[str, str] | None], way: Sequence[_Place]
+def _apply_at(
+    index: LineIndex, pairs: Sequence[_Piece], gaps: Sequence[tuple[str, str] | None], way: Sequence[_PieceMatch]
 ) -> Resolution | None:
     """Return what the change does at the one way its pieces stand; None if its lines cannot be indented so."""
     lines: list[str] = []
     added: list[tuple[int, int, tuple[str, ...]]] = []
     at = way[0].start
     if any(gap != ("", "") for gap in (gaps[0], gaps[-1])):
-        return _depth_open(way[0].start, way[-1].end)
+        return _leave_depth_open(way[0].start, way[-1].end)
     for (before, after), place, gap in zip(pairs, way, gaps, strict=False):
         found = index.lines[place.start : place.end]
-        written = in_file_spelling(Replacement(before, after), found, place.shift, place.rung, held=len(pairs) > 1)
+        written = adapt_to_file(Replacement(before, after), found, place.shift, place.rung, held=len(pairs) > 1)
         if written is None or not written.sure:
             return None
-        elided = _at_depth(index.lines[at : place.start], gap, place.shift)
+        elided = _shift_elided(index.lines[at : place.start], gap, place.shift)
         if elided is None:
-            return _depth_open(at, place.start)
+            return _leave_depth_open(at, place.start)
         lines += [*elided, *written.lines]
         at = place.end
         if written.lines != tuple(found):
             added.append((place.start, place.end, written.lines))
-    return _unless_there(index, added, Splice(way[0].start, at, tuple(lines), "elided"))
+    return _check_already_there(index, added, Splice(way[0].start, at, tuple(lines), "elided"))
 
 
-def _at_depth(lines: Sequence[str], gap: tuple[str, str] | None, shift: Mapping) -> list[str] | None:
+def _shift_elided(lines: Sequence[str], gap: tuple[str, str] | None, shift: IndentMapping) -> list[str] | None:
     """Return the elided lines moved from the depth of the one `...` to that of the other; None if they cannot be."""
     solid = [line for line in lines if line.strip()]
     if gap == ("", "") or not solid:
         return list(lines)
     ends = [shift.apply(depth + "x") for depth in gap] if gap is not None else []
     old, new = (end[:-1] if end is not None else None for end in ends) if ends else (None, None)
-    if old is None or new is None or indent(solid[0]) != old or not isinstance(shift, Shift):
+    if old is None or new is None or get_indent(solid[0]) != old or not isinstance(shift, Shift):
         return None
-    if literal_lines(lines) or not all(line.startswith(old) for line in solid):
+    if find_literal_lines(lines) or not all(line.startswith(old) for line in solid):
         return None
     return [new + line[len(old) :] if line.strip() else line for line in lines]
 
 
-def _unless_there(index: LineIndex, changed: Sequence[tuple[int, int, tuple[str, ...]]], splice: Splice) -> Resolution:
+def _check_already_there(
+    index: LineIndex, changed: Sequence[tuple[int, int, tuple[str, ...]]], splice: Splice
+) -> Resolution:
     """Return the splice, or that nothing is to do where all that the pieces add already stands around them."""
     lines = index.lines
-    there = [already_there(lines, *one) for one in changed]
+    there = [is_already_there(lines, *one) for one in changed]
     if not any(there):
         return splice
     if all(there):
         return replace(splice, lines=tuple(lines[splice.start : splice.end]), done=True, again=splice.lines)
     unresolved = Unresolved(
         "open_intent",
-        f"Of the lines that are to be added at {splice.where}, some already stand there.",
+        f"Of the lines that are to be added at {splice.location}, some already stand there.",
         num_candidates=1,
         suggestion="Add the lines below or above to SEARCH.",
     )
     return Open(unresolved, (Option(splice, 0.5, "REPLACE written although some of its lines stand there"),))
 
 
-def _pieces(lines: Sequence[str]) -> list[tuple[str, ...]]:
+def _split_pieces(lines: Sequence[str]) -> list[tuple[str, ...]]:
     pieces: list[list[str]] = [[]]
     for line in lines:
         if is_elision(line):
@@ -200,12 +202,12 @@ def _pieces(lines: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(piece) for piece in pieces]
 
 
-def _ways(index: LineIndex, pieces: Sequence[tuple[str, ...]]) -> Iterator[list[_Place]]:
+def _find_ways(index: LineIndex, pieces: Sequence[tuple[str, ...]]) -> Iterator[list[_PieceMatch]]:
     """Yield every way to place all pieces in order, all indented alike."""
-    found = [find(index, piece) for piece in pieces]
+    found = [find_places(index, piece) for piece in pieces]
     every = [
         [
-            _Place(start, start + len(piece), shift, one.rung)
+            _PieceMatch(start, start + len(piece), shift, one.rung)
             for start, shift in zip(one.starts, one.shifts, strict=True)
         ]
         for piece, one in zip(pieces, found, strict=True)
@@ -215,33 +217,33 @@ def _ways(index: LineIndex, pieces: Sequence[tuple[str, ...]]) -> Iterator[list[
         return
     for shift in dict.fromkeys(place.shift for place in every[0]):
         alike = [[place for place in places if place.shift == shift] for places in every]
-        last: list[list[_Place]] = []
+        last: list[list[_PieceMatch]] = []
         # From the end: only places that leave room for the pieces below, so that no way is a dead end.
         room = len(index.lines)
         for places in reversed(alike):
             last.append([place for place in places if place.end <= room])
             room = max((place.start for place in last[-1]), default=-1)
         if room >= 0:
-            yield from _in_order(last[::-1], 0)
+            yield from _combine_in_order(last[::-1], 0)
 
 
-def _in_order(places: Sequence[Sequence[_Place]], floor: int) -> Iterator[list[_Place]]:
+def _combine_in_order(places: Sequence[Sequence[_PieceMatch]], floor: int) -> Iterator[list[_PieceMatch]]:
     if not places:
         yield []
         return
     for place in places[0]:
         if place.start >= floor:
-            for rest in _in_order(places[1:], place.end):
+            for rest in _combine_in_order(places[1:], place.end):
                 yield [place, *rest]
 
 
-def _uneven(index: LineIndex, change: Replacement, ways: Sequence[Sequence[_Place]]) -> Open:
+def _leave_elision_open(index: LineIndex, change: Replacement, ways: Sequence[Sequence[_PieceMatch]]) -> Open:
     """SEARCH leaves out what REPLACE does not speak of: it may be meant to go."""
     options: tuple[Option, ...] = ()
     if not any(map(is_elision, change.after)):
         spans = [(way[0].start, way[-1].end) for way in ways[:MAX_CANDIDATES]]
         splices = [Splice(start, end, change.after, "elided") for start, end in spans]
-        options = tuple(Option(one, 0.5 / len(splices), f"all of {one.where} replaced") for one in splices)
+        options = tuple(Option(one, 0.5 / len(splices), f"all of {one.location} replaced") for one in splices)
     unresolved = Unresolved(
         "open_intent",
         "SEARCH and REPLACE do not have the same number of '...' lines: what becomes of the lines left out is open.",

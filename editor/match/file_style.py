@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from editor.diff import LineOp, line_opcodes
-from editor.match.ladder import LineIndex, Mapping, Retab, indent, rstripped, starts_in, stripped
-from editor.match.unicode import carried_over
+from editor.match.ladder import IndentMapping, LineIndex, Retab, find_runs, get_indent, rstrip_blanks, strip_blanks
+from editor.match.unicode import restore_characters
 from editor.types import Replacement, Rung
 
 # Whole strings and comments are passed over; one that the line does not close ends with the line.
@@ -20,7 +20,7 @@ _TOKEN = re.compile(
 _DOCSTRING = re.compile(r"[rRuUbB]{0,2}(?:\"{3}|'{3})")
 
 
-def literal_lines(lines: Sequence[str], *, docstrings: bool = False) -> frozenset[int]:
+def find_literal_lines(lines: Sequence[str], *, docstrings: bool = False) -> frozenset[int]:
     """Return the indices of the lines that begin inside of a literal; one that is never closed is none.
 
     Those of docstrings are left out if not asked for: their text is indented with the code.
@@ -31,8 +31,8 @@ def literal_lines(lines: Sequence[str], *, docstrings: bool = False) -> frozense
         words.setdefault(line.strip(" \t;)"), []).append(row)
     at = 0
     while at < len(lines):
-        closer = _opened(lines[at])
-        end = _closing_row(lines, at + 1, closer, words) if closer else None
+        closer = _find_closer(lines[at])
+        end = _find_closing_row(lines, at + 1, closer, words) if closer else None
         if end is None:
             at += 1
             continue
@@ -43,7 +43,7 @@ def literal_lines(lines: Sequence[str], *, docstrings: bool = False) -> frozense
     return frozenset(found)
 
 
-def _opened(line: str) -> str:
+def _find_closer(line: str) -> str:
     """Return what closes the literal that a line leaves open: quotes, a backtick, a heredoc's word; '' if none."""
     at = 0
     while (token := _TOKEN.search(line, at)) is not None:
@@ -59,7 +59,7 @@ def _opened(line: str) -> str:
     return ""
 
 
-def _closing_row(lines: Sequence[str], start: int, closer: str, words: dict[str, list[int]]) -> int | None:
+def _find_closing_row(lines: Sequence[str], start: int, closer: str, words: dict[str, list[int]]) -> int | None:
     """Return the line that closes a literal; that of a heredoc holds nothing but its word."""
     if closer[0] in "\"'`":
         return next((at for at in range(start, len(lines)) if closer in lines[at]), None)
@@ -74,7 +74,7 @@ _MIN_EVIDENCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class AdaptedLines:
     """The lines to write. `doubt` says what is in doubt about them, and is '' where they are sure.
 
     The file's characters and the edit's may be mixed wrongly, or new lines be moved that should stay, or go too far.
@@ -95,9 +95,15 @@ LOOK_ALIKES = (
 )
 
 
-def in_file_spelling(
-    change: Replacement, found: Sequence[str], shift: Mapping, rung: Rung, *, held: bool = False, yaml: bool = False
-) -> Written | None:
+def adapt_to_file(
+    change: Replacement,
+    found: Sequence[str],
+    shift: IndentMapping,
+    rung: Rung,
+    *,
+    held: bool = False,
+    yaml: bool = False,
+) -> AdaptedLines | None:
     """Return `after` at the file's indentation, None if it cannot be moved there.
 
     Lines that `after` shares with `before` keep the file's own spelling; of a line that was folded to be found, and is
@@ -111,29 +117,35 @@ def in_file_spelling(
         if op.equal:
             after += found[op.a_start : op.a_end]
             continue
-        shifted = _shifted(change.after[op.b_start : op.b_end], shift)
+        shifted = _shift_lines(change.after[op.b_start : op.b_end], shift)
         if shifted is None:
             return None
         if rung == "folded":
-            before = _shifted(change.before[op.a_start : op.a_end], shift)
+            before = _shift_lines(change.before[op.a_start : op.a_end], shift)
             if before is None:
                 return None
-            shifted, certain = carried_over(found[op.a_start : op.a_end], before, shifted)
+            shifted, certain = restore_characters(found[op.a_start : op.a_end], before, shifted)
             sure = sure and certain
         after += shifted
     doubt = "" if sure else LOOK_ALIKES
-    if not doubt and moves(shift):
-        doubt = _doubt_of_move(change, found, shift, [op for op in ops if not op.equal], held=held, yaml=yaml)
-    return Written(tuple(after), doubt)
+    if not doubt and is_move(shift):
+        doubt = _find_doubt_of_move(change, found, shift, [op for op in ops if not op.equal], held=held, yaml=yaml)
+    return AdaptedLines(tuple(after), doubt)
 
 
-def moves(shift: Mapping) -> bool:
+def is_move(shift: IndentMapping) -> bool:
     """Tell whether a mapping changes any indentation."""
     return isinstance(shift, Retab) or bool(shift.added or shift.removed)
 
 
-def _doubt_of_move(
-    change: Replacement, found: Sequence[str], shift: Mapping, changed: Sequence[LineOp], *, held: bool, yaml: bool
+def _find_doubt_of_move(
+    change: Replacement,
+    found: Sequence[str],
+    shift: IndentMapping,
+    changed: Sequence[LineOp],
+    *,
+    held: bool,
+    yaml: bool,
 ) -> str:
     """Return why it is open whether new lines are to be moved like the lines that were found; '' if it is not."""
     old = [line for line in change.before if line.strip()]
@@ -149,54 +161,54 @@ def _doubt_of_move(
         and not (len(new) <= 1 and (held or _is_stripped(old[0], change.after)))
     ):
         return "for the indentation, and a single line at another depth may be another line"
-    lowest = min((_width(line) for line in old), default=0)
-    inside = literal_lines(change.after) if new else frozenset[int]()
-    if any(at in inside or _width(change.after[at]) < lowest for at in new):
+    lowest = min((_measure_indent(line) for line in old), default=0)
+    inside = find_literal_lines(change.after) if new else frozenset[int]()
+    if any(at in inside or _measure_indent(change.after[at]) < lowest for at in new):
         return "for the indentation, and the new lines hold text of a literal, or lines outside of the block"
-    if not keeps_depth and _at_depth_of_file(change, found, new):
+    if not keeps_depth and _has_file_depth(change, found, new):
         return "for the indentation, and some new lines have the file's indentation already"
     return ""
 
 
 def _is_stripped(old: str, after: Sequence[str]) -> bool:
     """Tell whether a line was sent without any indentation, as models do, and is too long to be another by chance."""
-    return not indent(old) and not any(map(indent, after)) and sum(map(str.isalnum, old)) >= _MIN_EVIDENCE
+    return not get_indent(old) and not any(map(get_indent, after)) and sum(map(str.isalnum, old)) >= _MIN_EVIDENCE
 
 
 def _fits_unit_of_4(shift: Retab, old: Sequence[str]) -> bool:
     """Tell whether two spaces were taken for a tab where four may be, as all lines stand at one depth."""
-    widths = {_width(line) for line in old}
+    widths = {_measure_indent(line) for line in old}
     return shift.unit == 2 and shift.to_tabs and len(widths) == 1 and min(widths) % 4 == 0 < min(widths)
 
 
-def _at_depth_of_file(change: Replacement, found: Sequence[str], new: Sequence[int]) -> bool:
+def _has_file_depth(change: Replacement, found: Sequence[str], new: Sequence[int]) -> bool:
     """Tell whether a new line that no line above it opens stands where the file's lines do, and none of SEARCH does."""
-    fine = {indent(line) for line in change.before if line.strip()}
-    there = {indent(line) for line in found if line.strip()} - fine
+    fine = {get_indent(line) for line in change.before if line.strip()}
+    there = {get_indent(line) for line in found if line.strip()} - fine
     for at in new:
         above = next((line for line in reversed(change.after[:at]) if line.strip()), "")
-        own = indent(change.after[at])
-        opens = _width(own) > _width(above) and above.rstrip().endswith(_OPENERS)
+        own = get_indent(change.after[at])
+        opens = _measure_indent(own) > _measure_indent(above) and above.rstrip().endswith(_OPENERS)
         if own in there and own not in fine and not opens:
             return True
         fine.add(own)
     return False
 
 
-def _width(line: str) -> int:
-    return len(indent(line).expandtabs(4))
+def _measure_indent(line: str) -> int:
+    return len(get_indent(line).expandtabs(4))
 
 
-def in_spelling_of(have: Sequence[str], lines: Sequence[str]) -> list[str]:
+def keep_file_spacing(have: Sequence[str], lines: Sequence[str]) -> list[str]:
     """Return the lines, those that differ from the file's only by spaces at their end as they stand there."""
     merged = list(lines)
-    for op in line_opcodes([rstripped(line) for line in have], [rstripped(line) for line in lines]):
+    for op in line_opcodes([rstrip_blanks(line) for line in have], [rstrip_blanks(line) for line in lines]):
         if op.equal:
             merged[op.b_start : op.b_end] = have[op.a_start : op.a_end]
     return merged
 
 
-def already_there(lines: Sequence[str], start: int, end: int, after: tuple[str, ...]) -> bool:
+def is_already_there(lines: Sequence[str], start: int, end: int, after: tuple[str, ...]) -> bool:
     """Tell whether `after` already stands around [start, end), for changes that add lines to what they search.
 
     A blank line that `after` ends with may be the final newline of the file.
@@ -204,19 +216,19 @@ def already_there(lines: Sequence[str], start: int, end: int, after: tuple[str, 
     if len(after) <= end - start:
         return False
     around = lines[max(0, end - len(after)) : start + len(after)]
-    if next(starts_in(around, after), None) is not None:
+    if next(find_runs(around, after), None) is not None:
         return True
     at = len(lines) - len(after) + 1
     return not after[-1] and 0 <= at <= start < end <= len(lines) and tuple(lines[at:]) == after[:-1]
 
 
-def _shifted(lines: Sequence[str], shift: Mapping) -> list[str] | None:
+def _shift_lines(lines: Sequence[str], shift: IndentMapping) -> list[str] | None:
     moved = [shift.apply(line) for line in lines]
     whole = [line for line in moved if line is not None]
     return whole if len(whole) == len(moved) else None
 
 
-def with_first_line_indented(index: LineIndex, change: Replacement) -> Replacement | None:
+def indent_first_line(index: LineIndex, change: Replacement) -> Replacement | None:
     """Return a change whose first line was sent without its indentation, with it; None if it is no such change.
 
     All other lines have to stand below it as they were sent, at one place, and no line like the first at another depth.
@@ -224,14 +236,14 @@ def with_first_line_indented(index: LineIndex, change: Replacement) -> Replaceme
     """
     before, after = change.before, change.after
     solid = [line for line in before if line.strip()]
-    if len(solid) < 2 or not before[0].strip() or indent(before[0]) or before[0] in after[1:]:
+    if len(solid) < 2 or not before[0].strip() or get_indent(before[0]) or before[0] in after[1:]:
         return None
-    starts = index.by(stripped).starts([stripped(line) for line in before])
+    starts = index.key_by(strip_blanks).find_starts([strip_blanks(line) for line in before])
     if len(starts) != 1:
         return None
     found = index.lines[starts[0] : starts[0] + len(before)]
-    own = indent(found[0])
-    if not own or [rstripped(line) for line in found[1:]] != [rstripped(line) for line in before[1:]]:
+    own = get_indent(found[0])
+    if not own or [rstrip_blanks(line) for line in found[1:]] != [rstrip_blanks(line) for line in before[1:]]:
         return None
-    first = after[:1] if not after or indent(after[0]) or not after[0].strip() else (own + after[0],)
+    first = after[:1] if not after or get_indent(after[0]) or not after[0].strip() else (own + after[0],)
     return replace(change, before=(found[0], *before[1:]), after=(*first, *after[1:]))

@@ -19,33 +19,33 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from editor.errors import TooMuchWorkError
-from editor.execution import look
+from editor.execution import check_stopped
 from editor.match.unicode import BLANKS, fold
 from editor.types import Rung
 
-__all__ = ["LineIndex", "Places", "Shift", "find", "indent", "rstripped"]
+__all__ = ["LineIndex", "Places", "Shift", "find_places", "get_indent", "rstrip_blanks"]
 
 Key = Callable[[str], str]
 # Of an edit with more changes than this that are done already, the rest is not asked for near misses.
 _MAX_SEARCHES = 100
 
 
-def exact(line: str) -> str:
+def identity(line: str) -> str:
     """Compare lines as they are."""
     return line
 
 
-def rstripped(line: str) -> str:
+def rstrip_blanks(line: str) -> str:
     """Return a line without the blanks at its end that the second rung forgives; NBSP and form feed stay."""
     return line.rstrip(BLANKS)
 
 
-def stripped(line: str) -> str:
+def strip_blanks(line: str) -> str:
     """Return a line without the blanks at both ends."""
     return line.strip(BLANKS)
 
 
-def folded(line: str) -> str:
+def fold_line(line: str) -> str:
     """Return a line with look-alikes folded, without blanks at both ends: the loosest way of comparing."""
     return fold(line).strip(BLANKS)
 
@@ -80,20 +80,20 @@ class LineIndex:
         return self._is_ascii
 
     @property
-    def folded_lines(self) -> Sequence[str]:
+    def canonical_lines(self) -> Sequence[str]:
         """Return the lines with look-alikes folded, blanks at both ends included."""
         if self._folded is None:
             self._folded = [fold(line) for line in self.lines]
         return self._folded
 
-    def by(self, key: Key) -> KeyedLines:
+    def key_by(self, key: Key) -> KeyedLines:
         """Return the lines under one way of comparing."""
-        if key is folded and self.is_ascii:
-            key = stripped
+        if key is fold_line and self.is_ascii:
+            key = strip_blanks
         known = self._by_key.get(key)
         if known is None:
-            look()
-            known = KeyedLines(list(self.lines) if key is exact else [key(line) for line in self.lines])
+            check_stopped()
+            known = KeyedLines(list(self.lines) if key is identity else [key(line) for line in self.lines])
             self._by_key[key] = known
         return known
 
@@ -118,14 +118,14 @@ class KeyedLines:
                 self._places.setdefault(key, []).append(at)
         return self._places
 
-    def starts(self, sought: Sequence[str]) -> tuple[int, ...]:
+    def find_starts(self, sought: Sequence[str]) -> tuple[int, ...]:
         """Return all places where the sought keys stand one below the other; only those of one key are looked at.
 
         Raises `TooMuchWorkError` when all questions together have compared too many places.
         """
-        look()
+        check_stopped()
         if self._was_asked or self._places:
-            pivot, found = self._rarest(sought)
+            pivot, found = self._find_rarest(sought)
         else:
             self._was_asked = True
             pivot = max(range(len(sought)), key=lambda at: len(sought[at]))
@@ -136,13 +136,13 @@ class KeyedLines:
         if self._num_compared > MAX_COMPARED:
             raise TooMuchWorkError(f"its lines stand in more than {MAX_COMPARED} places together")
         if is_periodic:
-            return tuple(starts_in(self.keys, wanted))
+            return tuple(find_runs(self.keys, wanted))
         if size == 1:
             return tuple(found)
         candidates = (at - pivot for at in found)
         return tuple(at for at in candidates if 0 <= at <= last and self.keys[at : at + size] == wanted)
 
-    def _rarest(self, sought: Sequence[str]) -> tuple[int, Sequence[int]]:
+    def _find_rarest(self, sought: Sequence[str]) -> tuple[int, Sequence[int]]:
         """Return which of the keys stands least often, and where; nowhere is least."""
         rarest, fewest = 0, self.places.get(sought[0], [])
         for offset, key in enumerate(sought):
@@ -164,12 +164,12 @@ class KeyedLines:
             return found
 
 
-def starts_in(keys: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
+def find_runs(keys: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
     """Yield where all wanted keys stand one below the other, periodic or not, each key looked at once or twice.
 
     Knuth, Morris and Pratt, 1977.
     """
-    borders = _borders(wanted)
+    borders = _compute_borders(wanted)
     matched = 0
     for at, key in enumerate(keys):
         while matched and (matched == len(wanted) or wanted[matched] != key):
@@ -179,7 +179,7 @@ def starts_in(keys: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
             yield at + 1 - matched
 
 
-def _borders(wanted: Sequence[str]) -> list[int]:
+def _compute_borders(wanted: Sequence[str]) -> list[int]:
     """Return for every beginning of the keys how long the longest shorter one is that also ends it."""
     borders = [0] * len(wanted)
     matched = 0
@@ -213,7 +213,7 @@ class Shift:
         if not line.startswith(self.removed):
             return None
         rest = line[len(self.removed) :]
-        return None if not self.mixes and _mixed(self.added, indent(rest)) else self.added + rest
+        return None if not self.mixes and _is_mixed(self.added, get_indent(rest)) else self.added + rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,29 +228,33 @@ class Retab:
         """Return a line with the file's kind of indentation; None if its own is neither all spaces nor tabs first."""
         if not line.strip(BLANKS):
             return line
-        own = indent(line)
-        levels = _levels(own, self.unit, spaces=self.to_tabs)
+        own = get_indent(line)
+        levels = _count_levels(own, self.unit, spaces=self.to_tabs)
         if levels is None or levels[0] + self.depth < 0:
             return None
         level, rest = levels[0] + self.depth, " " * levels[1]
         return ("\t" * level if self.to_tabs else " " * (self.unit * level)) + rest + line[len(own) :]
 
 
-Mapping = Shift | Retab
+IndentMapping = Shift | Retab
 
 
-def mapping(found: Sequence[str], wanted: Sequence[str]) -> Mapping | None:
+def find_mapping(found: Sequence[str], wanted: Sequence[str]) -> IndentMapping | None:
     """Return the one mapping from `wanted` to `found` that holds on every line that is not blank, or None."""
-    pairs = [(indent(line), indent(sought)) for line, sought in zip(found, wanted, strict=True) if sought.strip(BLANKS)]
-    return (_shift(pairs) or _retab(pairs)) if pairs else None
+    pairs = [
+        (get_indent(line), get_indent(sought))
+        for line, sought in zip(found, wanted, strict=True)
+        if sought.strip(BLANKS)
+    ]
+    return (_find_shift(pairs) or _find_retab(pairs)) if pairs else None
 
 
-def indent(line: str) -> str:
+def get_indent(line: str) -> str:
     """Return the spaces and tabs that a line begins with."""
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
-def _shift(pairs: Sequence[tuple[str, str]]) -> Shift | None:
+def _find_shift(pairs: Sequence[tuple[str, str]]) -> Shift | None:
     """Return the shift of all pairs (indentation of the file, of the edit)."""
     have, had = pairs[0]
     if have.endswith(had):
@@ -264,20 +268,20 @@ def _shift(pairs: Sequence[tuple[str, str]]) -> Shift | None:
     return Shift(added, removed, any(" " in have and "\t" in have for have, _ in pairs))
 
 
-def _retab(pairs: Sequence[tuple[str, str]]) -> Retab | None:
+def _find_retab(pairs: Sequence[tuple[str, str]]) -> Retab | None:
     to_tabs = any("\t" in have for have, _ in pairs)
     if to_tabs == any("\t" in had for _, had in pairs):
         return None
-    found = [one for unit in _UNITS for one in _retabs_by(unit, pairs, to_tabs)]
+    found = [one for unit in _UNITS for one in _find_retabs(unit, pairs, to_tabs)]
     level = [one for one in found if one.depth == 0]
     return next(iter(level), None) if level or len(found) != 1 else found[0]
 
 
-def _retabs_by(unit: int, pairs: Sequence[tuple[str, str]], to_tabs: bool) -> Iterator[Retab]:
+def _find_retabs(unit: int, pairs: Sequence[tuple[str, str]], to_tabs: bool) -> Iterator[Retab]:
     depths: set[int] = set()
     for have, had in pairs:
-        in_file = _levels(have, unit, spaces=not to_tabs)
-        in_edit = _levels(had, unit, spaces=to_tabs)
+        in_file = _count_levels(have, unit, spaces=not to_tabs)
+        in_edit = _count_levels(had, unit, spaces=to_tabs)
         if in_file is None or in_edit is None or in_file[1] != in_edit[1]:
             return
         depths.add(in_file[0] - in_edit[0])
@@ -285,7 +289,7 @@ def _retabs_by(unit: int, pairs: Sequence[tuple[str, str]], to_tabs: bool) -> It
         yield Retab(unit, depths.pop(), to_tabs)
 
 
-def _levels(own: str, unit: int, *, spaces: bool) -> tuple[int, int] | None:
+def _count_levels(own: str, unit: int, *, spaces: bool) -> tuple[int, int] | None:
     """Return (levels, spaces left over) of an indentation of spaces, or of tabs with a few spaces behind them."""
     if spaces:
         return None if "\t" in own else divmod(len(own), unit)
@@ -293,7 +297,7 @@ def _levels(own: str, unit: int, *, spaces: bool) -> tuple[int, int] | None:
     return (len(parts[1]), len(parts[2])) if parts is not None and len(parts[2]) < unit else None
 
 
-def _mixed(outer: str, inner: str) -> bool:
+def _is_mixed(outer: str, inner: str) -> bool:
     # One space behind tabs is the ` *` of a block comment.
     return ("\t" in outer and inner.startswith("  ")) or (" " in outer and "\t" in inner)
 
@@ -308,40 +312,42 @@ class Places:
 
     rung: Rung
     starts: tuple[int, ...]
-    shifts: tuple[Mapping, ...]
+    shifts: tuple[IndentMapping, ...]
 
 
-def find(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> Places | None:
+def find_places(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> Places | None:
     """Return the places of the strictest rung that finds `wanted` in `lines`; None if no rung does.
 
     `wanted` must hold a line that is not blank: blank lines alone stand everywhere. Whoever looks for many runs of
     lines in one text hands in an index of it.
     """
     index = lines if isinstance(lines, LineIndex) else LineIndex(lines)
-    starts = index.by(exact).starts(wanted)
+    starts = index.key_by(identity).find_starts(wanted)
     if starts:
         return Places("exact", starts, (Shift(),) * len(starts))
-    starts = index.by(rstripped).starts([rstripped(line) for line in wanted])
+    starts = index.key_by(rstrip_blanks).find_starts([rstrip_blanks(line) for line in wanted])
     if starts:
         return Places("trailing_space", starts, (Shift(),) * len(starts))
     if not any(char.isalnum() for line in wanted for char in line):
         # Brackets and quotes at any indentation stand in a file by chance.
         return None
-    starts = index.by(stripped).starts([stripped(line) for line in wanted])
-    reindented = _mapped("reindent", starts, index.lines, wanted)
+    starts = index.key_by(strip_blanks).find_starts([strip_blanks(line) for line in wanted])
+    reindented = _filter_by_mapping("reindent", starts, index.lines, wanted)
     if reindented is not None or (index.is_ascii and all(map(str.isascii, wanted))):
         return reindented
-    starts = index.by(folded).starts([folded(line) for line in wanted])
-    return _mapped("folded", starts, index.folded_lines, [fold(line) for line in wanted]) if starts else None
+    starts = index.key_by(fold_line).find_starts([fold_line(line) for line in wanted])
+    return (
+        _filter_by_mapping("folded", starts, index.canonical_lines, [fold(line) for line in wanted]) if starts else None
+    )
 
 
-def _mapped(rung: Rung, starts: Sequence[int], lines: Sequence[str], wanted: Sequence[str]) -> Places | None:
+def _filter_by_mapping(rung: Rung, starts: Sequence[int], lines: Sequence[str], wanted: Sequence[str]) -> Places | None:
     size = len(wanted)
     if len(starts) > 1 and len(starts) * size > MAX_LINES_MAPPED:
         raise TooMuchWorkError(f"{size} lines that stand in {len(starts)} places, but at another indentation")
-    found = [(at, one) for at in starts if (one := mapping(lines[at : at + size], wanted)) is not None]
-    return _places(rung, found)
+    found = [(at, one) for at in starts if (one := find_mapping(lines[at : at + size], wanted)) is not None]
+    return _build_places(rung, found)
 
 
-def _places(rung: Rung, found: Sequence[tuple[int, Mapping]]) -> Places | None:
+def _build_places(rung: Rung, found: Sequence[tuple[int, IndentMapping]]) -> Places | None:
     return Places(rung, tuple(at for at, _ in found), tuple(one for _, one in found)) if found else None

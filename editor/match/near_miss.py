@@ -15,9 +15,9 @@ from rapidfuzz import fuzz, process
 from rapidfuzz.distance import Indel
 
 from editor.diff import LineOp, line_opcodes
-from editor.errors import span_of
-from editor.match.ladder import LineIndex, Mapping, Shift, indent, mapping, stripped
-from editor.match.unicode import difference
+from editor.errors import format_span
+from editor.match.ladder import IndentMapping, LineIndex, Shift, find_mapping, get_indent, strip_blanks
+from editor.match.unicode import describe_difference
 from editor.splices import Option, Splice
 from editor.types import Hint, Replacement
 
@@ -36,7 +36,7 @@ _MAX_LINE_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class NearMatch:
     """Lines [start, end) of the file, and how much they are like the lines looked for, in per cent."""
 
     start: int
@@ -44,60 +44,61 @@ class Near:
     likeness: float
 
 
-def nearest_miss(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> str:
+def describe_nearest(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> str:
     """Return 'lines 12-15 are nearest (87 % alike)' with a diff from what was wanted to what stands there, or ''."""
     index = lines if isinstance(lines, LineIndex) else LineIndex(lines)
-    places = nearest_places(index, wanted, 1)
+    places = find_nearest(index, wanted, 1)
     if not places or places[0].likeness < _MIN_LIKENESS:
         return ""
-    return shown(index.lines, wanted, places[0])
+    return describe_place(index.lines, wanted, places[0])
 
 
-def shown(lines: Sequence[str], wanted: Sequence[str], place: Near) -> str:
+def describe_place(lines: Sequence[str], wanted: Sequence[str], place: NearMatch) -> str:
     """Return one place with its line numbers, and a small diff."""
     found = lines[place.start : place.end]
-    where = f"{span_of(place.start, place.end)} {'is' if len(found) == 1 else 'are'}"
+    where = f"{format_span(place.start, place.end)} {'is' if len(found) == 1 else 'are'}"
     heading = f"{where} nearest ({int(place.likeness)} % alike; '-' was sent, '+' is in the file):"
-    return "\n".join([heading, *small_diff(wanted, found, place.start)])
+    return "\n".join([heading, *render_small_diff(wanted, found, place.start)])
 
 
-def nearest_places(index: LineIndex, wanted: Sequence[str], limit: int) -> list[Near]:
+def find_nearest(index: LineIndex, wanted: Sequence[str], limit: int) -> list[NearMatch]:
     """Return up to `limit` places that do not overlap, the most alike first."""
-    votes = _votes_by_equal_lines(index, wanted)
-    near = _compared(index.lines, wanted, votes)
+    votes = _vote_by_equal_lines(index, wanted)
+    near = _rank_places(index.lines, wanted, votes)
     if not near or near[0].likeness < _CLEAR_LIKENESS:
-        votes.update(_votes_by_like_lines(index, wanted))
-        near = _compared(index.lines, wanted, votes)
-    apart: list[Near] = []
+        votes.update(_vote_by_similar_lines(index, wanted))
+        near = _rank_places(index.lines, wanted, votes)
+    apart: list[NearMatch] = []
     for place in near:
         if all(place.end <= other.start or other.end <= place.start for other in apart):
             apart.append(place)
     return apart[:limit]
 
 
-def small_diff(wanted: Sequence[str], found: Sequence[str], start: int) -> list[str]:
+def render_small_diff(wanted: Sequence[str], found: Sequence[str], start: int) -> list[str]:
     """Return the lines of a diff short enough to be handed to a model; `start` is where `found` stands."""
     shown: list[str] = []
     for op in line_opcodes(wanted, found):
         sent, stands = wanted[op.a_start : op.a_end], found[op.b_start : op.b_end]
         if op.equal:
-            shown += ("  " + _cut(line) for line in _abridged(sent))
+            shown += ("  " + _cut(line) for line in _abridge(sent))
             continue
         shown += ("- " + _cut(line) for line in sent)
         shown += ("+ " + _cut(line) for line in stands)
         if len(sent) == len(stands):
             named = (
-                (at, difference(*pair)) for at, pair in enumerate(zip(sent, stands, strict=True), start + op.b_start)
+                (at, describe_difference(*pair))
+                for at, pair in enumerate(zip(sent, stands, strict=True), start + op.b_start)
             )
             shown += (f"  (line {at + 1}: {name})" for at, name in named if name)
     return shown if len(shown) <= _MAX_SHOWN else [*shown[:_MAX_SHOWN], f"  ({len(shown) - _MAX_SHOWN} lines more)"]
 
 
-def _votes_by_equal_lines(index: LineIndex, wanted: Sequence[str]) -> Counter[int]:
+def _vote_by_equal_lines(index: LineIndex, wanted: Sequence[str]) -> Counter[int]:
     """Let lines that stand in the file say where the first line should be; the rarer and longer, the louder."""
     votes: Counter[int] = Counter()
-    places = index.by(stripped).places
-    for offset, line in enumerate(map(stripped, wanted)):
+    places = index.key_by(strip_blanks).places
+    for offset, line in enumerate(map(strip_blanks, wanted)):
         stands = places.get(line, ()) if line else ()
         if len(stands) <= _MAX_COMMON:
             for at in stands:
@@ -105,50 +106,50 @@ def _votes_by_equal_lines(index: LineIndex, wanted: Sequence[str]) -> Counter[in
     return votes
 
 
-def _votes_by_like_lines(index: LineIndex, wanted: Sequence[str]) -> Counter[int]:
+def _vote_by_similar_lines(index: LineIndex, wanted: Sequence[str]) -> Counter[int]:
     """Let the longest lines look for lines that are much like them."""
     votes: Counter[int] = Counter()
-    keys = [key[:_MAX_LINE_CHARS] for key in index.by(stripped).keys]
+    keys = [key[:_MAX_LINE_CHARS] for key in index.key_by(strip_blanks).keys]
     for probe in sorted(range(len(wanted)), key=lambda at: -len(wanted[at].strip()))[:_NUM_PROBES]:
-        sought = stripped(wanted[probe])[:_MAX_LINE_CHARS]
+        sought = strip_blanks(wanted[probe])[:_MAX_LINE_CHARS]
         for _, score, at in process.extract(sought, keys, scorer=fuzz.ratio, limit=5, score_cutoff=60):
             votes[max(0, at - probe)] += int(score)
     return votes
 
 
-def _compared(lines: Sequence[str], wanted: Sequence[str], votes: Counter[int]) -> list[Near]:
-    near = [_best_end(lines, wanted, start) for start, _ in votes.most_common(_NUM_COMPARED)]
+def _rank_places(lines: Sequence[str], wanted: Sequence[str], votes: Counter[int]) -> list[NearMatch]:
+    near = [_find_best_end(lines, wanted, start) for start, _ in votes.most_common(_NUM_COMPARED)]
     return sorted((one for one in near if one is not None), key=lambda place: (-place.likeness, place.start))
 
 
-def _best_end(lines: Sequence[str], wanted: Sequence[str], start: int) -> Near | None:
+def _find_best_end(lines: Sequence[str], wanted: Sequence[str], start: int) -> NearMatch | None:
     """Return the place from `start` on that is most like what is wanted, and ends as it ends."""
     size = len(wanted)
     slack = min(_MAX_SLACK, size - 1)
     ends = range(start + size - slack, min(len(lines), start + size + slack) + 1)
     if not ends:
-        return Near(start, len(lines), _likeness(wanted, lines[start:])) if start < len(lines) else None
+        return NearMatch(start, len(lines), _measure_likeness(wanted, lines[start:])) if start < len(lines) else None
     last = wanted[-1][:_MAX_LINE_CHARS]
-    likeness = {end: _likeness(wanted, lines[start:end]) for end in ends}
+    likeness = {end: _measure_likeness(wanted, lines[start:end]) for end in ends}
     ranks = {
         end: likeness[end] + fuzz.ratio(last, lines[end - 1][:_MAX_LINE_CHARS]) / 5 - abs(end - start - size)
         for end in ends
     }
     best = max(ends, key=lambda end: ranks[end])
-    return Near(start, best, likeness[best])
+    return NearMatch(start, best, likeness[best])
 
 
-def _likeness(wanted: Sequence[str], found: Sequence[str]) -> float:
+def _measure_likeness(wanted: Sequence[str], found: Sequence[str]) -> float:
     sought, stands = "\n".join(wanted), "\n".join(found)
     if len(sought) + len(stands) <= _MAX_CHARS:
         return fuzz.ratio(sought, stands)
     if len(wanted) == len(found) <= 50:
         each = [fuzz.ratio(a[:_MAX_LINE_CHARS], b[:_MAX_LINE_CHARS]) for a, b in zip(wanted, found, strict=True)]
         return sum(each) / len(each)
-    return 100 * Indel.normalized_similarity(list(map(stripped, wanted)), list(map(stripped, found)))
+    return 100 * Indel.normalized_similarity(list(map(strip_blanks, wanted)), list(map(strip_blanks, found)))
 
 
-def _abridged(lines: Sequence[str]) -> Sequence[str]:
+def _abridge(lines: Sequence[str]) -> Sequence[str]:
     return lines if len(lines) <= 3 else [lines[0], f"({len(lines) - 2} equal lines)", lines[-1]]
 
 
@@ -162,33 +163,33 @@ _MARGIN = 5.0
 _MAX_PLACES = 3
 
 
-def readings(index: LineIndex, change: Replacement) -> tuple[tuple[Option, ...], Near | None]:
+def find_readings(index: LineIndex, change: Replacement) -> tuple[tuple[Option, ...], NearMatch | None]:
     """Return the likely readings of a change that stands nowhere, and the nearest place of all (likely or not)."""
-    near = nearest_places(index, change.before, _MAX_PLACES)
+    near = find_nearest(index, change.before, _MAX_PLACES)
     if not near or near[0].likeness < _MIN_FUZZY_LIKENESS:
         return (), near[0] if near else None
     options: list[Option] = []
     for place in near:
         if place.likeness >= max(_MIN_FUZZY_LIKENESS, near[0].likeness - _MARGIN):
             found = index.lines[place.start : place.end]
-            splice = Splice(place.start, place.end, tuple(_carried(found, change)), "fuzzy")
-            why = f"SEARCH taken at {splice.where}, {int(place.likeness)} % alike"
+            splice = Splice(place.start, place.end, tuple(_carry_change(found, change)), "fuzzy")
+            why = f"SEARCH taken at {splice.location}, {int(place.likeness)} % alike"
             options.append(Option(splice, place.likeness / 100, why))
-    return tuple(option for option in options if list(option.splice.lines) != _span(index, option)), near[0]
+    return tuple(option for option in options if list(option.splice.lines) != _get_lines(index, option)), near[0]
 
 
-def _span(index: LineIndex, option: Option) -> list[str]:
+def _get_lines(index: LineIndex, option: Option) -> list[str]:
     return list(index.lines[option.splice.start : option.splice.end])
 
 
-def _carried(found: Sequence[str], change: Replacement) -> list[str]:
+def _carry_change(found: Sequence[str], change: Replacement) -> list[str]:
     """Return the found lines with what `after` changes in `before`; what both changed is taken from `after`."""
-    drift = line_opcodes([stripped(line) for line in change.before], [stripped(line) for line in found])
-    shift = _shift(found, change.before, drift)
+    drift = line_opcodes([strip_blanks(line) for line in change.before], [strip_blanks(line) for line in found])
+    shift = _find_shift(found, change.before, drift)
     carried: list[str] = []
     for op in line_opcodes(change.before, change.after):
         if op.equal:
-            carried += found[_at(drift, op.a_start, len(found)) : _at(drift, op.a_end, len(found))]
+            carried += found[_find_row(drift, op.a_start, len(found)) : _find_row(drift, op.a_end, len(found))]
             continue
         for line in change.after[op.b_start : op.b_end]:
             moved = shift.apply(line)
@@ -196,7 +197,7 @@ def _carried(found: Sequence[str], change: Replacement) -> list[str]:
     return carried
 
 
-def _at(drift: Sequence[LineOp], row: int, num_found: int) -> int:
+def _find_row(drift: Sequence[LineOp], row: int, num_found: int) -> int:
     """Return which line of the place belongs to a line of `before`."""
     for op in drift:
         if row < op.a_end:
@@ -204,7 +205,7 @@ def _at(drift: Sequence[LineOp], row: int, num_found: int) -> int:
     return num_found
 
 
-def _shift(found: Sequence[str], before: Sequence[str], drift: Sequence[LineOp]) -> Mapping:
+def _find_shift(found: Sequence[str], before: Sequence[str], drift: Sequence[LineOp]) -> IndentMapping:
     rows = [
         (found[op.b_start + i], before[op.a_start + i])
         for op in drift
@@ -212,10 +213,10 @@ def _shift(found: Sequence[str], before: Sequence[str], drift: Sequence[LineOp])
         for i in range(op.a_end - op.a_start)
         if before[op.a_start + i].strip()
     ]
-    return mapping([line for line, _ in rows], [line for _, line in rows]) or Shift()
+    return find_mapping([line for line, _ in rows], [line for _, line in rows]) or Shift()
 
 
-def choose(lines: Sequence[str], starts: Sequence[int], hint: Hint) -> int | None:
+def choose_place(lines: Sequence[str], starts: Sequence[int], hint: Hint) -> int | None:
     """Return which of the places (an index into `starts`) the hint names, None if it names none or several."""
     if hint.line in starts:
         return starts.index(hint.line)
@@ -225,7 +226,7 @@ def choose(lines: Sequence[str], starts: Sequence[int], hint: Hint) -> int | Non
     return inside[0] if len(inside) == 1 else None
 
 
-def by_distance(starts: Sequence[int], hint: Hint, limit: int) -> list[int]:
+def sort_by_distance(starts: Sequence[int], hint: Hint, limit: int) -> list[int]:
     """Return the indices of some places, the nearest to the hinted line first; in text order without one."""
     line = hint.line
     if line is None:
@@ -235,13 +236,13 @@ def by_distance(starts: Sequence[int], hint: Hint, limit: int) -> list[int]:
 
 def _encloses(lines: Sequence[str], scopes: Sequence[str], start: int) -> bool:
     """Tell whether the scopes' lines stand above a place, outermost first, each with deeper lines only below it."""
-    at, depth = start, len(indent(next((line for line in lines[start:] if line.strip()), "")).expandtabs(8))
+    at, depth = start, len(get_indent(next((line for line in lines[start:] if line.strip()), "")).expandtabs(8))
     for scope in reversed(scopes):
         while True:
             at -= 1
             if at < 0:
                 return False
-            own = len(indent(lines[at]).expandtabs(8))
+            own = len(get_indent(lines[at]).expandtabs(8))
             if not lines[at].strip() or own >= depth:
                 continue
             depth = own

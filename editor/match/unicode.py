@@ -3,7 +3,7 @@
 Folded are Unicode spaces to a space, curly quotes and primes to straight ones, dashes and the minus sign to `-`, `…`
 to three dots, fullwidth forms to ASCII; combining marks are composed (NFC), zero-width characters and soft hyphens
 dropped.
-Folding only finds: `carried_over` brings the file's own characters into a line that was changed in part.
+Folding only finds: `restore_characters` brings the file's own characters into a line that was changed in part.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def fold(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFC", text).translate(_TABLE)
 
 
-def difference(sent: str, found: str) -> str:
+def describe_difference(sent: str, found: str) -> str:
     """Name the first character in which two lines differ that fold to the same: 'U+00A0 (NO-BREAK SPACE) at column 7'.
 
     Returns '' if they are equal, or differ in more than that.
@@ -50,7 +50,7 @@ def difference(sent: str, found: str) -> str:
     return ""
 
 
-def carried_over(found: Sequence[str], before: Sequence[str], after: Sequence[str]) -> tuple[list[str], bool]:
+def restore_characters(found: Sequence[str], before: Sequence[str], after: Sequence[str]) -> tuple[list[str], bool]:
     """Return `after` with the characters of `found` wherever it repeats a part of `before`, and whether that is sure.
 
     `found` and `before` fold to the same lines but for blanks at line ends. It is not sure where the changed part takes
@@ -58,15 +58,15 @@ def carried_over(found: Sequence[str], before: Sequence[str], after: Sequence[st
     """
     if list(found) == list(before) or not before or not after:
         return list(after), True
-    source, target = "\n".join(_trimmed(before)), "\n".join(after)
-    spelled = _Spelling(source, "\n".join(_trimmed(found)))
+    source, target = "\n".join(_trim_lines(before)), "\n".join(after)
+    spelled = _Spelling(source, "\n".join(_trim_lines(found)))
     pieces: list[str] = []
     sure = spelled.known
     at_source = at_target = 0
-    for start, start_target, length in [*_common_runs(source, target), (len(source), len(target), 0)]:
+    for start, start_target, length in [*_find_common_runs(source, target), (len(source), len(target), 0)]:
         written = target[at_target:start_target]
         sure = sure and spelled.is_own(at_source, start) and not spelled.has_odd_quotes(written)
-        kept = spelled.of(start, start + length)
+        kept = spelled.spell(start, start + length)
         sure = sure and kept is not None
         pieces += [written, kept if kept is not None else target[start_target : start_target + length]]
         at_source, at_target = start + length, start_target + length
@@ -78,24 +78,24 @@ class _Spelling:
 
     def __init__(self, source: str, file: str) -> None:
         self._source, self._file = source, file
-        folded_source, self._source_marks = _marks(source)
-        folded_file, self._file_marks = _marks(file)
+        folded_source, self._source_marks = _mark_characters(source)
+        folded_file, self._file_marks = _mark_characters(file)
         self.known = folded_source == folded_file == fold(source) == fold(file)
 
-    def of(self, start: int, end: int) -> str | None:
+    def spell(self, start: int, end: int) -> str | None:
         """Return what the file has for source[start:end); None if the range cuts one of its characters."""
-        first, last = self._place(start), self._place(end)
+        first, last = self._find_place(start), self._find_place(end)
         return None if first is None or last is None else self._file[first:last]
 
     def is_own(self, start: int, end: int) -> bool:
         """Tell whether source[start:end) is just what the file has."""
-        return self.of(start, end) == self._source[start:end]
+        return self.spell(start, end) == self._source[start:end]
 
     def has_odd_quotes(self, text: str) -> bool:
         """Tell whether a text holds straight quotes of a kind that the file writes otherwise here."""
         return any(quote in text and any(c != quote and fold(c) == quote for c in self._file) for quote in "\"'")
 
-    def _place(self, at: int) -> int | None:
+    def _find_place(self, at: int) -> int | None:
         if not self.known:
             return None
         row = bisect_left(self._source_marks, (at, -1))
@@ -108,14 +108,14 @@ class _Spelling:
         return self._file_marks[row][0] if at < len(self._source) else len(self._file)
 
 
-def _marks(text: str) -> tuple[str, list[tuple[int, int]]]:
+def _mark_characters(text: str) -> tuple[str, list[tuple[int, int]]]:
     """Return the folded text and (index in the text, index in the folded text) of every border between characters."""
     marks: list[tuple[int, int]] = []
     folded: list[str] = []
     length = at = 0
     while at < len(text):
         end = at + 1
-        while end < len(text) and _extends(text[end]):
+        while end < len(text) and _is_combining(text[end]):
             end += 1
         marks.append((at, length))
         folded.append(fold(text[at:end]))
@@ -124,16 +124,16 @@ def _marks(text: str) -> tuple[str, list[tuple[int, int]]]:
     return "".join(folded), [*marks, (len(text), length)]
 
 
-def _extends(char: str) -> bool:
+def _is_combining(char: str) -> bool:
     # Vowels and finals of Hangul compose with what stands before them, without being combining marks.
     return not char.isascii() and (unicodedata.combining(char) != 0 or "\u1160" <= char <= "\u11ff")
 
 
-def _trimmed(lines: Sequence[str]) -> list[str]:
+def _trim_lines(lines: Sequence[str]) -> list[str]:
     return [line.rstrip(BLANKS + _SPACES) for line in lines]
 
 
-def _common_runs(source: str, target: str) -> list[tuple[int, int, int]]:
+def _find_common_runs(source: str, target: str) -> list[tuple[int, int, int]]:
     """Return (start in source, start in target, length) of what surely is the same text, in characters.
 
     That are the common head and tail, and between them equal runs with a word that stands once on both sides: a quote
@@ -151,11 +151,11 @@ def _common_runs(source: str, target: str) -> list[tuple[int, int, int]]:
         if op.equal and any(word[0].isalnum() and counts_a[word] == counts_b[word] == 1 for word in words):
             runs.append((head + op.a_start, head + op.b_start, len(words)))
     runs.append((len(a) - tail, len(b) - tail, tail))
-    at_a, at_b = _offsets(a), _offsets(b)
+    at_a, at_b = _list_offsets(a), _list_offsets(b)
     return [(at_a[i], at_b[j], at_a[i + n] - at_a[i]) for i, j, n in runs if n]
 
 
-def _offsets(tokens: Sequence[str]) -> list[int]:
+def _list_offsets(tokens: Sequence[str]) -> list[int]:
     offsets = [0]
     for token in tokens:
         offsets.append(offsets[-1] + len(token))

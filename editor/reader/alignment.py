@@ -24,8 +24,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from editor.attribution.statements import IMPORT, key_of
-from editor.execution import look
+from editor.attribution.statements import IMPORT, find_key
+from editor.execution import check_stopped
 from editor.reader.candidates import FileLines, Floats, LineCandidates, Rewrite, Snippet, is_comment
 
 MAX_STEPS = 12_000
@@ -251,7 +251,7 @@ class Aligner:
                     continue
                 value += 1.5 * costs.rename
                 self.renamed[at, place] = costs.retitle_at_gap if _is_title(name) else costs.rename_at_gap
-            if name and not old and self.snippet.keys[at] != key_of(file.keys[place]):
+            if name and not old and self.snippet.keys[at] != find_key(file.keys[place]):
                 value += costs.head_for_line
             row[place] = value
         return row
@@ -288,7 +288,7 @@ class Aligner:
         item = self.snippet.items[at]
         width = self.snippet.compute_width(at)
         is_import = IMPORT.match(item.key) is not None
-        module = key_of(item.key) if is_import else None
+        module = find_key(item.key) if is_import else None
         known = (width, bool(self.snippet.names[at]), module if is_import else None)
         if known in self._place_costs:
             return self._place_costs[known]
@@ -308,7 +308,7 @@ class Aligner:
         if is_import:
             near = np.zeros(self.num_lines + 1)
             for place in self._imports:
-                value = 1.0 if key_of(file.keys[place]) == module else 0.6
+                value = 1.0 if find_key(file.keys[place]) == module else 0.6
                 near[place] = max(near[place], value)
                 near[place + 1] = max(near[place + 1], value)
             cost = cost + costs.import_apart * (1 - near)
@@ -498,7 +498,7 @@ class Aligner:
             node = move.node
             steps += 1
             if not steps % 256:
-                look()
+                check_stopped()
             text = (text * move.factor + move.addend) % _MOD
             if text in node.texts:
                 continue
@@ -707,7 +707,7 @@ def is_whole(file: FileLines, snippet: Snippet) -> bool:
     if not len(file) or any(item.kind != "line" for item in snippet.items):
         return False
     first, other = snippet.items[0].key, file.keys[0]
-    if first != other and key_of(first) != key_of(other):
+    if first != other and find_key(first) != find_key(other):
         return False
     return sum(key in snippet.shown for key in file.keys) >= _WHOLE_SHARE * len(file)
 
@@ -740,9 +740,9 @@ def find_stale_imports(file: FileLines, snippet: Snippet) -> list[int]:
     new: dict[str | None, set[str]] = defaultdict(set)
     for item in snippet.items:
         if item.kind == "line" and item.key not in file.places and IMPORT.match(item.key):
-            new[key_of(item.key)].update(_WORD.findall(item.key))
+            new[find_key(item.key)].update(_WORD.findall(item.key))
     unshown = (at for at, key in enumerate(file.keys) if key not in snippet.shown and IMPORT.match(key)) if new else ()
-    return [at for at in unshown if set(_WORD.findall(file.keys[at])) <= new.get(key_of(file.keys[at]), set())]
+    return [at for at in unshown if set(_WORD.findall(file.keys[at])) <= new.get(find_key(file.keys[at]), set())]
 
 
 def find_named_places(file: FileLines, snippet: Snippet) -> set[int]:

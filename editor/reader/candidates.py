@@ -17,8 +17,8 @@ from rapidfuzz import fuzz
 from rapidfuzz.process import cdist
 
 from editor.attribution.instruction import PlaceText, RemovalText
-from editor.attribution.snippet import Item, read_items, section_of, width_of
-from editor.attribution.statements import COMMENT, IMPORT, key_of, name_of, statements
+from editor.attribution.snippet import SnippetItem, find_section, measure_indent, read_items
+from editor.attribution.statements import COMMENT, IMPORT, find_key, find_name, number_statements
 from editor.syntax import Survey, survey
 from editor.types import Sketch
 
@@ -43,7 +43,7 @@ def find_title(key: str) -> str | None:
 
     Titles: `it "adds" do`, `- name: Publish`.
     """
-    name = name_of(key)
+    name = find_name(key)
     if name is not None:
         return name
     entry = _ENTRY.match(key)
@@ -76,15 +76,15 @@ class FileLines:
         self.above = [rows[before + 1 : number] for before, number in zip(ends, self.numbers, strict=False)]
         self.tail = rows[ends[-1] + 1 :]
         self.keys = [line.strip() for line in self.lines]
-        self.widths = [width_of(line) for line in self.lines]
+        self.widths = [measure_indent(line) for line in self.lines]
         self.names = [
-            find_title(key) or section_of(line, language) for key, line in zip(self.keys, self.lines, strict=True)
+            find_title(key) or find_section(line, language) for key, line in zip(self.keys, self.lines, strict=True)
         ]
         self.places: dict[str, list[int]] = defaultdict(list)
         for at, key in enumerate(self.keys):
             self.places[key].append(at)
         levels = [
-            -1 if section_of(line, language) else width for line, width in zip(self.lines, self.widths, strict=True)
+            -1 if find_section(line, language) else width for line, width in zip(self.lines, self.widths, strict=True)
         ]
         self.owners = find_owners(list(zip(self.keys, levels, self.names, strict=True)))
         self.weights = np.array([self.compute_weight(key) for key in self.keys] or [0.0])[: len(self.keys)]
@@ -140,7 +140,7 @@ class FileLines:
     @cached_property
     def statements(self) -> list[int]:
         """The number of the statement of each line."""
-        return statements(self.lines)
+        return number_statements(self.lines)
 
     @cached_property
     def can_insert_above(self) -> NDArray[np.bool_]:
@@ -183,16 +183,16 @@ class Snippet:
 
     def __init__(self, sketch: Sketch, file: FileLines, said: Sequence[str]) -> None:
         items, texts = read_items(sketch, file.places, file.language)
-        self.items: list[Item] = items
+        self.items: list[SnippetItem] = items
         self.said = " ".join((*said, *texts))
         self.removal, self.place = RemovalText([*said, *texts]), PlaceText(said)
         self.names = [
-            None if item.kind == "marker" else find_title(item.key) or section_of(item.line, file.language)
+            None if item.kind == "marker" else find_title(item.key) or find_section(item.line, file.language)
             for item in items
         ]
-        self.keys = [None if item.kind == "marker" else key_of(item.key) for item in items]
+        self.keys = [None if item.kind == "marker" else find_key(item.key) for item in items]
         self.owners = self._find_owners()
-        self.columns = [width_of(item.line) for item in items]
+        self.columns = [measure_indent(item.line) for item in items]
         self.shown = {item.key for item in items if item.kind == "line"}
         self.verbatim: set[tuple[int, str]] = set()
         weights: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -232,7 +232,11 @@ class Snippet:
                 if item.hunk == hunk and (item.kind == "line" or (item.kind == "marker" and item.width >= 0))
             ]
             rows = [
-                (one.key, width_of(one.line) if one.kind == "line" and one.width >= 0 else one.width, self.names[at])
+                (
+                    one.key,
+                    measure_indent(one.line) if one.kind == "line" and one.width >= 0 else one.width,
+                    self.names[at],
+                )
                 for at, one in ((at, self.items[at]) for at in solid)
             ]
             for at, chain in zip(solid, find_owners(rows), strict=True):
@@ -269,7 +273,7 @@ def measure_likeness(old: str, new: str, ratio: float) -> float:
     if ratio <= 0:
         return 0.0
     first, second = _split_first_tokens(old), _split_first_tokens(new)
-    key, other = key_of(old), key_of(new)
+    key, other = find_key(old), find_key(new)
     if (first == second and first and _WORD.match(first[0])) or (key and key == other):
         ratio = min(0.99, ratio + 0.1)
     if key and key == other and len(key) > 2 and not IMPORT.match(old):
@@ -278,8 +282,8 @@ def measure_likeness(old: str, new: str, ratio: float) -> float:
         ratio = max(ratio, 0.65)
     if key and other and key != other:
         ratio -= 0.25 if IMPORT.match(old) else 0.1
-    name = name_of(old)
-    if name and name == name_of(new):
+    name = find_name(old)
+    if name and name == find_name(new):
         ratio = min(0.99, max(ratio, 0.6) + 0.15)
     return ratio
 
@@ -300,12 +304,12 @@ class LineCandidates:
         self._pair_layouts()
         self._pair_comments()
 
-    def _find_same(self, item: Item) -> NDArray[np.int64]:
+    def _find_same(self, item: SnippetItem) -> NDArray[np.int64]:
         if item.kind == "marker":
             return np.empty(0, np.int64)
         if item.elided is None:
             return np.array(self.file.places.get(item.key, ()), np.int64)
-        name = name_of(item.key)
+        name = find_name(item.key)
         found = [
             at
             for at, key in enumerate(self.file.keys)
@@ -340,7 +344,7 @@ class LineCandidates:
         keys = [item.key for item in self.snippet.items]
         marked = [item.kind != "line" for item in self.snippet.items]
         lines = [item.line if item.kind != "marker" else "-" for item in self.snippet.items]
-        shown = [(a, z) for a, z in _group_statements(keys, statements(lines)) if not any(marked[a:z])]
+        shown = [(a, z) for a, z in _group_statements(keys, number_statements(lines)) if not any(marked[a:z])]
         by_token: dict[tuple[str, ...], list[tuple[int, int, str]]] = defaultdict(list)
         wanted = {_split_first_tokens(keys[a])[:1] for a, _ in shown if keys[a]}
         for i, k in _group_statements(self.file.keys, self.file.statements):
@@ -356,7 +360,7 @@ class LineCandidates:
                     continue
                 ratio = fuzz.ratio(other, text, score_cutoff=30) / 100
                 if IMPORT.match(keys[a]):
-                    same = key_of(" ".join(keys[a:z])) == key_of(" ".join(self.file.keys[i:k]))
+                    same = find_key(" ".join(keys[a:z])) == find_key(" ".join(self.file.keys[i:k]))
                 else:
                     same = self.snippet.names[a] is not None and self.snippet.names[a] == self.file.names[i]
                 ratio = min(0.99, ratio + 0.3) if same and ratio else ratio

@@ -13,8 +13,8 @@ from math import log1p
 
 from rapidfuzz import fuzz
 
-from editor.attribution.snippet import width_of
-from editor.attribution.statements import IMPORT, key_of, name_of
+from editor.attribution.snippet import measure_indent
+from editor.attribution.statements import IMPORT, find_key, find_name
 from editor.reader.alignment import (
     ELIDED,
     GAP,
@@ -29,7 +29,7 @@ from editor.reader.alignment import (
 )
 from editor.reader.candidates import FileLines, Snippet, is_comment, measure_likeness
 from editor.reader.render import Row, Run
-from editor.syntax import num_errors
+from editor.syntax import count_errors
 
 _PATH = (
     "dearer", "match", "sub", "sub_known", "sub_other_key", "sub_at_gap", "sub_other_key_at_gap", "rewrite", "insert",
@@ -151,11 +151,11 @@ class FeatureExtractor:
 
     @cached_property
     def _num_errors(self) -> int:
-        return num_errors(self.file.text, self.file.language) or 0
+        return count_errors(self.file.text, self.file.language) or 0
 
     def add_syntax_errors(self, features: Sequence[float], text: str) -> tuple[float, ...]:
         """Return the features of a reading with how many syntax errors its text has more than the file."""
-        errors = num_errors(text, self.file.language)
+        errors = count_errors(text, self.file.language)
         more = min(3.0, max(0, (errors or 0) - self._num_errors))
         return tuple(more if name == "errors" else value for name, value in zip(FEATURES, features, strict=True))
 
@@ -258,7 +258,7 @@ class FeatureExtractor:
 
     def _add_sub(self, step: AlignmentStep, beside_gap: bool, found: dict[str, float]) -> None:
         at, line = step.item, step.line
-        key, old = self.snippet.keys[at], key_of(self.file.keys[line])
+        key, old = self.snippet.keys[at], find_key(self.file.keys[line])
         other = bool(key and old and key != old)
         name, old_name = self.snippet.names[at], self.file.names[line]
         found["sub"] += 1
@@ -389,7 +389,7 @@ class FeatureExtractor:
         pairs = self._pair_lines(removed, added)
         last = len(removed) - 1
         for a, b, value in pairs:
-            old, new = key_of(file.keys[removed[a]]), snippet.keys[added[b]]
+            old, new = find_key(file.keys[removed[a]]), snippet.keys[added[b]]
             other = bool(old and new and old != new)
             found["paired_equal" if value == 1 else "paired_other" if other else "paired"] += value
             if value < 1 and ((a == 0 and not left) or (a == last and not right)):
@@ -435,7 +435,7 @@ class FeatureExtractor:
         found["rival_alike"] = max(found["rival_alike"], *alike, 0.0)
         first = [value for value, (_, at) in zip(alike, telling, strict=True) if at in (line - 1, line)]
         found["rival_first"] = max(found["rival_first"], *first, 0.0)
-        abouts = [(self.snippet.keys[item], key_of(keys[at])) for item, at in telling]
+        abouts = [(self.snippet.keys[item], find_key(keys[at])) for item, at in telling]
         found["rival_key"] += any(a is not None and a == b for a, b in abouts)
 
     def _pair_lines(self, removed: Sequence[int], added: Sequence[int]) -> list[tuple[int, int, float]]:
@@ -495,7 +495,7 @@ class FeatureExtractor:
         )
         names: Counter[str] = Counter()
         for key, many in keys.items():
-            defined = name_of(key)
+            defined = find_name(key)
             if defined:
                 names[defined] += many
         found["double_names"] = min(
@@ -512,7 +512,8 @@ class FeatureExtractor:
                 about = snippet.keys[row.item]
                 beside = [rows[at + d] for d in (-3, -2, -1, 1, 2, 3) if 0 <= at + d < len(rows)]
                 double += bool(about and len(about) > 2) and any(
-                    one.item is None and one.line is not None and key_of(file.keys[one.line]) == about for one in beside
+                    one.item is None and one.line is not None and find_key(file.keys[one.line]) == about
+                    for one in beside
                 )
         found["double_keys"] = min(3.0, double)
         found["deeper"] = min(3.0, sum(self._is_deeper(rows, at) for at in shown))
@@ -526,7 +527,7 @@ class FeatureExtractor:
         """The lines of the file that define each name."""
         found: dict[str, list[int]] = {}
         for at, key in enumerate(self.file.keys):
-            name = name_of(key)
+            name = find_name(key)
             if name:
                 found.setdefault(name, []).append(at)
         return found
@@ -544,18 +545,18 @@ class FeatureExtractor:
         """Tell whether a new line is deeper than its neighbours although that above opens nothing."""
         if rows[at].line is not None or not 0 < at < len(rows) - 1:
             return False
-        above, width = rows[at - 1].text, width_of(rows[at].text)
+        above, width = rows[at - 1].text, measure_indent(rows[at].text)
         opens = above.rstrip().endswith(_OPENS) or not above.strip()[-1:].isalnum()
-        return not opens and width > width_of(above) and width > width_of(rows[at + 1].text)
+        return not opens and width > measure_indent(above) and width > measure_indent(rows[at + 1].text)
 
     def _count_stale_imports(self, added: Sequence[str], kept: Set[int]) -> int:
         """Return how many unshown imports stay although a new one of their module has all their names."""
         new: dict[str | None, set[str]] = {}
         for text in added:
             if IMPORT.match(text):
-                new.setdefault(key_of(text), set()).update(_WORD.findall(text))
+                new.setdefault(find_key(text), set()).update(_WORD.findall(text))
         stay = (self.file.lines[at] for at in self._imports if at in kept) if new else ()
-        return sum(set(_WORD.findall(text)) <= new.get(key_of(text), set()) for text in stay)
+        return sum(set(_WORD.findall(text)) <= new.get(find_key(text), set()) for text in stay)
 
     @cached_property
     def _imports(self) -> list[int]:

@@ -22,10 +22,10 @@ from itertools import chain, islice
 
 import numpy as np
 
-from editor.attribution import account
+from editor.attribution import attribute_changes
 from editor.attribution.statements import IMPORT
 from editor.errors import TooMuchWorkError
-from editor.execution import look
+from editor.execution import check_stopped
 from editor.reader.alignment import Aligner, Costs, Path
 from editor.reader.candidates import FileLines, Floats, LineCandidates, Snippet
 from editor.reader.features import FEATURES, Draft, FeatureExtractor
@@ -198,11 +198,11 @@ def find_readings(
     found: list[Reading] = []
     least, num_whole = -np.inf, 0
     for at in np.argsort(-scores, kind="stable")[:most].tolist():
-        look()
+        check_stopped()
         one = made[at]
         if num_whole == most_readings or scores[at] < least:
             break
-        if one.text != text and not account(text, one.text, edit, language, said, explains=False).faults:
+        if one.text != text and not attribute_changes(text, one.text, edit, language, said, explains=False).faults:
             found.append(
                 Reading(one.text, evidence.add_syntax_errors(features[at], one.text), why=_explain_draft(file, one))
             )

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from functools import lru_cache
 from typing import NamedTuple
 
-from editor.attribution.snippet import width_of
+from editor.attribution.snippet import measure_indent
 from editor.attribution.statements import IMPORT
 from editor.reader.alignment import Path
 from editor.reader.candidates import FileLines, Snippet
@@ -74,7 +74,7 @@ def has_own_shift(snippet: Snippet, runs: Sequence[Run]) -> bool:
     """Tell whether a shown line stands at another depth than the most lines of its fence would have it at."""
     return any(
         row.item is not None
-        and width_of(row.text) != snippet.compute_width(row.item)
+        and measure_indent(row.text) != snippet.compute_width(row.item)
         and snippet.items[row.item].elided is None
         for run in runs
         for row in (run if run[0].item is not None else ())

@@ -22,10 +22,10 @@ from rapidfuzz import fuzz
 
 from editor.lazy.edges import find_line_key
 from editor.lazy.units import flatten_sketch
-from editor.match.file_style import in_spelling_of
-from editor.match.ladder import LineIndex, find, rstripped
-from editor.match.near_miss import nearest_places
-from editor.required_lines import solid
+from editor.match.file_style import keep_file_spacing
+from editor.match.ladder import LineIndex, find_places, rstrip_blanks
+from editor.match.near_miss import find_nearest
+from editor.required_lines import iter_solid_lines
 from editor.scope.types import Span
 from editor.snippets import survey_snippet
 from editor.syntax import survey
@@ -148,7 +148,7 @@ def _match_chain(index: LineWeights, block: Sequence[str], chain: list[tuple[int
     return BlockMatch(
         start,
         end,
-        tuple(in_spelling_of(lines[start:end], block)),
+        tuple(keep_file_spacing(lines[start:end], block)),
         trust=(closed / 2) * min(1.0, 0.5 + matched / total),
         score=score + 0.02 * len(held) + 0.2 * closed,
     )
@@ -159,7 +159,7 @@ def _extend_match(block: Sequence[str], lines: Sequence[str], row: int, at: int,
     while (
         0 <= row + step < len(block)
         and 0 <= at + step < len(lines)
-        and rstripped(block[row + step]) == rstripped(lines[at + step])
+        and rstrip_blanks(block[row + step]) == rstrip_blanks(lines[at + step])
     ):
         row, at = row + step, at + step
     return row, at
@@ -263,7 +263,7 @@ def find_parts(lines: list[str], edit: ParsedEdit, language: str | None) -> list
 
 
 def _collect_lines(lines: Sequence[str]) -> frozenset[str]:
-    return frozenset(solid(lines))
+    return frozenset(iter_solid_lines(lines))
 
 
 def _find_line_places(index: LineIndex, change: Replacement) -> tuple[Span, ...]:
@@ -273,11 +273,11 @@ def _find_line_places(index: LineIndex, change: Replacement) -> tuple[Span, ...]
     hinted += [(num_lines, num_lines)] if hint.at_end else []
     spans = tuple(span for span in hinted if span[1] <= num_lines)
     for wanted in (change.before, change.after):
-        found = find(index, wanted) if any(map(str.strip, wanted)) else None
+        found = find_places(index, wanted) if any(map(str.strip, wanted)) else None
         if found is not None:
             return (*spans, *((start, start + len(wanted)) for start in found.starts))
     if any(map(str.strip, change.before)):
-        near = nearest_places(index, change.before, _MAX_NEAR)
+        near = find_nearest(index, change.before, _MAX_NEAR)
         least = max(MIN_LIKENESS, near[0].likeness - LIKENESS_MARGIN) if near else 0.0
         alike = tuple((place.start, place.end) for place in near if place.likeness >= least)
         return (*spans, *alike) if alike else ()  # a line number alone may be out of date
@@ -328,7 +328,7 @@ def _keep_tied(found: Sequence[BlockMatch]) -> list[BlockMatch]:
 
 def _build_block_part(telling: LineWeights, index: LineIndex, block: Sequence[str], named: Sequence[Span]) -> Part:
     wanted = [line for line in block if line.strip()]
-    stands = find(index, _strip_blank_lines(block)) if wanted else None
+    stands = find_places(index, _strip_blank_lines(block)) if wanted else None
     if stands is not None:
         places = tuple((start, start + len(_strip_blank_lines(block))) for start in stands.starts)
         return Part(_collect_lines(block), places, is_context=True)

@@ -19,8 +19,8 @@ from itertools import pairwise
 from editor.checks import MAX_REMOVED_SHARE
 from editor.definitions import Symbol
 from editor.diff import line_opcodes
-from editor.errors import span_of
-from editor.required_lines import solid
+from editor.errors import format_span
+from editor.required_lines import iter_solid_lines
 from editor.scope.parts import Change, Part, compute_hull, find_parts
 from editor.scope.types import Region, Scope, Span, cut, is_confined, join_lines, split_lines
 from editor.syntax import Survey, survey
@@ -137,7 +137,7 @@ def _list_changes(lines: Sequence[str], readings: Sequence[str]) -> Iterator[Cha
         new = split_lines(reading)
         for op in line_opcodes(lines, new):
             if not op.equal:
-                yield Change(number, (op.a_start, op.a_end), frozenset(solid(new[op.b_start : op.b_end])))
+                yield Change(number, (op.a_start, op.a_end), frozenset(iter_solid_lines(new[op.b_start : op.b_end])))
 
 
 def assign_change(change: Change, parts: Sequence[Part]) -> bool:
@@ -212,7 +212,7 @@ def check_region_kept(regions: Sequence[Region], answers: Sequence[str]) -> Chec
     whole file, or nothing but the edit.
     """
     lost = [region for region, answer in zip(regions, answers, strict=True) if not _has_margins_kept(region, answer)]
-    where = ", ".join(span_of(region.first_line, region.end_line) for region in lost)
+    where = ", ".join(format_span(region.first_line, region.end_line) for region in lost)
     detail = f"the model changed lines beside those that the edit can touch, in {where}" if lost else "all kept"
     return Check("region_kept", not lost, detail)
 
@@ -307,7 +307,7 @@ def find_regions(text: str, edit: ParsedEdit, by_rule: MergeOutcome, language: s
     if found is None:
         return build_whole_scope(text, edit, by_rule)
     spans = [(region.first_line, region.end_line) for region in found]
-    mentioned = "\n".join((*edit.added_lines, *edit.searched_lines))
+    mentioned = "\n".join((*edit.new_lines, *edit.old_lines))
     return Scope(found, render_outline(lines, seen, spans, mentioned), whole=False, num_lines=len(lines))
 
 

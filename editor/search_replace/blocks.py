@@ -15,10 +15,19 @@ from typing import get_args
 
 from editor.diff import LineOp
 from editor.errors import TooMuchWorkError
-from editor.match.ladder import LineIndex, folded
-from editor.placeholders import placeholder_lines
+from editor.match.ladder import LineIndex, fold_line
+from editor.placeholders import find_placeholders
 from editor.search_replace.resolve import explain_miss, resolve
-from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice, candidates, ops_of, spliced
+from editor.splices import (
+    MAX_CANDIDATES,
+    Open,
+    Option,
+    Resolution,
+    Splice,
+    apply_splices,
+    build_ops,
+    combine_candidates,
+)
 from editor.types import AlreadyApplied, Candidate, Merged, MergeOutcome, Replacement, Rung, Sketch, Unresolved
 
 MAX_LINES_READ = 30_000_000
@@ -82,7 +91,7 @@ def _refuse_half_done(lines: Sequence[str], splices: Sequence[Splice]) -> Unreso
         "are not applied; whether they are wanted twice is open.",
         num_candidates=2 ** min(len(again), 3),
         suggestion="Send only the blocks that are still to be applied, or add lines above and below to SEARCH.",
-        candidates=candidates(lines, readings),
+        candidates=combine_candidates(lines, readings),
     )
 
 
@@ -107,26 +116,27 @@ def _refuse_unproven(lines: Sequence[str], splices: Sequence[Splice]) -> Unresol
     return Unresolved(
         "open_intent",
         f"Block {unproven + 1} of {len(splices)}: its SEARCH lines do not stand in the file, and its REPLACE "
-        f"lines stand at {splice.where} already; other blocks are not applied, so that it may have missed its place.",
+        f"lines stand at {splice.location} already; other blocks are not applied, so that it may have missed its "
+        "place.",
         num_candidates=1,
         suggestion="Send only the blocks that are still to be applied, or copy the SEARCH lines from the file.",
-        candidates=candidates(lines, readings),
+        candidates=combine_candidates(lines, readings),
     )
 
 
 def _merge_together(lines: list[str], splices: Sequence[Splice]) -> MergeOutcome:
     # A block that was sent twice is made once.
     splices = list(dict.fromkeys(splices))
-    merged = spliced(lines, splices)
+    merged = apply_splices(lines, splices)
     if merged is not None:
         rungs = {splice.rung for splice in splices if not splice.done}
-        return build_outcome(lines, merged, rungs, ops_of(splices, len(lines)))
+        return build_outcome(lines, merged, rungs, build_ops(splices, len(lines)))
     ordered = sorted((splice for splice in splices if not splice.done), key=lambda splice: (splice.start, splice.end))
     above, below = next(pair for pair in pairwise(ordered) if pair[1].start < pair[0].end)
     same = (above.start, above.end) == (below.start, below.end)
     return Unresolved(
         "ambiguous" if same else "open_intent",
-        f"Two blocks change the same lines: {above.where} and {below.where}.",
+        f"Two blocks change the same lines: {above.location} and {below.location}.",
         num_candidates=2,
         suggestion="Join the two blocks into one.",
     )
@@ -145,7 +155,7 @@ def _merge_in_turn(index: LineIndex, changes: Sequence[Replacement], resolutions
         splice = resolve(index, change)
         if isinstance(splice, Open):
             return splice.unresolved
-        merged = spliced(index.lines, [splice])
+        merged = apply_splices(index.lines, [splice])
         seems_done |= splice.done and not splice.proven and isinstance(before, Splice) and before.done
         if not splice.done and merged is not None:
             rungs.add(splice.rung)
@@ -191,7 +201,7 @@ def _build_refusal(
         resolutions[at] = explain_miss(index, changes[at], miss)
     first = resolutions[missed[0]]
     assert isinstance(first, Open)
-    readings = candidates(index.lines, resolutions)
+    readings = combine_candidates(index.lines, resolutions)
     unresolved = replace(first.unresolved, candidates=readings[:MAX_CANDIDATES])
     if len(changes) == 1:
         return unresolved
@@ -214,8 +224,8 @@ def _can_chain(index: LineIndex, changes: Sequence[Replacement], resolutions: Se
     miss = resolutions[first]
     if not isinstance(miss, Open) or miss.unresolved.code == "ambiguous" or _has_line_hints(changes):
         return False
-    written = {folded(line) for change in changes[:first] for line in change.after}
-    return any(folded(line) in written for line in changes[first].before if line.strip())
+    written = {fold_line(line) for change in changes[:first] for line in change.after}
+    return any(fold_line(line) in written for line in changes[first].before if line.strip())
 
 
 def _has_line_hints(changes: Sequence[Replacement]) -> bool:
@@ -233,11 +243,11 @@ def _is_order_independent(index: LineIndex, changes: Sequence[Replacement], spli
         return True
     if any(splice.done or splice.rung == "elided" for splice in splices):
         return False
-    places = index.by(folded).places
-    written = Counter(key for splice in splices for key in {folded(line) for line in splice.lines})
+    places = index.key_by(fold_line).places
+    written = Counter(key for splice in splices for key in {fold_line(line) for line in splice.lines})
     for change, splice in zip(changes, splices, strict=True):
-        own = {folded(line) for line in splice.lines}
-        keys = {folded(line) for line in change.before if line.strip()}
+        own = {fold_line(line) for line in splice.lines}
+        keys = {fold_line(line) for line in change.before if line.strip()}
         if not any(len(places.get(key, ())) == 1 and written[key] == (key in own) for key in keys):
             return False
     reach = max(len(splice.lines) for splice in splices)
@@ -249,15 +259,15 @@ def _is_order_independent(index: LineIndex, changes: Sequence[Replacement], spli
 
 
 def _collect_added(index: LineIndex, splice: Splice) -> set[str]:
-    stood = {folded(line) for line in index.lines[splice.start : splice.end]}
-    return {key for line in splice.lines if any(map(str.isalnum, key := folded(line)))} - stood
+    stood = {fold_line(line) for line in index.lines[splice.start : splice.end]}
+    return {key for line in splice.lines if any(map(str.isalnum, key := fold_line(line)))} - stood
 
 
 def merge_whole(lines: Sequence[str], sketch: Sketch) -> MergeOutcome:
     """Return the new lines, every one with an ending; refused if they hold placeholders that the file does not."""
     (block,) = sketch.blocks
-    stands = Counter(lines[at].strip() for at in placeholder_lines(lines))
-    sent = [block[at].strip() for at in sorted(placeholder_lines(block))]
+    stands = Counter(lines[at].strip() for at in find_placeholders(lines))
+    sent = [block[at].strip() for at in sorted(find_placeholders(block))]
     new = next((line for line in sent if Counter(sent)[line] > stands[line]), None)
     if new is not None:
         return Unresolved(

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from editor.errors import span_of
-from editor.match.file_style import in_file_spelling
-from editor.match.ladder import LineIndex, find
-from editor.match.near_miss import small_diff
+from editor.errors import format_span
+from editor.match.file_style import adapt_to_file
+from editor.match.ladder import LineIndex, find_places
+from editor.match.near_miss import render_small_diff
 from editor.search_replace.resolve import find_leaked_placeholders, refuse_leak
-from editor.splices import Open, Option, Resolution, Splice, candidates, ops_of, spliced
+from editor.splices import Open, Option, Resolution, Splice, apply_splices, build_ops, combine_candidates
 from editor.types import AlreadyApplied, Merged, MergeOutcome, Replacement, Rung, Unresolved
 
 _RUNGS_AT_PLACE: tuple[Rung, ...] = ("exact", "trailing_space", "reindent", "folded")
@@ -28,7 +28,7 @@ def merge_ranges(lines: list[str], changes: Sequence[Replacement]) -> MergeOutco
     if failed is not None:
         return _build_refusal(lines, resolutions, failed)
     splices = [one for one in resolutions if isinstance(one, Splice)]
-    merged = spliced(lines, splices)
+    merged = apply_splices(lines, splices)
     if merged is None:
         return Unresolved(
             "open_intent",
@@ -38,7 +38,7 @@ def merge_ranges(lines: list[str], changes: Sequence[Replacement]) -> MergeOutco
     if merged == lines:
         return AlreadyApplied("The new lines are the old lines.")
     rung = max((splice.rung for splice in splices), key=_RUNGS_AT_PLACE.index)
-    return Merged("".join(line + "\n" for line in merged), rung, ops=ops_of(splices, len(lines)))
+    return Merged("".join(line + "\n" for line in merged), rung, ops=build_ops(splices, len(lines)))
 
 
 def _get_first_line(change: Replacement) -> int:
@@ -60,14 +60,14 @@ def _resolve(index: LineIndex, change: Replacement) -> Resolution:
     if not change.before:
         return _propose_unchecked(lines, Splice(start, end, change.after, "exact"))
     found = lines[start:end]
-    places = find(found, change.before) if any(line.strip() for line in change.before) else None
+    places = find_places(found, change.before) if any(line.strip() for line in change.before) else None
     if list(found) == list(change.before):
         return Splice(start, end, change.after, "exact")
     written = None
     if places is not None:
-        written = in_file_spelling(change, found, places.shifts[0], places.rung)
+        written = adapt_to_file(change, found, places.shifts[0], places.rung)
     if places is None or written is None or not written.sure:
-        return _refuse_stale(index, change, f"The old lines of the edit do not stand at {span_of(start, end)}.")
+        return _refuse_stale(index, change, f"The old lines of the edit do not stand at {format_span(start, end)}.")
     return Splice(start, end, written.lines, places.rung)
 
 
@@ -76,7 +76,7 @@ def _propose_unchecked(lines: Sequence[str], splice: Splice) -> Resolution:
     if splice.end == splice.start == 0 or not any(line.strip() for line in lines):
         return splice
     shown = lines[splice.start : splice.end] if splice.end > splice.start else lines[splice.start - 1 : splice.start]
-    what = splice.where if splice.end > splice.start else f"line {splice.start}"
+    what = splice.location if splice.end > splice.start else f"line {splice.start}"
     unresolved = Unresolved(
         "open_intent",
         f"The edit gives line numbers without the old lines, so that nothing shows whether {what} is meant.",
@@ -84,7 +84,7 @@ def _propose_unchecked(lines: Sequence[str], splice: Splice) -> Resolution:
         nearest="\n".join([f"{what} now:", *("  " + line for line in shown[:12])]),
         suggestion="Send the old lines too, as 'old'.",
     )
-    return Open(unresolved, (Option(splice, 0.5, f"line numbers taken as given: {splice.where}"),))
+    return Open(unresolved, (Option(splice, 0.5, f"line numbers taken as given: {splice.location}"),))
 
 
 def _refuse_stale(index: LineIndex, change: Replacement, reason: str) -> Open:
@@ -93,17 +93,17 @@ def _refuse_stale(index: LineIndex, change: Replacement, reason: str) -> Open:
     stands = index.lines[start : start + size]
     nearest = ""
     if stands and size:
-        diff = small_diff(change.before, stands, start)
-        nearest = "\n".join([f"{span_of(start, start + len(stands))} ('-' was sent, '+' is in the file):", *diff])
+        diff = render_small_diff(change.before, stands, start)
+        nearest = "\n".join([f"{format_span(start, start + len(stands))} ('-' was sent, '+' is in the file):", *diff])
     options: tuple[Option, ...] = ()
-    places = find(index, change.before) if any(line.strip() for line in change.before) else None
+    places = find_places(index, change.before) if any(line.strip() for line in change.before) else None
     if places is not None and len(places.starts) == 1:
         at = places.starts[0]
-        written = in_file_spelling(change, index.lines[at : at + size], places.shifts[0], places.rung)
-        reason += f" They stand at {span_of(at, at + size)}."
+        written = adapt_to_file(change, index.lines[at : at + size], places.shifts[0], places.rung)
+        reason += f" They stand at {format_span(at, at + size)}."
         if written is not None:
             splice = Splice(at, at + size, written.lines, places.rung)
-            options = (Option(splice, 0.9, f"the old lines taken where they stand, at {splice.where}"),)
+            options = (Option(splice, 0.9, f"the old lines taken where they stand, at {splice.location}"),)
     elif places is not None:
         reason += f" They stand in {len(places.starts)} other places."
     suggestion = "Read the file again, and send the numbers and lines that it has now."
@@ -115,7 +115,7 @@ def _build_refusal(lines: Sequence[str], resolutions: Sequence[Resolution], fail
     assert isinstance(first, Open)
     one = first.unresolved
     reason = one.reason if len(resolutions) == 1 else f"Change {failed + 1} of {len(resolutions)}: {one.reason}"
-    readings = candidates(lines, resolutions)
+    readings = combine_candidates(lines, resolutions)
     return Unresolved(one.code, reason, one.num_candidates, one.nearest, one.suggestion, readings)
 
 

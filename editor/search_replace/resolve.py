@@ -6,13 +6,13 @@ import html
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from editor.errors import span_of
+from editor.errors import format_span
 from editor.match import near_miss
-from editor.match.already_applied import Result, find_result, result_at, says_enough
-from editor.match.elision import elides, is_elision, resolve_elided
-from editor.match.file_style import Written, already_there, in_file_spelling, with_first_line_indented
-from editor.match.ladder import LineIndex, Places, exact, find
-from editor.match.near_miss import shown
+from editor.match.already_applied import AppliedChange, find_applied, find_applied_at, is_evidence
+from editor.match.elision import has_elision, is_elision, resolve_elided
+from editor.match.file_style import AdaptedLines, adapt_to_file, indent_first_line, is_already_there
+from editor.match.ladder import LineIndex, Places, find_places, identity
+from editor.match.near_miss import describe_place
 from editor.match.unicode import BLANKS
 from editor.placeholders import holds_placeholder
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
@@ -31,7 +31,7 @@ def resolve(index: LineIndex, change: Replacement, grown: int = 0) -> Resolution
     letter, or not at their line number, it is asked first whether the REPLACE lines stand there: an edit sent twice
     must not change another place the second time.
     """
-    if change.verbatim is not None and index.by(exact).starts(change.verbatim.before):
+    if change.verbatim is not None and index.key_by(identity).find_starts(change.verbatim.before):
         # The file itself has lines that begin with a number and a bar.
         return resolve(index, change.verbatim, grown)
     if change.before == change.after:
@@ -42,10 +42,10 @@ def resolve(index: LineIndex, change: Replacement, grown: int = 0) -> Resolution
     if leaked:
         return _resolve_placeholders(index, change, leaked)
     trimmed = _strip_shared_blanks(change)
-    places = find(index, change.before)
+    places = find_places(index, change.before)
     line = change.hint.line
     expected = () if line is None else (line, line + grown)
-    if places is None and trimmed is not None and (places := find(index, trimmed.before)) is not None:
+    if places is None and trimmed is not None and (places := find_places(index, trimmed.before)) is not None:
         # The blank lines may tell the place where the edit was made from one where its lines still stand.
         stands = _find_new_lines(index, change, expected)
         change, places = trimmed, replace(places, rung="trailing_space" if places.rung == "exact" else places.rung)
@@ -55,7 +55,7 @@ def resolve(index: LineIndex, change: Replacement, grown: int = 0) -> Resolution
                 return _refuse_twin(trimmed_place, stands)
             return _add_hint(trimmed_place, stands)
     if places is not None and places.rung in _STRICT:
-        done = None if line is None or line in places.starts else result_at(index.lines, change, expected)
+        done = None if line is None or line in places.starts else find_applied_at(index.lines, change, expected)
         if done is not None and not done.doubt:
             return _build_done_splice(index, done)
         at_place = _resolve_places(index, change, places)
@@ -65,7 +65,7 @@ def resolve(index: LineIndex, change: Replacement, grown: int = 0) -> Resolution
         return _build_done_splice(index, stands)
     found = _resolve_loosely(index, change, places)
     if stands is None or stands.rung not in _STRICT or not (found is None or _has_new_words(change)):
-        return found or Open(Unresolved("not_found", _NOT_FOUND + ("" if stands is None else stands.told)))
+        return found or Open(Unresolved("not_found", _NOT_FOUND + ("" if stands is None else stands.message)))
     return _refuse_twin(found, stands) if isinstance(found, Splice) else _add_hint(found, stands)
 
 
@@ -89,21 +89,23 @@ def _resolve_placeholders(index: LineIndex, change: Replacement, leaked: Sequenc
 
     Those of SEARCH leave nothing out where the file holds them too.
     """
-    literal = find(index, change.before) is not None
+    literal = find_places(index, change.before) is not None
     elided = (
-        None if literal or not elides(change) or not all(map(is_elision, leaked)) else resolve_elided(index, change)
+        None
+        if literal or not has_elision(change) or not all(map(is_elision, leaked))
+        else resolve_elided(index, change)
     )
     return elided or Open(refuse_leak(leaked[0]))
 
 
 def explain_miss(index: LineIndex, change: Replacement, miss: Open) -> Open:
     """Return a miss with the nearest place, and the readings that are likely."""
-    options, near = near_miss.readings(index, change)
-    nearest = shown(index.lines, change.before, near) if near is not None and near.likeness >= 50 else ""
+    options, near = near_miss.find_readings(index, change)
+    nearest = describe_place(index.lines, change.before, near) if near is not None and near.likeness >= 50 else ""
     reason = miss.unresolved.reason
     suggestion = "Copy the SEARCH lines from the file as it is now."
     plain = tuple(html.unescape(line) for line in change.before)
-    if plain != change.before and find(index, plain) is not None:
+    if plain != change.before and find_places(index, plain) is not None:
         reason += " They do with their HTML escapes decoded, but escapes are taken as they are written."
         suggestion = "Send the characters themselves (<, >, &, quotes) where the file has them."
     unresolved = replace(
@@ -116,23 +118,23 @@ def _resolve_loosely(index: LineIndex, change: Replacement, places: Places | Non
     """Return what the rungs below the strict ones make of a block; None if none finds it."""
     if places is not None:
         return _resolve_places(index, change, places)
-    first = with_first_line_indented(index, change)
+    first = indent_first_line(index, change)
     if first is not None:
-        found = find(index, first.before)
+        found = find_places(index, first.before)
         return None if found is None else _resolve_places(index, first, replace(found, rung="reindent"))
-    return resolve_elided(index, change) if elides(change) else None
+    return resolve_elided(index, change) if has_elision(change) else None
 
 
-def _find_new_lines(index: LineIndex, change: Replacement, expected: Collection[int]) -> Result | None:
+def _find_new_lines(index: LineIndex, change: Replacement, expected: Collection[int]) -> AppliedChange | None:
     """Return where the REPLACE lines stand, those with `...` too."""
     after = Replacement(change.after, change.after)
-    if not elides(after) or find(index, change.after) is not None:
-        stands = find_result(index, change, expected)
-        whole = with_first_line_indented(index, after) if stands is None else None
-        return stands if whole is None else find_result(index, replace(change, after=whole.after), expected)
+    if not has_elision(after) or find_places(index, change.after) is not None:
+        stands = find_applied(index, change, expected)
+        whole = indent_first_line(index, after) if stands is None else None
+        return stands if whole is None else find_applied(index, replace(change, after=whole.after), expected)
     new = [line for line in change.after if line not in change.before and any(map(str.isalnum, line))]
-    elided = resolve_elided(index, after) if new and says_enough("", "".join(change.after)) else None
-    return Result(elided.start, elided.end, "elided") if isinstance(elided, Splice) else None
+    elided = resolve_elided(index, after) if new and is_evidence("", "".join(change.after)) else None
+    return AppliedChange(elided.start, elided.end, "elided") if isinstance(elided, Splice) else None
 
 
 def _has_new_words(change: Replacement) -> bool:
@@ -140,33 +142,33 @@ def _has_new_words(change: Replacement) -> bool:
     return any(line not in change.before and any(map(str.isalnum, line)) for line in change.after)
 
 
-def _build_done_splice(index: LineIndex, stands: Result) -> Splice:
+def _build_done_splice(index: LineIndex, stands: AppliedChange) -> Splice:
     lines = tuple(index.lines[stands.start : stands.end])
     return Splice(stands.start, stands.end, lines, stands.rung, done=True, proven=stands.proven)
 
 
-def _refuse_twin(found: Splice, stands: Result) -> Resolution:
+def _refuse_twin(found: Splice, stands: AppliedChange) -> Resolution:
     """Refuse to change a place like the one that is meant where the new lines may stand already."""
     if found.done:
         return found
     unresolved = Unresolved(
         "open_intent",
-        f"The SEARCH lines stand at {found.where}, but not as the edit says.{stands.told}",
+        f"The SEARCH lines stand at {found.location}, but not as the edit says.{stands.message}",
         num_candidates=1,
         suggestion="If the edit is made already, leave this block out; else copy the SEARCH lines from the file.",
     )
-    return Open(unresolved, (Option(found, 0.5, f"SEARCH taken at {found.where}"),))
+    return Open(unresolved, (Option(found, 0.5, f"SEARCH taken at {found.location}"),))
 
 
-def _add_hint(found: Open | None, stands: Result) -> Open:
+def _add_hint(found: Open | None, stands: AppliedChange) -> Open:
     """Return a refusal that says where the new lines stand already."""
     if found is None:
-        return Open(Unresolved("not_found", _NOT_FOUND + stands.told))
-    return replace(found, unresolved=replace(found.unresolved, reason=found.unresolved.reason + stands.told))
+        return Open(Unresolved("not_found", _NOT_FOUND + stands.message))
+    return replace(found, unresolved=replace(found.unresolved, reason=found.unresolved.reason + stands.message))
 
 
 def _resolve_places(index: LineIndex, change: Replacement, places: Places) -> Resolution:
-    number = 0 if len(places.starts) == 1 else near_miss.choose(index.lines, places.starts, change.hint)
+    number = 0 if len(places.starts) == 1 else near_miss.choose_place(index.lines, places.starts, change.hint)
     if number is None:
         return _refuse_ambiguous(index, change, places)
     return _replace_lines(index, change, places, number)
@@ -225,19 +227,19 @@ def _replace_lines(index: LineIndex, change: Replacement, places: Places, number
     found = lines[start:end]
     held = change.hint.line == start
     yaml = index.language == "yaml"
-    written = in_file_spelling(change, found, places.shifts[number], places.rung, held=held, yaml=yaml)
+    written = adapt_to_file(change, found, places.shifts[number], places.rung, held=held, yaml=yaml)
     if written is None:
         return Open(
             Unresolved(
                 "not_found",
-                f"SEARCH fits {span_of(start, end)} with another indentation, but REPLACE cannot be shifted to it.",
+                f"SEARCH fits {format_span(start, end)} with another indentation, but REPLACE cannot be shifted to it.",
                 suggestion="Indent the SEARCH and REPLACE lines exactly as the file does.",
             )
         )
     splice = Splice(start, end, written.lines, places.rung)
     above, below = _count_shared_blanks(change)
     solid = written.lines[above : len(written.lines) - below]
-    if not already_there(lines, start + above, end - below, solid):
+    if not is_already_there(lines, start + above, end - below, solid):
         return splice if written.sure else _refuse_spelling(splice, written.doubt)
     added = [line for line in written.lines if line not in found]
     if any(char.isalnum() for line in added for char in line):
@@ -254,12 +256,12 @@ def _replace_lines(index: LineIndex, change: Replacement, places: Places, number
 def _refuse_spelling(splice: Splice, doubt: str) -> Open:
     unresolved = Unresolved(
         "open_intent",
-        f"The SEARCH lines match {splice.where} but {doubt}.",
+        f"The SEARCH lines match {splice.location} but {doubt}.",
         num_candidates=1,
         suggestion="Copy the SEARCH lines from the file as they stand, indentation, quotes, spaces and dashes "
         "included, and write REPLACE alike.",
     )
-    return Open(unresolved, (Option(splice, 0.8, f"the edit's lines written at {splice.where}"),))
+    return Open(unresolved, (Option(splice, 0.8, f"the edit's lines written at {splice.location}"),))
 
 
 def _refuse_ambiguous(index: LineIndex, change: Replacement, places: Places) -> Open:
@@ -267,12 +269,12 @@ def _refuse_ambiguous(index: LineIndex, change: Replacement, places: Places) -> 
     listed = ", ".join(f"{start + 1}-{start + size}" for start in places.starts[:_MAX_SHOWN_PLACES])
     more = f" and {total - _MAX_SHOWN_PLACES} more" if total > _MAX_SHOWN_PLACES else ""
     options: list[Option] = []
-    for number in near_miss.by_distance(places.starts, change.hint, MAX_CANDIDATES):
+    for number in near_miss.sort_by_distance(places.starts, change.hint, MAX_CANDIDATES):
         start = places.starts[number]
-        written = in_file_spelling(change, index.lines[start : start + size], places.shifts[number], places.rung)
-        if isinstance(written, Written):
+        written = adapt_to_file(change, index.lines[start : start + size], places.shifts[number], places.rung)
+        if isinstance(written, AdaptedLines):
             splice = Splice(start, start + size, written.lines, places.rung)
-            options.append(Option(splice, 1 / total, f"SEARCH taken at {splice.where}"))
+            options.append(Option(splice, 1 / total, f"SEARCH taken at {splice.location}"))
     unresolved = Unresolved(
         "ambiguous",
         f"The SEARCH lines stand in {total} places: lines {listed}{more}.",

@@ -12,11 +12,11 @@ from typing import get_args
 
 from editor.diff import LineOp, ops_of_changes
 from editor.errors import TooMuchWorkError
-from editor.execution import look
-from editor.match.already_applied import TOO_SHORT, Result, doubt_at, is_held, repeated, says_enough
+from editor.execution import check_stopped
+from editor.match.already_applied import TOO_SHORT, AppliedChange, describe_repeats, find_doubt, is_evidence, is_held
 from editor.match.ladder import LineIndex
 from editor.search_replace.resolve import explain_miss, find_leaked_placeholders, refuse_leak, resolve
-from editor.splices import MAX_CANDIDATES, Open, candidates, ops_of, spliced
+from editor.splices import MAX_CANDIDATES, Open, apply_splices, build_ops, combine_candidates
 from editor.types import (
     AlreadyApplied,
     Candidate,
@@ -78,7 +78,7 @@ def merge_substitutions(text: str, changes: Substitutions, language: str | None 
     index = _LastIndex(language)
     ops: tuple[LineOp, ...] = ()
     for number, item in enumerate(changes.items, 1):
-        look()
+        check_stopped()
         step = _substitute(current, item, index)
         if isinstance(step, Unresolved):
             return _number_refusal(step, number, len(changes.items), text, current)
@@ -258,18 +258,18 @@ def _substitute_lines(text: str, item: Substitution, index_of: _LastIndex) -> _S
     if isinstance(found, Open):
         if found.unresolved.code == "not_found" and not found.unresolved.suggestion:
             found = explain_miss(index, change, found)
-        told = "" if stands is None or "REPLACE lines stand" in found.unresolved.reason else stands.told
+        told = "" if stands is None or "REPLACE lines stand" in found.unresolved.reason else stands.message
         found = replace(found, unresolved=replace(found.unresolved, reason=found.unresolved.reason + told))
         return _reword_refusal(found, lines, final_newline)
     if found.done:
         return _Step(text, None, found.proven)
-    merged = spliced(lines, [found])
+    merged = apply_splices(lines, [found])
     assert merged is not None
     made = "".join(line + "\n" for line in merged).removesuffix("" if final_newline else "\n")
-    return _Step(made, found.rung, ops=ops_of([found], len(lines)))
+    return _Step(made, found.rung, ops=build_ops([found], len(lines)))
 
 
-def _find_new_text(text: str, index: LineIndex, item: Substitution) -> Result | None:
+def _find_new_text(text: str, index: LineIndex, item: Substitution) -> AppliedChange | None:
     """Return the lines where the new text stands, and what is in doubt about its being this edit's; None if nowhere."""
     old, new = item.old, item.new
     while old[:1] == new[:1] == "\n":
@@ -283,14 +283,14 @@ def _find_new_text(text: str, index: LineIndex, item: Substitution) -> Result | 
     tail = text[at + len(new) :].partition("\n")[0] if not new.endswith("\n") else ""
     whole = Replacement(tuple((head + old.removesuffix("\n") + tail).split("\n")), tuple(index.lines[first : last + 1]))
     if others and not item.replace_all:
-        doubt = repeated([text.count("\n", 0, other) + 1 for other in others])
+        doubt = describe_repeats([text.count("\n", 0, other) + 1 for other in others])
     elif beside := _find_old_end(text, at, old, new):
         doubt = f"{beside!r} of the old text stands beside them"
     elif _is_cut_off(old, new):
         doubt = "the text to delete is at an end of the old text, so that nothing shows whether it is gone"
     else:
-        doubt = doubt_at(index, whole, first) if says_enough(old, new) else TOO_SHORT
-    return Result(first, last + 1, "exact", doubt, proven=not doubt and is_held(whole))
+        doubt = find_doubt(index, whole, first) if is_evidence(old, new) else TOO_SHORT
+    return AppliedChange(first, last + 1, "exact", doubt, proven=not doubt and is_held(whole))
 
 
 def _find_old_end(text: str, at: int, old: str, new: str) -> str:
@@ -331,7 +331,8 @@ def _split_lines(item: Substitution) -> Replacement:
 def _reword_refusal(found: Open, lines: Sequence[str], final_newline: bool) -> Unresolved:
     unresolved = found.unresolved
     readings = tuple(
-        one if final_newline else replace(one, text=one.text.removesuffix("\n")) for one in candidates(lines, [found])
+        one if final_newline else replace(one, text=one.text.removesuffix("\n"))
+        for one in combine_candidates(lines, [found])
     )
     for ours, theirs in (
         ("The SEARCH lines do not stand", "The old text does not stand"),

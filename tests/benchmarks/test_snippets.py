@@ -12,7 +12,7 @@ import pytest
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.rendering import changes
 from benchmarks.snippets import STYLES, Pair, make_snippet, merges, pairs
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.placeholders import is_placeholder
 from editor.syntax import survey
 from tests.benchmarks.test_cases import SAMPLES, write
@@ -290,7 +290,7 @@ def test_a_merge_has_about_the_lines_and_the_hunks_that_were_asked_for(num_lines
     assert len(changes(a, b)) == num_hunks
     assert abs(len(a) - num_lines) <= max(0.1 * num_lines, 15)
     for text in (merge.before, merge.after):
-        seen = survey(text, language_of(merge.path))
+        seen = survey(text, find_language(merge.path))
         assert seen is not None
         assert not seen.error_lines
         names = [symbol.name for symbol in seen.symbols if symbol.depth == 0]

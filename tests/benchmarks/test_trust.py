@@ -238,7 +238,7 @@ def test_edits_without_one_place_are_refused_at_every_door_and_no_model_is_asked
     assert {case.format for case in edits} == {"search_replace", "replace", "udiff", "v4a"}
     assert {case.style for case in edits} == {"cut", "doubled", "missing"}
     for case in edits:
-        num_places = case.original.count("\n".join(parse(case.edit).searched_lines).rstrip("\n"))
+        num_places = case.original.count("\n".join(parse(case.edit).old_lines).rstrip("\n"))
         assert num_places == 0 if case.style == "missing" else num_places > 1
     sent = list(send_all(edits))
     assert len(sent) == len(edits) * len(DOORS)

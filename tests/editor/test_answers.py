@@ -9,8 +9,8 @@ import pytest
 from editor.errors import EditSyntaxError
 from editor.formats import parse
 from editor.formats.answers import read_answer
-from editor.formats.file_names import is_label, kind_of
-from editor.grammars import language_of
+from editor.formats.file_names import find_kind, is_label
+from editor.grammars import find_language
 from editor.merge import merge
 from editor.types import FormatName, Merged, Sketch, Unresolved
 
@@ -92,7 +92,7 @@ def test_the_text_is_the_inside_of_the_fence(
 )
 def test_fences_of_the_file_stay(format_name: FormatName, path: str, text: str) -> None:
     parsed = parse(text, format_name, path)
-    assert parsed.added_lines == tuple(text.removesuffix("\n").split("\n"))
+    assert parsed.new_lines == tuple(text.removesuffix("\n").split("\n"))
     assert parsed.prose == ""
 
 
@@ -153,10 +153,10 @@ def test_another_kind_of_edit_is_no_snippet(path: str, edit: str) -> None:
 
 
 def test_a_diff_may_hold_lines_with_signs() -> None:
-    assert parse("+++ b/x\n+new\n", "lazy", "changes.patch").added_lines == ("+++ b/x", "+new")
+    assert parse("+++ b/x\n+new\n", "lazy", "changes.patch").new_lines == ("+++ b/x", "+new")
     text = "const diff = `\n+new\n`;\n"
     for name in ("lazy", "whole"):
-        assert parse(text, name, "x.test.ts").added_lines == tuple(text.split("\n")[:-1])  # type: ignore[arg-type]
+        assert parse(text, name, "x.test.ts").new_lines == tuple(text.split("\n")[:-1])  # type: ignore[arg-type]
 
 
 def test_several_fences_are_parts_of_one_snippet() -> None:
@@ -197,7 +197,7 @@ def test_a_fence_for_another_file_is_refused() -> None:
 )
 def test_what_only_the_prose_says_is_not_left_out_for_certain(edit: str) -> None:
     original = "import os\nx = 1\nz = 3\n\n\ndef f():\n    a()\n    b()\n"
-    outcome = merge(original, parse(edit, path="x.py"), language_of("x.py"))
+    outcome = merge(original, parse(edit, path="x.py"), find_language("x.py"))
     assert isinstance(outcome, Unresolved), outcome
 
 
@@ -223,7 +223,7 @@ def test_a_chat_answer_for_a_new_file_is_the_file() -> None:
     ],
 )
 def test_kinds_of_files(path: str, kind: str) -> None:
-    assert kind_of(path) == kind
+    assert find_kind(path) == kind
 
 
 @pytest.mark.parametrize("name", ["self.items", "App.add", "Node.js", "os.path", "this.state", "v1.beta"])

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from editor.attribution import account, repair
+from editor.attribution import attribute_changes, repair_result
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.types import UnaccountedLine
 
 FILE = '''\
@@ -53,7 +53,7 @@ class Gate:
 def faults(
     snippet: str, result: str, *said: str, file: str = FILE, path: str = "x.py", form: str = "lazy"
 ) -> tuple[UnaccountedLine, ...]:
-    return account(file, result, parse(snippet, form), language_of(path), said).faults  # type: ignore[arg-type]
+    return attribute_changes(file, result, parse(snippet, form), find_language(path), said).faults  # type: ignore[arg-type]
 
 
 INSERTED = FILE.replace("        recent.append(now)\n", "        recent.append(now)\n        log(client)\n")
@@ -275,14 +275,14 @@ def test_a_block_that_stands_nowhere_is_accounted_for_where_a_model_put_it_if_th
     edit = parse("<<<<<<< SEARCH\n        self.limits = limit\n=======\n        self.limit = 3\n>>>>>>> REPLACE\n")
     near = FILE.replace("self.limit = limit", "self.limit = 3")
     far = FILE.replace('        log("open")', "        self.limit = 3")
-    assert account(FILE, near, edit, "python").faults
-    assert not account(FILE, near, edit, "python", by_model=True).faults
-    assert account(FILE, far, edit, "python", by_model=True).faults
-    assert account(FILE, near.replace("import time\n", ""), edit, "python", by_model=True).faults
+    assert attribute_changes(FILE, near, edit, "python").faults
+    assert not attribute_changes(FILE, near, edit, "python", by_model=True).faults
+    assert attribute_changes(FILE, far, edit, "python", by_model=True).faults
+    assert attribute_changes(FILE, near.replace("import time\n", ""), edit, "python", by_model=True).faults
 
 
 def test_repair_gives_back_the_file_s_own_lines_and_names_those_that_went() -> None:
-    mended = repair(
+    mended = repair_result(
         FILE, INSERTED.replace("LIMIT = 100", "LIMIT = 10").replace("import time\n\n", "\n"), parse(INSERT), "python"
     )
     assert mended is not None
@@ -291,10 +291,10 @@ def test_repair_gives_back_the_file_s_own_lines_and_names_those_that_went() -> N
 
 
 def test_repair_leaves_alone_what_is_wrong_at_the_edit_itself() -> None:
-    assert repair(FILE, INSERTED, parse(INSERT), "python") is None
-    assert repair(FILE, FILE, parse(INSERT), "python") is None
+    assert repair_result(FILE, INSERTED, parse(INSERT), "python") is None
+    assert repair_result(FILE, FILE, parse(INSERT), "python") is None
     assert (
-        repair(
+        repair_result(
             FILE,
             INSERTED.replace("        log(client)\n", "        log(client)\n        evil()\n"),
             parse(INSERT),
@@ -307,9 +307,9 @@ def test_repair_leaves_alone_what_is_wrong_at_the_edit_itself() -> None:
 def test_repair_leaves_alone_a_lost_line_that_a_new_one_elsewhere_may_replace() -> None:
     file = "import a\nfrom b.old import name\n\nimport c\nimport d\n\nstart()\n"
     lower = "import a\n\nimport c\nfrom b.new import name\nimport d\n\nstart()\n"
-    reading = account(file, lower, parse("from b.new import name\n", "lazy"), "python")
+    reading = attribute_changes(file, lower, parse("from b.new import name\n", "lazy"), "python")
     assert [(fault.kind, fault.text) for fault in reading.faults] == [("removed", "from b.old import name")]
-    assert repair(file, lower, parse("from b.new import name\n", "lazy"), "python") is None
+    assert repair_result(file, lower, parse("from b.new import name\n", "lazy"), "python") is None
 
 
 def test_a_definition_is_not_renamed_to_one_that_the_file_has() -> None:

@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 
 from benchmarks.slow_inputs import SlowInput, slow_inputs
 from editor import codec
-from editor.attribution import account, lazy
-from editor.attribution.explicit import MAX_LOOKS, _Replaced
-from editor.attribution.lazy import _Search
-from editor.checks import _shown_seams, _Texts
+from editor.attribution import attribute_changes, lazy
+from editor.attribution.explicit import MAX_LOOKS, _ReplacementSearch
+from editor.attribution.lazy import _ReadingSearch
+from editor.checks import _find_shown_seams, _TextSet
 from editor.diff import MAX_MATRIX_BITS, line_opcodes
 from editor.errors import EditorError, EditSyntaxError
 from editor.formats import parse
 from editor.formats.strays import find_stray
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.hunks.slots import Scopes
 from editor.match import ladder
-from editor.match.ladder import KeyedLines, LineIndex, starts_in
+from editor.match.ladder import KeyedLines, LineIndex, find_runs
 from editor.merge import merge
-from editor.snippets import without_strings
+from editor.snippets import strip_strings
 from editor.syntax import survey
 from editor.types import FormatName, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Sketch, Unresolved
 from editor.verify import verify
@@ -39,7 +39,7 @@ FEW = st.lists(st.sampled_from("ab"), max_size=12)
 
 
 def outcome(original: str, edit: str, name: FormatName, path: str = "x.py") -> MergeOutcome:
-    return merge(original, parse(edit, name), language_of(path))
+    return merge(original, parse(edit, name), find_language(path))
 
 
 @pytest.mark.parametrize("slow", INPUTS, ids=[each.name for each in INPUTS])
@@ -47,9 +47,9 @@ def test_every_slow_input_is_merged_or_refused(slow: SlowInput) -> None:
     try:
         source = codec.decode(slow.original)
         edit = parse(slow.edit, slow.format)
-        made = merge(source.text, edit, language_of(slow.path))
+        made = merge(source.text, edit, find_language(slow.path))
         if isinstance(made, Merged):
-            assert verify(source.text, made.text, edit, language_of(slow.path))
+            assert verify(source.text, made.text, edit, find_language(slow.path))
             codec.encode(made.text, source, by_model=False, ops=made.ops)
     except EditorError:
         return
@@ -64,22 +64,22 @@ def test_the_slow_inputs_are_the_same_every_time_and_have_a_name_each() -> None:
 @given(FEW, st.lists(st.sampled_from("ab"), min_size=1, max_size=5))
 def test_places_in_periodic_texts_are_those_that_comparing_finds(keys: list[str], wanted: list[str]) -> None:
     places = [at for at in range(len(keys) - len(wanted) + 1) if keys[at : at + len(wanted)] == wanted]
-    assert list(starts_in(keys, wanted)) == places
+    assert list(find_runs(keys, wanted)) == places
     keyed = KeyedLines(keys)
-    assert [list(keyed.starts(wanted)), list(keyed.starts(wanted))] == [places, places]
+    assert [list(keyed.find_starts(wanted)), list(keyed.find_starts(wanted))] == [places, places]
 
 
 @given(st.text("\"'`\\/a{", max_size=12))
 def test_strings_are_taken_out_as_a_pattern_would(line: str) -> None:
     strings = r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`"""
-    assert without_strings(line) == re.sub(strings, "", line)
-    assert without_strings(line, comments=True) == re.sub("//.*|" + strings, "", line)
+    assert strip_strings(line) == re.sub(strings, "", line)
+    assert strip_strings(line, comments=True) == re.sub("//.*|" + strings, "", line)
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=3), min_size=25, max_size=40), st.text("abc", max_size=8))
 def test_one_of_many_texts_stands_in_a_line(texts: list[str], line: str) -> None:
     texts = [text + "c" for text in texts] + [f"x{at}" for at in range(25)]
-    assert _Texts(texts).stand_in(line) == any(text in line for text in texts)
+    assert _TextSet(texts).is_in(line) == any(text in line for text in texts)
 
 
 @given(st.lists(st.sampled_from(["a:", " a:", " b:", "  c", "d"]), min_size=1, max_size=9), st.data())
@@ -162,7 +162,7 @@ def test_verify_raises_nothing_for_hunks_whose_lines_stand_everywhere(line: str,
 def test_accounting_past_a_bound_names_it_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder, "MAX_COMPARED", 10)
     edit = parse("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n", "search_replace")
-    reading = account("a\n" * 20, "b\n" + "a\n" * 19, edit, None)
+    reading = attribute_changes("a\n" * 20, "b\n" + "a\n" * 19, edit, None)
     assert (reading.bound, bool(reading.faults)) == ("accounting_places", True)
 
 
@@ -171,13 +171,13 @@ def test_changes_of_many_places_are_those_that_asking_each_finds(lines: list[str
     olds = data.draw(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=2), min_size=2, max_size=9))
     text = "".join(line + "\n" for line in lines)
     changes = tuple(Replacement(tuple(old), ("x",)) for old in olds)
-    search = _Replaced(text, text, ParsedEdit("search_replace", changes, ""), changes, by_model=False)
+    search = _ReplacementSearch(text, text, ParsedEdit("search_replace", changes, ""), changes, by_model=False)
     first = data.draw(st.integers(0, len(lines)))
     last = data.draw(st.integers(first, len(lines)))
-    asked = [number for number in search._common if list(search._found[number].starts_between(first, last))]
-    near = search._common_between(first, last)
+    asked = [number for number in search._common if list(search._found[number].iter_starts(first, last))]
+    near = search._list_common(first, last)
     assert near == sorted(near)
-    assert [number for number in near if list(search._found[number].starts_between(first, last))] == asked
+    assert [number for number in near if list(search._found[number].iter_starts(first, last))] == asked
 
 
 def test_many_blocks_are_asked_only_where_they_may_begin() -> None:
@@ -185,8 +185,8 @@ def test_many_blocks_are_asked_only_where_they_may_begin() -> None:
     changes = tuple(Replacement((line,), ("other",), hint=Hint(line=at)) for at, line in enumerate(cases[:1_000]))
     original = "".join(line + "\n" for line in cases)
     result = "other\n" * 1_000 + "".join(line + "\n" for line in cases[1_000:])
-    search = _Replaced(original, result, ParsedEdit("search_replace", changes, ""), changes, by_model=False)
-    assert search.leads()
+    search = _ReplacementSearch(original, result, ParsedEdit("search_replace", changes, ""), changes, by_model=False)
+    assert search.can_reach_result()
     # Without an index by their first lines each of a thousand steps asks each of the thousand changes.
     assert MAX_LOOKS - search.looks_left < 50 * len(changes)
 
@@ -196,8 +196,8 @@ def test_rows_of_dots_end_by_the_bound_of_work(monkeypatch: pytest.MonkeyPatch) 
     text = "x = {\n" + "    ...\n" * 900 + "}\n"
     sketch = parse(text, "lazy").changes
     assert isinstance(sketch, Sketch)
-    search = _Search("x = {\n}\n", text, sketch, "javascript", ())
-    assert search.reading(explains=False).bound == "accounting_states"
+    search = _ReadingSearch("x = {\n}\n", text, sketch, "javascript", ())
+    assert search.find_attribution(explains=False).bound == "accounting_states"
     assert search.work < 5_000 + 2 * 900
 
 
@@ -208,14 +208,14 @@ def test_seams_are_those_that_looking_through_finds(new: list[str], block: list[
     found = [new[at] for at in solid]
     seams: set[int] = set()
     reached = 0
-    starts = list(starts_in(found, literal)) if literal else []
+    starts = list(find_runs(found, literal)) if literal else []
     for start in starts:
         for place in range(max(start, reached), start + len(literal) - 1):
             seams.update(range(solid[place] + 1, solid[place + 1] + 1))
         reached = start + len(literal) - 1
     if not starts:
         return
-    assert _shown_seams(new, Sketch((tuple(block),), opens_elided=True, closes_elided=True)) == seams
+    assert _find_shown_seams(new, Sketch((tuple(block),), opens_elided=True, closes_elided=True)) == seams
 
 
 @given(st.text("a\n", max_size=9))

@@ -134,7 +134,7 @@ def test_json_is_no_text_of_a_program(path: str, edit: str) -> None:
     ("path", "edit"), [("x.json", '{"a": 1}'), ("x.yaml", '{"a": 1}'), ("x.json", '{"path": "p", "old": 1}')]
 )
 def test_json_is_the_text_of_data(path: str, edit: str) -> None:
-    assert parse(edit, path=path).added_lines == (edit,)
+    assert parse(edit, path=path).new_lines == (edit,)
 
 
 def test_plain_keys_of_a_call_for_a_program() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from editor.codec import BOM, ByteChanges, byte_changes, decode, encode, restore, to_bytes
+from editor.codec import BOM, ByteChanges, compare_bytes, decode, encode, restore, to_bytes
 from editor.diff import ops_of_changes
 from editor.errors import BinaryFileError, CodecError, NotEncodableError, UndecodableError
 
@@ -232,8 +232,8 @@ def test_of_two_equal_lines_the_one_that_stays_keeps_its_own_ending() -> None:
     for gone, after in ((1, b"f {\r\n}\nend\n"), (2, b"f {\r\n}\r\nend\n")):
         ops = ops_of_changes([(gone, gone + 1, 0)], 4)
         assert encode("f {\n}\nend\n", source, by_model=False, ops=ops) == after
-        assert not byte_changes(source, after).endings
-    assert byte_changes(source, b"f {\r\n}\r\nend\n", ops_of_changes([(1, 2, 0)], 4)).endings == (1,)
+        assert not compare_bytes(source, after).endings
+    assert compare_bytes(source, b"f {\r\n}\r\nend\n", ops_of_changes([(1, 2, 0)], 4)).endings == (1,)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["", "a", "}"]), ENDINGS), min_size=1, max_size=8), st.data())
@@ -247,7 +247,7 @@ def test_any_deletion_leaves_the_other_bytes_as_they_are(lines: list[tuple[str, 
     merged = "".join(line + "\n" for line, _ in [*lines[:start], *lines[end:]])
     written = encode(merged, source, by_model=False, ops=ops)
     assert written == "".join(kept).encode()
-    assert byte_changes(source, written) == byte_changes(source, written, ops) == ByteChanges((), False, False)
+    assert compare_bytes(source, written) == compare_bytes(source, written, ops) == ByteChanges((), False, False)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_any_deletion_leaves_the_other_bytes_as_they_are(lines: list[tuple[str, 
     ],
 )
 def test_what_new_bytes_change_beside_the_text(before: bytes, after: bytes, changes: ByteChanges) -> None:
-    assert byte_changes(decode(before), after) == changes
+    assert compare_bytes(decode(before), after) == changes
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from agent_runtime.workspace.writer import replace_file
 from editor import codec
 from editor.errors import EditSyntaxError
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
 from editor.types import AlreadyApplied, Check, FormatName, Merged, MergeOutcome, Unresolved
 from editor.verify import verify
@@ -78,7 +78,7 @@ def refused(original: str, edit: str, format_name: FormatName) -> Unresolved:
 
 
 def failed_checks(original: str, result: str, edit: str, format_name: FormatName, path: str = "x.py") -> list[str]:
-    checks: tuple[Check, ...] = verify(original, result, parse(edit, format_name), language_of(path))
+    checks: tuple[Check, ...] = verify(original, result, parse(edit, format_name), find_language(path))
     return [check.name for check in checks if not check.ok]
 
 

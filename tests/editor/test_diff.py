@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from editor import diff as alignment
-from editor.diff import line_opcodes, unified_diff
+from editor.diff import line_opcodes, render_unified_diff
 
 TEXT = st.lists(st.sampled_from(["a", "b", "c", "", "d\r", "é", "-", "+ x"]), max_size=14).map("\n".join)
 
@@ -44,7 +44,7 @@ def apply_diff(before: str, diff: str) -> str:
 
 @given(TEXT, TEXT, st.integers(0, 3))
 def test_a_diff_applied_gives_the_new_text(before: str, after: str, context: int) -> None:
-    diff = unified_diff(before, after, "f", context)
+    diff = render_unified_diff(before, after, "f", context)
     assert bool(diff) == (before != after)
     assert apply_diff(before, diff) == after
 
@@ -66,7 +66,7 @@ def test_a_diff_applied_gives_the_new_text(before: str, after: str, context: int
 @pytest.mark.parametrize("name", ["f.py", "with space.py", 'quo"te.py', "ünï.py"])
 def test_git_apply_takes_it(tmp_path: Path, before: str, after: str, name: str) -> None:
     (tmp_path / name).write_bytes(before.encode())
-    diff = unified_diff(before, after, name).encode()
+    diff = render_unified_diff(before, after, name).encode()
     command = ["git", "-c", "core.autocrlf=false", "apply", "--whitespace=nowarn", "-"]
     done = subprocess.run(command, input=diff, cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -75,7 +75,7 @@ def test_git_apply_takes_it(tmp_path: Path, before: str, after: str, name: str) 
 
 
 def test_the_text_of_a_small_diff() -> None:
-    assert unified_diff("a\nb", "a\nc\n", "x/y.py") == (
+    assert render_unified_diff("a\nb", "a\nc\n", "x/y.py") == (
         "--- a/x/y.py\n+++ b/x/y.py\n@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+c\n"
     )
 

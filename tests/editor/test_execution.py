@@ -9,8 +9,8 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.types import ApplyRequest, PatchRequest
-from editor.execution import ended_by, forget, is_to_end, look
-from editor.syntax import num_errors
+from editor.execution import check_stopped, clear_caches, is_stopped, stop_when
+from editor.syntax import count_errors
 
 PYTHON = "".join(f"def f{n}(x):\n    y = x + {n}\n    return y\n\n\n" for n in range(60))
 HUNK = "@@ -11,3 +11,3 @@\n def f2(x):\n-    y = x + 2\n+    y = x - 2\n     return y\n"
@@ -50,7 +50,7 @@ def no_model() -> None:
 def applied(edit: str) -> str:
     """What becomes of an edit, taken as one of a file and as one of the files that it names."""
     applier = Applier(no_model)  # type: ignore[arg-type]
-    forget()
+    clear_caches()
     told = []
     for work in (
         lambda: applier.apply(ApplyRequest(PYTHON.encode(), edit, "a.py", mode="deterministic")),
@@ -66,11 +66,11 @@ def applied(edit: str) -> str:
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_ends_at_the_look_at_which_it_is_told_to_and_else_comes_to_the_same(name: str) -> None:
     alone, watched = applied(EDITS[name]), Stopping(after=1 << 30)
-    with ended_by(watched):
+    with stop_when(watched):
         assert applied(EDITS[name]) == alone
     assert watched.num_looks >= 8, "it hardly looks"
     for after in {0, 1, 2, watched.num_looks // 2, watched.num_looks - 1}:
-        with pytest.raises(StoppedError), ended_by(stopping := Stopping(after)):
+        with pytest.raises(StoppedError), stop_when(stopping := Stopping(after)):
             applied(EDITS[name])
         assert stopping.num_looks <= after + 2, "it went on, but for the parser, which is told to end and then raises"
     assert applied(EDITS[name]) == alone, "what was broken off left nothing behind"
@@ -79,22 +79,22 @@ def test_an_edit_ends_at_the_look_at_which_it_is_told_to_and_else_comes_to_the_s
 def test_the_parser_ends_in_the_middle_of_a_text() -> None:
     """Tags that are never closed took it 18 s, in one call."""
     text = "<div>" * 20_000
-    with ended_by(whole := Stopping(1 << 30)):
-        num_errors(text, "html")
+    with stop_when(whole := Stopping(1 << 30)):
+        count_errors(text, "html")
     assert whole.num_looks > 20
-    forget()
-    with pytest.raises(StoppedError), ended_by(cut := Stopping(10)):
-        num_errors(text, "html")
+    clear_caches()
+    with pytest.raises(StoppedError), stop_when(cut := Stopping(10)):
+        count_errors(text, "html")
     assert cut.num_looks == 12
 
 
 def test_where_nobody_waits_nothing_ends() -> None:
-    look()
-    assert not is_to_end()
-    with ended_by(lambda: StoppedError()):
-        assert is_to_end()
-        with ended_by(lambda: None):
-            look()
+    check_stopped()
+    assert not is_stopped()
+    with stop_when(lambda: StoppedError()):
+        assert is_stopped()
+        with stop_when(lambda: None):
+            check_stopped()
         with pytest.raises(StoppedError):
-            look()
-    look()
+            check_stopped()
+    check_stopped()

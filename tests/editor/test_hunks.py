@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from editor.diff import unified_diff
+from editor.diff import render_unified_diff
 from editor.formats import unified_diff as udiff
 from editor.formats import v4a
 from editor.hunks.apply import merge_hunks
-from editor.match.ladder import LineIndex, find
+from editor.match.ladder import LineIndex, find_places
 from editor.types import AlreadyApplied, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Unresolved
 
 
@@ -337,7 +337,7 @@ def test_an_edit_that_changes_nothing() -> None:
     [("a\nb", "a\nb\n"), ("a\nb\n", "a\nb"), ("a\nb", "a\nc"), ("\nfoo", "\n"), ("foo", "\n"), ("\n", ""), ("", "x")],
 )
 def test_the_final_newline_is_as_the_diff_says(before: str, after: str) -> None:
-    diff = unified_diff(before, after, "f")
+    diff = render_unified_diff(before, after, "f")
     assert apply_diff(before, diff) == Merged(after, "exact")
     assert isinstance(apply_diff(after, diff), AlreadyApplied | Unresolved)
 
@@ -390,7 +390,7 @@ def test_a_diff_merged_into_its_old_text_gives_its_new_text(pair: tuple[str, str
     """It may be open where the old text has the new lines already, as the same diff sent twice would find them."""
     before, after = pair
     if before != after:
-        outcome = apply_diff(before, unified_diff(before, after, "f"))
+        outcome = apply_diff(before, render_unified_diff(before, after, "f"))
         if isinstance(outcome, Unresolved):
             assert "stand there already" in outcome.reason or "only blank lines" in outcome.reason
             assert after.rstrip("\n") in [one.text.rstrip("\n") for one in outcome.candidates]
@@ -402,7 +402,7 @@ def test_a_diff_merged_into_its_old_text_gives_its_new_text(pair: tuple[str, str
 @settings(max_examples=400, deadline=None)
 def test_a_diff_of_one_hunk_is_never_made_twice(pair: tuple[str, str]) -> None:
     before, after = pair
-    diff = unified_diff(before, after, "f")
+    diff = render_unified_diff(before, after, "f")
     added = [line for line in diff.split("\n")[3:] if line.startswith("+")]
     if before != after and diff.count("\n@@ ") == 1 and any(map(str.strip, (line[1:] for line in added))):
         assert not isinstance(apply_diff(after, diff), Merged)
@@ -413,7 +413,7 @@ def test_a_diff_of_one_hunk_is_never_made_twice(pair: tuple[str, str]) -> None:
 def test_with_less_context_a_diff_is_merged_rightly_or_not_at_all(pair: tuple[str, str], context: int) -> None:
     before, after = pair
     if before != after:
-        outcome = apply_diff(before, unified_diff(before, after, "f", context))
+        outcome = apply_diff(before, render_unified_diff(before, after, "f", context))
         assert isinstance(outcome, Unresolved) or outcome == Merged(after, "exact")
 
 
@@ -424,7 +424,7 @@ def test_a_v4a_patch_is_merged_rightly_or_not_at_all(pair: tuple[str, str]) -> N
     before, after = (text.removesuffix("\n") + "\n" for text in pair)
     if before == after:
         return
-    diff = unified_diff(before, after, "f", 3).split("\n")[2:-1]
+    diff = render_unified_diff(before, after, "f", 3).split("\n")[2:-1]
     body = ["@@" if line.startswith("@@ -") else line for line in diff if not line.startswith("\\")]
     (edit,) = v4a.parse_files("\n".join(["*** Begin Patch", "*** Update File: f", *body, "*** End Patch"]))
     outcome = merge_hunks(before, edit)
@@ -437,7 +437,7 @@ def test_a_v4a_patch_with_the_whole_file_as_context_gives_the_new_text(pair: tup
     before, after = (text.removesuffix("\n") + "\n" for text in pair)
     if before == after or not before.strip():
         return
-    diff = unified_diff(before, after, "f", 100).split("\n")[3:-1]
+    diff = render_unified_diff(before, after, "f", 100).split("\n")[3:-1]
     body = [line for line in diff if not line.startswith("\\")]
     (edit,) = v4a.parse_files("\n".join(["*** Begin Patch", "*** Update File: f", "@@", *body, "*** End Patch"]))
     assert merge_hunks(before, edit) == Merged(after, "exact")
@@ -448,8 +448,8 @@ def test_a_v4a_patch_with_the_whole_file_as_context_gives_the_new_text(pair: tup
 def test_places_by_the_index_are_the_places_one_by_one(lines: list[str], data: st.DataObject) -> None:
     wanted = data.draw(st.lists(st.sampled_from(["a", "  a", "b", "", '"q"']), min_size=1, max_size=3))
     if any(line.strip() for line in wanted):
-        places = find(LineIndex(lines), wanted)
-        assert places == find(lines, wanted)
+        places = find_places(LineIndex(lines), wanted)
+        assert places == find_places(lines, wanted)
         size = len(wanted)
         exact = tuple(at for at in range(len(lines) - size + 1) if lines[at : at + size] == wanted)
         assert not exact or (places is not None and (places.rung, places.starts) == ("exact", exact))
@@ -468,7 +468,7 @@ def large(num_lines: int, step: int) -> tuple[str, str]:
 @pytest.mark.parametrize("drift", [0, 7])
 def test_a_megabyte_with_a_thousand_hunks(drift: int) -> None:
     before, after = large(40_000, 40)
-    (edit,) = udiff.parse_files(unified_diff(before, after, "f"))
+    (edit,) = udiff.parse_files(render_unified_diff(before, after, "f"))
     assert isinstance(edit.changes, tuple)
     assert len(edit.changes) == 1_000
     shift = "new line\n" * drift

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from editor.match.ladder import LineIndex, Retab, Shift, exact, find, folded, rstripped, stripped
+from editor.match.ladder import LineIndex, Retab, Shift, find_places, fold_line, identity, rstrip_blanks, strip_blanks
 from editor.merge import merge
 from editor.types import AlreadyApplied, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Unresolved
-from editor.verify import passed, verify
+from editor.verify import is_accepted, verify
 
 
 def apply(original: str, before: str, after: str, hint: Hint | None = None) -> MergeOutcome:
@@ -24,7 +24,7 @@ def unresolved(outcome: MergeOutcome) -> Unresolved:
     return outcome
 
 
-KEYS = [exact, rstripped, stripped, folded]
+KEYS = [identity, rstrip_blanks, strip_blanks, fold_line]
 LINES = st.lists(st.sampled_from(["a", "a ", "  a", "b", "", " ", "c\u00a0d", "c d", "“", '"']), max_size=14)
 
 
@@ -36,16 +36,16 @@ def test_the_index_finds_what_a_plain_scan_finds(
     keys, sought = [key(line) for line in lines], [key(line) for line in wanted]
     plain = tuple(at for at in range(len(keys) - len(sought) + 1) if keys[at : at + len(sought)] == sought)
     index = LineIndex(lines)
-    asked_first = index.by(key).starts(sought)
-    asked_again = index.by(key).starts(sought)
+    asked_first = index.key_by(key).find_starts(sought)
+    asked_again = index.key_by(key).find_starts(sought)
     assert asked_first == asked_again == plain
 
 
 def test_one_index_serves_many_questions() -> None:
     index = LineIndex(["def f():", "\treturn 1", "x\u00a0= 1"])
-    assert find(index, ["def f():"]) == find(index.lines, ["def f():"])
-    assert find(index, ["    return 1"]) == find(index.lines, ["    return 1"])
-    assert find(index, ["x = 1"]) == find(index.lines, ["x = 1"])
+    assert find_places(index, ["def f():"]) == find_places(index.lines, ["def f():"])
+    assert find_places(index, ["    return 1"]) == find_places(index.lines, ["    return 1"])
+    assert find_places(index, ["x = 1"]) == find_places(index.lines, ["x = 1"])
 
 
 # Indentation.
@@ -270,7 +270,7 @@ def test_an_elided_middle_is_changed_once_and_passes_the_checks(old: str, new: s
     once = apply(LONG, before, after)
     assert isinstance(once, Merged)
     change = Replacement(tuple(before.split("\n")), tuple(after.split("\n")))
-    assert passed(verify(LONG, once.text, ParsedEdit("search_replace", (change,), "test"), "python"))
+    assert is_accepted(verify(LONG, once.text, ParsedEdit("search_replace", (change,), "test"), "python"))
     assert isinstance(apply(once.text, before, after), AlreadyApplied)
 
 
@@ -440,7 +440,7 @@ def test_no_text_makes_the_ladder_fail(original: str, before: str, after: str) -
 @given(st.lists(st.text("ab“”\"' \u00a0…", max_size=8), min_size=1, max_size=5), st.data())
 def test_folding_never_changes_a_line_that_the_edit_repeats(lines: list[str], data: st.DataObject) -> None:
     lines = [f"{number}{line}" for number, line in enumerate(lines)]
-    plain = [folded(line) for line in lines]
+    plain = [fold_line(line) for line in lines]
     at = data.draw(st.integers(0, len(lines) - 1))
     outcome = apply("\n".join(lines) + "\n", "\n".join(plain), "\n".join([*plain[:at], "new", *plain[at:]]))
     assert isinstance(outcome, Merged)

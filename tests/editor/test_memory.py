@@ -7,7 +7,7 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.types import ApplyRequest, PatchRequest
-from editor.execution import ended_by, forget, memory_of, remember
+from editor.execution import cache_results, clear_caches, stop_when, use_cache_of
 
 PYTHON = "".join(f"def f{n}(x):\n    y = x + {n}\n    return y\n\n\n" for n in range(60))
 EDIT = "# ... existing code ...\ndef g2(x):\n    y = x - 2\n# ... existing code ...\n"
@@ -30,7 +30,7 @@ def num_looks(kind: str, salt: str) -> int:
         nonlocal count
         count += 1
 
-    with ended_by(verdict):
+    with stop_when(verdict):
         try:
             if kind == "apply":
                 applier.apply(request)
@@ -45,7 +45,7 @@ def num_looks(kind: str, salt: str) -> int:
 
 @pytest.mark.parametrize("kind", ["apply", "apply_each", "apply_patch"])
 def test_what_one_tenant_sent_makes_nothing_faster_for_another(kind: str) -> None:
-    forget()
+    clear_caches()
     first, again, of_another = num_looks(kind, "ann"), num_looks(kind, "ann"), num_looks(kind, "bob")
     assert again < first
     assert of_another == first
@@ -53,12 +53,12 @@ def test_what_one_tenant_sent_makes_nothing_faster_for_another(kind: str) -> Non
 
 def test_a_result_is_found_by_its_owner_until_it_is_forgotten() -> None:
     calls = []
-    double = remember(2)(lambda number: calls.append(number) or 2 * number)
+    double = cache_results(2)(lambda number: calls.append(number) or 2 * number)
     for owner in ("ann", "ann", "bob", "ann"):
-        with memory_of(owner):
+        with use_cache_of(owner):
             assert double(4) == 8
     assert calls == [4, 4]
-    forget()
-    with memory_of("ann"):
+    clear_caches()
+    with use_cache_of("ann"):
         assert double(4) == 8
     assert calls == [4, 4, 4]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from editor.formats import unified_diff, v4a
-from editor.patch_set import PatchResult, merge_files, paths_of
+from editor.patch_set import PatchResult, list_paths, merge_files
 from editor.types import AlreadyApplied, Merged, Unresolved
 
 
@@ -21,7 +21,7 @@ def diff(files: Mapping[str, str], text: str) -> PatchResult:
 
 
 def code(result: PatchResult) -> str:
-    (refused,) = result.refused
+    (refused,) = result.refusals
     assert isinstance(refused.outcome, Unresolved)
     assert refused.outcome.suggestion
     assert not result.writes
@@ -44,7 +44,7 @@ PATCH = (
 
 def test_all_kinds_of_edits_at_once() -> None:
     result = v4a_patch(FILES, *PATCH)
-    assert not result.refused
+    assert not result.refusals
     assert result.writes == {
         "new/d.py": "five\n",
         "a.py": "one\ntwo_is_changed\n",
@@ -64,7 +64,7 @@ def test_all_kinds_of_edits_at_once() -> None:
 def test_the_same_set_twice_is_recognised() -> None:
     again = v4a_patch(after(FILES, v4a_patch(FILES, *PATCH)), *PATCH)
     assert again.already_applied
-    assert (again.writes, again.refused) == ({}, ())
+    assert (again.writes, again.refusals) == ({}, ())
 
 
 def test_one_refused_edit_keeps_all_from_being_written() -> None:
@@ -157,7 +157,7 @@ def test_paths_that_the_caller_has_to_read() -> None:
         "*** Begin Patch\n*** Update File: ./a//b\n*** Move to: c\n@@\n-x\n"
         "*** Delete File: /etc/x\n*** Delete File: c\n*** End Patch"
     )
-    assert paths_of(edits) == ("a/b", "c")
+    assert list_paths(edits) == ("a/b", "c")
     assert merge_files({"a/b": "x\n"}, edits[:1]).writes == {"a/b": None, "c": ""}
 
 

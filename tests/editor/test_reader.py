@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from editor.execution import forget
+from editor.execution import clear_caches
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
 from editor.types import Merged, Unresolved
 
@@ -23,7 +23,7 @@ C_PLUS_PLUS = (
 
 def first_reading(original: str, edit: str, path: str, said: tuple[str, ...] = ()) -> str:
     """Return the merged text, or the first candidate."""
-    outcome = merge(original, parse(edit, "lazy", path), language_of(path), said)
+    outcome = merge(original, parse(edit, "lazy", path), find_language(path), said)
     if isinstance(outcome, Merged):
         return outcome.text
     assert isinstance(outcome, Unresolved)
@@ -32,7 +32,7 @@ def first_reading(original: str, edit: str, path: str, said: tuple[str, ...] = (
 
 def readings(original: str, edit: str, path: str, said: tuple[str, ...] = ()) -> list[str]:
     """Return the candidates of an edit that has no answer."""
-    outcome = merge(original, parse(edit, "lazy", path), language_of(path), said)
+    outcome = merge(original, parse(edit, "lazy", path), find_language(path), said)
     assert isinstance(outcome, Unresolved)
     return [one.text for one in outcome.candidates]
 
@@ -217,7 +217,7 @@ def test_an_edit_that_comes_again_has_the_same_readings_from_memory_as_anew() ->
     text = "limit = 10\nretries = 3\n\n\ndef load(path):\n    return open(path).read()\n"
     edit = parse("retries = 5\n\ndef load(path):\n    # ... existing code ...\n", "lazy")
     first, again = merge(text, edit, "python"), merge(text, edit, "python")
-    forget()
+    clear_caches()
     assert isinstance(first, Merged | Unresolved)
     assert first.candidates
     assert first == again == merge(text, edit, "python")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
 from editor.reader.reader import MAX_CANDIDATES, read_snippet
 from editor.types import AlreadyApplied, Merged, ParsedEdit, Sketch, Unresolved
@@ -19,7 +19,7 @@ CASES = sorted((Path(__file__).parent / "lazy_cases").glob("*.txt"))
 
 def readings(original: str, snippet: str, path: str = "file.py") -> tuple[str, ...]:
     """Return the candidates' texts, the certain merge alone if there is one."""
-    outcome = merge(original, parse(snippet, "lazy"), language_of(path))
+    outcome = merge(original, parse(snippet, "lazy"), find_language(path))
     assert not isinstance(outcome, AlreadyApplied), outcome
     return (outcome.text,) if isinstance(outcome, Merged) else tuple(one.text for one in outcome.candidates)
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.edit.measuring import measure
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
 from editor.types import AlreadyApplied, Merged, Unresolved
 from editor.verify import verify
@@ -55,7 +55,7 @@ def test_merged_by_rule_is_always_the_expected_text(cases: Cases, num_merged: in
 def test_no_check_fails_on_a_right_result(cases: Cases) -> None:
     for case in cases():
         assert case.expected is not None
-        checks = verify(case.original, case.expected, parse(case.edit), language_of(case.path))
+        checks = verify(case.original, case.expected, parse(case.edit), find_language(case.path))
         # Some expected texts have other spaces in blank lines than their files (PROVENANCE).
         failed = [check for check in checks if not check.ok and {line.kind for line in check.lines} != {"blank_lines"}]
         assert failed == [], case.name
@@ -80,9 +80,9 @@ def test_an_explicit_edit_sent_twice_is_done_or_refused(cases: Cases, num_done: 
     outcomes: Counter[str] = Counter()
     for case in cases():
         edit = parse(case.edit)
-        outcome = merge(case.original, edit, language_of(case.path))
+        outcome = merge(case.original, edit, find_language(case.path))
         if isinstance(outcome, Merged):
-            again = merge(outcome.text, edit, language_of(case.path))
+            again = merge(outcome.text, edit, find_language(case.path))
             outcomes[type(again).__name__] += 1
             assert not isinstance(again, Unresolved) or again.suggestion, case.name
     assert not outcomes["Merged"]

@@ -113,8 +113,8 @@ def test_an_import_above_and_a_change_far_below_are_two_regions_each_with_its_pa
     assert "def step_40" in below.text
     assert above.edit is not None
     assert below.edit is not None
-    assert [line for line in above.edit.added_lines if line] == ["import os", "import re", "import sys"]
-    assert "import re" not in below.edit.added_lines
+    assert [line for line in above.edit.new_lines if line] == ["import os", "import re", "import sys"]
+    assert "import re" not in below.edit.new_lines
     right = FUNCTIONS.replace("import sys", "import re\nimport sys").replace(
         function("step_40"),
         'def step_40(value):\n    """What step_40 does."""\n    total = re.sub("a", "b", value)\n    return total\n',

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from editor.errors import EditSyntaxError
 from editor.formats import detect, parse, parse_files
-from editor.formats.file_names import file_name
+from editor.formats.file_names import parse_file_name
 from editor.merge import merge
 from editor.types import Hint, Merged, ParsedEdit, Replacement
 from tests.editor.recorded import search_replace
@@ -51,7 +51,7 @@ def test_the_name_above_a_block_is_its_path(edit: str) -> None:
     ["Here it is:", "```python", "Done.", "...", "1.5 times", "# Heading", "in utils.py:", "e.g.", "", "```", "etc..."],
 )
 def test_talk_names_no_file(line: str) -> None:
-    assert file_name(line) == ""
+    assert parse_file_name(line) == ""
 
 
 def test_several_files_in_order_of_first_appearance() -> None:
@@ -65,8 +65,8 @@ def test_several_files_in_order_of_first_appearance() -> None:
         + block("b2", "B2")
     )
     first, second = parse_files(edit)
-    assert (first.path, first.searched_lines) == ("b.py", ("b1", "b2"))
-    assert (second.path, second.searched_lines) == ("a.py", ("a1", "a2"))
+    assert (first.path, first.old_lines) == ("b.py", ("b1", "b2"))
+    assert (second.path, second.old_lines) == ("a.py", ("a1", "a2"))
     with pytest.raises(EditSyntaxError, match=r"2 files: b\.py, a\.py") as caught:
         parse(edit)
     assert caught.value.code == "several_files"
@@ -75,7 +75,7 @@ def test_several_files_in_order_of_first_appearance() -> None:
 def test_one_name_is_for_all_blocks() -> None:
     edit = block("a", "b") + "x.py\n" + block("c", "d")
     assert parse(edit).path == "x.py"
-    assert len(parse(edit).searched_lines) == 2
+    assert len(parse(edit).old_lines) == 2
     with pytest.raises(EditSyntaxError, match="first block names no file"):
         parse_files(edit + "y.py\n" + block("e", "f"))
 
@@ -203,7 +203,7 @@ def test_a_title_above_the_blocks_of_a_program(head: str) -> None:
 def test_a_label_above_a_block_names_no_file(label: str) -> None:
     edit = "app.py\n" + block("a", "b") + f"\n{label}\n" + block("c", "d")
     (parsed,) = parse_files(edit, path="app.py")
-    assert (parsed.path, parsed.searched_lines) == ("app.py", ("a", "c"))
+    assert (parsed.path, parsed.old_lines) == ("app.py", ("a", "c"))
 
 
 @pytest.mark.parametrize(

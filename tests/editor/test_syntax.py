@@ -10,9 +10,9 @@ from tree_sitter import Language, Parser, Tree
 
 from editor import syntax
 from editor.definitions import Symbol
-from editor.execution import forget
-from editor.grammars import GRAMMARS, language_of
-from editor.syntax import MAX_BYTES, nodes, num_errors, survey, symbols
+from editor.execution import clear_caches
+from editor.grammars import GRAMMARS, find_language
+from editor.syntax import MAX_BYTES, count_errors, list_nodes, list_symbols, survey
 from tests.memory import bytes_kept
 from tests.repo_cache.sources import SUFFIXES, edited, source
 
@@ -56,14 +56,14 @@ def only(text: str, language: str) -> Symbol:
 @pytest.mark.parametrize(("path", "source"), SOURCES.items())
 def test_definitions_are_named_with_their_scopes(path: str, source: tuple[str, str]) -> None:
     text, names = source
-    found = symbols(text, language_of(path))
+    found = list_symbols(text, find_language(path))
     assert found is not None
     assert [name.replace(" ", "_") for name in found] == names.split()
-    assert num_errors(text, language_of(path)) == 0
+    assert count_errors(text, find_language(path)) == 0
 
 
 def test_every_grammar_has_a_source_here() -> None:
-    assert {language_of(path) for path in SOURCES} == set(GRAMMARS)
+    assert {find_language(path) for path in SOURCES} == set(GRAMMARS)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_every_grammar_has_a_source_here() -> None:
     ],
 )
 def test_definitions_have_kinds(path: str, text: str, kinds: str) -> None:
-    seen = survey(text, language_of(path))
+    seen = survey(text, find_language(path))
     assert seen is not None
     assert [symbol.kind for symbol in seen.symbols] == kinds.split()
 
@@ -139,14 +139,14 @@ def test_errors_have_lines() -> None:
 
 def test_well_known_names_have_a_language() -> None:
     names = {"Gemfile": "ruby", "home/.bashrc": "bash", "Cargo.lock": "toml", "a/Rakefile": "ruby", "x.jsonc": "json"}
-    assert {name: language_of(name) for name in names} == names
-    assert language_of("C:\\x\\A.PY") == "python"
-    assert {language_of(name) for name in ("Makefile", "Dockerfile", ".gitignore", "a.txt", "")} == {None}
+    assert {name: find_language(name) for name in names} == names
+    assert find_language("C:\\x\\A.PY") == "python"
+    assert {find_language(name) for name in ("Makefile", "Dockerfile", ".gitignore", "a.txt", "")} == {None}
 
 
 def test_unknown_languages_and_huge_texts_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert symbols("a", None) is None
-    assert num_errors("a", "cobol") is None
+    assert list_symbols("a", None) is None
+    assert count_errors("a", "cobol") is None
     monkeypatch.setattr(syntax, "MAX_BYTES", 10)
     assert survey("x = 1\n" * 10, "python") is None
 
@@ -186,11 +186,11 @@ class CountedWork:
         return self._real.parse(read, progress_callback=counted)
 
 
-@pytest.mark.parametrize("look", [survey, nodes])
+@pytest.mark.parametrize("look", [survey, list_nodes])
 def test_error_recovery_that_takes_the_square_of_a_text_is_given_up(
     look: Callable[[str, str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forget()
+    clear_caches()
     work = CountedWork(monkeypatch)
     text = "<!--" * 3_000  # five calls a byte in all
     assert look(text, "python") is None
@@ -199,7 +199,7 @@ def test_error_recovery_that_takes_the_square_of_a_text_is_given_up(
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_broken_programs_take_a_tenth_of_the_work_that_they_may(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    language, random = language_of(f"a.{suffix}"), Random(suffix)
+    language, random = find_language(f"a.{suffix}"), Random(suffix)
     work = CountedWork(monkeypatch)
     data = source(suffix, 40)
     for _ in range(6):
@@ -233,17 +233,17 @@ def test_deep_nesting_is_read_to_a_depth() -> None:
 def test_nodes_are_equal_where_only_white_space_without_meaning_differs(
     one: str, other: str, language: str, equal: bool
 ) -> None:
-    assert (nodes(one, language) == nodes(other, language)) is equal
+    assert (list_nodes(one, language) == list_nodes(other, language)) is equal
 
 
 def test_no_nodes_without_a_grammar_or_of_too_large_a_text() -> None:
-    assert nodes("a", None) is None
-    assert nodes("#" * (MAX_BYTES + 1), "python") is None
+    assert list_nodes("a", None) is None
+    assert list_nodes("#" * (MAX_BYTES + 1), "python") is None
 
 
 def test_nothing_of_a_parsed_text_stays_in_memory() -> None:
     text = "def f(x):\n    return x\n" * 200
-    assert bytes_kept(syntax, lambda: nodes(text, "python"), times=40) < 2_000
+    assert bytes_kept(syntax, lambda: list_nodes(text, "python"), times=40) < 2_000
 
 
 @pytest.mark.parametrize("language", ["c", "cpp"])
@@ -252,7 +252,7 @@ def test_a_guard_for_cpp_in_a_header_is_no_syntax_error(language: str) -> None:
     ends = "#if defined(__cplusplus)\n}\n#endif\n"
     declared = "enum { A, B };\nint start(const char *);\n"
     header = f"#ifndef H\n#define H\n{begins}{declared}{ends}#endif\n"
-    assert num_errors(header, language) == 0
-    assert num_errors(header.replace(ends, ""), language) != 0
-    assert num_errors(header.replace(begins, ""), language) != 0
-    assert num_errors(header.replace("start(", "start(("), language) != 0
+    assert count_errors(header, language) == 0
+    assert count_errors(header.replace(ends, ""), language) != 0
+    assert count_errors(header.replace(begins, ""), language) != 0
+    assert count_errors(header.replace("start(", "start(("), language) != 0

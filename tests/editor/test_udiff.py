@@ -237,7 +237,7 @@ def test_several_files_and_hunks() -> None:
         f"diff --git a/x.py b/x.py\n{HEADER}@@ -1,3 +1,3 @@\n{BODY}@@ -9,3 +9,3 @@\n{BODY}"
         "diff --git a/y b/y\ndeleted file mode 100644\n--- a/y\n+++ /dev/null\n@@ -1 +0,0 @@\n-q\n"
     )
-    assert [(edit.path, edit.action, len(edit.added_lines)) for edit in parse_files(diff)] == [
+    assert [(edit.path, edit.action, len(edit.new_lines)) for edit in parse_files(diff)] == [
         ("x.py", "update", 6),
         ("y", "delete", 0),
     ]
@@ -349,4 +349,4 @@ def test_the_pair_of_whatthepatch() -> None:
     assert (edit.path, len(edit.changes)) == ("lao", 2)
     comment = one((folder / "embedded-diff.comment").read_text("utf-8"))
     assert comment.path == "src/org/mozilla/javascript/IRFactory.java"
-    assert len(comment.added_lines) == 9
+    assert len(comment.new_lines) == 9

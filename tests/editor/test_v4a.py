@@ -187,7 +187,7 @@ def outcome_of(row: dict[str, object], *, compat: bool) -> tuple[dict[str, str],
             del files[path]
         else:
             files[path] = text
-    return files, bool(result.refused), [file.outcome for file in result.refused]
+    return files, bool(result.refusals), [file.outcome for file in result.refusals]
 
 
 def test_every_scenario_of_codex_by_its_own_rules() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from editor.diff import unified_diff
+from editor.diff import render_unified_diff
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
 from editor.types import Check, Hint, Merged, ParsedEdit, Replacement, Sketch, Substitution, Substitutions
-from editor.verify import DAMAGE, passed, verify
+from editor.verify import DAMAGE, is_accepted, verify
 from tests.editor.recorded import rows
 
 NAMES = (
@@ -183,7 +183,7 @@ def test_what_the_edit_takes_away_may_go() -> None:
     lazy = "// ...\n  mul(a) {\n    this.result *= a;\n    return this;\n  }\n}\n"
     without = ORIGINAL.replace("\n  reset() {\n    this.result = 0;\n  }\n", "")
     assert failed(without, lazy) == ["accounted"], "a whole definition goes only by name"
-    assert passed(verify(ORIGINAL, without, parse(lazy), "javascript", said=("Remove reset.",)))
+    assert is_accepted(verify(ORIGINAL, without, parse(lazy), "javascript", said=("Remove reset.",)))
 
 
 def test_a_renamed_class_keeps_its_methods() -> None:
@@ -192,16 +192,16 @@ def test_a_renamed_class_keeps_its_methods() -> None:
 
 
 def test_the_lenient_policy_rejects_only_what_nobody_can_mean() -> None:
-    names = {name: passed([Check(name, False, "")], "lenient") for name in (*NAMES, "region_kept")}
+    names = {name: is_accepted([Check(name, False, "")], "lenient") for name in (*NAMES, "region_kept")}
     assert {name for name, ok in names.items() if not ok} == DAMAGE
-    assert not any(passed([Check(name, False, "")]) for name in NAMES)
-    assert passed([Check("a", True, ""), Check("b", True, "")])
+    assert not any(is_accepted([Check(name, False, "")]) for name in NAMES)
+    assert is_accepted([Check("a", True, ""), Check("b", True, "")])
 
 
 def test_what_the_merger_makes_passes() -> None:
     outcome = merge(ORIGINAL, parse(BLOCK))
     assert isinstance(outcome, Merged)
-    assert passed(verify(ORIGINAL, outcome.text, parse(BLOCK), "javascript"))
+    assert is_accepted(verify(ORIGINAL, outcome.text, parse(BLOCK), "javascript"))
 
 
 def test_one_line_dropped_from_what_a_placeholder_stands_for_is_enough() -> None:
@@ -294,7 +294,7 @@ def test_an_emptied_file_is_found_by_both_policies() -> None:
         for edit in (whole("\n"), parse(LAZY), replaced(("sub", "minus"))):
             checks = verify(original, "", edit, None)
             assert "truncated_tail" in [check.name for check in checks if not check.ok]
-            assert not passed(checks, "lenient")
+            assert not is_accepted(checks, "lenient")
     assert failed("", hunks(Replacement(("x = 1",), ())), "x = 1\n", None) == []
 
 
@@ -319,16 +319,16 @@ def test_many_blocks_are_verified() -> None:
 def test_no_check_fails_on_recorded_results_as_substitutions_and_as_whole_files() -> None:
     for row in rows("agent_sessions/edit_cases.jsonl"):
         for edit in (replaced((row["old_text"], row["new_text"])), whole(row["expected"])):
-            assert failed(row["expected"], edit, row["original"], language_of(row["path"])) == [], row["id"]
+            assert failed(row["expected"], edit, row["original"], find_language(row["path"])) == [], row["id"]
 
 
 def test_a_diff_may_add_a_line_that_looks_like_a_placeholder() -> None:
     """Documentation of edit formats is edited too; a model's blocks stay refused (cline#577)."""
     before, after = "# Docs\n\ntext\n", "# Docs\n\n// ... existing code ...\ntext\n"
-    edit = parse(unified_diff(before, after, "docs.md"), "udiff")
-    assert passed(verify(before, after, edit, "markdown"))
+    edit = parse(render_unified_diff(before, after, "docs.md"), "udiff")
+    assert is_accepted(verify(before, after, edit, "markdown"))
     leaking = after.replace("text", "# ... rest of the file ...\ntext")
-    assert not passed(verify(before, leaking, edit, "markdown"))
+    assert not is_accepted(verify(before, leaking, edit, "markdown"))
 
 
 @pytest.mark.parametrize("after", ["    this.result += ((a;\n", "    this.result -= a ** 2;\n"])

@@ -14,7 +14,7 @@ from agent_runtime.errors import BadRequest, Unsupported
 from agent_runtime.llm.interface import ChatMessage
 from agent_runtime.server.schemas import Prediction, Text
 from agent_runtime.types import Certainty, Decide, Mode, ReuseName, ScopeName
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.syntax import survey
 from editor.types import FormatName, Policy
 
@@ -347,5 +347,5 @@ def name_of(code: str) -> str:
 
 
 def _is_read(name: str, code: str) -> bool:
-    found = survey(code, language_of(name))
+    found = survey(code, find_language(name))
     return found is not None and not found.error_lines and bool(found.symbols)

@@ -41,7 +41,7 @@ from agent_runtime.server.request_body import JsonRoute
 from agent_runtime.server.responses import Streamed
 from agent_runtime.server.schemas import text_of
 from agent_runtime.types import ApplyRequest, ApplyResult
-from editor.execution import memory_of
+from editor.execution import use_cache_of
 
 APPLY_MODELS = ("morph-v3-fast", "morph-v3-large", "auto")
 """What clients of hosted apply services call the model of an edit; further names begin as in `APPLY_PREFIXES`."""
@@ -135,7 +135,7 @@ def _request(edit: ApplyMessage, options: ApplyOptions | None, salt: str, **more
     check_size(len(original), "the file", MAX_FILE_BYTES)
     check_size(len(edit.update), "the edit", MAX_EDIT_BYTES)
     given = {"path": ""} if options is None else options.model_dump()
-    with memory_of(salt):
+    with use_cache_of(salt):
         given["path"] = given["path"] or name_of(edit.code)
     return ApplyRequest(original, edit.update, instruction=edit.instruction, salt=salt, **given, **more)
 

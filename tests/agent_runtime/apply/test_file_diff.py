@@ -38,7 +38,7 @@ def test_git_applies_it(tmp_path: Path, before: str | None, after: str | None, m
 def test_hunk_reads_it_back(before: str | None, after: str | None, move_to: str) -> None:
     edits = parse_files(file_diff(before, after, "old.py", move_to))
     result = merge_files({} if before is None else {"old.py": before}, edits)
-    assert not result.refused
+    assert not result.refusals
     assert result.writes.get(move_to or "old.py") == after
     if move_to:
         assert result.writes["old.py"] is None

@@ -144,8 +144,8 @@ def test_every_quoting_edit_reads_as_blocks_that_mean_the_same() -> None:
     )
     (parsed,) = parse_files(edit)
     (again,) = parse_files(as_blocks(parsed))
-    assert again.searched_lines == parsed.searched_lines
-    assert again.added_lines == ("Z",)
+    assert again.old_lines == parsed.old_lines
+    assert again.new_lines == ("Z",)
 
 
 def test_an_edit_by_line_numbers_alone_does_not_read_as_blocks() -> None:

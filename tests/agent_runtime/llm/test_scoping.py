@@ -18,7 +18,7 @@ from agent_runtime.progress import Watcher
 from agent_runtime.prompt import build_prompt
 from agent_runtime.types import ApplyRequest, ApplyResult, GivenScope
 from editor.formats import parse
-from editor.grammars import language_of
+from editor.grammars import find_language
 from editor.merge import merge
 from engine import errors as engine_errors
 from engine.decoder import Decoder
@@ -46,7 +46,7 @@ RIGHT = function(30).replace("total = value * 30", "total = 0")
 def task_of(text: str, edit: str, **options: Any) -> ModelTask:
     request = ApplyRequest(text.encode(), edit, "a.py", **({"mode": "model"} | options))
     parsed = parse(edit)
-    return ModelTask(text, request, parsed, merge(text, parsed, language_of("a.py")))
+    return ModelTask(text, request, parsed, merge(text, parsed, find_language("a.py")))
 
 
 @pytest.fixture(scope="module")

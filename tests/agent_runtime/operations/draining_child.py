@@ -24,7 +24,7 @@ from agent_runtime.server.uvicorn_server import DrainingServer, leave
 from agent_runtime.telemetry.log import configure
 from agent_runtime.types import ApplyRequest, ApplyResult
 from agent_runtime.workspace.registry import WorkspaceRegistry
-from editor.execution import look
+from editor.execution import check_stopped
 from tests.agent_runtime.scripted import ScriptedMerger
 
 
@@ -49,7 +49,7 @@ class Endless(Applier):
     def apply(self, request: ApplyRequest, *more: Any) -> ApplyResult:
         while request.path == "endless.py":
             time.sleep(0)
-            look()
+            check_stopped()
         return super().apply(request, *more)
 
 

@@ -18,7 +18,7 @@ from agent_runtime import wiring
 from agent_runtime.apply import pipeline
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.server.dependencies import Service
-from editor.execution import look
+from editor.execution import check_stopped
 from tests.agent_runtime.scripted import ScriptedMerger
 from tests.agent_runtime.serving import asking, serving
 
@@ -45,7 +45,7 @@ class Endless:
         try:
             while True:
                 time.sleep(0)  # others run
-                look()
+                check_stopped()
         except Exception as fault:
             self.ended.append(type(fault).__name__)
             raise
