@@ -27,13 +27,9 @@ by the budget; the request asks for it; it is among the last, whose logits or wh
 
 @dataclass(frozen=True, slots=True)
 class PromptSegment:
-    """A run of a prompt's tokens with a border of meaning at its end; `key` names its content, b"" what changes often.
-
-    A segment is what a change spoils as a whole: the definition in a file, the turn of a history.
-    """
+    """A run of a prompt's tokens that a change affects as a whole: a definition in a file, a message of a history."""
 
     token_ids: Sequence[int]
-    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,7 @@ def answer_from_json(answer: Mapping[str, Any]) -> SessionAnswer:
 
 def state_from_json(answer: Mapping[str, Any]) -> SessionState:
     """Of `GET /sessions/{id}`."""
-    from agent_runtime.context import HistoryMessage
-    from agent_runtime.session import SessionState
+    from agent_runtime.session import HistoryMessage, SessionState
 
     return _known(
         SessionState,

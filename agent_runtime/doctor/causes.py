@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agent_runtime.context.change_notes import split_lines
 from agent_runtime.doctor.transcripts import PromptText, TextPart, file_at
+from agent_runtime.session.change_notes import split_lines
 from editor.diff import line_opcodes
 
 _MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"

@@ -1,4 +1,4 @@
-"""Files of a session: their sources, and what changed since they were last read."""
+"""Files of a session: where they come from, and what has changed since they were last read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from repo_cache.types import FileTokens
 MAX_SESSION_FILES = 512
 MAX_PATH = 4096
 MAX_BYTES = 2 << 20
-"""Of all files of a context together: some 600,000 tokens, which is more than any context here holds."""
+"""Limit of all files of a session together: about 600,000 tokens, more than any context here holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """What is remembered of a file: the hash and the size of its bytes."""
+    """The hash and the size of a file's bytes."""
 
     sha256: str
     size: int
@@ -34,25 +34,25 @@ class _Version:
 
 
 class SessionFiles:
-    """Files that the model is shown: those of a workspace as they are at each turn, and texts that were put in."""
+    """The files that the model is shown: workspace files in their current version, and texts that a client put in."""
 
-    def __init__(self, workspace: Workspace | None, known: TokenIndex | None) -> None:
-        """`known` may have the tokens of the workspace's files at hand."""
-        self._workspace, self._known = workspace, known
+    def __init__(self, workspace: Workspace | None, index: TokenIndex | None) -> None:
+        """`index` may hold the tokens of the workspace's files."""
+        self._workspace, self._index = workspace, index
         self._own: dict[str, bytes] = {}
-        """Texts that were put in, by the path that they stand for."""
+        """Texts that a client put in, by path."""
         self._last: dict[str, _Version] = {}
-        """All files of the context, each as it was when it was last read or shown."""
+        """All files of the session, as they were last read or shown."""
         self._shown: dict[str, str] = {}
-        """By path, the hash of what the model was shown last, "" for a file that was gone."""
+        """By path, the hash of what the model was shown last; "" for a file that was gone."""
 
     def read(
         self, paths: Iterable[str], texts: Mapping[str, str], *, forget: Iterable[str] = (), with_text: bool = False
     ) -> list[ReadFile]:
-        """Take files out of the context, and put files of the workspace and texts into it: all or none.
+        """Remove the files to `forget`, and add workspace files and texts: all or none.
 
-        Those to be forgotten that are not in it are passed over. Raises what `Workspace.read` raises, BadFile where one
-        is no text, TooLarge where they are too many.
+        A file to forget that is not in the session is ignored. Raises what `Workspace.read` raises, BadFile if a file
+        is not text, TooLarge if they exceed the limits.
         """
         given = {_normalize_path(path): _encode_text(text, path) for path, text in texts.items()}
         out = set(map(_normalize_path, forget))
@@ -63,30 +63,30 @@ class SessionFiles:
                 continue
             data = given[path] if path in given else self._read_workspace(path)
             files[path] = _Version.from_bytes(data)
-            _check_size(files)  # each time: nobody is to have us read far more than is kept
+            _check_size(files)  # after each file, so that no request reads far more than is kept
             answer[path] = self._describe(path, data, with_text=with_text)
         self._last = files
         self._own = {path: own for path, own in self._own.items() if path not in out | answer.keys()} | given
         return list(answer.values())
 
     def read_data(self, path: str) -> bytes:
-        """A file's bytes as they are now, in the context or not; raises what `Workspace.read` raises."""
+        """Return a file's current bytes, in the session or not; raises what `Workspace.read` raises."""
         own = self._own.get(_normalize_path(path))
         return own if own is not None else self._read_workspace(path)
 
     def read_data_if_there(self, path: str) -> bytes | None:
-        """As `data`, None where there is no such file."""
+        """Return a file's current bytes, None if there is no such file; raises what `Workspace.read` raises."""
         own = self._own.get(_normalize_path(path))
         if own is not None or self._workspace is None:
             return own
         return self._workspace.read_if_there(path)
 
     def is_own(self, path: str) -> bool:
-        """Whether it is a text that was put in, or would be."""
+        """Whether the path is that of a text that a client put in, or would be."""
         return self._workspace is None or _normalize_path(path) in self._own
 
     def put(self, path: str, data: bytes | None) -> None:
-        """A text that was put in is another now; None: it is no more."""
+        """Replace a text that a client put in; None removes it."""
         path = _normalize_path(path)
         if data is None:
             self._own.pop(path, None)
@@ -96,9 +96,9 @@ class SessionFiles:
             self._last.setdefault(path, _Version("", len(data)))
 
     def refresh(self) -> tuple[dict[str, FileTokens | str], tuple[SeenFile, ...]]:
-        """What the next turn shows, with tokens where they are at hand, and what of it is new, changed or gone.
+        """Read all files again; return what the next turn shows, and which files are new, changed or gone.
 
-        A file that cannot be read (any more) is not shown, until it can be again.
+        A file is returned as tokens if the index has them, else as text. A file that cannot be read is left out.
         """
         now: dict[str, FileTokens | str] = {}
         seen: list[SeenFile] = []
@@ -121,15 +121,15 @@ class SessionFiles:
 
     @property
     def num_bytes(self) -> int:
-        """Of all files as they were last looked at."""
+        """Bytes of all files as they were last read."""
         return sum(version.size for version in self._last.values())
 
     def mark_shown(self) -> None:
-        """The model has been shown them as `refresh` gave them."""
+        """Record that the model was shown what `refresh` returned."""
         self._shown = {path: version.sha256 for path, version in self._last.items()}
 
     def list_states(self) -> tuple[SeenFile, ...]:
-        """Each file of the context as it was last looked at, beside what the model was shown last."""
+        """Return each file's state: as it was last read, compared with what the model was shown last."""
         shown = self._shown
         return tuple(
             SeenFile(path, _compare_hashes(version.sha256, shown.get(path, "")), version.sha256)
@@ -142,9 +142,9 @@ class SessionFiles:
         return ReadFile(path, state, now.sha256, now.size, encoding, data.decode(encoding) if with_text else None)
 
     def _find_tokens(self, path: str, text: str) -> FileTokens | None:
-        if self._known is None or self._workspace is None or path in self._own:
+        if self._index is None or self._workspace is None or path in self._own:
             return None
-        return self._known.find_tokens(path, text, str(self._workspace.root))
+        return self._index.find_tokens(path, text, str(self._workspace.root))
 
     def _read_workspace(self, path: str) -> bytes:
         if self._workspace is None:
@@ -167,14 +167,14 @@ def _check_size(files: Mapping[str, _Version]) -> None:
 
 
 def _compare_hashes(now: str, before: str) -> FileState:
-    """Of two hashes, "" where there is no file."""
+    """Compare two hashes; "" stands for a file that is not there."""
     if not now:
         return "gone"
     return "new" if not before else "same" if now == before else "changed"
 
 
 def _normalize_path(path: str) -> str:
-    """`./a.py` is `a.py`."""
+    """Turn `./a.py` into `a.py`."""
     return str(PurePosixPath(path)) if path else path
 
 

@@ -1,4 +1,4 @@
-"""The sessions of a service: found by id, bounded in number, expired when idle."""
+"""Holds the sessions of a service by id, limits their number, and ends idle ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from agent_runtime.session.session import ServerSession
 
 MAX_OF_TENANT = 32
 MAX_IN_ALL = 256
-"""Where there are more, the one that was used longest ago gives way: each holds its texts and their tokens."""
+"""Limit of all tenants together. A new session evicts the least recently used one."""
 
 IDLE_SECONDS = 3600.0
-"""After which a session is ended that nobody used."""
+"""A session that is not used for this long is ended."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class _LiveSession:
 
 
 class SessionRegistry:
-    """Each tenant's own. Thread-safe."""
+    """Sessions by id; a tenant sees only its own. Thread-safe."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class SessionRegistry:
         self._idle_seconds, self._now = idle_seconds, now
         self._lock = threading.Lock()
         self._by_id: OrderedDict[str, _LiveSession] = OrderedDict()
-        """In the order in which they were used, the last at the end."""
+        """In order of use, the most recent last."""
 
     def add(self, session: ServerSession, principal: Principal) -> None:
-        """Keep a session; raises TooManyRequests where all that would have to give way are at work."""
+        """Add a session; raises TooManyRequests if there is no room and all that could be evicted are busy."""
         with self._lock:
             self._end_idle()
             own = [kept for kept in self._by_id.values() if kept.tenant == principal.tenant]
@@ -55,7 +55,7 @@ class SessionRegistry:
             self._by_id[session.id] = _LiveSession(session, principal.tenant, self._now())
 
     def get(self, session_id: str, principal: Principal) -> ServerSession:
-        """One by its id, which counts as its use; raises SessionMissing."""
+        """Return a session by id, which counts as its use; raises SessionMissing."""
         with self._lock:
             self._end_idle()
             kept = self._by_id.get(session_id)
@@ -71,11 +71,11 @@ class SessionRegistry:
         with self._lock:
             self._end(session)
 
-    def end_matching(self, holds: Callable[[ServerSession], bool]) -> None:
-        """End all sessions of which this is so, such as those of a workspace that is no more."""
+    def end_matching(self, matches: Callable[[ServerSession], bool]) -> None:
+        """End all sessions that match, such as those of a workspace that was removed."""
         with self._lock:
             for kept in list(self._by_id.values()):
-                if holds(kept.session):
+                if matches(kept.session):
                     self._end(kept.session)
 
     def __len__(self) -> int:

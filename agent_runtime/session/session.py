@@ -1,4 +1,4 @@
-"""One session: an agent's conversation with the model about files, turn by turn."""
+"""A session: an agent's conversation with the model about files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hashlib import sha256
 from typing import Any
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.context import HistoryMessage, PromptLayout, SessionPrompt
 from agent_runtime.errors import BadRequest, SessionBusy, SessionMissing, Stale, TooLarge
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size
 from agent_runtime.llm.interface import ChatModel, ChatRequest, ReadyPrompt
 from agent_runtime.progress import Timings, Watcher
 from agent_runtime.session.files import SessionFiles
-from agent_runtime.session.types import ReadFile, SessionAnswer, SessionState
+from agent_runtime.session.prompt import PromptLayout, SessionPrompt
+from agent_runtime.session.types import HistoryMessage, ReadFile, SessionAnswer, SessionState
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, ReuseName, Usage, total_usage
 from agent_runtime.workspace.index import TokenIndex
 from agent_runtime.workspace.workspace import Workspace, write_if_merged
@@ -25,25 +25,22 @@ from repo_cache.errors import TokenizerError
 from repo_cache.types import FileTokens
 
 PREAMBLE = "You are a careful programmer. You are shown files of a project, and answer questions about them."
-"""What the model is told first where nothing else is given. It stays the same: everything behind it is kept as KV."""
+"""The default system message. It stays constant, so that the KV after it can be reused."""
 
 MAX_BYTES_A_TOKEN = 64
-"""No text has so many on average: of files with more for each token of the context it is known that they do not fit,
-and they are not tokenised first.
-"""
+"""No text has more bytes per token on average. Files above this ratio to the context are refused untokenised."""
 
 MAX_ANSWER_TOKENS = 1024
-"""Of an answer where the question does not say."""
+"""Default limit of an answer."""
 
 _NOBODY = Watcher()
 
 
 class ServerSession:
-    """What the model is shown and what was said, kept from question to question.
+    """Keeps the files that the model is shown and the conversation so far.
 
-    The files are those that were read, as they are when a question is asked. One call works at a time: a second one is
-    refused with SessionBusy, since a conversation has an order. A call that fails leaves the conversation as it was.
-    Reading needs no model; the first question does.
+    A question shows the files in their current version. One call runs at a time: a second one raises SessionBusy,
+    since a conversation has an order. A call that fails leaves the conversation unchanged. Reading needs no model.
     """
 
     def __init__(
@@ -52,14 +49,15 @@ class ServerSession:
         chat: Callable[[], ChatModel],
         *,
         workspace: Workspace | None = None,
-        known: TokenIndex | None = None,
+        index: TokenIndex | None = None,
         reuse: ReuseName = "exact",
         preamble: str = PREAMBLE,
         salt: str = "",
         workspace_name: str | None = None,
     ) -> None:
-        """`chat` gives the model, or raises ModelUnavailable; `known` may have the tokens of the workspace's files at
-        hand. `reuse`: how prompts follow changes of files (docs/reuse.md). `salt`: as in `agent_runtime.types.Options`.
+        """`chat` returns the model, or raises ModelUnavailable. `index` may hold the tokens of the workspace's files.
+
+        `reuse`: how prompts follow changes of files (docs/reuse.md). `salt`: as in `agent_runtime.types.Options`.
         """
         self.id = secrets.token_urlsafe(16)
         self.reuse = reuse
@@ -67,7 +65,7 @@ class ServerSession:
         self.workspace_name = workspace_name
         self._applier, self._chat = applier, chat
         self._preamble, self._salt = preamble, salt
-        self._files = SessionFiles(workspace, known)
+        self._files = SessionFiles(workspace, index)
         self._context: PromptLayout | None = None
         self._messages: tuple[HistoryMessage, ...] = ()
         self._turns: tuple[Usage, ...] = ()
@@ -78,17 +76,17 @@ class ServerSession:
 
     @property
     def usage(self) -> Usage:
-        """Of all that was asked and applied."""
+        """Sum over all questions and edits."""
         return self._usage
 
     @property
     def messages(self) -> tuple[HistoryMessage, ...]:
-        """What was said, questions and answers in turn."""
+        """Questions and answers, alternating."""
         return self._messages
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call works."""
+        """Whether a call is running."""
         return self._lock.locked()
 
     def read(
@@ -99,10 +97,10 @@ class ServerSession:
         forget: Iterable[str] = (),
         with_text: bool = False,
     ) -> list[ReadFile]:
-        """Put files of the workspace, and texts under paths of their own, into the context, and take some out of it.
+        """Add workspace files, and texts under paths of their own, and remove the files to `forget`: all or none.
 
-        All or none. Says of each that was put in whether it is new, or has changed since it was last read or asked
-        about. Raises FileMissing, OutsideRoot, BadFile where one is no text, TooLarge where they are too many.
+        Returns the files that were added; `state` says whether each has changed since it was last read or shown.
+        Raises FileMissing, OutsideRoot, BadFile if a file is not text, TooLarge if the files exceed the limits.
         """
         with self._lock_call():
             return self._files.read(paths, texts or {}, forget=forget, with_text=with_text)
@@ -120,11 +118,11 @@ class ServerSession:
         prediction: str | None = None,
         watcher: Watcher = _NOBODY,
     ) -> SessionAnswer:
-        """Ask the model, which sees the files as they are now and all that was said.
+        """Ask the model, which sees the files in their current version and the conversation.
 
-        `clock` is whatever else changes with every turn, such as the time: it stands right before the question, so that
-        nothing before it is computed anew. Raises TooLarge where files, conversation and question do not fit the
-        context, and what `ChatModel.answer` raises.
+        `clock` is text that changes with every turn, such as the time; it stands directly before the question, so that
+        nothing before it is computed again. Raises TooLarge if files, conversation and question exceed the context, and
+        what `ChatModel.answer` raises.
         """
         if not question.strip():
             raise BadRequest("the question is empty", field="question")
@@ -171,9 +169,8 @@ class ServerSession:
     ) -> ApplyResult:
         """Merge an edit into one file, or without `path` into the files that it names; `options` as in `Options`.
 
-        With `write`, what is merged takes the files' places, all or none, and the next question shows it; texts that
-        were put in are changed in the session. Raises what `Applier.apply` and `Workspace.write` raise, and Stale where
-        the file is not the expected one.
+        With `write`, the merged files are written, all or none; texts that a client put in are replaced in the session.
+        Raises what `Applier.apply` and `Workspace.write` raise, and Stale if the file is not the expected one.
         """
         options = self._merge_options(options)
         with self._lock_call():
@@ -191,7 +188,7 @@ class ServerSession:
             return self._write_result(result, watcher) if write else result
 
     def state(self) -> SessionState:
-        """What there is to see, while a call works too."""
+        """Return the state of the session; does not wait for a running call."""
         return SessionState(
             self.id,
             self.workspace_name,
@@ -204,11 +201,11 @@ class ServerSession:
         )
 
     def close(self) -> None:
-        """Take no more calls; one that works ends as it would have."""
+        """Refuse further calls; a running one continues."""
         self._closed = True
 
     def _merge_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """How edits are merged: with what is reused as the session has it, where nothing else is given."""
+        """Complete an edit's options: the session's salt, root and, unless given, reuse mode."""
         root = str(self.workspace.root) if self.workspace is not None else ""
         reuse = None if self.reuse == "balanced" else self.reuse  # a single edit has no earlier turn
         return {**given, "salt": self._salt, "root": root, "reuse": given.get("reuse") or reuse}
@@ -226,7 +223,7 @@ class ServerSession:
         return prompt
 
     def _write_result(self, result: ApplyResult, watcher: Watcher) -> ApplyResult:
-        """The workspace's files first: it is they that can fail."""
+        """Write a merged result: workspace files first, since only they can fail; then texts of the session."""
         own = [file for file in result.files if self._files.is_own(file.path)]
         if self.workspace is not None and not own:
             return write_if_merged(self.workspace, result, watcher)

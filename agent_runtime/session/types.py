@@ -1,22 +1,30 @@
-"""The values of a session: what reading a file tells, what an answer holds, what there is to see of it all."""
+"""Values of a session: messages, files and their states, answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agent_runtime.context import HistoryMessage
 from agent_runtime.types import ReuseName, Usage
 
 FileState = Literal["new", "changed", "same", "gone"]
-"""What a file is beside what the session had of it last; `gone`: it cannot be read any more, and is out of the context.
-"""
+"""A file compared with its last version in the session. `gone`: it can no longer be read, and is not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryMessage:
+    """One message of the conversation; `role` is a role of the chat template: user, assistant or tool."""
+
+    role: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReadFile:
-    """One file that was put into the context. `sha256` and `size` are of its bytes, `text` is there if it was asked
-    for: the whole, BOM and line endings included, in `encoding`.
+    """A file that was put into the session.
+
+    `sha256` and `size` are those of its bytes. `text` is the whole text in `encoding`, with its BOM and line endings;
+    None unless it was asked for.
     """
 
     path: str
@@ -29,7 +37,7 @@ class ReadFile:
 
 @dataclass(frozen=True, slots=True)
 class SeenFile:
-    """What became of one file of the context since the last question; `sha256` is "" where it is gone."""
+    """A file of the session compared with what the last question showed; `sha256` is "" if it is gone."""
 
     path: str
     state: FileState
@@ -38,12 +46,12 @@ class SeenFile:
 
 @dataclass(frozen=True, slots=True)
 class SessionAnswer:
-    """What the model answered to one question.
+    """The model's answer to one question.
 
-    finish_reason: `length` where the token limit or the context's end cut it. timings: milliseconds, `read_ms` to look
-    at the files, `layout_ms` to lay the prompt out, the model's `prefill_ms` and `decode_ms`, `total_ms`. files: those
-    of the context that are new, changed or gone since the last question. noted: those that stand as they were shown
-    first, with notes on what changed behind them (`balanced`).
+    finish_reason: `length` if the token limit or the end of the context cut the answer. timings: milliseconds;
+    `read_ms` for reading the files, `layout_ms` for laying out the prompt, `prefill_ms` and `decode_ms` of the model,
+    `total_ms`. files: those that are new, changed or gone since the last question. noted: files that the prompt still
+    shows in their first version, followed by notes on their changes (`balanced`).
     """
 
     text: str
@@ -56,9 +64,9 @@ class SessionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """What there is to see of a session. `usage` is of all that was asked and applied, `turns` of each question.
+    """A session as a client sees it. `usage` is that of all questions and edits, `turns` that of each question.
 
-    prompt_tokens: of the last question's prompt; the next one's is longer by what is said and changed.
+    prompt_tokens: length of the last question's prompt.
     """
 
     id: str

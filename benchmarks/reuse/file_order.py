@@ -3,7 +3,7 @@
 No model runs. A recorded session (records of pi's coding agent) is replayed as if each turn's prompt held the files
 that were read or edited in the last `--window` turns, whole, and then a conversation of `--behind` tokens. Counted are
 the tokens of both that a prefix cache computes again: all behind the first file that changed, came, went or moved.
-Compared are files in the order in which they came with `agent_runtime.context.file_order` at several horizons.
+Compared are files in the order in which they came with `agent_runtime.session.file_order` at several horizons.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_runtime.context.file_order import HORIZON_TURNS, ChangeRates, FileCost, choose_order
 from agent_runtime.doctor.diagnosis import BYTES_PER_TOKEN
 from agent_runtime.doctor.transcripts import RecordedSession, read_session
+from agent_runtime.session.file_order import HORIZON_TURNS, ChangeRates, FileCost, choose_order
 
 HORIZONS = (0, 1, HORIZON_TURNS, 10, 30, 100)
 UNREAD_TOKENS = 300

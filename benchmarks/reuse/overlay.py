@@ -1,7 +1,7 @@
 """Do models follow notes on a file (mode `balanced`): `python -m benchmarks.reuse.overlay --model M`.
 
 The probes are those of benchmarks/reuse/quality whose answer an edit changes. Each is asked twice in a session of
-`agent_runtime.context`: with the file written anew (`full`), and with the file as it was before the edit and a note
+`agent_runtime.session`: with the file written anew (`full`), and with the file as it was before the edit and a note
 behind it (`overlay`), alone and among notes on as many other lines as it takes for the notes to be a share of the file
 (`--shares`). Counted are answers that begin with the right value, with the one before the edit (stale), or with
 neither.
@@ -20,11 +20,12 @@ from math import inf
 from pathlib import Path
 from random import Random
 
-from agent_runtime.context import ContextMode, HistoryMessage, PromptLayout
-from agent_runtime.context.change_notes import diff_lines, split_lines
 from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.process import settle
 from agent_runtime.prompt.chat_template import ChatTemplate
+from agent_runtime.session import HistoryMessage, PromptLayout
+from agent_runtime.session.change_notes import diff_lines, split_lines
+from agent_runtime.types import ReuseName
 from benchmarks.machine import describe
 from benchmarks.reuse.quality.probe import SENSITIVE, Probe
 from benchmarks.reuse.quality.probes import MAKERS, make_probes
@@ -60,7 +61,7 @@ def with_other_edits(probe: Probe, num_edits: int, random: Random) -> str:
 
 
 def asked(
-    template: ChatTemplate, tokenizer: BPETokenizer, probe: Probe, after: str, mode: ContextMode
+    template: ChatTemplate, tokenizer: BPETokenizer, probe: Probe, after: str, mode: ReuseName
 ) -> tuple[list[int], float]:
     """The second turn's prompt, and how many tokens its notes take for each of the file's."""
     session = PromptLayout(template, tokenizer, preamble="You answer questions about code.", rebase_share=inf)

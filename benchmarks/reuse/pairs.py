@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from random import Random
 
-from agent_runtime.context.change_notes import diff_lines, find_new_edits, render_note, split_lines
-from agent_runtime.context.prompt import TextFileEncoder
-from agent_runtime.context.types import make_file_segments
+from agent_runtime.session.change_notes import diff_lines, find_new_edits, render_note, split_lines
+from agent_runtime.session.prompt import TextFileEncoder, make_file_segments
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.snippets import Pair
 from benchmarks.snippets import pairs as recorded_pairs

@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import PurePath
 
-import numpy as np
-
 from benchmarks.reuse.sessions import Message
 from editor.grammars import find_language
 from editor.syntax import survey
 from engine.reuse import PromptSegment
-from repo_cache.spans import span_keys
 from repo_cache.tokenizer import BPETokenizer
 
 FEWEST_LINES = 4
@@ -61,8 +58,7 @@ class Prompts:
         pieces[0] = [*self.tokenizer.encode_template(opening), *pieces[0]]
         pieces[-1] = [*pieces[-1], *self.tokenizer.encode_template(closing)]
         for ids in pieces:
-            key = span_keys(self.tokenizer.fingerprint, np.array(ids, np.uint32), 0, [len(ids)])[0].tobytes()
-            yield PromptSegment(ids, key)
+            yield PromptSegment(ids)
 
 
 def cut(text: str, path: str) -> list[str]:

@@ -1,6 +1,6 @@
 """A session as an agent would hold it that keeps files in its prompt: whole, as they are now, before the conversation.
 
-The prompts are those of `agent_runtime.context`, in a window of 16k tokens. A file comes in when it is read whole or
+The prompts are those of `agent_runtime.session`, in a window of 16k tokens. A file comes in when it is read whole or
 written, and follows the session's edits; `FILES` tokens are for files, and where they are too few the files that were
 used least lately go, a good part at once. The conversation, compacted as in `compaction`, has a line in the place of
 what was read. Sessions without a tool that reads whole files have no such prompts.
@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent_runtime.context import ContextMode, HistoryMessage, PromptLayout
 from agent_runtime.doctor.transcripts import Message as Recorded
 from agent_runtime.doctor.transcripts import ToolCall
 from agent_runtime.prompt.chat_template import ChatTemplate
+from agent_runtime.session import HistoryMessage, PromptLayout
+from agent_runtime.types import ReuseName
 from benchmarks.reuse.compaction import Compactor, Limits
 from benchmarks.reuse.counting import Prompt
 from benchmarks.reuse.prompts import Prompts
@@ -75,7 +76,7 @@ class Files:
         return self.prompts.size(Message("tool", text))
 
 
-def workspace_prompts(session: Session, prompts: Prompts, mode: ContextMode) -> list[Prompt]:
+def workspace_prompts(session: Session, prompts: Prompts, mode: ReuseName) -> list[Prompt]:
     """The prompts of a session's turns, none where it never reads a whole file."""
     files, compactor = Files(prompts), Compactor(prompts.size, HISTORY)
     context = PromptLayout(CHATML, prompts.tokenizer, preamble=session.turns[0].messages[0].text)

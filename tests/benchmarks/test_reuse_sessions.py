@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.context import ContextMode
 from agent_runtime.errors import BadFile
+from agent_runtime.types import ReuseName
 from benchmarks.reuse import __main__ as reuse
 from benchmarks.reuse.compaction import CLEARED, Compactor, Limits
 from benchmarks.reuse.prompts import Prompts, cut
@@ -271,7 +271,7 @@ def test_files_in_the_prompt_are_as_the_session_has_made_them(tmp_path: Path, sm
     file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     session, prompts = load(file).sessions[0], Prompts(smollm2.tokenizer)
 
-    def texts(mode: ContextMode) -> list[str]:
+    def texts(mode: ReuseName) -> list[str]:
         made = workspace_prompts(session, prompts, mode)
         return [
             smollm2.tokenizer.decode([token for segment in prompt.segments for token in segment.token_ids])

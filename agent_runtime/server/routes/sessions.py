@@ -41,8 +41,7 @@ from agent_runtime.server.openapi import ApplyAnswer, problems
 from agent_runtime.server.request_body import JsonRoute
 from agent_runtime.server.responses import Answer, answer_of, answer_of_fault
 from agent_runtime.server.schemas import AskBody, ReadBody, SessionApplyBody, SessionBody, text_of
-from agent_runtime.session import PREAMBLE, ReadFile, ServerSession, SessionState
-from agent_runtime.session import SessionAnswer as SessionAnswer
+from agent_runtime.session import PREAMBLE, ReadFile, ServerSession, SessionAnswer, SessionState
 
 ASK = "/sessions/{session_id}/ask"
 APPLY = "/sessions/{session_id}/apply"
@@ -58,7 +57,7 @@ def begin(service: Service, principal: Principal, body: SessionBody) -> ServerSe
         service.model.chat,
         workspace=entry.workspace if entry is not None else None,
         workspace_name=entry.name if entry is not None else None,
-        known=service.workspaces,
+        index=service.workspaces,
         reuse=body.reuse or get_session_reuse(service.model.name),
         preamble=PREAMBLE if body.preamble is None else body.preamble,
         salt=principal.salt,

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from agent_runtime.apply.pipeline import Applier
-from agent_runtime.context import HistoryMessage
 from agent_runtime.errors import (
     BadFile,
     BadRequest,
@@ -26,7 +25,7 @@ from agent_runtime.errors import (
     TooLarge,
 )
 from agent_runtime.progress import Watcher
-from agent_runtime.session import PREAMBLE, SeenFile, ServerSession
+from agent_runtime.session import PREAMBLE, HistoryMessage, SeenFile, ServerSession
 from agent_runtime.session import files as session_files
 from agent_runtime.types import total_usage
 from agent_runtime.workspace.workspace import Workspace
@@ -369,7 +368,7 @@ def test_tokens_at_hand_are_taken(begin: Begin, root: Path, smollm2: object, mod
 
             def close(self) -> None: ...
 
-        session = begin(known=Known())
+        session = begin(index=Known())
         session.read(["b.py"], texts={"own": "x = 1\n"})
         session.ask("?", max_tokens=1)
     assert asked == [("b.py", B, str(root))], "a text that was put in is no file of the workspace"

@@ -1,8 +1,9 @@
-"""Notes on what changed in a file since it was first sent.
+"""Describes the changes of a file since the prompt first showed it.
 
-A line edit says what lines of the first version read now; line numbers are always the first version's. What was said
-before and is true still is not said again: a later note replaces the earlier ones on the lines that it is about. Such
-errata are followed where an overwritten field alone is not ('Models take notes at prefill', arXiv 2606.17107).
+A note quotes lines of the first version and gives their new text; line numbers always refer to the first version. Text
+that an earlier note gave, and that still holds, is not repeated: a later note supersedes earlier ones on its lines.
+Models follow such corrections where they would not follow an overwritten field ('Models take notes at prefill', arXiv
+2606.17107).
 """
 
 from __future__ import annotations
@@ -16,37 +17,40 @@ from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
 
 CONTEXT_LINES = 2
-"""Unchanged lines that a note shows on each side of a change, as part of the lines that it is about."""
+"""Unchanged lines on each side of a change that its note shows, and supersedes, too."""
+
+REBASE_SHARE = 0.25
+"""If a file's notes exceed this share of its tokens, the file is written anew (measured: docs/reuse.md, Overlay)."""
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
 @dataclass(frozen=True, slots=True)
 class LineEdit:
-    """Lines [first, end) of a file's first version, from 0, now read `lines`, each with its newline."""
+    """Lines [first, end) of a file's first version, from 0, become `lines`, each with its newline."""
 
     first: int
     end: int
     lines: tuple[str, ...]
 
     def covers(self, other: LineEdit) -> bool:
-        """Whether it is about all lines that the other is about."""
+        """Whether its range includes the other's."""
         return self.first <= other.first and other.end <= self.end
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines with their newlines; the last one may lack it."""
+    """Return the lines with their newlines; the last one may lack it."""
     return _LINE.findall(text)
 
 
 def diff_lines(old: Sequence[str], new: Sequence[str]) -> tuple[LineEdit, ...]:
-    """The edits that turn lines into others, in order; no two touch."""
+    """Return the edits that turn `old` into `new`, ascending; no two touch."""
     ops = (op for op in line_opcodes(old, new) if not op.equal)
     return tuple(LineEdit(op.a_start, op.a_end, tuple(new[op.b_start : op.b_end])) for op in ops)
 
 
 def apply_edits(old: Sequence[str], edits: Sequence[LineEdit], first: int = 0, end: int | None = None) -> list[str]:
-    """Lines [first, end) of the first version as they read with the edits, which ascend and lie within."""
+    """Apply edits to lines [first, end) of the first version. The edits ascend and lie within that range."""
     made: list[str] = []
     for edit in edits:
         made += [*old[first : edit.first], *edit.lines]
@@ -57,16 +61,16 @@ def apply_edits(old: Sequence[str], edits: Sequence[LineEdit], first: int = 0, e
 def find_new_edits(
     old: Sequence[str], said: Sequence[LineEdit], wanted: Sequence[LineEdit], context: int = CONTEXT_LINES
 ) -> tuple[LineEdit, ...]:
-    """What to say after `said`, so that all together reads as `wanted`; both ascend, none of either overlap.
+    """Return the edits to note after `said`, so that all notes together give `wanted`.
 
-    Each edit holds up to `context` (at least 1) unchanged lines on each side of what changed, so that near changes are
-    one and none is about no line, but for an empty file's. Where a change touches what was said, the new edit is about
-    all of it: whoever puts the lines of one edit after the other in their place has the file.
+    `said` and `wanted` ascend and do not overlap. Each edit that is returned includes up to `context` (at least 1)
+    unchanged lines on each side, so that near changes become one and only an edit of an empty file has an empty range.
+    A new edit that touches earlier ones covers them whole: applying each edit in turn gives the file.
     """
     changes = [
         LineEdit(first, end, tuple(apply_edits(old, want, first, end)))
-        for first, end, told, want in _group_edits(said, wanted)
-        if apply_edits(old, told, first, end) != apply_edits(old, want, first, end)
+        for first, end, before, want in _group_edits(said, wanted)
+        if apply_edits(old, before, first, end) != apply_edits(old, want, first, end)
     ]
     joined: list[LineEdit] = []
     for change in changes:
@@ -81,20 +85,20 @@ def find_new_edits(
 
 
 def merge_edits(said: Sequence[LineEdit], more: Sequence[LineEdit]) -> tuple[LineEdit, ...]:
-    """What holds when `more` was said behind `said`: of edits of the same lines the later."""
+    """Return the edits that hold after `more` followed `said`: a later edit replaces those that it covers."""
     kept = [edit for edit in said if not any(later.covers(edit) for later in more)]
     return tuple(sorted([*kept, *more], key=lambda edit: edit.first))
 
 
 def render_note(path: str, edit: LineEdit) -> str:
-    """An edit in words. The lines that it names, counted from 1, and those that it shows stand for each other."""
+    """Write an edit as text for the model. Line numbers count from 1."""
     shown = "".join(edit.lines)
     shown += "\n" if shown and not shown.endswith("\n") else ""
     fence = "```"
     while fence in shown:
         fence += "`"
     lines = f"line {edit.end}" if edit.end - edit.first == 1 else f"lines {edit.first + 1}-{edit.end}"
-    if edit.first == edit.end:  # of an empty file
+    if edit.first == edit.end:  # the file was empty
         said = f"{path} was empty when it was shown. It now reads:"
     elif shown:
         said = f"{path} was edited after it was shown. This supersedes {lines} of {path}, which now read:"
@@ -104,17 +108,17 @@ def render_note(path: str, edit: LineEdit) -> str:
 
 
 def _widen(old: Sequence[str], edit: LineEdit, others: Sequence[LineEdit], context: int) -> LineEdit:
-    """The edit with up to so many unchanged lines on each side, short of what other edits are about."""
+    """Add up to `context` unchanged lines on each side, but none that another edit covers."""
     before = max([0, *(other.end for other in others if other.end <= edit.first and other is not edit)])
-    behind = min([len(old), *(other.first for other in others if other.first >= edit.end and other is not edit)])
-    first, end = max(before, edit.first - context), min(behind, edit.end + context)
+    after = min([len(old), *(other.first for other in others if other.first >= edit.end and other is not edit)])
+    first, end = max(before, edit.first - context), min(after, edit.end + context)
     return LineEdit(first, end, (*old[first : edit.first], *edit.lines, *old[edit.end : end]))
 
 
 def _group_edits(
     said: Sequence[LineEdit], wanted: Sequence[LineEdit]
 ) -> Iterator[tuple[int, int, list[LineEdit], list[LineEdit]]]:
-    """Edits that touch one another, directly or through others: the range of all, and those of each side."""
+    """Group edits that touch, directly or through others. Yields each group's range and its edits of either side."""
     both = sorted([(edit, 0) for edit in said] + [(edit, 1) for edit in wanted], key=lambda each: each[0].first)
     group: tuple[list[LineEdit], list[LineEdit]] = ([], [])
     first = end = -1
@@ -130,13 +134,9 @@ def _group_edits(
         yield first, end, *group
 
 
-REBASE_SHARE = 0.25
-"""Of a file's tokens: where its notes take more, the file is written anew (measured: docs/reuse.md, Overlay)."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """One edit of a file, said before a message."""
+    """One edit of a file, and the message before which the prompt mentions it."""
 
     path: str
     message: int
@@ -146,7 +146,7 @@ class _Note:
 
 
 class ChangeNotes:
-    """What was said of files behind them. The versions that line numbers refer to are the caller's."""
+    """The notes of a session. The caller keeps the first versions, to which line numbers refer."""
 
     def __init__(self, tokenizer: BPETokenizer, rebase_share: float | None = None) -> None:
         self._tokenizer = tokenizer
@@ -159,30 +159,30 @@ class ChangeNotes:
         return frozenset(each.path for each in self._notes)
 
     def list_before(self, message: int) -> tuple[str, ...]:
-        """The notes that stand before a message's text."""
+        """Return the texts of the notes that stand directly before a message."""
         return tuple(each.text for each in self._notes if each.message == message)
 
     def forget_from(self, message: int) -> None:
-        """Those before this message and later ones are not in the prompt any more."""
+        """Drop the notes before this message and later ones, which are no longer in the prompt."""
         self._notes = [each for each in self._notes if each.message < message]
 
     def drop(self, paths: Collection[str]) -> None:
-        """These files are written anew, or are gone."""
+        """Drop the notes on these files, which are written anew or gone."""
         self._notes = [each for each in self._notes if each.path not in paths]
 
     def find_over_share(self, shown: Mapping[str, FileTokens], now: Mapping[str, FileTokens]) -> frozenset[str]:
-        """Files whose notes, with those that are to come, would take more than the share of their tokens."""
+        """Return the files whose notes, including those to be added, exceed the allowed share of their tokens."""
         over = set()
         for path, first in shown.items():
             if path in now and now[path].content_hash != first.content_hash:
                 new = sum(each.num_tokens for each in self._make_notes(0, path, first, now[path]))
-                said = sum(each.num_tokens for each in self._notes if each.path == path)
-                if said + new > self._rebase_share * len(first):
+                old = sum(each.num_tokens for each in self._notes if each.path == path)
+                if old + new > self._rebase_share * len(first):
                     over.add(path)
         return frozenset(over)
 
     def add(self, message: int, shown: Mapping[str, FileTokens], now: Mapping[str, FileTokens]) -> tuple[str, ...]:
-        """Put what is not said yet before a message; return the files that stand with notes."""
+        """Add the missing notes before a message; return the files that have notes."""
         for path, first in shown.items():
             if now[path].content_hash != first.content_hash or path in self.paths:
                 self._notes += self._make_notes(message, path, first, now[path])

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_runtime.context.change_notes import (
+from agent_runtime.session.change_notes import (
     LineEdit,
     apply_edits,
     diff_lines,

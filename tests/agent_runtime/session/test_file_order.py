@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.context.file_order import (
+from agent_runtime.session.file_order import (
     PRIOR_CHANCE,
     ChangeRates,
     FileCost,

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_runtime.context import ContextMode, HistoryMessage, PromptLayout, SessionPrompt
-from agent_runtime.context.types import make_file_segments
 from agent_runtime.errors import BadFile, CorruptModel
 from agent_runtime.prompt.chat_template import ChatTemplate
+from agent_runtime.session import HistoryMessage, PromptLayout, SessionPrompt
+from agent_runtime.session.prompt import make_file_segments
+from agent_runtime.types import ReuseName
 from engine.reuse import PromptSegment
 from repo_cache.cache import RepoCache
 from tests.models import RealModel
@@ -39,12 +40,9 @@ def said(*texts: str) -> list[HistoryMessage]:
 
 
 def test_what_stands_where(smollm2: RealModel) -> None:
-    tools = [{"name": "run"}, {"name": "edit", "b": 1, "a": 2}]
-    prompt = session(smollm2, tools=tools).build_prompt(
-        FILES, said("Hi.", "Hello."), "What now?", clock="It is noon.\n"
-    )
+    prompt = session(smollm2).build_prompt(FILES, said("Hi.", "Hello."), "What now?", clock="It is noon.\n")
     assert text_of(smollm2, prompt) == (
-        '<|im_start|>system\nYou help.\n\n# Tools\n{"a": 2, "b": 1, "name": "edit"}\n{"name": "run"}<|im_end|>\n'
+        "<|im_start|>system\nYou help.<|im_end|>\n"
         "<|im_start|>user\nFiles of the project. Notes further on may supersede lines of them; the latest note holds.\n"
         f'<file path="a.py">\n{A}</file>\n<file path="b.py">\n{B}</file>\nHi.<|im_end|>\n'
         "<|im_start|>assistant\nHello.<|im_end|>\n"
@@ -52,7 +50,6 @@ def test_what_stands_where(smollm2: RealModel) -> None:
     )
     assert [(part.kind, part.name) for part in prompt.parts] == [
         ("preamble", ""),
-        ("tools", ""),
         ("preamble", ""),
         ("file", "a.py"),
         ("file", "b.py"),
@@ -63,13 +60,13 @@ def test_what_stands_where(smollm2: RealModel) -> None:
     assert prompt.parts[-1].end == len(prompt.token_ids) == prompt.to_reuse().segment_ends[-1]
 
 
-def test_files_have_the_ids_and_keys_of_the_repository_cache(smollm2: RealModel, tmp_path: Any) -> None:
+def test_files_have_the_ids_of_the_repository_cache(smollm2: RealModel, tmp_path: Any) -> None:
     (tmp_path / "a.py").write_text(A)
     with RepoCache.open(tmp_path, smollm2.tokenizer, watch=False) as cache:
         tokens = cache.tokens("a.py")
         segments = make_file_segments(smollm2.tokenizer, "a.py", tokens, ends_line=True)
         assert [number for each in segments[1:-1] for number in each.token_ids] == smollm2.tokenizer.encode(A)
-        assert [each.key for each in segments[1:-1]] == tokens.spans.key_list()
+        assert len(segments) - 2 == len(tokens.spans)
         from_cache = session(smollm2).build_prompt({"a.py": tokens}, (), "?")
     from_text = session(smollm2).build_prompt({"a.py": A}, (), "?")
     assert from_cache.segments == from_text.segments
@@ -90,7 +87,7 @@ def test_no_token_reaches_across_a_border_and_no_text_is_a_control_token(smollm2
 
 
 @pytest.mark.parametrize("mode", ["exact", "balanced", "fast", "turbo"])
-def test_a_turn_without_changes_keeps_all_before_the_question(smollm2: RealModel, mode: ContextMode) -> None:
+def test_a_turn_without_changes_keeps_all_before_the_question(smollm2: RealModel, mode: ReuseName) -> None:
     own = session(smollm2)
     first = own.build_prompt(FILES, (), "One?", mode, clock="10:00\n")
     second = own.build_prompt(FILES, said("One?", "Yes."), "Two?", mode, clock="10:01\n")
@@ -112,15 +109,15 @@ def test_a_changed_file_is_written_anew_or_noted(smollm2: RealModel) -> None:
     assert A in text_of(smollm2, prompts["balanced"])
     assert "return x + 2000" in text_of(smollm2, prompts["balanced"])[place:]
     assert prompts["balanced"].noted == ("a.py",)
-    assert prompts["balanced"].reuse().mode == "exact"
+    assert prompts["balanced"].to_reuse().mode == "exact"
     assert prompts["exact"].segments == prompts["fast"].segments
-    assert prompts["fast"].reuse(0.1).mode == "fast"
-    ((first, end),) = prompts["fast"].reuse(0.1).recompute
+    assert prompts["fast"].to_reuse().mode == "fast"
+    ((first, end),) = prompts["fast"].to_reuse().recompute
     asked = smollm2.tokenizer.decode(prompts["fast"].token_ids[first:end])
     assert asked.endswith("<|im_start|>user\nTwo?<|im_end|>\n<|im_start|>assistant\n")
     assert "Yes." not in asked
     assert end == len(prompts["fast"].token_ids)
-    assert prompts["exact"].reuse().recompute == ()
+    assert prompts["exact"].to_reuse().recompute == ()
     assert A2 in text_of(smollm2, prompts["exact"])
     assert "supersedes lines" not in text_of(smollm2, prompts["exact"])
     assert prompts["balanced"].num_kept > prompts["exact"].num_kept
@@ -147,22 +144,6 @@ def test_too_many_notes_have_the_file_written_anew(smollm2: RealModel) -> None:
     assert "LIMIT = 40" in text_of(smollm2, prompt)
     assert "LIMIT = 30" not in text_of(smollm2, prompt)
     assert prompt.noted == ()
-
-
-def test_a_rebase_gives_the_clean_text_and_the_next_turn_continues_it(smollm2: RealModel) -> None:
-    own = session(smollm2)
-    own.build_prompt(FILES, (), "One?", "balanced")
-    own.build_prompt({**FILES, "a.py": A2}, said("One?", "Yes."), "Two?", "balanced")
-    clean = own.rebase()
-    assert clean.rebased == ("a.py",)
-    assert A2 in text_of(smollm2, clean)
-    assert "supersedes lines" not in text_of(smollm2, clean)
-    then = own.build_prompt({**FILES, "a.py": A2}, said("One?", "Yes.", "Two?", "No."), "Three?", "balanced")
-    assert then.num_kept >= len(clean.token_ids)
-    fresh = session(smollm2).build_prompt(
-        {**FILES, "a.py": A2}, said("One?", "Yes.", "Two?", "No."), "Three?", "balanced"
-    )
-    assert sorted(map(str, then.segments)) == sorted(map(str, fresh.segments))
 
 
 def test_a_rewritten_history_loses_no_note(smollm2: RealModel) -> None:
@@ -220,10 +201,8 @@ VERSIONS = st.dictionaries(st.sampled_from(NAMES), LINES, min_size=1, max_size=3
 
 
 @settings(max_examples=30)
-@given(st.lists(VERSIONS, min_size=1, max_size=5), st.lists(st.booleans(), min_size=5, max_size=5))
-def test_any_session_shows_the_files_as_they_are(
-    smollm2: RealModel, turns: list[Mapping[str, str]], rebases: list[bool]
-) -> None:
+@given(st.lists(VERSIONS, min_size=1, max_size=5))
+def test_any_session_shows_the_files_as_they_are(smollm2: RealModel, turns: list[Mapping[str, str]]) -> None:
     own, again = (session(smollm2, rebase_share=1.5) for _ in range(2))
     history: list[HistoryMessage] = []
     for number, files in enumerate(turns):
@@ -231,8 +210,6 @@ def test_any_session_shows_the_files_as_they_are(
         assert prompt == again.build_prompt(files, history, f"Question {number}?", "balanced")
         assert read_back(text_of(smollm2, prompt)) == files
         history += said(f"Question {number}?", "Answer.")
-        if rebases[number]:
-            assert own.rebase() == again.rebase()
 
 
 def test_files_likely_to_change_come_last_when_the_order_is_free(smollm2: RealModel) -> None:
@@ -256,5 +233,3 @@ def test_what_is_no_text_and_what_is_no_template_say_so(smollm2: RealModel) -> N
 def test_segments_are_values_of_the_engine(smollm2: RealModel) -> None:
     prompt = session(smollm2).build_prompt(FILES, (), "?", "fast")
     assert all(isinstance(segment, PromptSegment) for segment in prompt.segments)
-    assert prompt.segments[-1].key == b""
-    assert all(len(segment.key) == 16 for segment in prompt.segments[:-1])
