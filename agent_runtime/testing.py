@@ -40,9 +40,9 @@ class Events:
     def __init__(self, *events: Event, every_s: float = 0.0) -> None:
         self.events, self.every_s = events, every_s
 
-    def pieces(self) -> list[bytes]:
+    def encode(self) -> list[bytes]:
         """The bytes, event by event."""
-        return [_event(event) for event in self.events]
+        return [_encode_event(event) for event in self.events]
 
 
 class Lines:
@@ -51,9 +51,9 @@ class Lines:
     def __init__(self, *items: BatchItem, every_s: float = 0.0) -> None:
         self.items, self.every_s = items, every_s
 
-    def pieces(self) -> list[bytes]:
+    def encode(self) -> list[bytes]:
         """The bytes, line by line."""
-        return [json.dumps(_line(item)).encode() + b"\n" for item in self.items]
+        return [json.dumps(_encode_item(item)).encode() + b"\n" for item in self.items]
 
 
 Scripted = Reply | Events | Lines | ApplyResult | HunkError | Mapping[str, Any] | list[Any] | Exception
@@ -90,7 +90,7 @@ def merged_result(original: str, merged: str, path: str = "") -> ApplyResult:
     return ApplyResult((file,), Usage(), {"total_ms": 0.0})
 
 
-def reply_of(scripted: ApplyResult | HunkError | Mapping[str, Any] | list[Any] | Reply) -> Reply:
+def to_reply(scripted: ApplyResult | HunkError | Mapping[str, Any] | list[Any] | Reply) -> Reply:
     """An answer that comes in one piece."""
     if isinstance(scripted, Reply):
         return scripted
@@ -104,12 +104,12 @@ def reply_of(scripted: ApplyResult | HunkError | Mapping[str, Any] | list[Any] |
     return Reply(scripted)
 
 
-def _event(event: Event) -> bytes:
-    name, data = _named(event)
+def _encode_event(event: Event) -> bytes:
+    name, data = _to_event(event)
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-def _named(event: Event) -> tuple[str, Any]:
+def _to_event(event: Event) -> tuple[str, Any]:
     if isinstance(event, Phase):
         return "phase", {"phase": event.name}
     if isinstance(event, Tokens):
@@ -119,7 +119,7 @@ def _named(event: Event) -> tuple[str, Any]:
     return "result", result_to_json(event) if isinstance(event, ApplyResult) else event
 
 
-def _line(item: BatchItem) -> dict[str, Any]:
+def _encode_item(item: BatchItem) -> dict[str, Any]:
     outcome = item.outcome
     if isinstance(outcome, HunkError):
         return {"id": None, "index": item.index, "status": outcome.http_status, "problem": problem_of(outcome)}
@@ -148,22 +148,22 @@ class FakeService(httpx.BaseTransport, httpx.AsyncBaseTransport):
         request.read()
         recorded, scripted = self._take(request)
         if isinstance(scripted, Events | Lines):
-            return _response(request, scripted, _Blocking(scripted, recorded))
-        reply = _reply(scripted)
-        time.sleep(_allowed(request, reply.after_s))
+            return _build_stream_response(request, scripted, _Blocking(scripted, recorded))
+        reply = _make_reply(scripted)
+        time.sleep(_cap_delay(request, reply.after_s))
         _raise_if_too_late(request, reply.after_s)
-        return _whole(request, reply)
+        return _build_response(request, reply)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Answer an asynchronous client."""
         await request.aread()
         recorded, scripted = self._take(request)
         if isinstance(scripted, Events | Lines):
-            return _response(request, scripted, _Asynchronous(scripted, recorded))
-        reply = _reply(scripted)
-        await anyio.sleep(_allowed(request, reply.after_s))
+            return _build_stream_response(request, scripted, _Asynchronous(scripted, recorded))
+        reply = _make_reply(scripted)
+        await anyio.sleep(_cap_delay(request, reply.after_s))
         _raise_if_too_late(request, reply.after_s)
-        return _whole(request, reply)
+        return _build_response(request, reply)
 
     def _take(self, request: httpx.Request) -> tuple[Recorded, Scripted]:
         recorded = Recorded(
@@ -185,7 +185,7 @@ class _Blocking(httpx.SyncByteStream):
         self._scripted, self._recorded = scripted, recorded
 
     def __iter__(self) -> Iterator[bytes]:
-        pieces = self._scripted.pieces()
+        pieces = self._scripted.encode()
         self._recorded.left = bool(pieces)
         for number, piece in enumerate(pieces, start=1):
             time.sleep(self._scripted.every_s)
@@ -198,7 +198,7 @@ class _Asynchronous(httpx.AsyncByteStream):
         self._scripted, self._recorded = scripted, recorded
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        pieces = self._scripted.pieces()
+        pieces = self._scripted.encode()
         self._recorded.left = bool(pieces)
         for number, piece in enumerate(pieces, start=1):
             await anyio.sleep(self._scripted.every_s)
@@ -206,22 +206,22 @@ class _Asynchronous(httpx.AsyncByteStream):
             yield piece
 
 
-def _response(
+def _build_stream_response(
     request: httpx.Request, scripted: Events | Lines, stream: httpx.SyncByteStream | httpx.AsyncByteStream
 ) -> httpx.Response:
     content_type = "text/event-stream" if isinstance(scripted, Events) else "application/x-ndjson"
     return httpx.Response(200, headers={"content-type": content_type}, stream=stream, request=request)
 
 
-def _reply(scripted: Scripted) -> Reply:
+def _make_reply(scripted: Scripted) -> Reply:
     """An answer in one piece; an exception that is no HunkError is raised."""
     if isinstance(scripted, Exception) and not isinstance(scripted, HunkError):
         raise scripted
     assert isinstance(scripted, Reply | ApplyResult | HunkError | Mapping | list), f"{scripted!r} is no answer"
-    return reply_of(scripted)
+    return to_reply(scripted)
 
 
-def _whole(request: httpx.Request, reply: Reply) -> httpx.Response:
+def _build_response(request: httpx.Request, reply: Reply) -> httpx.Response:
     if reply.body is None or isinstance(reply.body, bytes):
         content: dict[str, Any] = {"content": reply.body}
     else:
@@ -230,17 +230,17 @@ def _whole(request: httpx.Request, reply: Reply) -> httpx.Response:
     return httpx.Response(reply.status, headers=headers, request=request, **content)
 
 
-def _read_timeout(request: httpx.Request) -> float | None:
+def _find_read_timeout(request: httpx.Request) -> float | None:
     timeout: float | None = request.extensions.get("timeout", {}).get("read")
     return timeout
 
 
-def _allowed(request: httpx.Request, after_s: float) -> float:
-    timeout = _read_timeout(request)
+def _cap_delay(request: httpx.Request, after_s: float) -> float:
+    timeout = _find_read_timeout(request)
     return after_s if timeout is None else min(after_s, timeout)
 
 
 def _raise_if_too_late(request: httpx.Request, after_s: float) -> None:
-    timeout = _read_timeout(request)
+    timeout = _find_read_timeout(request)
     if timeout is not None and after_s > timeout:
         raise httpx.ReadTimeout("the scripted answer comes too late", request=request)

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.result import decode
-from agent_runtime.cli.options import open_client, takes
-from agent_runtime.cli.render import faults_as_json, print_diff, print_refusal, print_remarks
+from agent_runtime.cli.options import add_settings, open_client
+from agent_runtime.cli.render import print_diff, print_faults_as_json, print_refusal, print_remarks
 from agent_runtime.config.options import model_settings, single_options
 from agent_runtime.config.settings import SETTINGS
 from agent_runtime.config.sources import Chosen
@@ -67,8 +67,8 @@ class Pipeline:
     apply_patch: Callable[[PatchRequest, Reader], ApplyResult]
 
 
-@faults_as_json
-@takes("apply")
+@print_faults_as_json
+@add_settings("apply")
 def apply_command(
     edit: Annotated[Path, typer.Option("--edit", metavar="EDIT", help="A file with the edit; - is standard input.")],
     file: Annotated[
@@ -122,7 +122,7 @@ def apply_command(
     """
     options = Options(
         format=format,
-        instruction=_printable(instruction),
+        instruction=_replace_undecodable(instruction),
         mode=mode,
         policy=policy,
         min_certainty=min_certainty,
@@ -132,11 +132,11 @@ def apply_command(
         draft=draft,
         scope=scope,
         decide=decide,
-        reuse=_reuse(chosen),
+        reuse=_choose_reuse(chosen),
     )
     if output is not None:
         _check_output(output, file, as_json=as_json)
-    with _reasons_shown(as_json=as_json), _pipeline(chosen) as pipeline:
+    with _print_refusals(as_json=as_json), _open_pipeline(chosen) as pipeline:
         text = _read_edit(edit)
         if file is None:
             if prediction is not None:
@@ -150,13 +150,13 @@ def apply_command(
         else:
             raise BadRequest("give FILE, or --root for the files that the edit names, but not both", field="root")
     if output is not None and result.status != "rejected":
-        _put(result.file.data, output)
+        _write_output(result.file.data, output)
     if as_json:
         typer.echo(json.dumps(result_to_json(result)))
     else:
         if output != STANDARD or result.status == "rejected":
             _show_diffs(result)
-        print_remarks(result, Console(stderr=True, highlight=False), _where(write, output))
+        print_remarks(result, Console(stderr=True, highlight=False), _describe_destination(write, output))
     if result.status == "rejected":
         raise typer.Exit(REFUSED)
 
@@ -174,7 +174,7 @@ def _check_output(output: Path, file: Path | None, *, as_json: bool) -> None:
         raise BadRequest(fault, field="output")
 
 
-def _put(data: bytes, output: Path) -> None:
+def _write_output(data: bytes, output: Path) -> None:
     """Write a merged file's bytes to standard output, or in place of the file `output`, whatever stands there."""
     if output == STANDARD:
         typer.echo(data, nl=False)
@@ -183,11 +183,11 @@ def _put(data: bytes, output: Path) -> None:
         replace_file(output, data, expected_sha256=now)
 
 
-def _where(write: bool, output: Path | None) -> str:
+def _describe_destination(write: bool, output: Path | None) -> str:
     """Say what became of a merged text."""
     if output is None:
         return "written" if write else "not written; --write does"
-    there = "standard output" if output == STANDARD else _printable(str(output))
+    there = "standard output" if output == STANDARD else _replace_undecodable(str(output))
     return f"written, and put in {there}" if write else f"put in {there}"
 
 
@@ -199,10 +199,10 @@ def _show_diffs(result: ApplyResult) -> None:
         if console.is_terminal:
             print_diff(file.diff, console)
         else:
-            typer.echo(_diff_bytes(file), nl=False, err=is_rejected)
+            typer.echo(_encode_diff(file), nl=False, err=is_rejected)
 
 
-def _diff_bytes(file: FileResult) -> bytes:
+def _encode_diff(file: FileResult) -> bytes:
     """The diff with names in UTF-8, and lines in the file's encoding: UTF-8, or for UTF-16 and UTF-32, too."""
     names, at, lines = file.diff.partition("\n@@ ")
     encoding = file.encoding if file.encoding in ("cp1252", "latin-1") else "utf-8"
@@ -212,7 +212,7 @@ def _diff_bytes(file: FileResult) -> bytes:
 def _apply_to_file(
     pipeline: Pipeline, file: Path, edit: str, prediction: str | None, options: Options, *, write: bool
 ) -> ApplyResult:
-    request = ApplyRequest(read_file(file), edit, _printable(str(file)), prediction, **options.options())
+    request = ApplyRequest(read_file(file), edit, _replace_undecodable(str(file)), prediction, **options.options())
     result = pipeline.apply(request)
     if write and result.status == "merged":
         replace_file(file, result.file.data, expected_sha256=result.file.sha256_before)
@@ -226,18 +226,18 @@ def _apply_patch(pipeline: Pipeline, request: PatchRequest, workspace: Workspace
     return result
 
 
-def _printable(argument: str) -> str:
+def _replace_undecodable(argument: str) -> str:
     """An argument whose bytes were not UTF-8, as text that can be printed and sent."""
     return os.fsencode(argument).decode("utf-8", errors="replace")
 
 
-def _reuse(chosen: Chosen) -> ReuseName | None:
+def _choose_reuse(chosen: Chosen) -> ReuseName | None:
     """What was asked for; a service is left its own way where nobody asked on the command line."""
     return chosen.values.reuse if "reuse" in chosen.flags() or not chosen.values.url else None
 
 
 @contextmanager
-def _pipeline(chosen: Chosen) -> Iterator[Pipeline]:
+def _open_pipeline(chosen: Chosen) -> Iterator[Pipeline]:
     settings, flags = chosen.values, chosen.flags()
     if settings.url:
         if misplaced := [SETTINGS[name].flag for name in LOADING if name in flags]:
@@ -312,7 +312,7 @@ def _read_prediction(path: Path) -> str:
 
 
 @contextmanager
-def _reasons_shown(*, as_json: bool) -> Iterator[None]:
+def _print_refusals(*, as_json: bool) -> Iterator[None]:
     """A person is shown the reasons in full; JSON has them all."""
     try:
         yield

@@ -17,22 +17,22 @@ from rapidfuzz.distance import OSA
 from rich.console import Console
 from rich.table import Table
 
-from agent_runtime.cli.render import faults_as_json
+from agent_runtime.cli.render import print_faults_as_json
 from agent_runtime.errors import BadRequest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 """The folder of the packages; `benchmarks` is beside them in a checkout, and is not installed."""
 
 
-def _complete(incomplete: str) -> list[str]:
-    return [name for name in _names() if name.startswith(incomplete)] if _is_checkout() else []
+def _complete_name(incomplete: str) -> list[str]:
+    return [name for name in _list_benchmarks() if name.startswith(incomplete)] if _is_checkout() else []
 
 
-@faults_as_json
+@print_faults_as_json
 def bench_command(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Which; without, they are listed.", autocompletion=_complete),
+        typer.Argument(metavar="[NAME]", help="Which; without, they are listed.", autocompletion=_complete_name),
     ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="Its own; `hunk bench NAME --help` lists them.")
@@ -50,10 +50,10 @@ def bench_command(
             field="name",
         )
     if name is None:
-        _list(as_json=as_json)
+        _print_list(as_json=as_json)
         return
-    if name not in _names():
-        near = process.extractOne(name, list(_names()), scorer=OSA.normalized_similarity, score_cutoff=0.6)
+    if name not in _list_benchmarks():
+        near = process.extractOne(name, list(_list_benchmarks()), scorer=OSA.normalized_similarity, score_cutoff=0.6)
         meant = f"did you mean {near[0]}?" if near else "`hunk bench` lists them"
         raise BadRequest(f"there is no benchmark {name!r}; {meant}", field="name")
     paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -65,8 +65,8 @@ def _is_checkout() -> bool:
     return (CHECKOUT / "benchmarks" / "__init__.py").is_file() and (CHECKOUT / "pyproject.toml").is_file()
 
 
-def _list(*, as_json: bool) -> None:
-    rows = [{"name": name, "what": what} for name, what in _names().items()]
+def _print_list(*, as_json: bool) -> None:
+    rows = [{"name": name, "what": what} for name, what in _list_benchmarks().items()]
     if as_json:
         typer.echo(json.dumps({"benchmarks": rows}))
         return
@@ -78,23 +78,23 @@ def _list(*, as_json: bool) -> None:
     Console(highlight=False).print(table)
 
 
-def _names() -> dict[str, str]:
+def _list_benchmarks() -> dict[str, str]:
     """What each measures, by name: the first sentence of its file."""
-    return dict(sorted(_found(CHECKOUT / "benchmarks", "benchmarks.")))
+    return dict(sorted(_find_benchmarks(CHECKOUT / "benchmarks", "benchmarks.")))
 
 
-def _found(folder: Path, prefix: str) -> Iterator[tuple[str, str]]:
+def _find_benchmarks(folder: Path, prefix: str) -> Iterator[tuple[str, str]]:
     """The modules that tell how they are run; others are run by these."""
     for path in folder.iterdir():
         if path.is_dir():
-            yield from _found(path, f"{prefix}{path.name}.")
+            yield from _find_benchmarks(path, f"{prefix}{path.name}.")
         elif path.suffix == ".py":
             name = prefix.removesuffix(".") if path.name == "__main__.py" else prefix + path.stem
             text = path.read_text(encoding="utf-8")
             if re.search(rf"`python -m {re.escape(name)}[ `]", text):
-                yield name.removeprefix("benchmarks."), _what(text)
+                yield name.removeprefix("benchmarks."), _parse_summary(text)
 
 
-def _what(text: str) -> str:
+def _parse_summary(text: str) -> str:
     first = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
     return re.split(r": `|\. |, where |; ", first)[0].removesuffix(".")

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_runtime.cli.options import CONFIG
-from agent_runtime.cli.render import faults_as_json
+from agent_runtime.cli.render import print_faults_as_json
 from agent_runtime.config.options import model_settings
 from agent_runtime.config.settings import SETTINGS
 from agent_runtime.config.sources import Chosen, choose, commented_file, find, shown, unknown_variables, words
@@ -28,7 +28,7 @@ config = typer.Typer(
 )
 
 
-def _complete(incomplete: str) -> list[str]:
+def _complete_name(incomplete: str) -> list[str]:
     return [name for name in SETTINGS if name.startswith(incomplete)]
 
 
@@ -36,21 +36,21 @@ JSON = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
 @config.command("show")
-@faults_as_json
+@print_faults_as_json
 def show_command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Only these settings.", autocompletion=_complete),
+        typer.Argument(metavar="[NAME]...", help="Only these settings.", autocompletion=_complete_name),
     ] = None,
     as_json: JSON = False,
     config: CONFIG = None,
 ) -> None:
     """Print every setting's value and where it comes from; secrets are masked."""
     chosen = choose(os.environ, config=config)
-    asked = [_known(name) for name in names or SETTINGS]
+    asked = [_check_name(name) for name in names or SETTINGS]
     if as_json:
-        rows = {name: _row(name, chosen) for name in asked}
-        typer.echo(json.dumps({"file": _file(chosen), "settings": rows}))
+        rows = {name: _describe_setting(name, chosen) for name in asked}
+        typer.echo(json.dumps({"file": _describe_file(chosen), "settings": rows}))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("setting", "value", "from"):
@@ -64,7 +64,7 @@ def show_command(
 
 
 @config.command("path")
-@faults_as_json
+@print_faults_as_json
 def path_command(as_json: JSON = False, config: CONFIG = None) -> None:
     """Print which file is read, whether it is there or not; nothing where HUNK_CONFIG is empty."""
     path, _ = find(os.environ, config)
@@ -76,14 +76,14 @@ def path_command(as_json: JSON = False, config: CONFIG = None) -> None:
 
 
 @config.command("check")
-@faults_as_json
+@print_faults_as_json
 def check_command(as_json: JSON = False, config: CONFIG = None) -> None:
     """Read the file and the environment as a start would; ends with 2 and names the place where something is wrong."""
     chosen = choose(os.environ, config=config)
     model_settings(os.environ, chosen)
     unknown = unknown_variables(os.environ)
     if as_json:
-        typer.echo(json.dumps({"file": _file(chosen), "ok": True, "unknown_variables": unknown}))
+        typer.echo(json.dumps({"file": _describe_file(chosen), "ok": True, "unknown_variables": unknown}))
         return
     typer.echo(f"{chosen.file.path}: fine" if chosen.file.found else "there is no file; the environment is fine")
     for name in unknown:
@@ -110,14 +110,14 @@ def init_command(
     typer.echo(str(target))
 
 
-def _known(name: str) -> str:
+def _check_name(name: str) -> str:
     key = name.removeprefix("--").replace("-", "_")
     if key not in SETTINGS:
         raise BadRequest(f"there is no setting {name!r}; `hunk config show` lists them", field="names")
     return key
 
 
-def _row(name: str, chosen: Chosen) -> dict[str, Any]:
+def _describe_setting(name: str, chosen: Chosen) -> dict[str, Any]:
     each, origin = SETTINGS[name], chosen.origins[name]
     return {
         "value": shown(each, getattr(chosen.values, name)),
@@ -129,6 +129,6 @@ def _row(name: str, chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def _file(chosen: Chosen) -> dict[str, Any]:
+def _describe_file(chosen: Chosen) -> dict[str, Any]:
     path = chosen.file.path
     return {"path": None if path is None else str(path), "exists": chosen.file.found}

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from agent_runtime.cli.render import faults_as_json
+from agent_runtime.cli.render import print_faults_as_json
 from agent_runtime.config.options import model_settings
 from agent_runtime.doctor import Diagnosis, diagnose, read_prompt
 from agent_runtime.doctor.diagnosis import (
@@ -20,9 +20,9 @@ from agent_runtime.doctor.diagnosis import (
     Encoder,
     Excerpt,
     Speed,
-    broken_turns,
-    by_cause,
+    count_causes,
     diagnose_turn,
+    find_broken_turns,
 )
 from agent_runtime.doctor.transcripts import RecordedSession, read_session
 from agent_runtime.errors import BadRequest
@@ -42,7 +42,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         return
     if diagnosis.status == "continued":
         _print("The second prompt begins with all of the first: nothing broke.", console, "green")
-        _print(_cost(diagnosis), console)
+        _print(_format_cost(diagnosis), console)
         return
     place, cause = diagnosis.place, diagnosis.cause
     assert place is not None, "what is broken is broken somewhere"
@@ -58,7 +58,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     _print_side("first ", diagnosis.before, console)
     _print_side("second", diagnosis.after, console)
     console.print()
-    _print(_cost(diagnosis), console)
+    _print(_format_cost(diagnosis), console)
     _print(f"To do: {cause.advice}", console, "bold")
     if diagnosis.later:
         _print("Behind it these differ as well:", console)
@@ -75,10 +75,10 @@ def print_session(session: RecordedSession, broken: list[BrokenTurn], console: C
             "green",
         )
         return
-    causes = ", ".join(f"{number} x {kind}" for kind, number in by_cause(broken).items())
+    causes = ", ".join(f"{number} x {kind}" for kind, number in count_causes(broken).items())
     lost = sum(each.diagnosis.num_recomputed for each in broken)
     _print(f"{session.name}: {len(broken)} of {len(session.turns)} turns broke the prefix ({causes});", console)
-    _print(f"{lost:,} tokens{_about(broken[0].diagnosis)} were computed again.", console)
+    _print(f"{lost:,} tokens{_format_accuracy(broken[0].diagnosis)} were computed again.", console)
     for each in broken[:MAX_TURNS]:
         cause = each.diagnosis.cause
         _print(
@@ -92,7 +92,7 @@ def print_session(session: RecordedSession, broken: list[BrokenTurn], console: C
     print_diagnosis(worst.diagnosis, console)
 
 
-def _cost(diagnosis: Diagnosis) -> str:
+def _format_cost(diagnosis: Diagnosis) -> str:
     counts, speed = diagnosis.counts, diagnosis.speed
     share = diagnosis.num_recomputed / max(1, counts.num_tokens)
     said = {
@@ -101,7 +101,7 @@ def _cost(diagnosis: Diagnosis) -> str:
         "assumed": "assumed; --prefill-speed gives yours",
     }[speed.source]
     cost = (
-        f"Of {counts.num_tokens:,} tokens{_about(diagnosis)} {counts.num_kept:,} are reused and "
+        f"Of {counts.num_tokens:,} tokens{_format_accuracy(diagnosis)} {counts.num_kept:,} are reused and "
         f"{diagnosis.num_recomputed:,} ({share:.1%}) computed: {diagnosis.seconds:,.1f} s at "
         f"{speed.tokens_per_s:,.0f} tokens a second ({said})."
     )
@@ -113,7 +113,7 @@ def _cost(diagnosis: Diagnosis) -> str:
     return cost
 
 
-def _about(diagnosis: Diagnosis) -> str:
+def _format_accuracy(diagnosis: Diagnosis) -> str:
     return " (estimated from bytes; --model counts them)" if diagnosis.counts.estimated else ""
 
 
@@ -127,7 +127,7 @@ def _print(text: str, console: Console, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
-@faults_as_json
+@print_faults_as_json
 def doctor_command(
     first: Annotated[Path | None, typer.Argument(metavar="FIRST", help="A prompt: text, or a request in JSON.")] = None,
     second: Annotated[Path | None, typer.Argument(metavar="SECOND", help="The prompt that came after it.")] = None,
@@ -158,21 +158,21 @@ def doctor_command(
         if first is not None:
             raise BadRequest("give two prompts, or --session, but not both", field="session")
         recorded = read_session(session)
-        encoder, speed = _measures(model, tokenizer, prefill_speed)
+        encoder, speed = _open_encoder(model, tokenizer, prefill_speed)
         if turn is not None:
-            _show(diagnose_turn(recorded, turn, encoder, speed), as_json=as_json)
+            _print_result(diagnose_turn(recorded, turn, encoder, speed), as_json=as_json)
         else:
-            _show_session(recorded, list(broken_turns(recorded, encoder, speed)), as_json=as_json)
+            _print_session_result(recorded, list(find_broken_turns(recorded, encoder, speed)), as_json=as_json)
         return
     if turn is not None:
         raise BadRequest("--turn is of a --session", field="turn")
     if first is None or second is None:
         raise BadRequest("give two prompts, FIRST and SECOND, or --session FILE", field="first")
     one, other = read_prompt(first), read_prompt(second)
-    _show(diagnose(one, other, *_measures(model, tokenizer, prefill_speed)), as_json=as_json)
+    _print_result(diagnose(one, other, *_open_encoder(model, tokenizer, prefill_speed)), as_json=as_json)
 
 
-def _measures(model: str | None, tokenizer: str | None, speed: float | None) -> tuple[Encoder | None, Speed]:
+def _open_encoder(model: str | None, tokenizer: str | None, speed: float | None) -> tuple[Encoder | None, Speed]:
     """What counts tokens, None where they are to be estimated, and the speed of prefill."""
     settings = model_settings(os.environ)
     name = tokenizer or model
@@ -181,23 +181,23 @@ def _measures(model: str | None, tokenizer: str | None, speed: float | None) -> 
         return encoder, Speed(speed, "given")
     measured = None
     if model:
-        from agent_runtime.doctor.speed import measured_speed
+        from agent_runtime.doctor.speed import find_measured_speed
 
-        measured = measured_speed(model, settings)
+        measured = find_measured_speed(model, settings)
     return encoder, measured or ASSUMED_SPEED
 
 
-def _show(diagnosis: Diagnosis, *, as_json: bool) -> None:
+def _print_result(diagnosis: Diagnosis, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(diagnosis.as_json()))
+        typer.echo(json.dumps(diagnosis.to_json()))
     else:
         print_diagnosis(diagnosis, Console(highlight=False))
 
 
-def _show_session(session: RecordedSession, broken: list[BrokenTurn], *, as_json: bool) -> None:
+def _print_session_result(session: RecordedSession, broken: list[BrokenTurn], *, as_json: bool) -> None:
     if not as_json:
         print_session(session, broken, Console(highlight=False))
         return
-    rows = [{"turn": each.number, **each.diagnosis.as_json()} for each in broken]
-    answer = {"session": session.name, "turns": len(session.turns), "causes": by_cause(broken), "broken": rows}
+    rows = [{"turn": each.number, **each.diagnosis.to_json()} for each in broken]
+    answer = {"session": session.name, "turns": len(session.turns), "causes": count_causes(broken), "broken": rows}
     typer.echo(json.dumps(answer))

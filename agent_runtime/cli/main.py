@@ -44,7 +44,7 @@ OWN_ARGUMENTS = {"bench": {"allow_interspersed_args": False}}
 """What stands behind the name of a benchmark is the benchmark's."""
 
 
-def _paragraphs(command: Callable[..., None]) -> str:
+def _format_help(command: Callable[..., None]) -> str:
     """A command's docstring as help: its lines end where the terminal's do."""
     return "\n\n".join(" ".join(each.split()) for each in cleandoc(command.__doc__ or "").split("\n\n"))
 
@@ -57,7 +57,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 for _name, _command in COMMANDS.items():
-    app.command(_name, help=_paragraphs(_command), context_settings=OWN_ARGUMENTS.get(_name))(_command)
+    app.command(_name, help=_format_help(_command), context_settings=OWN_ARGUMENTS.get(_name))(_command)
 app.add_typer(models)
 app.add_typer(config)
 app.add_typer(tokens)

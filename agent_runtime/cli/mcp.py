@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agent_runtime.access import check_loopback
 from agent_runtime.cli.models import INTERRUPTED
-from agent_runtime.cli.options import listen, open_client, takes, url_of
+from agent_runtime.cli.options import add_settings, format_url, listen, open_client
 from agent_runtime.config.options import model_settings, service_options
 from agent_runtime.config.sources import Chosen
 from agent_runtime.errors import BadRequest
@@ -22,12 +22,12 @@ from agent_runtime.types import UNSEEN, Certainty
 
 if TYPE_CHECKING:
     from agent_runtime.llm.interface import Merger
-    from agent_runtime.mcp.backends import Place
+    from agent_runtime.mcp.backends import Backend
 
 HTTP_PORT = 8312
 
 
-@takes("mcp")
+@add_settings("mcp")
 def mcp_command(
     http: Annotated[
         bool, typer.Option("--http", help="Serve streamable HTTP at /mcp, instead of standard input and output.")
@@ -59,13 +59,13 @@ def mcp_command(
     tokens = None if settings.tokens is None else LiveTokens(TokenFile(settings.tokens))
     if http and tokens is None:
         check_loopback(host)
-    place = _place(chosen, workspace, min_certainty, LineProgress(console), http=http)
+    place = _open_backend(chosen, workspace, min_certainty, LineProgress(console), http=http)
     server = build_server(place)
     code = 0
     try:
         if http:
             with listen(host, port) as listener:
-                LineProgress(console).report(f"listening on {url_of(listener)}/mcp")
+                LineProgress(console).report(f"listening on {format_url(listener)}/mcp")
                 serve_http(server, listener, hosts=[host, *settings.allow_host], tokens=tokens)
         else:
             # What waits for the input cannot be interrupted, and would be waited for.
@@ -78,9 +78,9 @@ def mcp_command(
     leave(code)
 
 
-def _place(
+def _open_backend(
     chosen: Chosen, workspace: str | None, min_certainty: Certainty, progress: LineProgress, *, http: bool
-) -> Place:
+) -> Backend:
     """Where the files are; over HTTP several agents share it, and large edits are done beside the small ones."""
     settings = chosen.values
     mode_of(settings.reuse, "exact")
@@ -89,7 +89,7 @@ def _place(
     if workspace is not None and (settings.root is not None or not settings.url):
         raise BadRequest("--workspace is of the service of --url, without --root", field="workspace")
     from agent_runtime.apply.rule_process import RULE_SECONDS, Aside
-    from agent_runtime.mcp.backends import FolderPlace, LazyModel, merging_here, merging_there
+    from agent_runtime.mcp.backends import LazyModel, LocalBackend, make_local_applier, make_remote_applier
     from agent_runtime.types import Options
 
     # A service is left its own way where nobody asked on the command line.
@@ -98,13 +98,15 @@ def _place(
     models = model_settings(os.environ, chosen)
     journals = models.cache_dir / "journals"
     if settings.url:
-        from agent_runtime.mcp.backends import ServicePlace
+        from agent_runtime.mcp.backends import RemoteBackend
         from agent_runtime.workspace.registry import DEFAULT
 
         client = open_client(chosen)
         if settings.root is None:
-            return ServicePlace(client, settings.url, workspace or DEFAULT, options=options)
-        return FolderPlace(settings.root, merging_there(client, settings.url), options=options, journals=journals)
+            return RemoteBackend(client, settings.url, workspace or DEFAULT, options=options)
+        return LocalBackend(
+            settings.root, make_remote_applier(client, settings.url), options=options, journals=journals
+        )
 
     def load() -> Merger:
         from agent_runtime.wiring import open_merger
@@ -113,5 +115,5 @@ def _place(
 
     assert settings.root is not None
     model = LazyModel(settings.model, load)
-    merging = merging_here(model, Aside(RULE_SECONDS) if http else None)
-    return FolderPlace(settings.root, merging, options=options, journals=journals)
+    merging = make_local_applier(model, Aside(RULE_SECONDS) if http else None)
+    return LocalBackend(settings.root, merging, options=options, journals=journals)

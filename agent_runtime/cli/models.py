@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from agent_runtime.cli.render import faults_as_json
+from agent_runtime.cli.render import print_faults_as_json
 from agent_runtime.config.options import model_settings
 from agent_runtime.models import catalogue
 from agent_runtime.models.bf16_copy import remove_damaged_copy
@@ -43,11 +43,11 @@ SOURCE = Annotated[
 
 
 @models.command("list")
-@faults_as_json
+@print_faults_as_json
 def list_command(as_json: JSON = False) -> None:
     """Which models there are, and which of them are here."""
-    store = _store()
-    rows = [_row(entry, store) for entry in catalogue.CATALOGUE]
+    store = _open_store()
+    rows = [_describe_entry(entry, store) for entry in catalogue.CATALOGUE]
     if as_json:
         typer.echo(json.dumps({"models": rows}))
         return
@@ -61,56 +61,56 @@ def list_command(as_json: JSON = False) -> None:
 
 
 @models.command("pull")
-@faults_as_json
+@print_faults_as_json
 def pull_command(name: NAME, source: SOURCE = None, as_json: JSON = False) -> None:
     """Download a model, or what is missing of it, and check it."""
-    entry, settings = catalogue.find_entry(name), _settings()
+    entry, settings = catalogue.find_entry(name), _read_settings()
     names = parse_sources(",".join(source), field="--source") if source else settings.sources
     try:
-        pulled = pull(entry, ModelStore(settings.cache_dir), make_sources(names), _progress())
+        pulled = pull(entry, ModelStore(settings.cache_dir), make_sources(names), _open_progress())
     except KeyboardInterrupt:
         typer.echo(f"stopped; `hunk models pull {name}` goes on from here", err=True)
         raise typer.Exit(INTERRUPTED) from None
     answer = {"fetched_bytes": pulled.fetched_bytes, "sources": list(pulled.sources)}
-    _answer(entry, ModelStore(settings.cache_dir), as_json, **answer)
+    _print_entry(entry, ModelStore(settings.cache_dir), as_json, **answer)
 
 
 @models.command("path")
-@faults_as_json
+@print_faults_as_json
 def path_command(name: NAME, as_json: JSON = False) -> None:
     """Print where a pulled model's file is."""
-    entry, store = catalogue.find_entry(name), _store()
-    ensure_verified(entry, store, _progress())
-    _answer(entry, store, as_json)
+    entry, store = catalogue.find_entry(name), _open_store()
+    ensure_verified(entry, store, _open_progress())
+    _print_entry(entry, store, as_json)
 
 
 @models.command("verify")
-@faults_as_json
+@print_faults_as_json
 def verify_command(name: NAME, as_json: JSON = False) -> None:
     """Hash a pulled model's file and compare with the catalogue; a converted copy that is not as made is removed."""
-    entry, store = catalogue.find_entry(name), _store()
-    progress = _progress()
+    entry, store = catalogue.find_entry(name), _open_store()
+    progress = _open_progress()
     verify(entry, store, progress)
-    if remove_damaged_copy(resolve(name, store), _settings().cache_dir):
+    if remove_damaged_copy(resolve(name, store), _read_settings().cache_dir):
         progress.report(
             f"the converted copy of {name} was not as it was made, and is removed: the next start makes it anew"
         )
-    _answer(entry, store, as_json)
+    _print_entry(entry, store, as_json)
 
 
-def _settings() -> ModelSettings:
+def _read_settings() -> ModelSettings:
     return model_settings(os.environ)
 
 
-def _store() -> ModelStore:
-    return ModelStore(_settings().cache_dir)
+def _open_store() -> ModelStore:
+    return ModelStore(_read_settings().cache_dir)
 
 
-def _progress() -> Progress:
+def _open_progress() -> Progress:
     return make_progress(Console(stderr=True))
 
 
-def _row(entry: CatalogueEntry, store: ModelStore) -> dict[str, Any]:
+def _describe_entry(entry: CatalogueEntry, store: ModelStore) -> dict[str, Any]:
     return {
         "name": entry.name,
         "title": entry.title,
@@ -123,6 +123,6 @@ def _row(entry: CatalogueEntry, store: ModelStore) -> dict[str, Any]:
     }
 
 
-def _answer(entry: CatalogueEntry, store: ModelStore, as_json: bool, **more: Any) -> None:
-    row = _row(entry, store) | more
+def _print_entry(entry: CatalogueEntry, store: ModelStore, as_json: bool, **more: Any) -> None:
+    row = _describe_entry(entry, store) | more
     typer.echo(json.dumps(row) if as_json else row["path"])

@@ -33,14 +33,14 @@ CONFIG = Annotated[
 ]
 
 
-def takes(command: Command) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+def add_settings(command: Command) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """A decorator: the function's parameter `chosen` gives way to `--config` and to a flag a setting of `command`.
 
     A flag that is not given is left to the other layers, so typer sees no defaults and `--help` is told them in words.
     """
     own = [each for each in SETTINGS.values() if command in each.setting.commands]
 
-    def with_settings(function: Callable[..., Result]) -> Callable[..., Result]:
+    def add_options(function: Callable[..., Result]) -> Callable[..., Result]:
         def run(*, config: Path | None = None, **arguments: Any) -> Result:
             given = {each.name: arguments.pop(each.name) for each in own}
             flags = {
@@ -56,22 +56,22 @@ def takes(command: Command) -> Callable[[Callable[..., Result]], Callable[..., R
             for name, parameter in signature.parameters.items()
             if name != "chosen"
         ]
-        settings = [_parameter(each) for each in own]
+        settings = [_build_parameter(each) for each in own]
         config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CONFIG)
         run.__signature__ = signature.replace(parameters=[*kept, *settings, config])  # type: ignore[attr-defined]
         run.__annotations__ = {}
         run.__doc__, run.__name__ = function.__doc__, function.__name__
         return run
 
-    return with_settings
+    return add_options
 
 
-def _parameter(each: Declared) -> inspect.Parameter:
+def _build_parameter(each: Declared) -> inspect.Parameter:
     kind, setting = each.kind, each.setting
     whole = kind.base is int
     option = typer.Option(
         f"{each.flag}/--no-{each.flag[2:]}" if kind.base is bool else each.flag,
-        help=f"{setting.help} Default: {default_words(each)}.",
+        help=f"{setting.help} Default: {describe_default(each)}.",
         metavar="" if kind.base is bool else setting.metavar,
         min=int(setting.minimum) if whole and setting.minimum is not None else setting.minimum,
         max=int(setting.maximum) if whole and setting.maximum is not None else setting.maximum,
@@ -86,7 +86,7 @@ def _parameter(each: Declared) -> inspect.Parameter:
     )
 
 
-def default_words(each: Declared) -> str:
+def describe_default(each: Declared) -> str:
     """The default as a person reads it."""
     if each.default is None:
         return each.setting.unset
@@ -126,7 +126,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def format_url(listener: socket.socket) -> str:
     """Such as http://127.0.0.1:8311."""
     name, number = listener.getsockname()[:2]
     return f"http://[{name}]:{number}" if ":" in name else f"http://{name}:{number}"

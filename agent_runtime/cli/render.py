@@ -27,8 +27,10 @@ MAX_REFUSED_FILES = 5
 def print_remarks(result: ApplyResult, console: Console, where: str) -> None:
     """A line a file on how it was made, and what stands against it; `where` says where a merged one was put."""
     for file in result.files:
-        named = f"{_name(file)}: " if len(result.files) > 1 else ""
-        console.print(Text(named, style="bold") + _headline(file, _place(result, where)), soft_wrap=True)
+        named = f"{_format_name(file)}: " if len(result.files) > 1 else ""
+        console.print(
+            Text(named, style="bold") + _format_headline(file, _describe_destination(result, where)), soft_wrap=True
+        )
         for check in file.checks:
             if not check.ok:
                 style = "red" if file.status == "rejected" else "yellow"
@@ -39,15 +41,15 @@ def print_remarks(result: ApplyResult, console: Console, where: str) -> None:
             )
             console.print(Text(f"  {lines}", style="yellow"), soft_wrap=True)
         if file.scope is not None:
-            console.print(Text(f"  {_given(file.scope)}", style="dim"), soft_wrap=True)
+            console.print(Text(f"  {_describe_scope(file.scope)}", style="dim"), soft_wrap=True)
     if any(file.method == "model" for file in result.files):
-        console.print(Text(f"  {_cost(result)}", style="dim"), soft_wrap=True)
+        console.print(Text(f"  {_format_cost(result)}", style="dim"), soft_wrap=True)
 
 
 def print_diff(diff: str, console: Console) -> None:
     """A unified diff in colours."""
     for line in diff.split("\n")[:-1]:
-        console.print(_coloured(line), soft_wrap=True)
+        console.print(_style_line(line), soft_wrap=True)
 
 
 def print_refusal(fault: EditRefused | ModelUnavailable, console: Console) -> None:
@@ -57,18 +59,18 @@ def print_refusal(fault: EditRefused | ModelUnavailable, console: Console) -> No
         _print_prose("The model was asked for because no rule decides this edit:", console)
     else:
         only = fault.reasons[0] if len(fault.reasons) == 1 else None
-        _print_prose(f"hunk: {_sentence(only, console) if only else fault}", console, "red")
+        _print_prose(f"hunk: {_format_reason(only, console) if only else fault}", console, "red")
     for reason in fault.reasons[:MAX_REFUSED_FILES]:
         if str(fault) != reason.reason:
             console.print()
-            _print_prose(_sentence(reason, console), console, "red")
+            _print_prose(_format_reason(reason, console), console, "red")
         _print_reason(reason, console)
     left_out = len(fault.reasons) - MAX_REFUSED_FILES
     if left_out > 0:
         console.print(f"({left_out} files more; --json names the reasons of all)")
 
 
-def _sentence(reason: Reason, console: Console) -> str:
+def _format_reason(reason: Reason, console: Console) -> str:
     if not reason.path or f"'{reason.path}'" in reason.reason:
         return reason.reason
     room = console.width // 2
@@ -84,7 +86,7 @@ def _print_reason(reason: Reason, console: Console) -> None:
         _print_block(diff, console, indent=2)
     if reason.candidates:
         console.print()
-        _print_prose(_readings_heading(reason), console)
+        _print_prose(_format_readings_heading(reason), console)
         for number, reading in enumerate(reason.candidates, 1):
             _print_reading(number, reading, console)
     if reason.suggestion:
@@ -93,7 +95,7 @@ def _print_reason(reason: Reason, console: Console) -> None:
         _print_prose(reason.suggestion, console, "bold")
 
 
-def _readings_heading(reason: Reason) -> str:
+def _format_readings_heading(reason: Reason) -> str:
     shown = len(reason.candidates)
     if shown == 1:
         return "It may have meant:"
@@ -130,17 +132,17 @@ def _print_block(lines: str, console: Console, *, indent: int) -> None:
     """Lines of code, on a terminal each cut at its edge: a wrapped line of a diff cannot be read."""
     width = max(console.width - indent, 20)
     for line in lines.split("\n"):
-        shown = _coloured(line.expandtabs(4))
+        shown = _style_line(line.expandtabs(4))
         if console.is_terminal:
             shown.truncate(width, overflow="ellipsis")
         console.print((Text(" " * indent) + shown) if line.strip() else Text(), soft_wrap=True)
 
 
-def _coloured(line: str) -> Text:
+def _style_line(line: str) -> Text:
     return Text(line, style=next((style for mark, style in DIFF_STYLES.items() if line.startswith(mark)), ""))
 
 
-def _name(file: FileResult) -> str:
+def _format_name(file: FileResult) -> str:
     match file.action:
         case "move":
             return f"{file.path} to {file.move_to}"
@@ -150,11 +152,11 @@ def _name(file: FileResult) -> str:
             return f"{action} {file.path}"
 
 
-def _place(result: ApplyResult, where: str) -> str:
+def _describe_destination(result: ApplyResult, where: str) -> str:
     return "not written: another file was rejected" if result.status == "rejected" else where
 
 
-def _headline(file: FileResult, place: str) -> Text:
+def _format_headline(file: FileResult, place: str) -> Text:
     if file.status == "noop":
         return Text(f"nothing to do: {file.checks[0].detail}", style="bold")
     if file.status == "rejected":
@@ -162,22 +164,22 @@ def _headline(file: FileResult, place: str) -> Text:
     return Text(f"merged {file.how}; {place}", style="bold")
 
 
-def _given(scope: GivenScope) -> str:
+def _describe_scope(scope: GivenScope) -> str:
     if scope.kind == "file":
         return f"the model was given the whole file, {scope.of_lines} lines"
     where = ", ".join(format_span(first - 1, last) for first, last in scope.regions)
     return f"the model was given {where} of {scope.of_lines}, and an outline of the rest"
 
 
-def _cost(result: ApplyResult) -> str:
+def _format_cost(result: ApplyResult) -> str:
     usage, seconds = result.usage, result.timings["total_ms"] / 1e3
     return (
-        f"{usage.prompt} prompt tokens ({_prompt_split(usage)}), {usage.completion} written in {usage.forwards} "
+        f"{usage.prompt} prompt tokens ({_format_prompt_split(usage)}), {usage.completion} written in {usage.forwards} "
         f"forward passes, {usage.accepted} of {usage.drafted} drafted tokens accepted, {seconds:.1f} s"
     )
 
 
-def _prompt_split(usage: Usage) -> str:
+def _format_prompt_split(usage: Usage) -> str:
     """Where the prompt's KV came from; what was run is told where anything was taken over approximately."""
     if not usage.reused_approximate:
         return f"{usage.cached} cached"
@@ -189,7 +191,7 @@ def _prompt_split(usage: Usage) -> str:
 Result = TypeVar("Result")
 
 
-def faults_as_json(command: Callable[..., Result]) -> Callable[..., Result]:
+def print_faults_as_json(command: Callable[..., Result]) -> Callable[..., Result]:
     """A decorator for a command with a parameter `as_json`."""
 
     @functools.wraps(command)

@@ -8,7 +8,7 @@ import uvicorn
 from rich.console import Console
 
 from agent_runtime.access import check_loopback
-from agent_runtime.cli.options import listen, takes, url_of
+from agent_runtime.cli.options import add_settings, format_url, listen
 from agent_runtime.config.options import merge_options, model_settings, service_options, tenant_limits
 from agent_runtime.config.sources import Chosen
 from agent_runtime.errors import HunkError
@@ -19,7 +19,7 @@ from agent_runtime.telemetry.log import configure
 from agent_runtime.telemetry.systemd import tell_systemd
 
 
-@takes("serve")
+@add_settings("serve")
 def serve_command(chosen: Chosen) -> None:
     """Serve POST /apply until Ctrl-C or SIGTERM, which lets running requests end.
 
@@ -47,19 +47,19 @@ def serve_command(chosen: Chosen) -> None:
     with listen(settings.host, settings.port) as listener:
         say = LineProgress(console).report
 
-        def give_up(fault: HunkError) -> None:
+        def on_fault(fault: HunkError) -> None:
             faults.append(fault)
             server.should_exit = True
 
-        def loaded() -> None:
+        def on_loaded() -> None:
             say(f"{slot.name} is ready")
             tell_systemd("READY=1", os.environ)
 
-        def start() -> None:
-            say(f"listening on {url_of(listener)}, loading {slot.name}")
-            slot.load_in_background(loaded, give_up)
+        def on_start() -> None:
+            say(f"listening on {format_url(listener)}, loading {slot.name}")
+            slot.load_in_background(on_loaded, on_fault)
 
-        app = build_app(parts, hosts=[settings.host, *settings.allow_host], tokens=tokens, on_start=start)
+        app = build_app(parts, hosts=[settings.host, *settings.allow_host], tokens=tokens, on_start=on_start)
         config = uvicorn.Config(
             app,
             log_config=None,

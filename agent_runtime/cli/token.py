@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_runtime.access import ALL_SCOPES, NAME, AccessScope, AccessToken, TokenSet, new_token
-from agent_runtime.cli.render import faults_as_json
+from agent_runtime.cli.render import print_faults_as_json
 from agent_runtime.config import choose
 from agent_runtime.errors import BadRequest
 
@@ -33,7 +33,7 @@ JSON = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
 @tokens.command("new")
-@faults_as_json
+@print_faults_as_json
 def new_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the token is called: who or what it is for.")],
     scope: Annotated[
@@ -53,7 +53,7 @@ def new_command(
     """Make a token and show it, once: only its hash is kept."""
     _check_name(name, "name")
     _check_name(tenant or name, "tenant")
-    scopes = _scopes(scope or ["apply", "read"])
+    scopes = _parse_scopes(scope or ["apply", "read"])
     now = datetime.now(UTC).replace(microsecond=0)
     expires = None if days is None else now + timedelta(days=days)
     made, text = new_token(name, tenant or name, scopes, now, expires)
@@ -65,10 +65,10 @@ def new_command(
             )
         return known.with_token(made)
 
-    store = _file(file)
+    store = _open_file(file)
     store.change(add)
     if as_json:
-        typer.echo(json.dumps({**_row(made), "token": text, "file": str(store.path)}))
+        typer.echo(json.dumps({**_describe_token(made), "token": text, "file": str(store.path)}))
         return
     typer.echo(text)
     typer.echo(f"kept as a hash in {store.path}: this is the only time that you see it", err=True)
@@ -76,10 +76,10 @@ def new_command(
 
 
 @tokens.command("list")
-@faults_as_json
+@print_faults_as_json
 def list_command(file: FILE = None, as_json: JSON = False) -> None:
     """Which tokens there are, and what each may do."""
-    rows = [_row(token) for token in _file(file).read().tokens]
+    rows = [_describe_token(token) for token in _open_file(file).read().tokens]
     if as_json:
         typer.echo(json.dumps({"tokens": rows}))
         return
@@ -92,7 +92,7 @@ def list_command(file: FILE = None, as_json: JSON = False) -> None:
 
 
 @tokens.command("revoke")
-@faults_as_json
+@print_faults_as_json
 def revoke_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name or ID.")],
     file: FILE = None,
@@ -108,14 +108,14 @@ def revoke_command(
         revoked.append(found)
         return known.without(found)
 
-    _file(file).change(remove)
+    _open_file(file).change(remove)
     if as_json:
-        typer.echo(json.dumps({"revoked": _row(revoked[0])}))
+        typer.echo(json.dumps({"revoked": _describe_token(revoked[0])}))
     else:
         typer.echo(f"{revoked[0].name} ({revoked[0].id}) is revoked")
 
 
-def _file(given: Path | None) -> TokenFile:
+def _open_file(given: Path | None) -> TokenFile:
     from agent_runtime.server.token_file import TokenFile  # with pydantic, which `hunk --help` does not need
 
     chosen = choose(os.environ)
@@ -130,14 +130,14 @@ def _check_name(name: str, field: str) -> None:
         )
 
 
-def _scopes(names: list[str]) -> frozenset[AccessScope]:
+def _parse_scopes(names: list[str]) -> frozenset[AccessScope]:
     unknown = [name for name in names if name not in ALL_SCOPES]
     if unknown:
         raise BadRequest(f"there is no scope {unknown[0]!r}; there are {', '.join(sorted(ALL_SCOPES))}", field="scope")
     return frozenset(scope for scope in ALL_SCOPES if scope in names)
 
 
-def _row(token: AccessToken) -> dict[str, Any]:
+def _describe_token(token: AccessToken) -> dict[str, Any]:
     return {
         "name": token.name,
         "id": token.id,

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_runtime.cli.models import INTERRUPTED
-from agent_runtime.cli.render import faults_as_json
+from agent_runtime.cli.render import print_faults_as_json
 from agent_runtime.config import choose
 from agent_runtime.config.options import model_settings
 from agent_runtime.errors import BadRequest
@@ -46,10 +46,10 @@ KIND_STYLES = {"added": "green", "removed": "red", "modified": "yellow", "rename
 class View(AbstractContextManager["View"]):
     """Is told of everything."""
 
-    def indexed(self, snapshot: Snapshot, milliseconds: float, notices: Iterable[Notice]) -> None:
+    def on_index(self, snapshot: Snapshot, milliseconds: float, notices: Iterable[Notice]) -> None:
         """The folder is indexed."""
 
-    def updated(self, update: Update) -> None:
+    def on_update(self, update: Update) -> None:
         """Something changed, or there is something to say."""
 
     def __exit__(
@@ -61,25 +61,30 @@ class View(AbstractContextManager["View"]):
 class JsonView(View):
     """One object a line: `event` is `index`, `change` or `notice`."""
 
-    def indexed(self, snapshot: Snapshot, milliseconds: float, notices: Iterable[Notice]) -> None:
-        _say(event="index", **_totals(snapshot), milliseconds=round(milliseconds, 3), skipped=dict(snapshot.skipped))
+    def on_index(self, snapshot: Snapshot, milliseconds: float, notices: Iterable[Notice]) -> None:
+        _print_json(
+            event="index",
+            **_describe_snapshot(snapshot),
+            milliseconds=round(milliseconds, 3),
+            skipped=dict(snapshot.skipped),
+        )
         for notice in notices:
-            _say(event="notice", kind=notice.kind, message=notice.message)
+            _print_json(event="notice", kind=notice.kind, message=notice.message)
 
-    def updated(self, update: Update) -> None:
+    def on_update(self, update: Update) -> None:
         for notice in update.notices:
-            _say(event="notice", kind=notice.kind, message=notice.message)
+            _print_json(event="notice", kind=notice.kind, message=notice.message)
         with_spans = len(update.changes) <= MAX_FILES
         for change in update.changes:
             after = change.after
-            _say(
+            _print_json(
                 event="change",
                 version=update.snapshot.version,
                 path=change.path,
                 kind=change.kind,
                 old_path=change.old_path,
                 sha256=after.content_hash if after is not None else None,
-                spans=_counts(change.spans) if with_spans else None,
+                spans=_count_spans(change.spans) if with_spans else None,
                 tokens=len(after) if after is not None else 0,
                 tokens_encoded=update.encoded.get(change.path, 0),
                 milliseconds=round(update.milliseconds, 3),
@@ -92,18 +97,18 @@ class LineView(View):
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def indexed(self, snapshot: Snapshot, milliseconds: float, notices: Iterable[Notice]) -> None:
-        self._line(_headline(snapshot, milliseconds))
+    def on_index(self, snapshot: Snapshot, milliseconds: float, notices: Iterable[Notice]) -> None:
+        self._print_line(_format_headline(snapshot, milliseconds))
         for notice in notices:
-            self._line(notice.message)
+            self._print_line(notice.message)
 
-    def updated(self, update: Update) -> None:
+    def on_update(self, update: Update) -> None:
         for notice in update.notices:
-            self._line(notice.message)
-        for row in _rows(update):
-            self._line("  ".join(cell for cell in (row.kind, row.path, row.spans, row.tokens, row.time) if cell))
+            self._print_line(notice.message)
+        for row in _build_rows(update):
+            self._print_line("  ".join(cell for cell in (row.kind, row.path, row.spans, row.tokens, row.time) if cell))
 
-    def _line(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
 
 
@@ -118,16 +123,16 @@ class TableView(View):
         self._snapshot: Snapshot | None = None
         self._index_ms = 0.0
 
-    def indexed(self, snapshot: Snapshot, milliseconds: float, notices: Iterable[Notice]) -> None:
+    def on_index(self, snapshot: Snapshot, milliseconds: float, notices: Iterable[Notice]) -> None:
         self._snapshot, self._index_ms = snapshot, milliseconds
         self._notices.extend(notice.message for notice in notices)
         self._live.start()
         self._draw()
 
-    def updated(self, update: Update) -> None:
+    def on_update(self, update: Update) -> None:
         self._snapshot = update.snapshot
         self._notices.extend(notice.message for notice in update.notices)
-        self._rows.extend(_rows(update))
+        self._rows.extend(_build_rows(update))
         self._draw()
 
     def __exit__(
@@ -143,7 +148,7 @@ class TableView(View):
         table.add_column("spans", no_wrap=True)
         table.add_column("tokens encoded", justify="right", no_wrap=True)
         table.add_column("time", justify="right", no_wrap=True)
-        head = [Text(_headline(self._snapshot, self._index_ms), style="bold")]
+        head = [Text(_format_headline(self._snapshot, self._index_ms), style="bold")]
         head += [Text(text, style="yellow") for text in self._notices]
         room = max(self._console.height - len(head) - len(self._notices) - 4, 3)
         for row in list(self._rows)[-room:]:
@@ -162,10 +167,10 @@ class _Row:
     time: str = ""
 
 
-def _rows(update: Update) -> Iterator[_Row]:
+def _build_rows(update: Update) -> Iterator[_Row]:
     """A row a file; the time is of the whole update and stands in its first."""
     changes = update.changes.files
-    took = _duration(update.milliseconds)
+    took = _format_duration(update.milliseconds)
     if len(changes) > MAX_FILES:
         kinds = Counter(change.kind for change in changes)
         total = sum(len(change.after) for change in changes if change.after is not None)
@@ -175,17 +180,17 @@ def _rows(update: Update) -> Iterator[_Row]:
     for number, change in enumerate(changes):
         path = f"{change.old_path} → {change.path}" if change.old_path is not None else change.path
         tokens = f"{update.encoded.get(change.path, 0):,} of {len(change.after):,}" if change.after is not None else ""
-        yield _Row(_printable(path), change.kind, _span_words(change), tokens, "" if number else took)
+        yield _Row(_escape_unprintable(path), change.kind, _format_spans(change), tokens, "" if number else took)
 
 
-def _span_words(change: FileChange) -> str:
+def _format_spans(change: FileChange) -> str:
     if change.kind == "removed":
         return ""
-    counts = _counts(change.spans)
+    counts = _count_spans(change.spans)
     return ", ".join(f"{number} {name}" for name, number in counts.items() if number) or "none"
 
 
-def _counts(spans: SpanChanges) -> dict[str, int]:
+def _count_spans(spans: SpanChanges) -> dict[str, int]:
     return {
         "kept": spans.num_kept,
         "moved": len(spans.moved),
@@ -195,38 +200,39 @@ def _counts(spans: SpanChanges) -> dict[str, int]:
     }
 
 
-def _headline(snapshot: Snapshot, milliseconds: float) -> str:
+def _format_headline(snapshot: Snapshot, milliseconds: float) -> str:
     skipped = Counter(snapshot.skipped.values())
     files = "file" if len(snapshot) == 1 else "files"
-    left_out = f", {len(snapshot.skipped):,} skipped ({_most(skipped)})" if skipped else ""
+    left_out = f", {len(snapshot.skipped):,} skipped ({_format_most_common(skipped)})" if skipped else ""
+    root = _escape_unprintable(str(snapshot.root))
     return (
-        f"{_printable(str(snapshot.root))}: {len(snapshot):,} {files}, {snapshot.num_tokens:,} tokens{left_out}, "
-        f"indexed in {_duration(milliseconds)}"
+        f"{root}: {len(snapshot):,} {files}, {snapshot.num_tokens:,} tokens{left_out}, "
+        f"indexed in {_format_duration(milliseconds)}"
     )
 
 
-def _most(reasons: Mapping[str, int]) -> str:
+def _format_most_common(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {reason}" for reason, number in Counter(reasons).most_common(3))
 
 
-def _totals(snapshot: Snapshot) -> dict[str, Any]:
+def _describe_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     return {"root": str(snapshot.root), "files": len(snapshot), "tokens": snapshot.num_tokens}
 
 
-def _printable(path: str) -> str:
+def _escape_unprintable(path: str) -> str:
     """The name of a file may hold what clears a terminal, or worse."""
     return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in path)
 
 
-def _duration(milliseconds: float) -> str:
+def _format_duration(milliseconds: float) -> str:
     return f"{milliseconds / 1e3:,.1f} s" if milliseconds >= 1000 else f"{milliseconds:.1f} ms"
 
 
-def _say(**fields: Any) -> None:
+def _print_json(**fields: Any) -> None:
     typer.echo(json.dumps(fields))  # typer flushes each line
 
 
-@faults_as_json
+@print_faults_as_json
 def watch_command(
     root: Annotated[Path, typer.Argument(metavar="PATH", help="The folder to watch.")] = Path(),
     model: Annotated[
@@ -261,7 +267,7 @@ def watch_command(
     try:
         tokenizer = open_tokenizer(model or chosen.values.model, settings)
         started = time.perf_counter()
-        with _faults(), ExitStack() as stack:
+        with _translate_errors(), ExitStack() as stack:
             cache = RepoCache.open(
                 root,
                 tokenizer,
@@ -277,10 +283,10 @@ def watch_command(
             stack.enter_context(cache)
             updates = stack.enter_context(cache.subscribe())
             stack.enter_context(view)
-            view.indexed(cache.snapshot(), (time.perf_counter() - started) * 1e3, cache.notices)
+            view.on_index(cache.snapshot(), (time.perf_counter() - started) * 1e3, cache.notices)
             if not once:
                 for update in updates:
-                    view.updated(update)
+                    view.on_update(update)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:  # `hunk watch | head`: who was read to has left
@@ -303,7 +309,7 @@ class _Progress:
 
 
 @contextmanager
-def _faults() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except RepoCacheError as fault:

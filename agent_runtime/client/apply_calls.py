@@ -46,7 +46,7 @@ def apply_call(
         "POST",
         "/apply",
         result_from_json,
-        body_of(request) | {"model": model} | flags,
+        build_body(request) | {"model": model} | flags,
         changes_nothing=not write,
         idempotency_key=key,
         works=True,
@@ -57,7 +57,7 @@ def apply_patch_call(request: PatchRequest, read: Reader, *, model: str | None =
     """One edit of the files that it names; their texts travel with it. Raises what reading edit or files raises."""
     from agent_runtime.apply.multi_file import edits_of, files_named
 
-    texts = [{"path": path, **_text(data, path)} for path, data in files_named(edits_of(request), read).items()]
+    texts = [{"path": path, **_encode_file(data, path)} for path, data in files_named(edits_of(request), read).items()]
     body = {"edit": request.edit, "files": texts, **request.sent_options(), "model": model}
     return Call("POST", "/apply", result_from_json, body, changes_nothing=True, works=True)
 
@@ -67,44 +67,46 @@ MAX_BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchCall:
     """Some of the edits of a batch: the call, and how many lines answer it."""
 
     call: Call[BatchItem]
     num_requests: int
 
 
-def batches(requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False) -> list[Batch]:
+def build_batch_calls(
+    requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False
+) -> list[BatchCall]:
     """Many edits, each for itself; the answers come a line each as they finish."""
-    bodies = [body_of(request) | {"model": model} | (_written() if write else {}) for request in requests]
-    return [_batch(bodies[first : first + MAX_BATCH], first) for first in range(0, len(bodies), MAX_BATCH)]
+    bodies = [build_body(request) | {"model": model} | (_build_write_fields() if write else {}) for request in requests]
+    return [_build_batch_call(bodies[first : first + MAX_BATCH], first) for first in range(0, len(bodies), MAX_BATCH)]
 
 
-def _batch(bodies: list[dict[str, Any]], first: int) -> Batch:
-    def item(line: Mapping[str, Any]) -> BatchItem:
+def _build_batch_call(bodies: list[dict[str, Any]], first: int) -> BatchCall:
+    def parse_item(line: Mapping[str, Any]) -> BatchItem:
         problem = line.get("problem")
         outcome = fault_of(problem) if problem else result_from_json(line["result"])
         return BatchItem(first + int(line["index"]), outcome)
 
-    return Batch(Call("POST", "/apply/batch", item, {"requests": bodies}, works=True), len(bodies))
+    return BatchCall(Call("POST", "/apply/batch", parse_item, {"requests": bodies}, works=True), len(bodies))
 
 
-def _written() -> dict[str, Any]:
+def _build_write_fields() -> dict[str, Any]:
     return {"write": True, "idempotency_key": str(uuid.uuid4())}
 
 
-def body_of(request: EditRequest) -> dict[str, Any]:
+def build_body(request: EditRequest) -> dict[str, Any]:
     """The fields of a request, as `POST /apply` takes them."""
     given = {"prediction": request.prediction} if request.prediction is not None else {}
     if isinstance(request, ApplyRequest):
-        file = {"path": request.path, **_text(request.original, request.path)}
+        file = {"path": request.path, **_encode_file(request.original, request.path)}
         return {"edit": request.edit, **file, **given, **request.sent_options()}
     named = {"path": request.path} if request.path else {}
     place = {"workspace": request.workspace} if request.workspace is not None else {}
-    return {"edit": request.edit, **named, **place, **_expected(request), **given, **request.sent_options()}
+    return {"edit": request.edit, **named, **place, **_build_precondition(request), **given, **request.sent_options()}
 
 
-def _expected(request: WorkspaceRequest) -> dict[str, Any]:
+def _build_precondition(request: WorkspaceRequest) -> dict[str, Any]:
     expected = request.expected_sha256
     if expected is None:
         return {}
@@ -117,7 +119,7 @@ def _expected(request: WorkspaceRequest) -> dict[str, Any]:
     return {"files": [{"path": path, "expected_sha256": one} for path, one in expected.items()]}
 
 
-def _text(data: bytes, path: str) -> dict[str, str]:
+def _encode_file(data: bytes, path: str) -> dict[str, str]:
     """A file as JSON can hold it: the whole text, BOM and line endings included, and its encoding."""
     from agent_runtime.apply.result import decode
 

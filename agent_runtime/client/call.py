@@ -39,17 +39,17 @@ class Call(Generic[Value]):
         return is_safe and not self.once
 
 
-def path_of(*names: str) -> str:
+def build_path(*names: str) -> str:
     """A path of the API in which each name is one segment, whatever characters it has."""
-    return "".join("/" + _segment(name) for name in names)
+    return "".join("/" + _quote_segment(name) for name in names)
 
 
-def below(path: str) -> str:
+def quote_file_path(path: str) -> str:
     """The path of a file as the end of a path of the API: `..` stays in it, for the service to refuse."""
-    return "/".join(_segment(name) for name in path.split("/"))
+    return "/".join(_quote_segment(name) for name in path.split("/"))
 
 
-def _segment(name: str) -> str:
+def _quote_segment(name: str) -> str:
     return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")
 
 
@@ -79,7 +79,7 @@ class ModelEntry:
 
 def models_call() -> Call[tuple[ModelEntry, ...]]:
     """`GET /v1/models`, which has OpenAI's shape."""
-    return Call("GET", "/v1/models", lambda answer: tuple(_model(entry) for entry in answer["data"]))
+    return Call("GET", "/v1/models", lambda answer: tuple(_parse_model(entry) for entry in answer["data"]))
 
 
 def stats_call() -> Call[dict[str, Any]]:
@@ -97,5 +97,5 @@ def ready_call() -> Call[bool]:
     return Call("GET", "/readyz", lambda answer: answer["status"] == "ready", once=True)
 
 
-def _model(entry: Mapping[str, Any]) -> ModelEntry:
+def _parse_model(entry: Mapping[str, Any]) -> ModelEntry:
     return ModelEntry(str(entry["id"]), str(entry.get("owned_by", "")))

@@ -14,7 +14,14 @@ import httpx
 from httpx_sse import EventSource
 
 from agent_runtime.client import call
-from agent_runtime.client.apply_calls import Batch, BatchItem, EditRequest, apply_call, apply_patch_call, batches
+from agent_runtime.client.apply_calls import (
+    BatchCall,
+    BatchItem,
+    EditRequest,
+    apply_call,
+    apply_patch_call,
+    build_batch_calls,
+)
 from agent_runtime.client.call import Call, ModelEntry, Value
 from agent_runtime.client.config import ClientSettings, Retries, Timeouts
 from agent_runtime.client.responses import (
@@ -29,12 +36,12 @@ from agent_runtime.client.responses import (
     Phase,
     Stream,
     Tokens,
-    checked,
+    check_stream,
     is_stream,
-    value_in,
+    parse_response,
 )
 from agent_runtime.client.sessions import AsyncSession, Session, begin_call
-from agent_runtime.client.transport import FAILURES, Wire
+from agent_runtime.client.transport import FAILURES, Transport
 from agent_runtime.client.workspaces import AsyncClientWorkspaces, ClientWorkspaces
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.types import ApplyResult, PatchRequest, Reader, ReuseName
@@ -65,8 +72,8 @@ class Client:
         self._connect(settings, transport)
 
     def _connect(self, settings: ClientSettings, transport: httpx.BaseTransport | None) -> None:
-        self._wire = Wire(settings)
-        self._http = httpx.Client(transport=transport, **self._wire.options())
+        self._transport = Transport(settings)
+        self._http = httpx.Client(transport=transport, **self._transport.build_options())
 
     def __enter__(self: Own) -> Own:
         return self
@@ -121,7 +128,7 @@ class Client:
 
         More than 256 are sent as several calls, one after the other.
         """
-        return Items(self._batches(batches(requests, model=model, write=write)))
+        return Items(self._read_batches(build_batch_calls(requests, model=model, write=write)))
 
     def models(self) -> tuple[ModelEntry, ...]:
         """The models that the service runs."""
@@ -159,14 +166,14 @@ class Client:
 
     def _send(self, call: Call[Value]) -> Value:
         """All attempts at one call."""
-        return value_in(call, self._answer(call), self._wire.base_url)
+        return parse_response(call, self._fetch(call), self._transport.base_url)
 
-    def _answer(self, call: Call[Any], accept: str = "") -> httpx.Response:
+    def _fetch(self, call: Call[Any], accept: str = "") -> httpx.Response:
         """The answer that holds: read whole, or where `accept` names a type that is read as it comes, not yet."""
-        attempts = self._wire.attempts(call)
+        attempts = self._transport.retry_policy(call)
         while True:
             try:
-                response = self._http.send(self._wire.request(self._http, call, accept), stream=bool(accept))
+                response = self._http.send(self._transport.build_request(self._http, call, accept), stream=bool(accept))
                 if accept and not is_stream(response, accept):
                     response.read()
             except FAILURES as error:
@@ -177,28 +184,28 @@ class Client:
                 return response
             time.sleep(wait_s)
 
-    def _follow(self, make: Callable[[], Call[Final]]) -> Stream[Final]:
+    def _follow(self, build_call: Callable[[], Call[Final]]) -> Stream[Final]:
         """What the answer to a call is made of; the call is made when the first is asked for."""
-        events = self._events(make)
+        events = self._read_events(build_call)
         return Stream(events)
 
-    def _events(self, make: Callable[[], Call[Final]]) -> Generator[Phase | Tokens | Final, None, None]:
-        call = make()
-        with closing(self._answer(call, EVENTS)) as response, self._wire.translated(call):
-            reader = EventReader(call.read, self._wire.base_url)
-            for sent in EventSource(checked(response, EVENTS, self._wire.base_url)).iter_sse():
-                event = reader.event(sent)
+    def _read_events(self, build_call: Callable[[], Call[Final]]) -> Generator[Phase | Tokens | Final, None, None]:
+        call = build_call()
+        with closing(self._fetch(call, EVENTS)) as response, self._transport.translate_errors(call):
+            reader = EventReader(call.read, self._transport.base_url)
+            for sent in EventSource(check_stream(response, EVENTS, self._transport.base_url)).iter_sse():
+                event = reader.parse(sent)
                 if event is not None:
                     yield event
             reader.check_ended()
 
-    def _batches(self, batches: list[Batch]) -> Generator[BatchItem, None, None]:
+    def _read_batches(self, batches: list[BatchCall]) -> Generator[BatchItem, None, None]:
         for batch in batches:
             call = batch.call
-            with closing(self._answer(call, LINES)) as response, self._wire.translated(call):
-                reader = LineReader(call.read, batch.num_requests, self._wire.base_url)
-                for data in checked(response, LINES, self._wire.base_url).iter_bytes():
-                    yield from reader.items(data)
+            with closing(self._fetch(call, LINES)) as response, self._transport.translate_errors(call):
+                reader = LineReader(call.read, batch.num_requests, self._transport.base_url)
+                for data in check_stream(response, LINES, self._transport.base_url).iter_bytes():
+                    yield from reader.parse(data)
                 reader.check_ended()
 
 
@@ -220,8 +227,8 @@ class AsyncClient:
         settings = ClientSettings.from_env(
             os.environ, base_url=base_url, token=token, timeouts=timeouts, retries=retries
         )
-        self._wire = Wire(settings)
-        self._http = httpx.AsyncClient(transport=transport, **self._wire.options())
+        self._transport = Transport(settings)
+        self._http = httpx.AsyncClient(transport=transport, **self._transport.build_options())
 
     async def __aenter__(self: AsyncOwn) -> AsyncOwn:
         return self
@@ -256,10 +263,10 @@ class AsyncClient:
     ) -> AsyncStream[ApplyResult]:
         """As `Client.stream`."""
 
-        async def make() -> Call[ApplyResult]:
+        async def build_call() -> Call[ApplyResult]:
             return apply_call(request, model=model, write=write, stream=True, idempotency_key=idempotency_key)
 
-        return self._follow(make)
+        return self._follow(build_call)
 
     async def apply_patch(self, request: PatchRequest, read: Reader, *, model: str | None = None) -> ApplyResult:
         """As `Client.apply_patch`; `read` is called in this thread."""
@@ -269,7 +276,7 @@ class AsyncClient:
         self, requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False
     ) -> AsyncItems[BatchItem]:
         """As `Client.apply_batch`."""
-        return AsyncItems(self._batches(batches(requests, model=model, write=write)))
+        return AsyncItems(self._read_batches(build_batch_calls(requests, model=model, write=write)))
 
     async def models(self) -> tuple[ModelEntry, ...]:
         """As `Client.models`."""
@@ -302,13 +309,15 @@ class AsyncClient:
         return AsyncSession(self._send, self._follow, begin_call(workspace, reuse, preamble))
 
     async def _send(self, call: Call[Value]) -> Value:
-        return value_in(call, await self._answer(call), self._wire.base_url)
+        return parse_response(call, await self._fetch(call), self._transport.base_url)
 
-    async def _answer(self, call: Call[Any], accept: str = "") -> httpx.Response:
-        attempts = self._wire.attempts(call)
+    async def _fetch(self, call: Call[Any], accept: str = "") -> httpx.Response:
+        attempts = self._transport.retry_policy(call)
         while True:
             try:
-                response = await self._http.send(self._wire.request(self._http, call, accept), stream=bool(accept))
+                response = await self._http.send(
+                    self._transport.build_request(self._http, call, accept), stream=bool(accept)
+                )
                 if accept and not is_stream(response, accept):
                     await response.aread()
             except FAILURES as error:
@@ -319,29 +328,33 @@ class AsyncClient:
                 return response
             await anyio.sleep(wait_s)
 
-    def _follow(self, make: Callable[[], Awaitable[Call[Final]]]) -> AsyncStream[Final]:
-        events = self._events(make)
+    def _follow(self, build_call: Callable[[], Awaitable[Call[Final]]]) -> AsyncStream[Final]:
+        events = self._read_events(build_call)
         return AsyncStream(events)
 
-    async def _events(self, make: Callable[[], Awaitable[Call[Final]]]) -> AsyncGenerator[Phase | Tokens | Final, None]:
-        call = await make()
-        async with aclosing(await self._answer(call, EVENTS)) as response:
-            with self._wire.translated(call):
-                reader = EventReader(call.read, self._wire.base_url)
-                async with aclosing(EventSource(checked(response, EVENTS, self._wire.base_url)).aiter_sse()) as events:
+    async def _read_events(
+        self, build_call: Callable[[], Awaitable[Call[Final]]]
+    ) -> AsyncGenerator[Phase | Tokens | Final, None]:
+        call = await build_call()
+        async with aclosing(await self._fetch(call, EVENTS)) as response:
+            with self._transport.translate_errors(call):
+                reader = EventReader(call.read, self._transport.base_url)
+                async with aclosing(
+                    EventSource(check_stream(response, EVENTS, self._transport.base_url)).aiter_sse()
+                ) as events:
                     async for sent in events:
-                        event = reader.event(sent)
+                        event = reader.parse(sent)
                         if event is not None:
                             yield event
                 reader.check_ended()
 
-    async def _batches(self, batches: list[Batch]) -> AsyncGenerator[BatchItem, None]:
+    async def _read_batches(self, batches: list[BatchCall]) -> AsyncGenerator[BatchItem, None]:
         for batch in batches:
             call = batch.call
-            async with aclosing(await self._answer(call, LINES)) as response:
-                with self._wire.translated(call):
-                    reader = LineReader(call.read, batch.num_requests, self._wire.base_url)
-                    async for data in checked(response, LINES, self._wire.base_url).aiter_bytes():
-                        for item in reader.items(data):
+            async with aclosing(await self._fetch(call, LINES)) as response:
+                with self._transport.translate_errors(call):
+                    reader = LineReader(call.read, batch.num_requests, self._transport.base_url)
+                    async for data in check_stream(response, LINES, self._transport.base_url).aiter_bytes():
+                        for item in reader.parse(data):
                             yield item
                     reader.check_ended()

@@ -41,11 +41,11 @@ class InProcessTransport(httpx.BaseTransport):
     """
 
     def __init__(self, app: Starlette) -> None:
-        self._running = ExitStack()
+        self._exit_stack = ExitStack()
         self._exchanges: set[_Exchange] = set()
-        self._portal: BlockingPortal | None = self._running.enter_context(start_blocking_portal())
+        self._portal: BlockingPortal | None = self._exit_stack.enter_context(start_blocking_portal())
         try:
-            self._running.enter_context(self._portal.wrap_async_context_manager(app.router.lifespan_context(app)))
+            self._exit_stack.enter_context(self._portal.wrap_async_context_manager(app.router.lifespan_context(app)))
         except BaseException:
             self.close()
             raise
@@ -64,10 +64,10 @@ class InProcessTransport(httpx.BaseTransport):
             raise httpx.ConnectError("this client is closed", request=request) from error
         task.add_done_callback(lambda _: self._exchanges.discard(exchange))
         try:
-            start = exchange.next()
+            start = exchange.read_message()
             assert start is not None, "a message comes, or ReadError"
         except BaseException:
-            exchange.leave()
+            exchange.disconnect()
             raise
         headers = [(name, value) for name, value in start["headers"]]
         return httpx.Response(start["status"], headers=headers, stream=_Body(exchange), request=request)
@@ -76,8 +76,8 @@ class InProcessTransport(httpx.BaseTransport):
         """End what is under way, and shut the application down."""
         self._portal = self._app = None
         for exchange in list(self._exchanges):
-            exchange.leave()
-        self._running.close()
+            exchange.disconnect()
+        self._exit_stack.close()
 
 
 class _Exchange:
@@ -90,19 +90,19 @@ class _Exchange:
         self._sent: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._has_started = False
         self._is_read = False
-        self._left: anyio.Event | None = None
+        self._disconnected: anyio.Event | None = None
 
     async def run(self, app: Starlette) -> None:
         """Have the application answer."""
-        self._left = anyio.Event()
+        self._disconnected = anyio.Event()
         try:
-            await app(self._scope(), self._receive, self._send)
+            await app(self._build_scope(), self._receive, self._send)
         except Exception:  # noqa: BLE001 -- as a server does: what it answers is a problem, and the log has the rest
             _log.exception("%s %s broke down", self._request.method, self._request.url.path)
         finally:
             self._sent.put(None)
 
-    def next(self) -> Message | None:
+    def read_message(self) -> Message | None:
         """What the application sends next, None at the end; raises as httpx's transports do."""
         try:
             message = self._sent.get(timeout=self._timeout)
@@ -113,29 +113,29 @@ class _Exchange:
         self._has_started = True
         return message
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Tell the application that nobody waits any more."""
         try:
-            self._portal.start_task_soon(self._leave)
+            self._portal.start_task_soon(self._set_disconnected)
         except RuntimeError:  # the loop has ended
             return
 
-    async def _leave(self) -> None:
-        if self._left is not None:
-            self._left.set()
+    async def _set_disconnected(self) -> None:
+        if self._disconnected is not None:
+            self._disconnected.set()
 
     async def _receive(self) -> Message:
-        assert self._left is not None
+        assert self._disconnected is not None
         if not self._is_read:
             self._is_read = True
             return {"type": "http.request", "body": self._content, "more_body": False}
-        await self._left.wait()
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Message) -> None:
         self._sent.put(message)
 
-    def _scope(self) -> Message:
+    def _build_scope(self) -> Message:
         url = self._request.url
         return {
             "type": "http",
@@ -160,13 +160,13 @@ class _Body(httpx.SyncByteStream):
         self._exchange = exchange
 
     def __iter__(self) -> Iterator[bytes]:
-        while (message := self._exchange.next()) is not None:
+        while (message := self._exchange.read_message()) is not None:
             yield message.get("body", b"")
             if not message.get("more_body", False):
                 return
 
     def close(self) -> None:
-        self._exchange.leave()
+        self._exchange.disconnect()
 
 
 logging.getLogger("hunk").addHandler(logging.NullHandler())  # a library says nothing unless it is told where

@@ -26,12 +26,12 @@ _BY_STATUS: dict[int, type[HunkError]] = {401: Unauthorized, 403: Forbidden, 404
 """What errors in OpenAI's shape, which the routes below /v1 have, stand for."""
 
 
-def value_in(call: Call[Value], response: httpx.Response, base_url: str) -> Value:
+def parse_response(call: Call[Value], response: httpx.Response, base_url: str) -> Value:
     """The value of an answer whose body has been read; raises the fault in it."""
     if not response.is_success:
-        raise fault_in(response, base_url)
-    answer = _json(response, base_url) if response.content else None
-    return made(call.read, answer, f"{call.method} {call.path}", base_url)
+        raise parse_fault(response, base_url)
+    answer = _parse_json(response, base_url) if response.content else None
+    return parse_with(call.read, answer, f"{call.method} {call.path}", base_url)
 
 
 def is_stream(response: httpx.Response, content_type: str) -> bool:
@@ -39,16 +39,16 @@ def is_stream(response: httpx.Response, content_type: str) -> bool:
     return response.is_success and response.headers.get("Content-Type", "").partition(";")[0].strip() == content_type
 
 
-def checked(response: httpx.Response, content_type: str, base_url: str) -> httpx.Response:
+def check_stream(response: httpx.Response, content_type: str, base_url: str) -> httpx.Response:
     """An answer that comes piece by piece; raises the fault in it where it is another one, which has been read."""
     if is_stream(response, content_type):
         return response
     if not response.is_success:
-        raise fault_in(response, base_url)
+        raise parse_fault(response, base_url)
     raise HunkError(f"{base_url} did not answer with {content_type}; is it Hunk, and of this version?")
 
 
-def made(read: Callable[[Any], Made], answer: Any, what: str, base_url: str) -> Made:
+def parse_with(read: Callable[[Any], Made], answer: Any, what: str, base_url: str) -> Made:
     """What `read` makes of an answer; raises HunkError where the answer has another shape than the API's."""
     try:
         return read(answer)
@@ -59,23 +59,23 @@ def made(read: Callable[[Any], Made], answer: Any, what: str, base_url: str) -> 
         ) from error
 
 
-def fault_in(response: httpx.Response, base_url: str) -> HunkError:
+def parse_fault(response: httpx.Response, base_url: str) -> HunkError:
     """The error that an answer with an error's status stands for; its body has been read."""
     try:
-        problem = _json(response, base_url)
+        problem = _parse_json(response, base_url)
     except HunkError as fault:
         return fault
-    return _fault(problem if isinstance(problem, dict) else {}, response.status_code)
+    return _parse_problem(problem if isinstance(problem, dict) else {}, response.status_code)
 
 
-def _fault(problem: Mapping[str, Any], status: int) -> HunkError:
+def _parse_problem(problem: Mapping[str, Any], status: int) -> HunkError:
     error = problem.get("error")
     if not isinstance(error, dict):
         return fault_of(problem)
     return _BY_STATUS.get(status, HunkError)(str(error.get("message", "the service answered with an unknown error")))
 
 
-def _json(response: httpx.Response, base_url: str) -> Any:
+def _parse_json(response: httpx.Response, base_url: str) -> Any:
     try:
         return response.json()
     except ValueError as error:
@@ -203,23 +203,23 @@ class EventReader(Generic[Final]):
     base_url: str
     has_ended: bool = False
 
-    def event(self, sent: ServerSentEvent) -> Phase | Tokens | Final | None:
+    def parse(self, sent: ServerSentEvent) -> Phase | Tokens | Final | None:
         """The typed event, None for one of a later version; raises the fault that a problem stands for."""
         if sent.event not in ("phase", "tokens", "result", "problem"):
             return None
-        data = made(json.loads, sent.data, f"an event {sent.event!r}", self.base_url)
+        data = parse_with(json.loads, sent.data, f"an event {sent.event!r}", self.base_url)
         if sent.event == "problem":
-            raise made(fault_of, data, "an event 'problem'", self.base_url)
+            raise parse_with(fault_of, data, "an event 'problem'", self.base_url)
         self.has_ended = self.has_ended or sent.event == "result"
         reads: dict[str, Callable[[Any], Any]] = {"phase": phase_from_json, "tokens": tokens_from_json}
         read = reads.get(sent.event, self.read)
-        event: Phase | Tokens | Final = made(read, data, f"an event {sent.event!r}", self.base_url)
+        event: Phase | Tokens | Final = parse_with(read, data, f"an event {sent.event!r}", self.base_url)
         return event
 
     def check_ended(self) -> None:
         """Raise NoConnection where the stream has ended without its answer."""
         if not self.has_ended:
-            raise cut_off(self.base_url)
+            raise cut_off_error(self.base_url)
 
 
 @dataclass(slots=True)
@@ -229,28 +229,28 @@ class LineReader(Generic[Item]):
     read: Callable[[Any], Item]
     num_missing: int
     base_url: str
-    _begun: list[bytes] = field(default_factory=list)
+    _rest: list[bytes] = field(default_factory=list)
 
-    def items(self, data: bytes) -> list[Item]:
+    def parse(self, data: bytes) -> list[Item]:
         """Those whose lines these bytes complete."""
         first, *more = data.split(b"\n")
-        self._begun.append(first)
+        self._rest.append(first)
         if not more:
             return []
-        lines = [line for line in (b"".join(self._begun), *more[:-1]) if line.strip()]
-        self._begun = [more[-1]]
+        lines = [line for line in (b"".join(self._rest), *more[:-1]) if line.strip()]
+        self._rest = [more[-1]]
         self.num_missing -= len(lines)
-        return [made(self._item, line, "a line", self.base_url) for line in lines]
+        return [parse_with(self._parse_line, line, "a line", self.base_url) for line in lines]
 
     def check_ended(self) -> None:
         """Raise NoConnection where the answer has ended too early."""
-        if self.num_missing > 0 or b"".join(self._begun).strip():
-            raise cut_off(self.base_url)
+        if self.num_missing > 0 or b"".join(self._rest).strip():
+            raise cut_off_error(self.base_url)
 
-    def _item(self, line: bytes) -> Item:
+    def _parse_line(self, line: bytes) -> Item:
         return self.read(json.loads(line))
 
 
-def cut_off(base_url: str) -> NoConnection:
+def cut_off_error(base_url: str) -> NoConnection:
     """The connection ended before the answer did."""
     return NoConnection(f"{base_url} ended its answer before it was whole; was the service stopped?")

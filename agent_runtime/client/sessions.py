@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
 
 from agent_runtime.client import values
-from agent_runtime.client.call import Call, Value, path_of
+from agent_runtime.client.call import Call, Value, build_path
 from agent_runtime.client.responses import AsyncStream, Final, Stream
 from agent_runtime.client.workspaces import AsyncSend, Send
 from agent_runtime.errors import HunkError, SessionMissing
@@ -41,7 +41,7 @@ class SessionUsage:
         """All turns together."""
         return total_usage(turn.usage for turn in self.turns)
 
-    def with_turn(self, turn: Turn) -> SessionUsage:
+    def add_turn(self, turn: Turn) -> SessionUsage:
         """One more."""
         return SessionUsage((*self.turns, turn))
 
@@ -96,17 +96,17 @@ class EditOptions(TypedDict, total=False):
 def begin_call(workspace: str | None, reuse: ReuseName | None, preamble: str | None) -> Call[str]:
     """A new session; its id."""
     body = {"workspace": workspace, "reuse": reuse, "preamble": preamble}
-    return Call("POST", "/sessions", lambda answer: str(answer["id"]), _given(body))
+    return Call("POST", "/sessions", lambda answer: str(answer["id"]), _drop_none(body))
 
 
 def state_call(session_id: str) -> Call[SessionState]:
     """What it holds."""
-    return Call("GET", path_of("sessions", session_id), values.state_from_json)
+    return Call("GET", build_path("sessions", session_id), values.state_from_json)
 
 
 def end_call(session_id: str) -> Call[None]:
     """The session is no more."""
-    return Call("DELETE", path_of("sessions", session_id), lambda _: None)
+    return Call("DELETE", build_path("sessions", session_id), lambda _: None)
 
 
 def read_call(
@@ -114,7 +114,7 @@ def read_call(
 ) -> Call[tuple[ReadFile, ...]]:
     """Files into the context, and out of it."""
     body = {"paths": [*paths], "texts": dict(texts), "forget": [*forget], "with_text": with_text}
-    return Call("POST", path_of("sessions", session_id, "read"), values.read_from_json, body)
+    return Call("POST", build_path("sessions", session_id, "read"), values.read_from_json, body)
 
 
 def ask_call(session_id: str, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
@@ -125,9 +125,9 @@ def ask_call(session_id: str, question: str, options: AskOptions, *, stream: boo
         body["stop"] = [*options["stop"]]
     return Call(
         "POST",
-        path_of("sessions", session_id, "ask"),
+        build_path("sessions", session_id, "ask"),
         values.answer_from_json,
-        _given(body),
+        _drop_none(body),
         idempotency_key=str(key or uuid.uuid4()),
         works=True,
     )
@@ -139,15 +139,15 @@ def apply_call(session_id: str, edit: str, options: EditOptions, *, stream: bool
     key = body.pop("idempotency_key", None)
     return Call(
         "POST",
-        path_of("sessions", session_id, "apply"),
+        build_path("sessions", session_id, "apply"),
         result_from_json,
-        _given(body),
+        _drop_none(body),
         idempotency_key=str(key or uuid.uuid4()),
         works=True,
     )
 
 
-def _given(body: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_none(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
@@ -163,11 +163,11 @@ class AsyncFollow(Protocol):
     def __call__(self, make: Callable[[], Awaitable[Call[Final]]], /) -> AsyncStream[Final]: ...
 
 
-class _SessionSoFar:
+class _SessionBase:
     """What both kinds of sessions remember: the id, once it has begun, and what each turn took."""
 
     def __init__(self, begin: Call[str]) -> None:
-        self._begin = begin
+        self._begin_call = begin
         self._id: str | None = None
         self._ended = False
         self._usage = SessionUsage()
@@ -181,19 +181,19 @@ class _SessionSoFar:
         if self._ended:
             raise SessionMissing("this session was closed; begin another one")
 
-    def _counted(self, kind: Literal["ask", "apply"], call: Call[Value]) -> Call[Value]:
+    def _count_turn(self, kind: Literal["ask", "apply"], call: Call[Value]) -> Call[Value]:
         """The call; reading its answer adds a turn."""
 
         def read(answer: Any) -> Value:
             value: Any = call.read(answer)
-            self._usage = self._usage.with_turn(Turn(kind, value.usage, value.timings))
+            self._usage = self._usage.add_turn(Turn(kind, value.usage, value.timings))
             counted: Value = value
             return counted
 
         return replace(call, read=read)
 
 
-class Session(_SessionSoFar):
+class Session(_SessionBase):
     """One conversation about files; it begins with the first call, and `close` or the end of `with` ends it.
 
     One call works at a time: another one is refused with SessionBusy. What fails leaves the conversation as it was.
@@ -228,30 +228,30 @@ class Session(_SessionSoFar):
         They are shown as they are whenever a question is asked, so that none has to be read again. Says of each
         whether it is new or has changed, and with `with_text` what it holds. `forget`: files to be taken out.
         """
-        return self._send(read_call(self._begun(), paths, texts or {}, forget, with_text=with_text))
+        return self._send(read_call(self._ensure_id(), paths, texts or {}, forget, with_text=with_text))
 
     def ask(self, question: str, **options: Unpack[AskOptions]) -> SessionAnswer:
         """Ask the model, which is shown the files as they are now and all that was said; see `AskOptions`.
 
         Raises TooLarge where it does not fit the model's context, SessionMissing where the session was idle too long.
         """
-        return self._send(self._ask(question, options, stream=False))
+        return self._send(self._build_ask_call(question, options, stream=False))
 
     def stream(self, question: str, **options: Unpack[AskOptions]) -> Stream[SessionAnswer]:
         """As `ask`: tokens as the model writes them, and the Answer as the last. Closing ends the work."""
-        return self._follow(lambda: self._ask(question, options, stream=True))
+        return self._follow(lambda: self._build_ask_call(question, options, stream=True))
 
     def apply(self, edit: str, **options: Unpack[EditOptions]) -> ApplyResult:
         """Have an edit merged into one file, or without `path` into those that it names; see `EditOptions`."""
-        return self._send(self._apply(edit, options, stream=False))
+        return self._send(self._build_apply_call(edit, options, stream=False))
 
     def stream_apply(self, edit: str, **options: Unpack[EditOptions]) -> Stream[ApplyResult]:
         """As `apply`: phases and tokens while it is merged, and the ApplyResult as the last."""
-        return self._follow(lambda: self._apply(edit, options, stream=True))
+        return self._follow(lambda: self._build_apply_call(edit, options, stream=True))
 
     def state(self) -> SessionState:
         """What the service knows of it: files, messages, usage."""
-        return self._send(state_call(self._begun()))
+        return self._send(state_call(self._ensure_id()))
 
     def close(self) -> None:
         """End the session, if it has begun and is still there."""
@@ -262,20 +262,20 @@ class Session(_SessionSoFar):
             except SessionMissing:
                 return
 
-    def _begun(self) -> str:
+    def _ensure_id(self) -> str:
         self._check_open()
         if self._id is None:
-            self._id = self._send(self._begin)
+            self._id = self._send(self._begin_call)
         return self._id
 
-    def _ask(self, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
-        return self._counted("ask", ask_call(self._begun(), question, options, stream=stream))
+    def _build_ask_call(self, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
+        return self._count_turn("ask", ask_call(self._ensure_id(), question, options, stream=stream))
 
-    def _apply(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
-        return self._counted("apply", apply_call(self._begun(), edit, options, stream=stream))
+    def _build_apply_call(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
+        return self._count_turn("apply", apply_call(self._ensure_id(), edit, options, stream=stream))
 
 
-class AsyncSession(_SessionSoFar):
+class AsyncSession(_SessionBase):
     """As `Session`."""
 
     def __init__(self, send: AsyncSend, follow: AsyncFollow, begin: Call[str]) -> None:
@@ -303,27 +303,27 @@ class AsyncSession(_SessionSoFar):
         with_text: bool = False,
     ) -> tuple[ReadFile, ...]:
         """As `Session.read`."""
-        return await self._send(read_call(await self._begun(), paths, texts or {}, forget, with_text=with_text))
+        return await self._send(read_call(await self._ensure_id(), paths, texts or {}, forget, with_text=with_text))
 
     async def ask(self, question: str, **options: Unpack[AskOptions]) -> SessionAnswer:
         """As `Session.ask`."""
-        return await self._send(await self._ask(question, options, stream=False))
+        return await self._send(await self._build_ask_call(question, options, stream=False))
 
     def stream(self, question: str, **options: Unpack[AskOptions]) -> AsyncStream[SessionAnswer]:
         """As `Session.stream`."""
-        return self._follow(lambda: self._ask(question, options, stream=True))
+        return self._follow(lambda: self._build_ask_call(question, options, stream=True))
 
     async def apply(self, edit: str, **options: Unpack[EditOptions]) -> ApplyResult:
         """As `Session.apply`."""
-        return await self._send(await self._apply(edit, options, stream=False))
+        return await self._send(await self._build_apply_call(edit, options, stream=False))
 
     def stream_apply(self, edit: str, **options: Unpack[EditOptions]) -> AsyncStream[ApplyResult]:
         """As `Session.stream_apply`."""
-        return self._follow(lambda: self._apply(edit, options, stream=True))
+        return self._follow(lambda: self._build_apply_call(edit, options, stream=True))
 
     async def state(self) -> SessionState:
         """As `Session.state`."""
-        return await self._send(state_call(await self._begun()))
+        return await self._send(state_call(await self._ensure_id()))
 
     async def aclose(self) -> None:
         """As `Session.close`."""
@@ -334,14 +334,14 @@ class AsyncSession(_SessionSoFar):
             except SessionMissing:
                 return
 
-    async def _begun(self) -> str:
+    async def _ensure_id(self) -> str:
         self._check_open()
         if self._id is None:
-            self._id = await self._send(self._begin)
+            self._id = await self._send(self._begin_call)
         return self._id
 
-    async def _ask(self, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
-        return self._counted("ask", ask_call(await self._begun(), question, options, stream=stream))
+    async def _build_ask_call(self, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
+        return self._count_turn("ask", ask_call(await self._ensure_id(), question, options, stream=stream))
 
-    async def _apply(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
-        return self._counted("apply", apply_call(await self._begun(), edit, options, stream=stream))
+    async def _build_apply_call(self, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
+        return self._count_turn("apply", apply_call(await self._ensure_id(), edit, options, stream=stream))

@@ -20,7 +20,7 @@ PASSING = frozenset({429, 502, 503, 504})
 """Statuses of what may be over in a moment. Where it is, Hunk says when to come back; a proxy may not say."""
 
 
-class Attempts:
+class RetryPolicy:
     """The attempts at one call."""
 
     def __init__(self, call: Call[Any], retries: Retries, base_url: str) -> None:
@@ -30,7 +30,7 @@ class Attempts:
     def wait_after(self, error: Exception) -> float:
         """Seconds until the next attempt, as no answer came; raises NoConnection where there is none."""
         fault = no_connection(error, self._base_url, self._call)
-        wait_s = self._wait(0.0)
+        wait_s = self._draw_wait(0.0)
         if wait_s is None:
             raise fault from error
         return wait_s
@@ -41,10 +41,10 @@ class Attempts:
         lasts = not header and "problem+json" in response.headers.get("Content-Type", "")
         if response.status_code not in PASSING or lasts:
             return None
-        asked_for = retry_after_s(header)
-        return self._wait(asked_for) if asked_for <= self._retries.longest_retry_after_s else None
+        asked_for = parse_retry_after(header)
+        return self._draw_wait(asked_for) if asked_for <= self._retries.longest_retry_after_s else None
 
-    def _wait(self, asked_for: float) -> float | None:
+    def _draw_wait(self, asked_for: float) -> float | None:
         if not self._call.may_repeat or self._num_failed >= self._retries.times:
             return None
         most = min(self._retries.longest_s, self._retries.first_s * 2**self._num_failed)
@@ -52,7 +52,7 @@ class Attempts:
         return asked_for + random.uniform(0.0, most)
 
 
-def retry_after_s(header: str) -> float:
+def parse_retry_after(header: str) -> float:
     """The seconds of a Retry-After header, which may hold a date; 0 where there is none, or none that can be read."""
     if header.strip().isdecimal():
         return float(header)
@@ -83,14 +83,14 @@ FAILURES = (httpx.RequestError, httpx.InvalidURL)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class Wire:
+class Transport:
     """How one service is spoken to."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self.base_url = settings.base_url
 
-    def options(self) -> dict[str, Any]:
+    def build_options(self) -> dict[str, Any]:
         """For httpx's clients. A proxy of the environment is for other machines, not for a service on this one."""
         headers = {"Accept": "application/json"}
         if self._settings.token is not None:
@@ -102,7 +102,7 @@ class Wire:
             "trust_env": urlsplit(self.base_url).hostname not in _LOOPBACK,
         }
 
-    def request(self, http: httpx.Client | httpx.AsyncClient, call: Call[Any], accept: str = "") -> httpx.Request:
+    def build_request(self, http: httpx.Client | httpx.AsyncClient, call: Call[Any], accept: str = "") -> httpx.Request:
         """One attempt; raises BadRequest where something in it cannot be sent."""
         headers = {"Accept": accept} if accept else {}
         if call.idempotency_key is not None:
@@ -115,12 +115,12 @@ class Wire:
         except ValueError as error:  # NaN, or half a surrogate pair
             raise BadRequest(f"the request cannot be sent: {error}") from error
 
-    def attempts(self, call: Call[Any]) -> Attempts:
+    def retry_policy(self, call: Call[Any]) -> RetryPolicy:
         """Those at one call."""
-        return Attempts(call, self._settings.retries, self.base_url)
+        return RetryPolicy(call, self._settings.retries, self.base_url)
 
     @contextmanager
-    def translated(self, call: Call[Any]) -> Iterator[None]:
+    def translate_errors(self, call: Call[Any]) -> Iterator[None]:
         """What httpx raises while an answer is read, as NoConnection."""
         try:
             yield

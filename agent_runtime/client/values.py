@@ -24,43 +24,45 @@ def status_from_json(answer: Mapping[str, Any]) -> WorkspaceStatus:
     """Of `GET /workspaces/{name}`."""
     from agent_runtime.server.views import WorkspaceStatus
 
-    return _known(WorkspaceStatus, answer)
+    return _make_value(WorkspaceStatus, answer)
 
 
 def files_from_json(answer: Mapping[str, Any]) -> FilePage:
     """Of `GET /workspaces/{name}/files`."""
     from agent_runtime.workspace.registry import FilePage, ListedFile
 
-    return FilePage(tuple(_known(ListedFile, file) for file in answer["files"]), answer["next"])
+    return FilePage(tuple(_make_value(ListedFile, file) for file in answer["files"]), answer["next"])
 
 
 def content_from_json(answer: Mapping[str, Any]) -> FileContent:
     """Of `GET /workspaces/{name}/files/{path}`."""
     from agent_runtime.server.views import FileContent
 
-    return _known(FileContent, answer)
+    return _make_value(FileContent, answer)
 
 
 def snapshot_from_json(answer: Mapping[str, Any]) -> SnapshotPage:
     """Of `GET /workspaces/{name}/snapshot`."""
     from agent_runtime.server.views import SnapshotFile, SnapshotPage
 
-    files = tuple(_known(SnapshotFile, file, spans=_ends(file.get("spans"))) for file in answer["files"])
-    return _known(SnapshotPage, answer, files=files)
+    files = tuple(_make_value(SnapshotFile, file, spans=_parse_spans(file.get("spans"))) for file in answer["files"])
+    return _make_value(SnapshotPage, answer, files=files)
 
 
 def changes_from_json(answer: Mapping[str, Any]) -> WorkspaceChanges:
     """Of `GET /workspaces/{name}/changes`."""
     from agent_runtime.server.views import ChangedFile, WorkspaceChanges
 
-    return _known(WorkspaceChanges, answer, changes=tuple(_known(ChangedFile, each) for each in answer["changes"]))
+    return _make_value(
+        WorkspaceChanges, answer, changes=tuple(_make_value(ChangedFile, each) for each in answer["changes"])
+    )
 
 
 def read_from_json(answer: Mapping[str, Any]) -> tuple[ReadFile, ...]:
     """Of `POST /sessions/{id}/read`."""
     from agent_runtime.session import ReadFile
 
-    return tuple(_known(ReadFile, file) for file in answer["files"])
+    return tuple(_make_value(ReadFile, file) for file in answer["files"])
 
 
 def answer_from_json(answer: Mapping[str, Any]) -> SessionAnswer:
@@ -68,33 +70,40 @@ def answer_from_json(answer: Mapping[str, Any]) -> SessionAnswer:
     from agent_runtime.session import SessionAnswer
 
     usage, noted = usage_from_json(answer["usage"]), tuple(answer["noted"])
-    return _known(SessionAnswer, answer, usage=usage, timings=dict(answer["timings"]), files=_seen(answer), noted=noted)
+    return _make_value(
+        SessionAnswer,
+        answer,
+        usage=usage,
+        timings=dict(answer["timings"]),
+        files=_parse_seen_files(answer),
+        noted=noted,
+    )
 
 
 def state_from_json(answer: Mapping[str, Any]) -> SessionState:
     """Of `GET /sessions/{id}`."""
     from agent_runtime.session import HistoryMessage, SessionState
 
-    return _known(
+    return _make_value(
         SessionState,
         answer,
-        files=_seen(answer),
-        messages=tuple(_known(HistoryMessage, message) for message in answer["messages"]),
+        files=_parse_seen_files(answer),
+        messages=tuple(_make_value(HistoryMessage, message) for message in answer["messages"]),
         usage=usage_from_json(answer["usage"]),
         turns=tuple(usage_from_json(turn) for turn in answer["turns"]),
     )
 
 
-def _seen(answer: Mapping[str, Any]) -> tuple[SeenFile, ...]:
+def _parse_seen_files(answer: Mapping[str, Any]) -> tuple[SeenFile, ...]:
     from agent_runtime.session import SeenFile
 
-    return tuple(_known(SeenFile, file) for file in answer["files"])
+    return tuple(_make_value(SeenFile, file) for file in answer["files"])
 
 
-def _ends(spans: list[int] | None) -> tuple[int, ...] | None:
+def _parse_spans(spans: list[int] | None) -> tuple[int, ...] | None:
     return None if spans is None else tuple(spans)
 
 
-def _known(cls: type[Value], values: Mapping[str, Any], **made: Any) -> Value:
+def _make_value(cls: type[Value], values: Mapping[str, Any], **made: Any) -> Value:
     names = {field.name for field in fields(cls)}  # type: ignore[arg-type]  # all of them are dataclasses
     return cls(**{name: value for name, value in values.items() if name in names} | made)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agent_runtime.client import values
-from agent_runtime.client.call import Call, Value, below, path_of
+from agent_runtime.client.call import Call, Value, build_path, quote_file_path
 
 if TYPE_CHECKING:
     from agent_runtime.server.views import FileContent, SnapshotFile, SnapshotPage, WorkspaceChanges, WorkspaceStatus
@@ -40,42 +40,42 @@ def register_call(root: str, name: str | None) -> Call[WorkspaceStatus]:
 
 def status_call(name: str) -> Call[WorkspaceStatus]:
     """Of one."""
-    return Call("GET", path_of("workspaces", name), values.status_from_json)
+    return Call("GET", build_path("workspaces", name), values.status_from_json)
 
 
 def remove_call(name: str) -> Call[None]:
     """Its files stay."""
-    return Call("DELETE", path_of("workspaces", name), lambda _: None)
+    return Call("DELETE", build_path("workspaces", name), lambda _: None)
 
 
 def read_call(name: str, path: str) -> Call[FileContent]:
     """One file."""
-    return Call("GET", f"{path_of('workspaces', name, 'files')}/{below(path)}", values.content_from_json)
+    return Call("GET", f"{build_path('workspaces', name, 'files')}/{quote_file_path(path)}", values.content_from_json)
 
 
 def changes_call(name: str, since: str, timeout_s: float) -> Call[WorkspaceChanges]:
     """The service is silent until something changes, or for `timeout_s`."""
-    path = path_of("workspaces", name, "changes")
+    path = build_path("workspaces", name, "changes")
     query: dict[str, Any] = {"since": since, "timeout_s": timeout_s}
     return Call("GET", path, values.changes_from_json, query=query, silence_s=timeout_s)
 
 
-def files_walk(name: str) -> Walk[tuple[ListedFile, ...]]:
+def walk_files(name: str) -> Walk[tuple[ListedFile, ...]]:
     """All files of a workspace."""
     found: list[ListedFile] = []
     after: str | None = ""
     while after is not None:
         query: dict[str, Any] = {"limit": PAGE} | ({"after": after} if after else {})
-        page = yield Call("GET", path_of("workspaces", name, "files"), values.files_from_json, query=query)
+        page = yield Call("GET", build_path("workspaces", name, "files"), values.files_from_json, query=query)
         found += page.files
         after = page.next
     return tuple(found)
 
 
-def snapshot_walk(name: str, *, spans: bool) -> Walk[SnapshotPage]:
+def walk_snapshot(name: str, *, spans: bool) -> Walk[SnapshotPage]:
     """A whole snapshot: the pages behind the first are of its version."""
     query: dict[str, Any] = {"limit": PAGE} | ({"spans": "true"} if spans else {})
-    path = path_of("workspaces", name, "snapshot")
+    path = build_path("workspaces", name, "snapshot")
     found: list[SnapshotFile] = []
     while True:
         page: SnapshotPage = yield Call("GET", path, values.snapshot_from_json, query=dict(query))
@@ -125,7 +125,7 @@ class ClientWorkspaces:
 
     def files(self, name: str = DEFAULT) -> tuple[ListedFile, ...]:
         """All files by path, but those that git ignores."""
-        return self._walk(files_walk(name))
+        return self._walk(walk_files(name))
 
     def read(self, path: str, name: str = DEFAULT) -> FileContent:
         """One file: text, encoding and hash; raises FileMissing, OutsideRoot, BadFile where it is no text."""
@@ -133,7 +133,7 @@ class ClientWorkspaces:
 
     def snapshot(self, name: str = DEFAULT, *, spans: bool = False) -> SnapshotPage:
         """All files as tokens, with hashes, and with the ends of their spans if asked for; raises NotIndexed."""
-        return self._walk(snapshot_walk(name, spans=spans))
+        return self._walk(walk_snapshot(name, spans=spans))
 
     def changes(self, since: str, name: str = DEFAULT, *, timeout_s: float = WAIT_SECONDS) -> WorkspaceChanges:
         """What changed since a version, as soon as anything has; nothing, where nothing does for `timeout_s`.
@@ -177,7 +177,7 @@ class AsyncClientWorkspaces:
 
     async def files(self, name: str = DEFAULT) -> tuple[ListedFile, ...]:
         """As `ClientWorkspaces.files`."""
-        return await self._walk(files_walk(name))
+        return await self._walk(walk_files(name))
 
     async def read(self, path: str, name: str = DEFAULT) -> FileContent:
         """As `ClientWorkspaces.read`."""
@@ -185,7 +185,7 @@ class AsyncClientWorkspaces:
 
     async def snapshot(self, name: str = DEFAULT, *, spans: bool = False) -> SnapshotPage:
         """As `ClientWorkspaces.snapshot`."""
-        return await self._walk(snapshot_walk(name, spans=spans))
+        return await self._walk(walk_snapshot(name, spans=spans))
 
     async def changes(self, since: str, name: str = DEFAULT, *, timeout_s: float = WAIT_SECONDS) -> WorkspaceChanges:
         """As `ClientWorkspaces.changes`."""

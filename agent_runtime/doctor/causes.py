@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agent_runtime.doctor.transcripts import PromptText, TextPart, file_at
+from agent_runtime.doctor.transcripts import PromptText, TextPart, find_file
 from agent_runtime.session.change_notes import split_lines
 from editor.diff import line_opcodes
 
@@ -47,7 +47,7 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Volatile:
+class VolatileValue:
     """A value that differs between two lines: its kind, what it reads in either, the character at which it begins."""
 
     kind: str
@@ -56,12 +56,12 @@ class Volatile:
     start: int
 
 
-def volatile_at(first: str, second: str, place: int) -> Volatile | None:
+def find_volatile(first: str, second: str, place: int) -> VolatileValue | None:
     """What value of these kinds two lines part in, at character `place`; None where they do not part in one."""
     for kind, pattern in _KINDS:
-        one, other = _covering(pattern, first, place), _covering(pattern, second, place)
+        one, other = _match_at(pattern, first, place), _match_at(pattern, second, place)
         if one is not None and other is not None and one.group() != other.group():
-            return Volatile(kind, one.group(), other.group(), one.start()) if _is_value(kind, one, other) else None
+            return VolatileValue(kind, one.group(), other.group(), one.start()) if _is_value(kind, one, other) else None
     return None
 
 
@@ -72,7 +72,7 @@ def _is_value(kind: str, one: re.Match[str], other: re.Match[str]) -> bool:
     return all(sum(char.isdigit() for char in each.group()) >= max(2, len(each.group()) // 8) for each in (one, other))
 
 
-def _covering(pattern: re.Pattern[str], line: str, place: int) -> re.Match[str] | None:
+def _match_at(pattern: re.Pattern[str], line: str, place: int) -> re.Match[str] | None:
     return next((found for found in pattern.finditer(line) if found.start() <= place <= found.end()), None)
 
 
@@ -117,7 +117,7 @@ _MANY_LINES = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LineChange:
     """Lines that differ: text before and after, and the character at which each begins in its prompt."""
 
     first: str
@@ -126,7 +126,7 @@ class Change:
     second_start: int
 
     @property
-    def place(self) -> int:
+    def position(self) -> int:
         """The first character that differs, from the beginning of the lines."""
         shorter = min(len(self.first), len(self.second))
         same = (at for at in range(shorter) if self.first[at] != self.second[at])
@@ -146,38 +146,38 @@ class Cause:
         return ADVICE[self.kind]
 
 
-def changes(first: str, second: str) -> list[Change]:
+def find_changes(first: str, second: str) -> list[LineChange]:
     """The changes from one text to the other by lines, in order."""
     old, new = split_lines(first), split_lines(second)
     found, at_old, at_new = [], 0, 0
     for op in line_opcodes(old, new):
         one, other = "".join(old[op.a_start : op.a_end]), "".join(new[op.b_start : op.b_end])
         if not op.equal:
-            found.append(Change(one, other, at_old, at_new))
+            found.append(LineChange(one, other, at_old, at_new))
         at_old, at_new = at_old + len(one), at_new + len(other)
     return found
 
 
-def cause_of(number: int, all_changes: Sequence[Change], first: PromptText, second: PromptText) -> Cause:
+def classify(number: int, all_changes: Sequence[LineChange], first: PromptText, second: PromptText) -> Cause:
     """What the change of that number is."""
     change = all_changes[number]
-    part = second.part_at(change.second_start + change.place)
+    part = second.part_at(change.second_start + change.position)
     for found in (
-        _spelling(change),
-        _tools(first, second, part),
-        _reordered(all_changes[number:]),
-        _moved(number, all_changes) or _moved_on(change, first, second, part),
-        _value(change, second),
-        _system_line(change, part),
-        _file(change, second, part),
-        _history(change, first, second, part),
+        _classify_whitespace(change),
+        _classify_tools(first, second, part),
+        _classify_reorder(all_changes[number:]),
+        _classify_move(number, all_changes) or _classify_moved_end(change, first, second, part),
+        _classify_value(change, second),
+        _classify_system(change, part),
+        _classify_file_edit(change, second, part),
+        _classify_history(change, first, second, part),
     ):
         if found is not None:
             return found
-    return Cause("text", f"{_amount(change)}{f' in {part.name}' if part.name else ''}")
+    return Cause("text", f"{_describe_size(change)}{f' in {part.name}' if part.name else ''}")
 
 
-def _spelling(change: Change) -> Cause | None:
+def _classify_whitespace(change: LineChange) -> Cause | None:
     """Texts that differ in what cannot be seen."""
     if change.first.replace("\r\n", "\n") == change.second.replace("\r\n", "\n"):
         ends = [("CR LF" if "\r\n" in text else "LF") for text in (change.first, change.second)]
@@ -187,35 +187,37 @@ def _spelling(change: Change) -> Cause | None:
     return None
 
 
-def _tools(first: PromptText, second: PromptText, part: TextPart) -> Cause | None:
+def _classify_tools(first: PromptText, second: PromptText, part: TextPart) -> Cause | None:
     """The tools of requests, as values."""
     if part.kind != "tools" or not first.tools or not second.tools:
         return None
-    if Counter(map(_written, first.tools)) == Counter(map(_written, second.tools)):
+    if Counter(map(_to_json, first.tools)) == Counter(map(_to_json, second.tools)):
         return Cause("tools_order", f"the same {len(second.tools)} tools in another order")
-    if Counter(map(_canonical, first.tools)) == Counter(map(_canonical, second.tools)):
+    if Counter(map(_to_sorted_json, first.tools)) == Counter(map(_to_sorted_json, second.tools)):
         return Cause("tools_keys", "the same tools, their JSON with keys in another order")
-    old, new = ({_tool_name(tool): _canonical(tool) for tool in tools} for tools in (first.tools, second.tools))
+    old, new = (
+        {_find_tool_name(tool): _to_sorted_json(tool) for tool in tools} for tools in (first.tools, second.tools)
+    )
     said = [f"{name} came" for name in new if name not in old]
     said += [f"{name} went" for name in old if name not in new]
     said += [f"{name} is described otherwise" for name in new if name in old and new[name] != old[name]]
     return Cause("tools_changed", "the tools are others: " + ", ".join(said[:4]) + (", ..." if len(said) > 4 else ""))
 
 
-def _reordered(later: Sequence[Change]) -> Cause | None:
+def _classify_reorder(later: Sequence[LineChange]) -> Cause | None:
     """The same lines in another order, all of them within what differs from here on."""
     old = Counter(line.strip(" ,\n") for change in later for line in split_lines(change.first))
     new = Counter(line.strip(" ,\n") for change in later for line in split_lines(change.second))
     del old[""], new[""]
     if old != new or sum(old.values()) < 2:
         return None
-    names = [name for line in old if (name := _tool_line(line))]
+    names = [name for line in old if (name := _parse_tool_line(line))]
     if len(names) == len(old):
         return Cause("tools_order", f"the same tools in another order ({', '.join(names[:4])})")
     return Cause("moved", f"the same {sum(old.values())} lines in another order") if len(later) <= 3 else None
 
 
-def _moved(number: int, all_changes: Sequence[Change]) -> Cause | None:
+def _classify_move(number: int, all_changes: Sequence[LineChange]) -> Cause | None:
     """A block that one side has here and the other elsewhere."""
     change = all_changes[number]
     for own, others, where in (
@@ -224,70 +226,72 @@ def _moved(number: int, all_changes: Sequence[Change]) -> Cause | None:
     ):
         block = own.strip()
         if len(block) >= 16 and any(block in other for other in others):
-            name = _shortened(block)
+            name = _shorten(block)
             went = where == "further on"
             said = f"{name!r} is gone from here and stands elsewhere" if went else f"{name!r} stood elsewhere before"
             return Cause("moved", said)
     return None
 
 
-def _moved_on(change: Change, first: PromptText, second: PromptText, part: TextPart) -> Cause | None:
+def _classify_moved_end(change: LineChange, first: PromptText, second: PromptText, part: TextPart) -> Cause | None:
     """The end of a message that now is the end of a later one, as of a reminder that is sent with the last message."""
-    place = change.first_start + change.place
+    place = change.first_start + change.position
     was = first.part_at(place)
     rest = first.text[place : was.end].strip()
     at = second.text.find(rest, part.end)
     if part.kind != "message" or len(rest) < 16 or at < 0:
         return None
-    return Cause("moved", f"{_shortened(rest)!r} is gone from {was.name} and stands in {second.part_at(at).name}")
+    return Cause("moved", f"{_shorten(rest)!r} is gone from {was.name} and stands in {second.part_at(at).name}")
 
 
-def _value(change: Change, second: PromptText) -> Cause | None:
+def _classify_value(change: LineChange, second: PromptText) -> Cause | None:
     """A time, an id or a number in a line that is the same otherwise."""
-    place = change.place
+    place = change.position
     start = change.first.rfind("\n", 0, place) + 1
     one, other = (text[start:].split("\n", 1)[0] for text in (change.first, change.second))
-    value = volatile_at(one, other, place - start)
+    value = find_volatile(one, other, place - start)
     if value is None:
         return None
     names = {"timestamp": "a date or time", "uuid": "a UUID", "id": "a random id", "counter": "a number that counts"}
     byte = len(second.text[: change.second_start + start + value.start].encode("utf-8", "surrogatepass"))
-    said = f"{names[value.kind]} at byte {byte}: {_shortened(value.first)} became {_shortened(value.second)}"
+    said = f"{names[value.kind]} at byte {byte}: {_shorten(value.first)} became {_shorten(value.second)}"
     kind: CauseKind = value.kind  # type: ignore[assignment]
     return Cause(kind, said)
 
 
-def _system_line(change: Change, part: TextPart) -> Cause | None:
+def _classify_system(change: LineChange, part: TextPart) -> Cause | None:
     if part.kind != "system":
         return None
     added, gone = (len(split_lines(text)) for text in (change.second, change.first))
     if change.second.startswith(change.first.rstrip("\n")) or not change.first:
         return Cause(
-            "system_line", f"the system's message has {_lines(added - gone or 1)} more: {_shortened(change.second)!r}"
+            "system_line",
+            f"the system's message has {_format_lines(added - gone or 1)} more: {_shorten(change.second)!r}",
         )
     if change.first.startswith(change.second.rstrip("\n")) or not change.second:
         return Cause(
-            "system_line", f"the system's message has {_lines(gone - added or 1)} less: {_shortened(change.first)!r}"
+            "system_line",
+            f"the system's message has {_format_lines(gone - added or 1)} less: {_shorten(change.first)!r}",
         )
-    return Cause("system_line", f"the system's message reads otherwise: {_shortened(change.second[change.place :])!r}")
+    return Cause("system_line", f"the system's message reads otherwise: {_shorten(change.second[change.position :])!r}")
 
 
-def _file(change: Change, second: PromptText, part: TextPart) -> Cause | None:
+def _classify_file_edit(change: LineChange, second: PromptText, part: TextPart) -> Cause | None:
     """An edit within a file's text."""
-    place = change.second_start + change.place
-    file = file_at(second, place, part)
+    place = change.second_start + change.position
+    file = find_file(second, place, part)
     if file is None:
         return None
     if len(split_lines(change.second)) > _MANY_LINES and 2 * len(change.second) > file.end - file.start:
         return None
     line = second.text.count("\n", file.start, place) + 1
-    return Cause("file", f"{file.path} was edited at line {line} ({_amount(change)})")
+    return Cause("file", f"{file.path} was edited at line {line} ({_describe_size(change)})")
 
 
-def _history(change: Change, first: PromptText, second: PromptText, part: TextPart) -> Cause | None:
+def _classify_history(change: LineChange, first: PromptText, second: PromptText, part: TextPart) -> Cause | None:
     if part.kind != "message":
         return None
-    was = first.part_at(change.first_start + change.place)
+    was = first.part_at(change.first_start + change.position)
     gone = len(first.parts) - len(second.parts)
     said = f"{was.name} was rewritten" if was.kind == "message" else f"{part.name} is another"
     if gone > 0:
@@ -295,47 +299,47 @@ def _history(change: Change, first: PromptText, second: PromptText, part: TextPa
     return Cause("history", said)
 
 
-def _written(tool: Any) -> str:
+def _to_json(tool: Any) -> str:
     return json.dumps(tool, ensure_ascii=False)
 
 
-def _canonical(tool: Any) -> str:
+def _to_sorted_json(tool: Any) -> str:
     return json.dumps(tool, ensure_ascii=False, sort_keys=True)
 
 
-def _tool_name(tool: Any) -> str:
+def _find_tool_name(tool: Any) -> str:
     inner = tool.get("function", tool) if isinstance(tool, dict) else tool
     return str(inner.get("name", "?")) if isinstance(inner, dict) else str(inner)
 
 
-def _tool_line(line: str) -> str:
+def _parse_tool_line(line: str) -> str:
     """The name of the tool that a line of JSON describes, "" where it is none."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return ""
-    name = _tool_name(value) if isinstance(value, dict) else "?"
+    name = _find_tool_name(value) if isinstance(value, dict) else "?"
     return "" if name == "?" else name
 
 
-def _amount(change: Change) -> str:
+def _describe_size(change: LineChange) -> str:
     gone, came = len(split_lines(change.first)), len(split_lines(change.second))
     if not gone:
-        return f"{_lines(came)} more"
-    return f"{_lines(gone)} less" if not came else f"{_lines(max(gone, came))} changed"
+        return f"{_format_lines(came)} more"
+    return f"{_format_lines(gone)} less" if not came else f"{_format_lines(max(gone, came))} changed"
 
 
-def _lines(number: int) -> str:
+def _format_lines(number: int) -> str:
     return f"{number} line{'s' * (number != 1)}"
 
 
-def _shortened(text: str, most: int = 60) -> str:
+def _shorten(text: str, most: int = 60) -> str:
     line = next(iter(text.strip().split("\n")), "")
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
-def causes(first: PromptText, second: PromptText, most: int) -> Iterator[tuple[Change, Cause]]:
+def causes(first: PromptText, second: PromptText, most: int) -> Iterator[tuple[LineChange, Cause]]:
     """The first changes, each with its cause."""
-    found = changes(first.text, second.text)
+    found = find_changes(first.text, second.text)
     for number in range(min(most, len(found))):
-        yield found[number], cause_of(number, found, first, second)
+        yield found[number], classify(number, found, first, second)

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from agent_runtime.doctor.causes import Cause, Change, causes
-from agent_runtime.doctor.transcripts import PromptText, RecordedSession, prompt_of_turn
+from agent_runtime.doctor.causes import Cause, LineChange, causes
+from agent_runtime.doctor.transcripts import PromptText, RecordedSession, render_prompt
 from agent_runtime.errors import BadRequest
 from engine.prompt_difference import first_difference
 
@@ -42,24 +42,24 @@ class Counts:
     estimated: bool
 
 
-def count(first: str, second: str, place: int, encoder: Encoder | None) -> Counts:
+def count_tokens(first: str, second: str, place: int, encoder: Encoder | None) -> Counts:
     """Count; `place` is the first character that differs."""
     if encoder is not None:
         one, other = encoder.encode(first), encoder.encode(second)
         difference = first_difference(one, other)
         num_kept = len(other) if difference is None else difference.index
-        found = sum(length for _, length in runs(one, other, num_kept))
+        found = sum(length for _, length in find_runs(one, other, num_kept))
         return Counts(len(other), num_kept, found, estimated=False)
-    kept, behind = _tokens(second[:place]), second[place:]
+    kept, behind = _estimate_tokens(second[:place]), second[place:]
     pieces = _PIECE.findall(behind)
     same = sum(
         len("".join(pieces[start : start + length]).encode("utf-8", "replace"))
-        for start, length in runs(_PIECE.findall(first), pieces, 0)
+        for start, length in find_runs(_PIECE.findall(first), pieces, 0)
     )
-    return Counts(kept + _tokens(behind), kept, round(same / BYTES_PER_TOKEN), estimated=True)
+    return Counts(kept + _estimate_tokens(behind), kept, round(same / BYTES_PER_TOKEN), estimated=True)
 
 
-def runs(first: Sequence[Hashable], second: Sequence[Hashable], start: int) -> list[tuple[int, int]]:
+def find_runs(first: Sequence[Hashable], second: Sequence[Hashable], start: int) -> list[tuple[int, int]]:
     """Where `second` behind `start` has runs of `RUN` and more that stand in `first` too: places and lengths."""
     places = {tuple(first[place : place + RUN]): place for place in reversed(range(len(first) - RUN + 1))}
     found = []
@@ -80,7 +80,7 @@ def runs(first: Sequence[Hashable], second: Sequence[Hashable], start: int) -> l
     return found
 
 
-def _tokens(text: str) -> int:
+def _estimate_tokens(text: str) -> int:
     return round(len(text.encode("utf-8", "replace")) / BYTES_PER_TOKEN)
 
 
@@ -106,7 +106,7 @@ ASSUMED_SPEED = Speed(1000.0, "assumed")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BreakPosition:
     """Where the prompts part: `byte` and `token` from 0 (token None where it is estimated), the others from 1.
 
     `part` says of which part of the second prompt, where parts are known.
@@ -138,7 +138,7 @@ class Diagnosis:
     status: Literal["same", "continued", "broken"]
     counts: Counts
     speed: Speed
-    place: Place | None = None
+    place: BreakPosition | None = None
     cause: Cause | None = None
     before: Excerpt | None = None
     after: Excerpt | None = None
@@ -154,7 +154,7 @@ class Diagnosis:
         """What that takes."""
         return self.num_recomputed / self.speed.tokens_per_s
 
-    def as_json(self) -> Mapping[str, Any]:
+    def to_json(self) -> Mapping[str, Any]:
         """All of it, for programs."""
         counts = self.counts
         answer: dict[str, Any] = {
@@ -192,13 +192,13 @@ def diagnose(
     first: PromptText, second: PromptText, encoder: Encoder | None = None, speed: Speed = ASSUMED_SPEED
 ) -> Diagnosis:
     """Compare two prompts that came one after the other; without an encoder tokens are estimated."""
-    at = first_character(first.text, second.text)
-    counts = count(first.text, second.text, at, encoder)
+    at = count_common_characters(first.text, second.text)
+    counts = count_tokens(first.text, second.text, at, encoder)
     if at == len(first.text):
         return Diagnosis("same" if at == len(second.text) else "continued", counts, speed)
     (_, cause), *later = causes(first, second, 1 + MOST_LATER)
     part = second.part_at(at)
-    place = Place(
+    place = BreakPosition(
         byte=len(second.text[:at].encode("utf-8", "surrogatepass")),
         line=second.text.count("\n", 0, at) + 1,
         column=at - (second.text.rfind("\n", 0, at) + 1) + 1,
@@ -211,13 +211,13 @@ def diagnose(
         speed,
         place,
         cause,
-        _excerpt(first.text, at),
-        _excerpt(second.text, at),
-        tuple((_line_of(second, change), other) for change, other in later),
+        _cut_excerpt(first.text, at),
+        _cut_excerpt(second.text, at),
+        tuple((_find_line(second, change), other) for change, other in later),
     )
 
 
-def first_character(first: str, second: str) -> int:
+def count_common_characters(first: str, second: str) -> int:
     """How many characters two texts begin with alike."""
     low, high = 0, min(len(first), len(second))
     while low < high:  # slices are compared at memory speed
@@ -229,11 +229,11 @@ def first_character(first: str, second: str) -> int:
     return low
 
 
-def _line_of(prompt: PromptText, change: Change) -> int:
+def _find_line(prompt: PromptText, change: LineChange) -> int:
     return prompt.text.count("\n", 0, change.second_start) + 1
 
 
-def _excerpt(text: str, at: int) -> Excerpt:
+def _cut_excerpt(text: str, at: int) -> Excerpt:
     start = max(text.rfind("\n", 0, at) + 1, at - EXCERPT)
     end = text.find("\n", at)
     return Excerpt(text[start : min(end if end >= 0 else len(text), at + EXCERPT)], at - start)
@@ -256,23 +256,23 @@ def diagnose_turn(
         if len(session.turns) < 2:
             what = "a session of two turns is needed"
         raise BadRequest(f"{session.name} has {len(session.turns)} turns, so there is no turn {number}: {what}")
-    before, now = (prompt_of_turn(session.turns[each]) for each in (number - 2, number - 1))
+    before, now = (render_prompt(session.turns[each]) for each in (number - 2, number - 1))
     return diagnose(before, now, encoder, speed)
 
 
-def broken_turns(
+def find_broken_turns(
     session: RecordedSession, encoder: Encoder | None = None, speed: Speed = ASSUMED_SPEED
 ) -> Iterator[BrokenTurn]:
     """All turns that break the prefix of the one before, in order."""
     before = None
     for number, turn in enumerate(session.turns, start=1):
-        now = prompt_of_turn(turn)
+        now = render_prompt(turn)
         if before is not None and not now.text.startswith(before.text):
             yield BrokenTurn(number, diagnose(before, now, encoder, speed))
         before = now
 
 
-def by_cause(turns: list[BrokenTurn]) -> dict[str, int]:
+def count_causes(turns: list[BrokenTurn]) -> dict[str, int]:
     """How many turns each kind of cause broke, most first."""
     kinds = Counter(each.diagnosis.cause.kind for each in turns if each.diagnosis.cause is not None)
     return dict(kinds.most_common())

@@ -13,7 +13,7 @@ from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.store import ModelStore, resolve
 
 
-def known_fingerprint(weights: Path, cache_dir: Path, compute: Callable[[], str]) -> str:
+def find_fingerprint(weights: Path, cache_dir: Path, compute: Callable[[], str]) -> str:
     """That of a folder's weights, in hex; `compute` is asked where its files are not those of last time."""
     stats = [(each.name, each.stat()) for each in sorted(weights.iterdir()) if each.is_file()]
     files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
@@ -33,7 +33,7 @@ ROWS = 1024
 """Of a pass of the prefill, whose time is looked up."""
 
 
-def measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | None:
+def find_measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | None:
     """Of a model's bf16 weights; None where the engine has not yet measured it here.
 
     Takes a second or two the first time: times are kept under the weights' fingerprint. Raises UnknownModel,
@@ -58,7 +58,7 @@ def measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | None:
         return fingerprint(load(weights, torch.bfloat16)).hex()
 
     try:
-        name = known_fingerprint(weights, settings.cache_dir, compute)
+        name = find_fingerprint(weights, settings.cache_dir, compute)
     except WeightsError:
         return None
     times = PassTimesFile(folder, name, machine(torch.device("cpu"))).read()

@@ -30,7 +30,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class RecordedMessage:
     """One message. `role` is "system", "user", "assistant" or "tool"; `tool` names the tool that a result is of."""
 
     role: str
@@ -40,12 +40,12 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RecordedTurn:
     """What the model was sent, and what it answered; `tools` are as they were written down, often left out."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[RecordedMessage, ...]
     tools: tuple[Any, ...] = ()
-    answer: Message | None = None
+    answer: RecordedMessage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class RecordedSession:
     """A session by its name, turns in order."""
 
     name: str
-    turns: Sequence[Turn]
+    turns: Sequence[RecordedTurn]
 
 
-class _Prefixes(Sequence[Turn]):
+class _GrowingHistory(Sequence[RecordedTurn]):
     """The turns of a history that only grows: each is what stands before an answer. Made when they are asked for."""
 
-    def __init__(self, messages: Sequence[Message]) -> None:
+    def __init__(self, messages: Sequence[RecordedMessage]) -> None:
         self._messages = tuple(messages)
         self._answers = [place for place, message in enumerate(messages) if place and message.role == "assistant"]
 
@@ -67,19 +67,19 @@ class _Prefixes(Sequence[Turn]):
         return len(self._answers)
 
     @overload
-    def __getitem__(self, number: int) -> Turn: ...
+    def __getitem__(self, number: int) -> RecordedTurn: ...
 
     @overload
-    def __getitem__(self, number: slice) -> Sequence[Turn]: ...
+    def __getitem__(self, number: slice) -> Sequence[RecordedTurn]: ...
 
-    def __getitem__(self, number: int | slice) -> Turn | Sequence[Turn]:
+    def __getitem__(self, number: int | slice) -> RecordedTurn | Sequence[RecordedTurn]:
         if isinstance(number, slice):
             return [self[each] for each in range(*number.indices(len(self)))]
         place = self._answers[number]
-        return Turn(self._messages[:place], answer=self._messages[place])
+        return RecordedTurn(self._messages[:place], answer=self._messages[place])
 
 
-def session_files(path: Path) -> list[Path]:
+def find_session_files(path: Path) -> list[Path]:
     """The file, or the files of a folder that may hold sessions by their names, sorted; raises BadFile without one."""
     if not path.is_dir():
         return [path]
@@ -97,77 +97,77 @@ def read_session(path: Path) -> RecordedSession:
     history is not append-only, whole requests (`messages`, `tools`).
     """
     text = _read_text(path)
-    turns = _turns(path, text)
+    turns = _parse_turns(path, text)
     if not turns:
         raise BadFile(f"{path} holds no turn of an agent session")
     return RecordedSession(path.name, turns)
 
 
-def turn_of_request(body: Mapping[str, Any]) -> Turn:
+def parse_request(body: Mapping[str, Any]) -> RecordedTurn:
     """A chat request's body (`messages`, and maybe `tools`) as a turn; raises ValueError where it is none."""
     messages, tools = body.get("messages"), body.get("tools")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise ValueError("`messages` is not a list of objects")
     if tools is not None and not isinstance(tools, list):
         raise ValueError("`tools` is not a list")
-    made = [_message(message) for message in messages]
+    made = [_parse_message(message) for message in messages]
     system = body.get("system")  # beside the messages, as Anthropic has it
     if system:
-        made.insert(0, Message("system", _text(system)))
-    return Turn(tuple(made), tuple(tools or ()))
+        made.insert(0, RecordedMessage("system", _parse_text(system)))
+    return RecordedTurn(tuple(made), tuple(tools or ()))
 
 
-def _turns(path: Path, text: str) -> Sequence[Turn]:
+def _parse_turns(path: Path, text: str) -> Sequence[RecordedTurn]:
     if path.name.removesuffix(".gz").endswith(".traj"):
-        whole = _parsed(path, text, 1)
+        whole = _parse_object(path, text, 1)
         history = whole.get("history")
         if not isinstance(history, list):
             raise BadFile(f"{path} is not a trajectory: it has no list `history`")
-        return _Prefixes([_message(entry) for entry in history if isinstance(entry, dict)])
+        return _GrowingHistory([_parse_message(entry) for entry in history if isinstance(entry, dict)])
     # Not str.splitlines: JSON may hold U+2028 as it is.
-    rows = [_parsed(path, line, number) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    rows = [_parse_object(path, line, number) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if any("messages" in row for row in rows):
         try:
-            return tuple(turn_of_request(row) for row in rows if "messages" in row)
+            return tuple(parse_request(row) for row in rows if "messages" in row)
         except ValueError as error:
             raise BadFile(f"{path} holds a request that cannot be read: {error}") from error
-    return _Prefixes(list(_messages(rows)))
+    return _GrowingHistory(list(_parse_messages(rows)))
 
 
-def _messages(rows: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
+def _parse_messages(rows: Sequence[Mapping[str, Any]]) -> Iterator[RecordedMessage]:
     """Messages among records; what a broken off request left empty is left out."""
     for row in rows:
         record = row.get("message") if row.get("type") == "message" else row
         if isinstance(record, dict) and "role" in record:
-            message = _message(record)
+            message = _parse_message(record)
             if message.text or message.tool_calls or message.role != "assistant":
                 yield message
 
 
-def _message(entry: Mapping[str, Any]) -> Message:
+def _parse_message(entry: Mapping[str, Any]) -> RecordedMessage:
     role = str(entry.get("role", "user"))
     content = entry.get("content")
-    calls = [_pi_call(part) for part in content if _is_call(part)] if isinstance(content, list) else []
-    calls += [_openai_call(call) for call in _listed(entry.get("tool_calls"))]
+    calls = [_parse_pi_call(part) for part in content if _is_call(part)] if isinstance(content, list) else []
+    calls += [_parse_openai_call(call) for call in _parse_list(entry.get("tool_calls"))]
     tool = str(entry.get("toolName") or entry.get("name") or "")
-    return Message("tool" if role == "toolResult" else role, _text(content), tuple(calls), tool)
+    return RecordedMessage("tool" if role == "toolResult" else role, _parse_text(content), tuple(calls), tool)
 
 
-def _text(content: Any) -> str:
+def _parse_text(content: Any) -> str:
     """All text of a message; pictures and the like stand as their type."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
         return json.dumps(content, ensure_ascii=False)
-    return "".join(_part_text(part) for part in content if not _is_call(part))
+    return "".join(_parse_part(part) for part in content if not _is_call(part))
 
 
-def _part_text(part: Any) -> str:
+def _parse_part(part: Any) -> str:
     if not isinstance(part, dict):
         return str(part)
     text = part.get("text", part.get("thinking"))
     if text is None and "content" in part:  # a tool's result in a message of Anthropic's
-        return _text(part["content"])
+        return _parse_text(part["content"])
     return text if isinstance(text, str) else f"[{part.get('type', 'part')}]"
 
 
@@ -175,18 +175,18 @@ def _is_call(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") in ("toolCall", "tool_use")
 
 
-def _pi_call(part: Mapping[str, Any]) -> ToolCall:
-    return ToolCall(str(part.get("name", "")), _arguments(part.get("arguments", part.get("input"))))
+def _parse_pi_call(part: Mapping[str, Any]) -> ToolCall:
+    return ToolCall(str(part.get("name", "")), _parse_arguments(part.get("arguments", part.get("input"))))
 
 
-def _openai_call(call: Any) -> ToolCall:
+def _parse_openai_call(call: Any) -> ToolCall:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return ToolCall("", json.dumps(call, ensure_ascii=False, default=str))
-    return ToolCall(str(function.get("name", "")), _arguments(function.get("arguments")))
+    return ToolCall(str(function.get("name", "")), _parse_arguments(function.get("arguments")))
 
 
-def _arguments(value: Any) -> Mapping[str, Any] | str:
+def _parse_arguments(value: Any) -> Mapping[str, Any] | str:
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -195,7 +195,7 @@ def _arguments(value: Any) -> Mapping[str, Any] | str:
     return value if isinstance(value, dict) else {}
 
 
-def _listed(value: Any) -> list[Any]:
+def _parse_list(value: Any) -> list[Any]:
     """Tool calls are a list, in trajectories a list as Python prints it."""
     if isinstance(value, str):
         try:
@@ -205,7 +205,7 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _parsed(path: Path, text: str, line: int) -> dict[str, Any]:
+def _parse_object(path: Path, text: str, line: int) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -268,16 +268,16 @@ def read_prompt(path: Path) -> PromptText:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadFile(f"{path} is not UTF-8 text (byte {error.start})") from None
-    body = _request_body(text)
+    body = _parse_request_body(text)
     if body is None:
         return PromptText(text, (TextPart("text", "", 0, len(text)),))
     try:
-        return prompt_of_turn(turn_of_request(body))
+        return render_prompt(parse_request(body))
     except ValueError as error:
         raise BadFile(f"{path} is JSON with `messages`, but no request: {error}") from error
 
 
-def prompt_of_turn(turn: Turn) -> PromptText:
+def render_prompt(turn: RecordedTurn) -> PromptText:
     """A turn as ChatML, the layout of the catalogue's models: the system's message, the tools in it, the messages.
 
     Other models' templates put other texts around the messages; what breaks a prefix is the same.
@@ -302,27 +302,27 @@ def prompt_of_turn(turn: Turn) -> PromptText:
             add("\n\n# Tools\n")
             add("".join(f"{json.dumps(tool, ensure_ascii=False)}\n" for tool in turn.tools), "tools", "the tools")
         add("<|im_end|>\n")
-    paths = _paths(messages)
+    paths = _find_paths(messages)
     for number, message in enumerate(messages[len(system) :], start=len(system) + 1):
         add(f"<|im_start|>{message.role}\n")
-        add(_said(message), "message", f"message {number} ({message.role})", paths[number - 1])
+        add(_render_message(message), "message", f"message {number} ({message.role})", paths[number - 1])
         add("<|im_end|>\n")
     add("<|im_start|>assistant\n")
     return PromptText("".join(pieces), tuple(parts) or (TextPart("text", "", 0, length),), turn.tools)
 
 
-def _said(message: Message) -> str:
+def _render_message(message: RecordedMessage) -> str:
     calls = [
-        json.dumps({"name": call.name, "arguments": _plain(call)}, ensure_ascii=False) for call in message.tool_calls
+        json.dumps({"name": call.name, "arguments": _to_plain(call)}, ensure_ascii=False) for call in message.tool_calls
     ]
     return "\n".join([*([message.text] if message.text or not calls else []), *calls])
 
 
-def _plain(call: ToolCall) -> Any:
+def _to_plain(call: ToolCall) -> Any:
     return call.arguments if isinstance(call.arguments, str) else dict(call.arguments)
 
 
-def _paths(messages: Iterable[Message]) -> list[str]:
+def _find_paths(messages: Iterable[RecordedMessage]) -> list[str]:
     """For each message the file that a tool was asked for whose result it is, "" otherwise."""
     asked: list[str] = []
     paths = []
@@ -330,19 +330,19 @@ def _paths(messages: Iterable[Message]) -> list[str]:
         if message.role == "tool":
             paths.append(asked.pop(0) if asked else "")
         else:
-            asked = [_path_in(call) for call in message.tool_calls]
+            asked = [_find_path(call) for call in message.tool_calls]
             paths.append("")
     return paths
 
 
-def _path_in(call: ToolCall) -> str:
+def _find_path(call: ToolCall) -> str:
     if isinstance(call.arguments, str):
         return ""
     found = (call.arguments.get(name) for name in ("path", "file_path", "filePath", "filename", "file"))
     return next((path for path in found if isinstance(path, str)), "")
 
 
-def _request_body(text: str) -> dict[str, Any] | None:
+def _parse_request_body(text: str) -> dict[str, Any] | None:
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -379,7 +379,7 @@ _CLOSED = re.compile(r"^(?:</(?:file|document|edited|source)>|```\s*|<\|im_end\|
 
 
 @dataclass(frozen=True, slots=True)
-class FilePlace:
+class FileSpan:
     """The text of a file at characters [start, end) of a prompt."""
 
     path: str
@@ -387,10 +387,10 @@ class FilePlace:
     end: int
 
 
-def file_at(prompt: PromptText, place: int, part: TextPart) -> FilePlace | None:
+def find_file(prompt: PromptText, place: int, part: TextPart) -> FileSpan | None:
     """The file whose text holds a character of a part; None where no line above names one, or its text has ended."""
     if part.path and part.start <= place < part.end:
-        return FilePlace(part.path, part.start, part.end)
+        return FileSpan(part.path, part.start, part.end)
     text = prompt.text
     heads = list(_HEADER.finditer(text, part.start, place))
     start = text.find("\n", heads[-1].end()) + 1 if heads else 0
@@ -403,4 +403,4 @@ def file_at(prompt: PromptText, place: int, part: TextPart) -> FilePlace | None:
     if not start or start > place or _CLOSED.search(text, start, place):
         return None
     closed = _CLOSED.search(text, place)
-    return FilePlace(next(name for name in heads[-1].groups() if name), start, closed.start() if closed else part.end)
+    return FileSpan(next(name for name in heads[-1].groups() if name), start, closed.start() if closed else part.end)

@@ -45,7 +45,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceStatus:
+class BackendStatus:
     """Where the files are and who merges: a folder's `root`, or a service's `url` and `workspace`, or both.
 
     model: what merges where no rule decides, None if that is not known. model_state: whether it is there yet. details:
@@ -60,7 +60,7 @@ class PlaceStatus:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-def options_of(edit: Edit, given: Options) -> dict[str, Any]:
+def build_options(edit: Edit, given: Options) -> dict[str, Any]:
     """The options of one edit; the mode is never `model`, whatever the server was started with: agents get no guess.
 
     Nobody sees a merge before it is written, so it has to be `UNSEEN` at least, or what the server was started with.
@@ -72,7 +72,7 @@ def options_of(edit: Edit, given: Options) -> dict[str, Any]:
     return given.options() | {"instruction": edit.instruction, "mode": mode, "min_certainty": least}
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """The files, and whoever merges edits into them; any number of threads may use it at once."""
 
     def read(self, path: str) -> FileText:
@@ -86,7 +86,7 @@ class Place(Protocol):
         """
         ...
 
-    def status(self) -> PlaceStatus:
+    def status(self) -> BackendStatus:
         """What an agent may want to know of the place; raises NoConnection."""
         ...
 
@@ -95,7 +95,7 @@ class Place(Protocol):
         ...
 
 
-def followed(events: Stream[ApplyResult], watcher: Watcher) -> ApplyResult:
+def follow_stream(events: Stream[ApplyResult], watcher: Watcher) -> ApplyResult:
     """The answer that a stream ends with; raises Cancelled, with the stream closed, once the watcher has stopped it.
 
     That is seen between two events: the service tells of every phase, and of every pass in which the model writes.
@@ -121,24 +121,24 @@ Apply = Callable[[ApplyRequest, Watcher], ApplyResult]
 
 
 @dataclass(frozen=True, slots=True)
-class Merging:
+class EditApplier:
     """Who merges: `apply` does, `status` says what there is to say about it, `close` ends it."""
 
     apply: Apply
-    status: Callable[[], PlaceStatus]
+    status: Callable[[], BackendStatus]
     close: Callable[[], None]
 
 
-class FolderPlace:
+class LocalBackend:
     """Files below `root`; a path is relative to it, or absolute and below it."""
 
     def __init__(
-        self, root: Path, merging: Merging, *, options: Options | None = None, journals: Path | None = None
+        self, root: Path, applier: EditApplier, *, options: Options | None = None, journals: Path | None = None
     ) -> None:
         """`options` are those of every edit, but for what the edit says itself; `journals` as in `Workspace`."""
         self._given = root.absolute()
         self._workspace = Workspace(root, journals)
-        self._merging = merging
+        self._applier = applier
         self._options = options or Options()
 
     def read(self, path: str) -> FileText:
@@ -156,19 +156,19 @@ class FolderPlace:
         current = sha256(data).hexdigest()
         if edit.expected_sha256 not in (None, current):
             raise Stale(f"{path} is not what the edit was made for; read it again", current_sha256=current)
-        request = ApplyRequest(data, edit.edit, path, **options_of(edit, self._options))
-        result = self._merging.apply(request, watcher)
+        request = ApplyRequest(data, edit.edit, path, **build_options(edit, self._options))
+        result = self._applier.apply(request, watcher)
         if edit.write and result.status == "merged":
             self._workspace.write(result.files)
         return result
 
-    def status(self) -> PlaceStatus:
+    def status(self) -> BackendStatus:
         """The folder, and who merges."""
-        return replace(self._merging.status(), root=str(self._workspace.root))
+        return replace(self._applier.status(), root=str(self._workspace.root))
 
     def close(self) -> None:
         """End what is under way."""
-        self._merging.close()
+        self._applier.close()
 
     def _relative(self, path: str) -> str:
         """Agents like absolute paths; one that leads elsewhere stays as it is, and is refused when it is read."""
@@ -195,9 +195,9 @@ class LazyModel:
                 self._merger = self._load()
             return self._merger
 
-    def status(self) -> PlaceStatus:
+    def status(self) -> BackendStatus:
         """Its name, and whether it is loaded."""
-        return PlaceStatus(model=self.name, model_state="loaded when needed" if self._merger is None else "loaded")
+        return BackendStatus(model=self.name, model_state="loaded when needed" if self._merger is None else "loaded")
 
     def close(self) -> None:
         """Take no more edits."""
@@ -205,7 +205,7 @@ class LazyModel:
             self._merger.close()
 
 
-def merging_here(model: LazyModel, aside: Aside | None = None) -> Merging:
+def make_local_applier(model: LazyModel, aside: Aside | None = None) -> EditApplier:
     """Rules, on large texts `aside` where that is given, and where they do not decide, a model of this process."""
 
     def close() -> None:
@@ -213,19 +213,19 @@ def merging_here(model: LazyModel, aside: Aside | None = None) -> Merging:
         if aside is not None:
             aside.close()
 
-    return Merging(Applier(model.get, aside).apply, model.status, close)
+    return EditApplier(Applier(model.get, aside).apply, model.status, close)
 
 
-def merging_there(client: Client, url: str) -> Merging:
+def make_remote_applier(client: Client, url: str) -> EditApplier:
     """A service, to which the file's text travels."""
 
-    def status() -> PlaceStatus:
-        return PlaceStatus(model_state="loaded" if client.is_ready() else "not loaded yet", url=url)
+    def status() -> BackendStatus:
+        return BackendStatus(model_state="loaded" if client.is_ready() else "not loaded yet", url=url)
 
-    return Merging(lambda request, watcher: followed(client.stream(request), watcher), status, client.close)
+    return EditApplier(lambda request, watcher: follow_stream(client.stream(request), watcher), status, client.close)
 
 
-class ServicePlace:
+class RemoteBackend:
     """The files are where the service is, and it writes them; nothing of this machine is read."""
 
     def __init__(self, client: Client, url: str, workspace: str = DEFAULT, *, options: Options | None = None) -> None:
@@ -248,15 +248,15 @@ class ServicePlace:
             path=edit.path,
             workspace=self._workspace,
             expected_sha256=edit.expected_sha256,
-            **options_of(edit, self._options),
+            **build_options(edit, self._options),
         )
-        return followed(self._client.stream(request, write=edit.write), watcher)
+        return follow_stream(self._client.stream(request, write=edit.write), watcher)
 
-    def status(self) -> PlaceStatus:
+    def status(self) -> BackendStatus:
         """What the service says of the workspace."""
         state = "loaded" if self._client.is_ready() else "not loaded yet"
         details = asdict(self._client.workspaces.status(self._workspace))
-        return PlaceStatus(url=self._url, workspace=self._workspace, model_state=state, details=details)
+        return BackendStatus(url=self._url, workspace=self._workspace, model_state=state, details=details)
 
     def close(self) -> None:
         """Close the connections."""

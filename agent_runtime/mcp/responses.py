@@ -10,7 +10,7 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
 from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable, Stale
-from agent_runtime.mcp.backends import FileText, PlaceStatus
+from agent_runtime.mcp.backends import BackendStatus, FileText
 from agent_runtime.serialization import problem_of
 from agent_runtime.types import ApplyResult, Certainty, FileResult, Method, Reason, Status, percent
 from editor.types import LineKind
@@ -60,7 +60,7 @@ class EditAnswer(BaseModel):
     milliseconds: float
 
 
-class ReadAnswer(BaseModel):
+class FileAnswer(BaseModel):
     """One file, or some lines of it."""
 
     path: str
@@ -85,7 +85,7 @@ class StatusAnswer(BaseModel):
     details: dict[str, Any]
 
 
-def of_edit(result: ApplyResult, *, written: bool) -> CallToolResult:
+def edit_response(result: ApplyResult, *, written: bool) -> CallToolResult:
     """An edit that was merged, or need not be, or was rejected by a check: an error then, so that it is not missed."""
     file = result.file
     written = written and result.status == "merged"
@@ -106,17 +106,17 @@ def of_edit(result: ApplyResult, *, written: bool) -> CallToolResult:
         sha256=now,
         milliseconds=round(result.timings.get("total_ms", 0.0), 3),
     )
-    texts = [_headline(file, written=written), *_failed_checks(file), f"sha256: {now}"]
+    texts = [_format_headline(file, written=written), *_list_failed_checks(file), f"sha256: {now}"]
     if file.diff:
         texts += ["", file.diff.rstrip("\n")]
     return CallToolResult(
-        content=[_text("\n".join(texts))],
+        content=[_make_text("\n".join(texts))],
         structured_content=answer.model_dump(mode="json"),
         is_error=file.status == "rejected",
     )
 
 
-def of_fault(fault: HunkError) -> CallToolResult:
+def fault_response(fault: HunkError) -> CallToolResult:
     """A fault: what is wrong, the nearest miss, what to send instead; and the problem as HTTP would have it."""
     texts = [str(fault)]
     if isinstance(fault, Stale):
@@ -125,11 +125,11 @@ def of_fault(fault: HunkError) -> CallToolResult:
         if isinstance(fault, ModelUnavailable) and fault.reasons:
             texts.append("A model is needed because no rule decides this edit; one that matches exactly needs none.")
         for reason in fault.reasons[:MAX_REASONS]:
-            texts += _reason(reason, told=str(fault))
-    return CallToolResult(content=[_text("\n".join(texts))], structured_content=problem_of(fault), is_error=True)
+            texts += _format_reason(reason, told=str(fault))
+    return CallToolResult(content=[_make_text("\n".join(texts))], structured_content=problem_of(fault), is_error=True)
 
 
-def of_read(file: FileText, start_line: int | None, end_line: int | None) -> CallToolResult:
+def read_response(file: FileText, start_line: int | None, end_line: int | None) -> CallToolResult:
     """The lines asked for, from 1, both ends included, as far as they fit."""
     lines = file.text.split("\n")
     if lines[-1] == "":
@@ -147,7 +147,7 @@ def of_read(file: FileText, start_line: int | None, end_line: int | None) -> Cal
     text = "\n".join(shown)
     if shown and (last < len(lines) or file.text.endswith("\n")):
         text += "\n"
-    answer = ReadAnswer(
+    answer = FileAnswer(
         path=file.path,
         text=text,
         first_line=first,
@@ -160,17 +160,19 @@ def of_read(file: FileText, start_line: int | None, end_line: int | None) -> Cal
     where = f"lines {first} to {last} of {len(lines)}" if shown else f"no lines: the file has {len(lines)}"
     more = f"; ask again with start_line {last + 1}" if answer.truncated else ""
     about = f"{file.path}: {where}{more}; sha256: {file.sha256}"
-    return CallToolResult(content=[_text(text), _text(about)], structured_content=answer.model_dump(mode="json"))
+    return CallToolResult(
+        content=[_make_text(text), _make_text(about)], structured_content=answer.model_dump(mode="json")
+    )
 
 
-def of_status(status: PlaceStatus) -> CallToolResult:
+def status_response(status: BackendStatus) -> CallToolResult:
     """Where the files are and who merges."""
     answer = StatusAnswer(version=version("hunk"), **asdict(status))
     told = [f"{name}: {value}" for name, value in answer.model_dump().items() if value not in (None, {})]
-    return CallToolResult(content=[_text("\n".join(told))], structured_content=answer.model_dump(mode="json"))
+    return CallToolResult(content=[_make_text("\n".join(told))], structured_content=answer.model_dump(mode="json"))
 
 
-def _headline(file: FileResult, *, written: bool) -> str:
+def _format_headline(file: FileResult, *, written: bool) -> str:
     if file.status == "noop":
         return f"{file.path}: nothing to do: {file.checks[0].detail}"
     if file.status == "rejected":
@@ -178,11 +180,11 @@ def _headline(file: FileResult, *, written: bool) -> str:
     return f"{file.path}: merged {file.how}; {'written' if written else 'not written (dry_run)'}"
 
 
-def _failed_checks(file: FileResult) -> list[str]:
+def _list_failed_checks(file: FileResult) -> list[str]:
     return [f"{check.name}: {check.detail}" for check in file.checks if not check.ok]
 
 
-def _reason(reason: Reason, *, told: str) -> list[str]:
+def _format_reason(reason: Reason, *, told: str) -> list[str]:
     texts = [] if reason.reason in told else [reason.reason]
     if reason.nearest:
         texts += ["", reason.nearest]
@@ -194,5 +196,5 @@ def _reason(reason: Reason, *, told: str) -> list[str]:
     return texts
 
 
-def _text(text: str) -> TextContent:
+def _make_text(text: str) -> TextContent:
     return TextContent(type="text", text=text)

@@ -76,7 +76,7 @@ class SessionLimit:
 
     async def _begin(self, scope: Scope, receive: Receive, send: Send) -> None:
         holder, now = holder_of(scope), self._clock()
-        for name in [name for name, one in self._sessions.items() if self._is_over(one, now)]:
+        for name in [name for name, one in self._sessions.items() if self._is_expired(one, now)]:
             del self._sessions[name]
         # A session that has just begun stands here by its name and as beginning, and counts once.
         if len({id(one) for one in self._sessions.values() if one.holder == holder}) >= self._most:
@@ -87,7 +87,7 @@ class SessionLimit:
         beginning = f"{id(session)} begins"  # no id of the protocol's has a blank; it counts from here on
         self._sessions[beginning] = session
 
-        async def noted(message: Message) -> None:
+        async def record_and_send(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
                 name = Headers(raw=message["headers"]).get(SESSION_ID)
                 if name is not None:
@@ -95,15 +95,15 @@ class SessionLimit:
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, record_and_send)
         finally:
             del self._sessions[beginning]
-            self._used(session)
+            self._release(session)
 
     async def _use(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         session = self._sessions.get(name)
 
-        async def noted(message: Message) -> None:
+        async def forget_and_send(message: Message) -> None:
             if message["type"] == "http.response.start" and scope["method"] == "DELETE" and message["status"] < 400:
                 self._sessions.pop(name, None)
             await send(message)
@@ -111,16 +111,16 @@ class SessionLimit:
         if session is not None:
             session.num_in_work += 1
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, forget_and_send)
         finally:
             if session is not None:
-                self._used(session)
+                self._release(session)
 
-    def _used(self, session: _Session) -> None:
+    def _release(self, session: _Session) -> None:
         session.num_in_work -= 1
         session.used_at = self._clock()
 
-    def _is_over(self, session: _Session, now: float) -> bool:
+    def _is_expired(self, session: _Session, now: float) -> bool:
         return not session.num_in_work and now - session.used_at > self._idle_s
 
 
@@ -172,12 +172,12 @@ def serve_http(
     server: MCPServer, listener: socket.socket, *, hosts: Iterable[str] = (), tokens: LiveTokens | None = None
 ) -> None:
     """Until Ctrl-C, on a socket that listens."""
-    app = http_app(server, listener, hosts=hosts, tokens=tokens)
+    app = build_http_app(server, listener, hosts=hosts, tokens=tokens)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS, **connection_settings())
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def http_app(
+def build_http_app(
     server: MCPServer, listener: socket.socket, *, hosts: Iterable[str] = (), tokens: LiveTokens | None = None
 ) -> ASGIApp:
     """The application; Host, and Origin where a browser sends one, have to name this address, or one of `hosts`.
@@ -198,10 +198,10 @@ def http_app(
         transport_security=TransportSecuritySettings(allowed_hosts=names, allowed_origins=origins),
     )
     app = BodyLimit(SessionLimit(app), MAX_BODY_BYTES)
-    return OwnHostsOnly(app if tokens is None else BearerTokens(_Allowed(app), tokens), hosts)
+    return OwnHostsOnly(app if tokens is None else BearerTokens(ScopeCheck(app), tokens), hosts)
 
 
-class _Allowed:
+class ScopeCheck:
     """Middleware: the token has to allow what the tools do, and a session is its tenant's who began it."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -18,8 +18,8 @@ from pydantic import Field, StringConstraints, ValidationError
 from agent_runtime.apply.rule_process import rule_time
 from agent_runtime.errors import BadRequest, HunkError
 from agent_runtime.mcp import responses
-from agent_runtime.mcp.backends import Edit, Place
-from agent_runtime.mcp.responses import EditAnswer, ReadAnswer, StatusAnswer
+from agent_runtime.mcp.backends import Backend, Edit
+from agent_runtime.mcp.responses import EditAnswer, FileAnswer, StatusAnswer
 from agent_runtime.progress import Watcher
 from agent_runtime.quotas.queue import Placed, Places
 from agent_runtime.server.auth import holder_of
@@ -55,7 +55,7 @@ Line = Annotated[int, Field(ge=1)]
 Result = TypeVar("Result")
 
 
-def build_server(place: Place) -> MCPServer:
+def build_server(backend: Backend) -> MCPServer:
     """The server, with its tools, for one place; edits by rule take turns as they do in the service (`Places`)."""
     places = Places()
     server = _Server(
@@ -96,13 +96,13 @@ def build_server(place: Place) -> MCPServer:
             write=not dry_run,
             min_certainty=min_certainty,
         )
-        call = _Call()
-        async with places.place(_holder(context)) as give_back:
+        call = _EditCall()
+        async with places.place(_find_holder(context)) as give_back:
             watcher = Placed(call, give_back)
-            outcome = await call.followed(context, partial(_caught, _edited, place, asked, watcher))
+            outcome = await call.run(context, partial(_catch_fault, _edit, backend, asked, watcher))
         if isinstance(outcome, HunkError):
-            return responses.of_fault(outcome)
-        return responses.of_edit(outcome, written=asked.write)
+            return responses.fault_response(outcome)
+        return responses.edit_response(outcome, written=asked.write)
 
     @server.tool(
         description="Read a file, or some lines of it, with the sha256 that an edit of it can be held to.",
@@ -112,19 +112,21 @@ def build_server(place: Place) -> MCPServer:
         path: Path,
         start_line: Annotated[Line | None, Field(description="The first line, from 1.")] = None,
         end_line: Annotated[Line | None, Field(description="The last line.")] = None,
-    ) -> Annotated[CallToolResult, ReadAnswer]:
-        outcome = await run_sync(_caught, place.read, path)
+    ) -> Annotated[CallToolResult, FileAnswer]:
+        outcome = await run_sync(_catch_fault, backend.read, path)
         if isinstance(outcome, HunkError):
-            return responses.of_fault(outcome)
-        return responses.of_read(outcome, start_line, end_line)
+            return responses.fault_response(outcome)
+        return responses.read_response(outcome, start_line, end_line)
 
     @server.tool(
         description="Tell which folder the files are in, which model merges what no rule decides, and its state.",
         annotations=ToolAnnotations(title="Ask about the workspace", read_only_hint=True, open_world_hint=False),
     )
     async def workspace_status() -> Annotated[CallToolResult, StatusAnswer]:
-        outcome = await run_sync(_caught, place.status)
-        return responses.of_fault(outcome) if isinstance(outcome, HunkError) else responses.of_status(outcome)
+        outcome = await run_sync(_catch_fault, backend.status)
+        return (
+            responses.fault_response(outcome) if isinstance(outcome, HunkError) else responses.status_response(outcome)
+        )
 
     return server
 
@@ -142,25 +144,25 @@ class _Server(MCPServer):
             if not isinstance(fault.__cause__, ValidationError):
                 raise
             (tool,) = (each for each in await self.list_tools() if each.name == name)
-            return responses.of_fault(_fault_of_arguments(fault.__cause__, tool))
+            return responses.fault_response(_describe_bad_argument(fault.__cause__, tool))
 
 
-def _fault_of_arguments(error: ValidationError, tool: Tool) -> BadRequest:
+def _describe_bad_argument(error: ValidationError, tool: Tool) -> BadRequest:
     """What to send in place of the first argument that is missing or wrong; that is its field."""
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0])
-    wanted = _within_sentence(tool.input_schema["properties"][name]["description"])
+    wanted = _to_clause(tool.input_schema["properties"][name]["description"])
     if first["type"] == "missing":
         return BadRequest(f"{tool.name} needs the argument '{name}': {wanted}.", field=name)
-    why = _within_sentence(first["msg"])
+    why = _to_clause(first["msg"])
     return BadRequest(f"The argument '{name}' of {tool.name} ({wanted}) is wrong: {why}.", field=name)
 
 
-def _within_sentence(text: str) -> str:
+def _to_clause(text: str) -> str:
     return text[:1].lower() + text[1:].removesuffix(".")
 
 
-class _Call(Departure):
+class _EditCall(Departure):
     """One edit under way: tells the client how far it is, and ends when the client gives it up."""
 
     def __init__(self) -> None:
@@ -171,7 +173,7 @@ class _Call(Departure):
         """Remembered until the next report."""
         self._num_tokens = num_tokens
 
-    async def followed(self, context: Context, work: Callable[[], Result]) -> Result:
+    async def run(self, context: Context, work: Callable[[], Result]) -> Result:
         """Do the work in a thread."""
         try:
             async with anyio.create_task_group() as group:
@@ -190,18 +192,18 @@ class _Call(Departure):
             await context.report_progress(round(time.monotonic() - started, 1), None, written)
 
 
-def _holder(context: Context) -> str:
+def _find_holder(context: Context) -> str:
     """Whom an edit counts against; over stdio there is one agent."""
     request = context.request_context.request
     return "" if request is None else holder_of(request.scope)
 
 
-def _edited(place: Place, edit: Edit, watcher: Watcher) -> ApplyResult:
+def _edit(place: Backend, edit: Edit, watcher: Watcher) -> ApplyResult:
     with rule_time(watcher):
         return place.edit(edit, watcher)
 
 
-def _caught(work: Callable[..., Result], *arguments: object) -> Result | HunkError:
+def _catch_fault(work: Callable[..., Result], *arguments: object) -> Result | HunkError:
     """What the work gives, or the fault that it ends with."""
     try:
         return work(*arguments)

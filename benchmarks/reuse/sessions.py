@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.doctor.transcripts import SUFFIXES, RecordedSession, ToolCall, read_session
-from agent_runtime.doctor.transcripts import Message as Recorded
-from agent_runtime.doctor.transcripts import Turn as RecordedTurn
+from agent_runtime.doctor.transcripts import RecordedMessage as Recorded
+from agent_runtime.doctor.transcripts import RecordedTurn as RecordedTurn
 from agent_runtime.errors import BadFile
 
 PREAMBLE = """You are a coding agent that works in a terminal. You help with a software project by reading files, \

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent_runtime.doctor.transcripts import Message as Recorded
+from agent_runtime.doctor.transcripts import RecordedMessage as Recorded
 from agent_runtime.doctor.transcripts import ToolCall
 from agent_runtime.prompt.chat_template import ChatTemplate
 from agent_runtime.session import HistoryMessage, PromptLayout

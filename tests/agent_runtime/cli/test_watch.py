@@ -153,9 +153,9 @@ Updates = Callable[..., Update]
 def shown(view: Callable[[Console], View], updates: list[Update], *notices: Notice) -> str:
     console = Console(file=io.StringIO(), force_terminal=True, width=250, height=20, color_system=None)
     with view(console) as open_view:
-        open_view.indexed(updates[0].since, 12.5, notices)
+        open_view.on_index(updates[0].since, 12.5, notices)
         for update in updates:
-            open_view.updated(update)
+            open_view.on_update(update)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -196,7 +196,7 @@ def test_markup_and_control_characters_in_names_do_no_harm(updates: Updates, fol
 def test_json_has_a_line_a_file(updates: Updates, capsys: pytest.CaptureFixture[str]) -> None:
     update = updates(a="x = 1\n", b="y = 1\n")
     with JsonView() as view:
-        view.updated(update)
+        view.on_update(update)
     rows: list[dict[str, Any]] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["path"], row["kind"]) for row in rows] == [("a.py", "modified"), ("b.py", "added")]
     assert sum(row["tokens_encoded"] for row in rows) == update.num_encoded

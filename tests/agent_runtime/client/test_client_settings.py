@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from agent_runtime import Client, Timeouts
-from agent_runtime.client.call import Call, below, path_of
+from agent_runtime.client.call import Call, build_path, quote_file_path
 from agent_runtime.client.config import DEFAULT_URL, ClientSettings
-from agent_runtime.client.transport import Wire
+from agent_runtime.client.transport import Transport
 from agent_runtime.errors import BadRequest, NoConnection
 from agent_runtime.testing import FakeService, Reply
 
@@ -62,19 +62,19 @@ def test_no_token_no_header() -> None:
 
 def test_a_proxy_of_the_environment_is_not_asked_for_a_service_on_this_machine() -> None:
     for url in ("http://127.0.0.1:8311", "http://localhost:1", "http://[::1]:1"):
-        assert Wire(ClientSettings(url)).options()["trust_env"] is False
-    assert Wire(ClientSettings("http://elsewhere")).options()["trust_env"] is True
+        assert Transport(ClientSettings(url)).build_options()["trust_env"] is False
+    assert Transport(ClientSettings("http://elsewhere")).build_options()["trust_env"] is True
 
 
 def test_work_may_take_as_long_as_it_takes_and_a_question_may_not() -> None:
-    wire = Wire(ClientSettings())
+    wire = Transport(ClientSettings())
     calls: list[Call[Any]] = [
         Call("GET", "/stats", dict),
         Call("POST", "/apply", dict, works=True),
         Call("GET", "/changes", dict, silence_s=60.0),
     ]
     with httpx.Client(base_url="http://x") as http:
-        assert [wire.request(http, call).extensions["timeout"]["read"] for call in calls] == [30.0, None, 90.0]
+        assert [wire.build_request(http, call).extensions["timeout"]["read"] for call in calls] == [30.0, None, 90.0]
 
 
 def test_an_answer_that_comes_too_late_is_no_connection() -> None:
@@ -87,8 +87,8 @@ def test_an_answer_that_comes_too_late_is_no_connection() -> None:
 
 
 def test_names_in_paths_stay_one_segment_and_dots_reach_the_service() -> None:
-    assert path_of("workspaces", "a/b?c#d %") == "/workspaces/a%2Fb%3Fc%23d%20%25"
-    assert path_of("workspaces", "..") == "/workspaces/%2E%2E"
-    assert below("../a b/./c.py") == "%2E%2E/a%20b/%2E/c.py"
-    sent = httpx.Client(base_url="http://x").build_request("GET", path_of("w") + "/" + below("../../x"))
+    assert build_path("workspaces", "a/b?c#d %") == "/workspaces/a%2Fb%3Fc%23d%20%25"
+    assert build_path("workspaces", "..") == "/workspaces/%2E%2E"
+    assert quote_file_path("../a b/./c.py") == "%2E%2E/a%20b/%2E/c.py"
+    sent = httpx.Client(base_url="http://x").build_request("GET", build_path("w") + "/" + quote_file_path("../../x"))
     assert sent.url.raw_path == b"/w/%2E%2E/%2E%2E/x"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent_runtime.client.call import Call
 from agent_runtime.client.config import Retries
-from agent_runtime.client.transport import Attempts, retry_after_s
+from agent_runtime.client.transport import RetryPolicy, parse_retry_after
 from agent_runtime.errors import BadRequest, NoConnection
 
 GET: Call[Any] = Call("GET", "/stats", dict)
@@ -24,7 +24,7 @@ BROKEN = httpx.ReadError("reset")
 
 @given(times=st.integers(0, 12), first=st.floats(0, 10), longest=st.floats(0, 100))
 def test_each_wait_is_drawn_below_a_bound_that_doubles_up_to_a_limit(times: int, first: float, longest: float) -> None:
-    attempts = Attempts(GET, Retries(times=times, first_s=first, longest_s=longest), "url")
+    attempts = RetryPolicy(GET, Retries(times=times, first_s=first, longest_s=longest), "url")
     for number in range(times):
         assert 0.0 <= attempts.wait_after(BROKEN) <= min(longest, first * 2**number)
     with pytest.raises(NoConnection):
@@ -33,7 +33,7 @@ def test_each_wait_is_drawn_below_a_bound_that_doubles_up_to_a_limit(times: int,
 
 def test_waits_are_spread_over_the_whole_range() -> None:
     random.seed(0)
-    waits = [Attempts(GET, Retries(first_s=1.0), "url").wait_after(BROKEN) for _ in range(2000)]
+    waits = [RetryPolicy(GET, Retries(first_s=1.0), "url").wait_after(BROKEN) for _ in range(2000)]
     for tenth in range(10):
         assert 100 < sum(tenth <= wait * 10 < tenth + 1 for wait in waits) < 300
 
@@ -52,12 +52,12 @@ def test_waits_are_spread_over_the_whole_range() -> None:
 def test_only_what_may_be_sent_twice_is(call: Call[Any], again: bool) -> None:
     assert call.may_repeat == again
     if again:
-        assert Attempts(call, Retries(first_s=0.0), "url").wait_after(BROKEN) == 0.0
+        assert RetryPolicy(call, Retries(first_s=0.0), "url").wait_after(BROKEN) == 0.0
     else:
         with pytest.raises(NoConnection):
-            Attempts(call, Retries(), "url").wait_after(BROKEN)
+            RetryPolicy(call, Retries(), "url").wait_after(BROKEN)
         assert (
-            Attempts(call, Retries(), "url").wait_after_answer(httpx.Response(429, headers={"retry-after": "0"}))
+            RetryPolicy(call, Retries(), "url").wait_after_answer(httpx.Response(429, headers={"retry-after": "0"}))
             is None
         )
 
@@ -78,30 +78,32 @@ def test_only_what_may_be_sent_twice_is(call: Call[Any], again: bool) -> None:
     ],
 )
 def test_which_answers_are_asked_for_again(status: int, headers: dict[str, str], again: bool) -> None:
-    wait_s = Attempts(GET, Retries(first_s=0.0), "url").wait_after_answer(httpx.Response(status, headers=headers))
+    wait_s = RetryPolicy(GET, Retries(first_s=0.0), "url").wait_after_answer(httpx.Response(status, headers=headers))
     assert wait_s == (float(headers.get("retry-after", 0)) if again else None)
 
 
 def test_the_service_is_given_the_time_that_it_asks_for_and_no_more_than_the_limit() -> None:
     retries = Retries(first_s=2.0, longest_retry_after_s=30.0)
     waits = [
-        Attempts(GET, retries, "url").wait_after_answer(httpx.Response(503, headers={"retry-after": "30"}))
+        RetryPolicy(GET, retries, "url").wait_after_answer(httpx.Response(503, headers={"retry-after": "30"}))
         for _ in range(50)
     ]
     assert all(wait is not None and 30.0 <= wait <= 32.0 for wait in waits)
-    assert Attempts(GET, retries, "url").wait_after_answer(httpx.Response(503, headers={"retry-after": "31"})) is None
+    assert (
+        RetryPolicy(GET, retries, "url").wait_after_answer(httpx.Response(503, headers={"retry-after": "31"})) is None
+    )
 
 
 def test_retry_after_may_be_a_date() -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
     past = format_datetime(datetime.now(UTC) - timedelta(seconds=100), usegmt=True)
-    assert 90 < retry_after_s(soon) <= 100
-    assert retry_after_s(past) == 0.0
+    assert 90 < parse_retry_after(soon) <= 100
+    assert parse_retry_after(past) == 0.0
 
 
 @pytest.mark.parametrize("header", ["", "soon", "-5", "1.5", "٣٣ x", "Wed, 99 Nov 2026 00:00:00 GMT"])
 def test_a_retry_after_that_cannot_be_read_counts_as_none(header: str) -> None:
-    assert retry_after_s(header) == 0.0
+    assert parse_retry_after(header) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_lines_are_the_same_however_they_are_cut(values: list[Any], cuts: list[i
         json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") + b"\n" for value in values
     )
     reader: LineReader[Any] = LineReader(lambda line: line, len(values), "url")
-    assert [item for piece in Pieces(data, cuts) for item in reader.items(piece)] == values
+    assert [item for piece in Pieces(data, cuts) for item in reader.parse(piece)] == values
     reader.check_ended()
 
 

@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from agent_runtime.cli.main import app
-from agent_runtime.doctor import Diagnosis, PromptText, diagnose, prompt_of_turn, read_prompt
-from agent_runtime.doctor.diagnosis import RUN, broken_turns, by_cause, count, diagnose_turn, first_character, runs
-from agent_runtime.doctor.transcripts import TextPart, read_session, turn_of_request
+from agent_runtime.doctor import Diagnosis, PromptText, diagnose, read_prompt, render_prompt
+from agent_runtime.doctor.diagnosis import (
+    RUN,
+    count_causes,
+    count_common_characters,
+    count_tokens,
+    diagnose_turn,
+    find_broken_turns,
+    find_runs,
+)
+from agent_runtime.doctor.transcripts import TextPart, parse_request, read_session
 from agent_runtime.errors import BadFile, BadRequest, HunkError
 from tests.agent_runtime.cli.test_cli import assert_one_clear_line, hunk
 from tests.models import SHARED_DATA, RealModel
@@ -36,7 +44,7 @@ def of_texts(first: str, second: str) -> Diagnosis:
 
 
 def of_requests(first: dict[str, Any], second: dict[str, Any]) -> Diagnosis:
-    return diagnose(prompt_of_turn(turn_of_request(first)), prompt_of_turn(turn_of_request(second)))
+    return diagnose(render_prompt(parse_request(first)), render_prompt(parse_request(second)))
 
 
 def kind(diagnosis: Diagnosis) -> str:
@@ -71,7 +79,7 @@ def test_a_timestamp_at_byte_0_is_named(before: str, after: str) -> None:
     assert what(found) == f"a date or time at byte 0: {before} became {after}"
     assert found.place is not None
     assert found.place.line == 1
-    assert found.place.byte == first_character(before, after)
+    assert found.place.byte == count_common_characters(before, after)
     assert found.counts.num_kept < 10
     assert found.counts.num_same / found.counts.num_tokens > 0.9
 
@@ -238,7 +246,7 @@ def test_with_a_tokenizer_tokens_are_counted(smollm2: RealModel) -> None:
 
 @given(st.text("ab", max_size=60), st.text("ab", max_size=60), st.integers(0, 10))
 def test_runs_are_what_both_have(first: str, second: str, start: int) -> None:
-    found = runs(first, second, start)
+    found = find_runs(first, second, start)
     for place, length in found:
         assert length >= RUN
         assert second[place : place + length] in first
@@ -253,7 +261,9 @@ def test_runs_are_what_both_have(first: str, second: str, start: int) -> None:
 @given(st.text("abé", max_size=40), st.text("abé", max_size=40))
 def test_the_first_character_is_the_first(first: str, second: str) -> None:
     shorter = min(len(first), len(second))
-    assert first_character(first, second) == next((at for at in range(shorter) if first[at] != second[at]), shorter)
+    assert count_common_characters(first, second) == next(
+        (at for at in range(shorter) if first[at] != second[at]), shorter
+    )
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
@@ -261,8 +271,8 @@ def test_any_two_texts_have_an_answer(first: str, second: str) -> None:
     found = of_texts(first, second)
     assert (found.status == "same") == (first == second)
     assert (found.status != "broken") == second.startswith(first)
-    json.dumps(found.as_json())
-    assert count(first, second, first_character(first, second), None).num_same >= 0
+    json.dumps(found.to_json())
+    assert count_tokens(first, second, count_common_characters(first, second), None).num_same >= 0
 
 
 def requests(path: Path, bodies: list[dict[str, Any]]) -> Path:
@@ -273,9 +283,9 @@ def requests(path: Path, bodies: list[dict[str, Any]]) -> Path:
 def test_a_session_names_the_turns_that_broke(tmp_path: Path) -> None:
     clocks = [{"role": "system", "content": f"It is 10:{30 + turn // 2}.\n{BODY}"} for turn in range(4)]
     recorded = read_session(requests(tmp_path / "s.jsonl", [{"messages": [each, USER]} for each in clocks]))
-    broken = list(broken_turns(recorded))
+    broken = list(find_broken_turns(recorded))
     assert [each.number for each in broken] == [3]
-    assert by_cause(broken) == {"timestamp": 1}
+    assert count_causes(broken) == {"timestamp": 1}
     assert diagnose_turn(recorded, 2).status == "same"
     assert kind(diagnose_turn(recorded, 3)) == "timestamp"
     for number in (1, 5):
@@ -288,7 +298,7 @@ def test_recorded_sessions_only_grow() -> None:
     if not path.is_file():
         pytest.skip(f"{path} is not here")
     recorded = read_session(path)
-    assert not list(broken_turns(replace(recorded, turns=recorded.turns[:100])))
+    assert not list(find_broken_turns(replace(recorded, turns=recorded.turns[:100])))
 
 
 def test_prompts_that_cannot_be_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.doctor.transcripts import Message, ToolCall, read_session, session_files
+from agent_runtime.doctor.transcripts import RecordedMessage, ToolCall, find_session_files, read_session
 from agent_runtime.errors import BadFile
 
 CALL = {"type": "toolCall", "id": "1", "name": "read", "arguments": {"path": "a.py"}}
@@ -25,9 +25,9 @@ PI = [
     {"type": "message", "message": {"role": "assistant", "content": [{"type": "text", "text": "One."}]}},
 ]
 MESSAGES = (
-    Message("user", "Look at a.py."),
-    Message("assistant", "Yes.", (ToolCall("read", {"path": "a.py"}),)),
-    Message("tool", "x = 1\u2028\n", tool="read"),
+    RecordedMessage("user", "Look at a.py."),
+    RecordedMessage("assistant", "Yes.", (ToolCall("read", {"path": "a.py"}),)),
+    RecordedMessage("tool", "x = 1\u2028\n", tool="read"),
 )
 OPENAI_CALL = {"function": {"name": "read", "arguments": '{"path": "a.py"}'}, "id": "1", "type": "function"}
 OPENAI: list[dict[str, Any]] = [
@@ -48,7 +48,7 @@ def written(path: Path, rows: list[Any]) -> Path:
 def test_records_of_pi(tmp_path: Path, name: str) -> None:
     turns = read_session(written(tmp_path / name, PI)).turns
     assert [turn.messages for turn in turns] == [MESSAGES[:1], MESSAGES]
-    assert [turn.answer for turn in turns] == [MESSAGES[1], Message("assistant", "One.")]
+    assert [turn.answer for turn in turns] == [MESSAGES[1], RecordedMessage("assistant", "One.")]
     assert list(turns[-1:]) == [turns[1]]
 
 
@@ -64,7 +64,7 @@ def test_lines_that_are_messages_or_requests(tmp_path: Path) -> None:
     requests = [{"messages": OPENAI[:3], "tools": tools}, {"messages": OPENAI[2:3], "system": "Be brief."}]
     first, second = read_session(written(tmp_path / "b.jsonl", requests)).turns
     assert (first.messages, first.tools) == (MESSAGES, tuple(tools))
-    assert second.messages == (Message("system", "Be brief."), MESSAGES[2])
+    assert second.messages == (RecordedMessage("system", "Be brief."), MESSAGES[2])
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_what_is_no_session_says_so(tmp_path: Path, name: str, data: bytes, said
 
 def test_a_folder_gives_its_sessions(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="no sessions"):
-        session_files(tmp_path)
+        find_session_files(tmp_path)
     for name in ("b.traj.gz", "a.jsonl", "notes.md"):
         (tmp_path / name).touch()
-    assert [path.name for path in session_files(tmp_path)] == ["a.jsonl", "b.traj.gz"]
+    assert [path.name for path in find_session_files(tmp_path)] == ["a.jsonl", "b.traj.gz"]
     with pytest.raises(BadFile, match="cannot be read"):
         read_session(tmp_path / "gone.jsonl")

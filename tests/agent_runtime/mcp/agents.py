@@ -18,8 +18,8 @@ from mcp import ClientSession, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult
 
-from agent_runtime.mcp.backends import Place
-from agent_runtime.mcp.server import http_app
+from agent_runtime.mcp.backends import Backend
+from agent_runtime.mcp.server import build_http_app
 from agent_runtime.mcp.tools import build_server
 from agent_runtime.server.token_file import LiveTokens
 
@@ -29,10 +29,10 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def served(place: Place, tokens: LiveTokens | None = None) -> Iterator[str]:
+def served(place: Backend, tokens: LiveTokens | None = None) -> Iterator[str]:
     """The URL of a server for this place."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(http_app(build_server(place), listener, tokens=tokens), log_level="critical")
+        config = uvicorn.Config(build_http_app(build_server(place), listener, tokens=tokens), log_level="critical")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.mcp.backends import FolderPlace, LazyModel, Place, merging_here
-from agent_runtime.mcp.responses import MAX_READ_CHARACTERS, of_read
+from agent_runtime.mcp.backends import Backend, LazyModel, LocalBackend, make_local_applier
+from agent_runtime.mcp.responses import MAX_READ_CHARACTERS, read_response
 from tests.agent_runtime.scripted import ScriptedMerger
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return FolderPlace(tmp_path, merging_here(LazyModel("scripted", ScriptedMerger)))
+def place(tmp_path: Path) -> Backend:
+    return LocalBackend(tmp_path, make_local_applier(LazyModel("scripted", ScriptedMerger)))
 
 
-def read(place: Place, start_line: int | None = None, end_line: int | None = None) -> dict[str, Any]:
-    result = of_read(place.read("file"), start_line, end_line)
+def read(place: Backend, start_line: int | None = None, end_line: int | None = None) -> dict[str, Any]:
+    result = read_response(place.read("file"), start_line, end_line)
     assert not result.is_error
     answer: dict[str, Any] = result.structured_content
     shown, about = (content.text for content in result.content if content.type == "text")
@@ -41,7 +41,9 @@ def read(place: Place, start_line: int | None = None, end_line: int | None = Non
         (3, 1, ""),
     ],
 )
-def test_lines_of_a_file(place: Place, tmp_path: Path, start_line: int | None, end_line: int | None, text: str) -> None:
+def test_lines_of_a_file(
+    place: Backend, tmp_path: Path, start_line: int | None, end_line: int | None, text: str
+) -> None:
     (tmp_path / "file").write_bytes(b"a\nb\nc\n")
     answer = read(place, start_line, end_line)
     assert (answer["text"], answer["num_lines"], answer["truncated"]) == (text, 3, False)
@@ -49,19 +51,19 @@ def test_lines_of_a_file(place: Place, tmp_path: Path, start_line: int | None, e
 
 
 @pytest.mark.parametrize("text", ["a\r\nb", "a\r\nb\r\n", "\ufeffa\n", "", "\n", "ä\n", "a\rb\x0cc\u2028d"])
-def test_line_ends_and_marks_stay_as_they_are(place: Place, tmp_path: Path, text: str) -> None:
+def test_line_ends_and_marks_stay_as_they_are(place: Backend, tmp_path: Path, text: str) -> None:
     (tmp_path / "file").write_bytes(text.encode())
     assert read(place)["text"] == text
 
 
-def test_other_encodings_are_read_as_text(place: Place, tmp_path: Path) -> None:
+def test_other_encodings_are_read_as_text(place: Backend, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes("é\n".encode("utf-16"))
     answer = read(place)
     assert (answer["text"], answer["encoding"]) == ("\ufeffé\n", "utf-16-le")
 
 
 @pytest.mark.parametrize("ending", ["\n", ""])
-def test_a_long_file_is_read_in_parts_that_add_up(place: Place, tmp_path: Path, ending: str) -> None:
+def test_a_long_file_is_read_in_parts_that_add_up(place: Backend, tmp_path: Path, ending: str) -> None:
     text = "\n".join(f"{number:06} {'x' * 90}" for number in range(6000)) + ending
     (tmp_path / "file").write_text(text)
     parts: list[str] = []

@@ -19,7 +19,7 @@ import pytest
 
 from agent_runtime.access import AccessScope, new_token
 from agent_runtime.errors import BadRequest
-from agent_runtime.mcp.backends import FolderPlace, LazyModel, merging_here
+from agent_runtime.mcp.backends import LazyModel, LocalBackend, make_local_applier
 from agent_runtime.mcp.server import SessionLimit
 from agent_runtime.server.request_body import BodyLimit
 from agent_runtime.server.token_file import LiveTokens, TokenFile
@@ -96,7 +96,7 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    with served(FolderPlace(tmp_path, merging_here(LazyModel("scripted", ScriptedMerger)))) as url:
+    with served(LocalBackend(tmp_path, make_local_applier(LazyModel("scripted", ScriptedMerger)))) as url:
         yield url
 
 
@@ -136,7 +136,7 @@ def test_with_tokens_each_request_needs_one_that_may_read_and_apply(tmp_path: Pa
     file = TokenFile(tmp_path / "tokens.json")
     for token, _ in made.values():
         file.change(lambda known, token=token: known.with_token(token))  # type: ignore[misc]
-    folder = FolderPlace(tmp_path, merging_here(LazyModel("scripted", ScriptedMerger)))
+    folder = LocalBackend(tmp_path, make_local_applier(LazyModel("scripted", ScriptedMerger)))
     with served(folder, LiveTokens(file)) as url:
 
         def status(**headers: str) -> int:
@@ -159,14 +159,14 @@ def made(tmp_path: Path, *tenants: str) -> tuple[LiveTokens, dict[str, dict[str,
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> FolderPlace:
-    return FolderPlace(tmp_path, merging_here(LazyModel("scripted", ScriptedMerger)))
+def place(tmp_path: Path) -> LocalBackend:
+    return LocalBackend(tmp_path, make_local_applier(LazyModel("scripted", ScriptedMerger)))
 
 
 CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
 
 
-def test_a_session_is_its_tenants_who_began_it(tmp_path: Path, place: FolderPlace) -> None:
+def test_a_session_is_its_tenants_who_began_it(tmp_path: Path, place: LocalBackend) -> None:
     """To anybody else it is not there, and goes on for its owner."""
     tokens, headers = made(tmp_path, "ann", "bob")
     with served(place, tokens) as url:
@@ -181,7 +181,7 @@ def test_a_session_is_its_tenants_who_began_it(tmp_path: Path, place: FolderPlac
 
 
 def test_one_tenant_cannot_take_the_sessions_of_all(
-    tmp_path: Path, place: FolderPlace, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent_runtime.mcp.server.SessionLimit", partial(SessionLimit, most=3))
     tokens, headers = made(tmp_path, "ann", "bob")
@@ -200,7 +200,7 @@ def test_one_tenant_cannot_take_the_sessions_of_all(
         assert [begin("bob").status_code for _ in range(3)] == [200, 200, 429], "what was refused began no session"
 
 
-def test_sessions_that_are_idle_for_long_do_not_count(place: FolderPlace) -> None:
+def test_sessions_that_are_idle_for_long_do_not_count(place: LocalBackend) -> None:
     now, statuses = 0.0, []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -230,7 +230,7 @@ def test_sessions_that_are_idle_for_long_do_not_count(place: FolderPlace) -> Non
 
 @pytest.mark.parametrize(("how", "answer"), [("GET", b" 406 "), ("DELETE", b" 400 "), ("PUT", b" 408 ")])
 def test_what_takes_no_body_waits_for_none_and_a_slow_one_is_given_up(
-    place: FolderPlace, monkeypatch: pytest.MonkeyPatch, how: str, answer: bytes
+    place: LocalBackend, monkeypatch: pytest.MonkeyPatch, how: str, answer: bytes
 ) -> None:
     """A body that never ended was waited for without end, and held a connection and a session."""
     monkeypatch.setattr("agent_runtime.mcp.server.BodyLimit", partial(BodyLimit, seconds=0.2))

@@ -20,13 +20,13 @@ from agent_runtime.client import Client
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.mcp import tools
 from agent_runtime.mcp.backends import (
-    FolderPlace,
+    BackendStatus,
+    EditApplier,
     LazyModel,
-    Merging,
-    PlaceStatus,
-    ServicePlace,
-    merging_here,
-    merging_there,
+    LocalBackend,
+    RemoteBackend,
+    make_local_applier,
+    make_remote_applier,
 )
 from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options
@@ -82,7 +82,7 @@ def merger(scripted: ScriptedMerger) -> ScriptedMerger:
 def here(folder: Path, scripted: ScriptedMerger) -> Iterator[str]:
     """The server for a folder whose edits are merged in this process."""
     folder.mkdir(exist_ok=True)
-    place = FolderPlace(folder, merging_here(LazyModel("scripted", lambda: scripted)), options=BY_MODEL)
+    place = LocalBackend(folder, make_local_applier(LazyModel("scripted", lambda: scripted)), options=BY_MODEL)
     with served(place) as url:
         yield url
 
@@ -92,8 +92,8 @@ def others(folder: Path, scripted: ScriptedMerger) -> Iterator[dict[str, str]]:
     """Servers for the same files, merged by a service, and had from a service."""
     folder.mkdir(exist_ok=True)
     with serving(scripted, folder) as service:
-        by_service = FolderPlace(folder, merging_there(Client(service), service), options=BY_MODEL)
-        of_service = ServicePlace(Client(service), service, options=BY_MODEL)
+        by_service = LocalBackend(folder, make_remote_applier(Client(service), service), options=BY_MODEL)
+        of_service = RemoteBackend(Client(service), service, options=BY_MODEL)
         with served(by_service) as first, served(of_service) as second:
             yield {"merged by a service": first, "had from a service": second}
 
@@ -168,7 +168,7 @@ def test_without_a_model_it_tells_what_is_nearest(root: Path) -> None:
     def load() -> ScriptedMerger:
         raise ModelUnavailable("smollm2 is not here: run `hunk models pull smollm2`")
 
-    with served(FolderPlace(root, merging_here(LazyModel("smollm2", load)), options=BY_MODEL)) as url:
+    with served(LocalBackend(root, make_local_applier(LazyModel("smollm2", load)), options=BY_MODEL)) as url:
         refused = called(url, "edit_file", path="src/limits.py", instruction="", edit=SNIPPET)
     assert refused.is_error
     (reason,) = refused.structured_content["reasons"]
@@ -197,7 +197,7 @@ def test_no_model_is_asked_where_an_edit_quotes_what_has_no_place_or_several(
         asked.append("the model")
         raise ModelUnavailable("no model in this test")
 
-    place = FolderPlace(root, merging_here(LazyModel("counted", load)), options=Options(mode=mode))
+    place = LocalBackend(root, make_local_applier(LazyModel("counted", load)), options=Options(mode=mode))
     with served(place) as url:
         answers = [called(url, "edit_file", path="three.py", instruction="Wait longer.", edit=edit) for edit in edits]
     for answer in answers:
@@ -384,7 +384,9 @@ def test_edits_by_rule_take_turns(root: Path) -> None:
         at_once.pop()
         return applier.apply(request, watcher)
 
-    place = FolderPlace(root, Merging(apply, lambda: PlaceStatus(model_state=""), lambda: None), options=BY_MODEL)
+    place = LocalBackend(
+        root, EditApplier(apply, lambda: BackendStatus(model_state=""), lambda: None), options=BY_MODEL
+    )
 
     async def three(session: ClientSession) -> int:
         async with anyio.create_task_group() as group:
@@ -405,7 +407,7 @@ def test_edits_by_rule_take_turns(root: Path) -> None:
 def test_large_edits_are_worked_on_aside(root: Path) -> None:
     (root / "large.py").write_text(TEXT + "# more\n" * 100)
     aside = Aside(10.0, large_bytes=500)
-    place = FolderPlace(root, merging_here(LazyModel("scripted", ScriptedMerger), aside), options=BY_MODEL)
+    place = LocalBackend(root, make_local_applier(LazyModel("scripted", ScriptedMerger), aside), options=BY_MODEL)
     with served(place) as url:
         for path, num_processes in (("src/limits.py", 0), ("large.py", 1)):
             assert not called(url, "edit_file", **EDIT, path=path).is_error

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from agent_runtime.doctor.speed import measured_speed
+from agent_runtime.doctor.speed import find_measured_speed
 from agent_runtime.errors import CorruptModel
 from agent_runtime.models.bf16_copy import (
     find_copy,
@@ -197,12 +197,12 @@ def test_whoever_else_reads_a_copy_looks_at_its_seal(tmp_path: Path, monkeypatch
     monkeypatch.setattr("agent_runtime.doctor.speed.known_fingerprint", lambda *given: asked.append(given[0]) or "00")
     settings = ModelSettings.from_env({"HUNK_CACHE": str(cache)})
     assert len(open_tokenizer(str(source), settings).encode("abc")) == 3
-    measured_speed(str(source), settings)
+    find_measured_speed(str(source), settings)
     assert asked == [copy]
     (copy / "tokenizer.json").write_text((copy / "tokenizer.json").read_text() + " ")
     with pytest.raises(CorruptModel):  # of the GGUF file itself
         open_tokenizer(str(source), settings)
-    assert measured_speed(str(source), settings) is None
+    assert find_measured_speed(str(source), settings) is None
     assert asked == [copy]
 
 
