@@ -22,6 +22,7 @@ from hashlib import blake2b, file_digest, sha256
 from hmac import compare_digest
 from pathlib import Path
 
+from agent_runtime.atomic_file import write_temporary
 from agent_runtime.models.store import ModelFiles
 from repo_cache.files import make_private, make_private_file
 
@@ -51,16 +52,9 @@ def load_cache_key(cache_dir: Path) -> bytes:
 
 
 def _put(path: Path, key: bytes) -> None:
-    """Give the key its name when it is whole, unless another process has been quicker; raises OSError."""
-    temporary = path.with_name(f".key-{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key)
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        temporary.unlink()
+    """Write the key unless another process has just written one; raises OSError."""
+    with write_temporary(path, key, sync=False) as temporary, contextlib.suppress(FileExistsError):
+        os.link(temporary, path)
 
 
 LAYOUT = 1

@@ -29,6 +29,7 @@ from typing import Protocol
 
 import httpx
 
+from agent_runtime.atomic_file import sync_folder
 from agent_runtime.models.catalogue import CatalogueEntry
 from agent_runtime.models.progress import Progress
 from agent_runtime.models.store import CHUNK_BYTES
@@ -85,11 +86,7 @@ class PartialFile:
         assert not self.num_missing_bytes
         os.fsync(self._file.fileno())
         self.path.replace(target)
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(target.parent)
 
     def _hash_prefix(self) -> None:
         if not self.size:

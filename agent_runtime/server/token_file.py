@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 
 from agent_runtime.access import NAME, AccessScope, AccessToken, Principal, TokenSet
+from agent_runtime.atomic_file import replace_file
 from agent_runtime.errors import TokensUnreadable
 from agent_runtime.workspace.journal import lock_folder
 
@@ -89,7 +89,7 @@ class TokenFile:
             path = self.path.resolve()
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with lock_folder(path.parent):
-                _replace(path, _json_of(change(self.read() if path.exists() else TokenSet())))
+                replace_file(path, _json_of(change(self.read() if path.exists() else TokenSet())))
 
     @contextlib.contextmanager
     def _faults(self) -> Iterator[None]:
@@ -156,17 +156,3 @@ def _json_of(tokens: TokenSet) -> bytes:
         for one in tokens.tokens
     ]
     return _Tokens(salts=dict(tokens.salts), tokens=entries).model_dump_json(indent=2).encode() + b"\n"
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{secrets.token_hex(8)}.hunk")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

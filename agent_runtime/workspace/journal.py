@@ -23,6 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from agent_runtime.atomic_file import TEMPORARY, replace_file, sync_folder
 from agent_runtime.errors import BadFile
 from repo_cache.files import FOLDER_FLAGS, make_private, open_below
 
@@ -177,7 +178,7 @@ class Journal:
         One of another version is said and stays. What a note that was broken off has left is removed.
         """
         records = []
-        for path in self._folder.glob("*.new"):
+        for path in self._folder.glob(f"*{TEMPORARY}"):
             path.unlink(missing_ok=True)
         for path in self._folder.glob("*.json"):
             try:
@@ -192,21 +193,10 @@ class Journal:
 
     def write(self, record: Record, *, sync: bool) -> None:
         """Put a record in place of the one with its id, at once; with `sync` it lasts through a power cut, too."""
-        path = self._folder / f"{record.id}.json"
-        temporary = path.with_suffix(".new")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            json.dump({"version": VERSION, "root": os.fspath(self.root), **asdict(record)}, file)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(path)
-        for folder in (self._folder, *list(self._folder.parents)[:2]) if sync else ():  # which may be new, too
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        content = json.dumps({"version": VERSION, "root": os.fspath(self.root), **asdict(record)})
+        replace_file(self._folder / f"{record.id}.json", content.encode("ascii"), sync=sync)
+        for folder in (self._folder, *list(self._folder.parents)[:2]) if sync else ():  # the parents may be new, too
+            sync_folder(folder)
 
     def remove(self, record: Record) -> None:
         """The write is over; raises OSError."""

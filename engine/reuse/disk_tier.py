@@ -14,7 +14,6 @@ import hmac
 import logging
 import os
 import struct
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -24,6 +23,8 @@ from hmac import compare_digest
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Protocol
+
+from kernels.atomic_file import PARTIAL, replace_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,6 @@ def _digest(key: bytes, *parts: bytes | memoryview) -> bytes:
 log = logging.getLogger(__name__)
 
 SUFFIX = ".kv"
-PARTIAL = ".partial"
 
 FILLED_TO = 0.9
 """Share of the capacity that is left in use when files are removed, so that not every write looks at them all."""
@@ -235,7 +235,7 @@ class DiskTier:
         head = encode_head(header, self._fingerprint, payload, self._key)
         try:
             self._make_room(len(head) + len(payload))
-            self._write(self._path(header), head, payload)
+            replace_file(self._path(header), [head, payload])
         except OSError as error:
             if not self._is_failing:  # said once, not with every entry
                 log.warning("KV cannot be kept in %s: %s", self.folder, error)
@@ -291,17 +291,6 @@ class DiskTier:
         """Where an entry is; its name is a digest of the header."""
         name = blake2b(describe(header, self._fingerprint), digest_size=16).hexdigest()
         return self.folder / (name + SUFFIX)
-
-    def _write(self, path: Path, *parts: bytes | memoryview) -> None:
-        number, name = tempfile.mkstemp(dir=self.folder, suffix=PARTIAL)
-        try:
-            with os.fdopen(number, "wb") as file:
-                file.writelines(parts)
-            Path(name).replace(path)
-        except OSError:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
 
     def _make_room(self, num_bytes: int) -> None:
         """Remove files until this one fits. What other processes write is seen at every sixteenth of the capacity."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from kernels.atomic_file import replace_file
 
 KNOTS = (1, 2, 4, 16, 32, 64, 128, 256, 512, 1024)
 """Rows for which a time is kept; between them it is linear. A second row costs more than each of those behind it: a
@@ -208,14 +209,7 @@ class PassTimesFile:
         content = {"format": FORMAT, "model": self.model, "machine": self.machine, "seconds": times.seconds}
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            number, name = tempfile.mkstemp(dir=self.folder, suffix=".partial")
-            try:
-                with os.fdopen(number, "w") as file:
-                    json.dump(content, file)
-                Path(name).replace(self.path)
-            except OSError:
-                Path(name).unlink(missing_ok=True)
-                raise
+            replace_file(self.path, [json.dumps(content).encode()])
 
 
 def _checked(seconds: Any) -> float:

@@ -9,11 +9,9 @@ import ast
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -24,6 +22,7 @@ import platformdirs
 import torch
 from filelock import FileLock
 
+from kernels.atomic_file import replace_file
 from kernels.op import Op, Shape, Variant
 from kernels.tuner.space import Timed, winner_key
 
@@ -267,7 +266,9 @@ class Store:
                 entries.pop(key, None)
             else:
                 entries[key] = raw
-            _replace(path, {"format": FORMAT, "card": self._card_name, "entries": entries}, is_durable)
+            content = {"format": FORMAT, "card": self._card_name, "entries": entries}
+            # A trial is recorded before and after each variant; only the winner has to survive a power cut.
+            replace_file(path, [json.dumps(content, indent=1).encode()], sync=is_durable)
 
 
 def default_folder(environ: Mapping[str, str]) -> Path:
@@ -278,21 +279,6 @@ def default_folder(environ: Mapping[str, str]) -> Path:
     xdg = Path(environ.get("XDG_CACHE_HOME", ""))  # ignored if it is relative, as its specification says
     cache = xdg / "hunk" if xdg.is_absolute() else platformdirs.user_cache_path("hunk", appauthor=False)
     return cache / "kernels"
-
-
-def _replace(path: Path, raw: dict[str, Any], is_durable: bool) -> None:
-    """Durable: there after the power failed, too. What is replaced twice for each variant need not be."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".new")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(raw, file, indent=1)
-            if is_durable:
-                file.flush()
-                os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 log = logging.getLogger(__name__)
