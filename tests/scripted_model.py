@@ -27,10 +27,9 @@ from torch import Tensor
 
 from agent_runtime import wiring
 from agent_runtime.cli import main as command_line
-from agent_runtime.models import text_side
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.store import ModelFiles
-from agent_runtime.models.text_side import TokenizerBundle
+from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.prompt import find_form
 from agent_runtime.prompt.forms import TAG
 from engine import core
@@ -174,7 +173,7 @@ def load_scripted(
 ) -> LoadedModel:
     """In place of `load_model`: the text side of the model's file, and a decoder that follows the script."""
     started = time.perf_counter()
-    tokenizer, metadata = text_side.read_gguf_tokenizer(GGUFModel(files.path))
+    tokenizer, metadata = read_gguf_tokenizer(GGUFModel(files.path))
     text = replace(metadata.to_bundle(tokenizer), form=find_form(files.prompt_form))
     engine = scripted_engine(lines, text, replace(limits or EngineConfig(), pass_times_dir=None))
     return LoadedModel(files.name, engine, text, time.perf_counter() - started, 0)

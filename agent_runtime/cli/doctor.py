@@ -26,7 +26,7 @@ from agent_runtime.doctor.diagnosis import (
 )
 from agent_runtime.doctor.transcripts import RecordedSession, read_session
 from agent_runtime.errors import BadRequest
-from agent_runtime.models.model_tokenizer import open_tokenizer
+from agent_runtime.models.tokenizer import open_tokenizer
 
 MAX_TURNS = 20
 """Broken turns that are listed; --json has all."""

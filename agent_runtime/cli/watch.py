@@ -25,8 +25,8 @@ from agent_runtime.cli.render import print_faults_as_json
 from agent_runtime.config import choose
 from agent_runtime.config.options import model_settings
 from agent_runtime.errors import BadRequest
-from agent_runtime.models.model_tokenizer import open_tokenizer
 from agent_runtime.models.progress import make_progress
+from agent_runtime.models.tokenizer import open_tokenizer
 from repo_cache.cache import RepoCache
 from repo_cache.changes import SpanChanges
 from repo_cache.errors import RepoCacheError

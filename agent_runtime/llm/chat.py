@@ -11,7 +11,7 @@ from agent_runtime.llm.answer_text import follower
 from agent_runtime.llm.generate import Run, fault_of, run_together, usage_of
 from agent_runtime.llm.interface import ChatAnswer, ChatMessage, ChatRequest, ChatTokenLogprob, Prompt, ReadyPrompt
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import TokenizerBundle
+from agent_runtime.models.tokenizer import TokenizerBundle
 from agent_runtime.progress import Timings, Watcher
 from agent_runtime.prompt.chat_template import render_frame
 from engine import errors as engine_errors

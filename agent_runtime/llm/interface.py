@@ -13,7 +13,7 @@ from editor.types import Check, MergeOutcome, ParsedEdit
 from engine.reuse import EXACT, Reuse, ReuseMode
 
 if TYPE_CHECKING:
-    from agent_runtime.models.text_side import TokenizerBundle
+    from agent_runtime.models.tokenizer import TokenizerBundle
     from agent_runtime.prompt import ApplyPrompt
     from engine.engine import EngineStats
 

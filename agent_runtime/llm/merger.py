@@ -16,7 +16,7 @@ from agent_runtime.llm.interface import ModelChoice, ModelMerge, ModelTask, mode
 from agent_runtime.llm.region_questions import Question, given, questions, scope_of, whole_file
 from agent_runtime.llm.scorer import best_of, score_answers, sound, weigh
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import TokenizerBundle
+from agent_runtime.models.tokenizer import TokenizerBundle
 from agent_runtime.progress import Watcher
 from agent_runtime.prompt import ApplyPrompt, TextEncoder, build_prompt, encode_shared_prefix
 from agent_runtime.types import ApplyRequest, ReuseName, ScoredReading, Usage, is_as_sure, total_usage

@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 
 from agent_runtime.errors import BadRequest, CorruptModel, ModelUnavailable
-from agent_runtime.models import text_side
 from agent_runtime.models.bf16_copy import (
     hash_file,
     is_sealed,
@@ -25,7 +24,7 @@ from agent_runtime.models.bf16_copy import (
     write_tokenizer_config,
 )
 from agent_runtime.models.store import ModelFiles
-from agent_runtime.models.text_side import TokenizerBundle
+from agent_runtime.models.tokenizer import TokenizerBundle, read_folder_tokenizer, read_gguf_tokenizer
 from agent_runtime.prompt import find_form
 from engine.decoder import Decoder
 from engine.engine import Engine
@@ -145,7 +144,7 @@ def _load_folder(
     folder: Path, dtype: torch.dtype, lora: LoraAdapter | None, device: torch.device
 ) -> tuple[Parameters, TokenizerBundle]:
     parameters = load(folder, dtype, lora, device)
-    tokenizer, metadata = text_side.read_folder_tokenizer(folder)
+    tokenizer, metadata = read_folder_tokenizer(folder)
     return parameters, metadata.to_bundle(tokenizer)
 
 
@@ -159,7 +158,7 @@ def _load_gguf(
     seal: Callable[[Path], None] = lambda _: None,
 ) -> tuple[Parameters, TokenizerBundle]:
     model = GGUFModel(path)
-    tokenizer, metadata = text_side.read_gguf_tokenizer(model)
+    tokenizer, metadata = read_gguf_tokenizer(model)
     parameters = load(model, dtype, lora, device)
 
     def write(folder: Path) -> None:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.models import text_side
 from agent_runtime.models.config import ModelSettings
+from agent_runtime.models.tokenizer import read_folder_tokenizer
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.copy.cases import GOAL, HUNKS, LINES, CopyCase, cases, cells
 from benchmarks.copy.contest import Contest, Limits
@@ -102,7 +102,7 @@ def _measure(
 
 
 def _text_of(folder: Path) -> Callable[[Sequence[int]], str]:
-    token_bytes = text_side.read_folder_tokenizer(folder)[0].token_bytes()
+    token_bytes = read_folder_tokenizer(folder)[0].token_bytes()
     return lambda ids: b"".join(token_bytes[token] for token in ids).decode("utf-8", errors="replace")
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.errors import ModelUnavailable
-from agent_runtime.models import text_side
 from agent_runtime.models.config import ModelSettings
+from agent_runtime.models.tokenizer import read_folder_tokenizer
 from benchmarks.engine.contest import Outcome, hold
 from benchmarks.engine.contestants import entrants
 from benchmarks.engine.rows import agreement_rows, figure_rows, pass_rows, summary
@@ -94,7 +94,7 @@ def is_there(name: str, cache_dir: Path) -> bool:
 def _measure(model: str, peers: list[str], options: argparse.Namespace, cache_dir: Path) -> Outcome:
     print(f"{model}: loading in {', '.join(['hunk', *peers])}", file=sys.stderr, flush=True)
     with entrants(model, CONTEXT, peers, cache_dir) as found:
-        tokenizer, _ = text_side.read_folder_tokenizer(found.folder)
+        tokenizer, _ = read_folder_tokenizer(found.folder)
         text = Text(tokenizer.encode(source_text()))
         chosen = [measure for measure in measures(text) if measure.name.split(" ")[0] in options.only.split(",")]
         chosen = fitting(chosen, min(CONTEXT, found.config.max_positions), lambda why: print(why, file=sys.stderr))

@@ -98,7 +98,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _tokenizer() -> BPETokenizer:
-    from agent_runtime.models.text_side import (  # loads torch, which `settle` must come before
+    from agent_runtime.models.tokenizer import (  # loads torch, which `settle` must come before
         read_folder_tokenizer,
         read_gguf_tokenizer,
     )

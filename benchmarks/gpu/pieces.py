@@ -59,7 +59,7 @@ def tokens_at_hand() -> tuple[TextTokens, str]:
 
 
 def _tokenizer() -> BPETokenizer:
-    from agent_runtime.models.text_side import read_folder_tokenizer, read_gguf_tokenizer
+    from agent_runtime.models.tokenizer import read_folder_tokenizer, read_gguf_tokenizer
     from engine.weights.gguf import GGUFModel
 
     files = resolve(TOKENIZER, ModelStore(ModelSettings.from_env(os.environ).cache_dir))

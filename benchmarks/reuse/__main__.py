@@ -30,7 +30,7 @@ from typing import Any
 
 from agent_runtime.errors import BadFile, HunkError
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.model_tokenizer import open_tokenizer
+from agent_runtime.models.tokenizer import open_tokenizer
 from benchmarks.machine import describe
 from benchmarks.reuse.contest import hold
 from benchmarks.reuse.counting import ALL, Books, Prompt, SessionCount, count, prompts_of

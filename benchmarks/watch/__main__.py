@@ -29,7 +29,7 @@ from typing import Any
 
 from agent_runtime.errors import HunkError
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.model_tokenizer import open_tokenizer
+from agent_runtime.models.tokenizer import open_tokenizer
 from benchmarks.machine import describe
 from benchmarks.watch.editing import Edits, Watching, measure_edits, measure_watching
 from benchmarks.watch.indexing import Indexing, measure_indexing, quantile

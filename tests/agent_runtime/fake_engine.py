@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent_runtime.models.text_side import TokenizerBundle
+from agent_runtime.models.tokenizer import TokenizerBundle
 from engine import errors as engine_errors
 from engine.types import GenerationRequest, GenerationResult, GenerationStep, GenerationUsage, Proposer
 

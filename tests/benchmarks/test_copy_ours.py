@@ -10,7 +10,7 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import read_gguf_tokenizer
+from agent_runtime.models.tokenizer import read_gguf_tokenizer
 from agent_runtime.types import ApplyRequest
 from benchmarks.copy.cases import CopyCase
 from benchmarks.copy.ours import CopyOurs

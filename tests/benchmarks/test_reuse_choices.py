@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
+from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
 from benchmarks.reuse.quality import choices, sources
 from benchmarks.reuse.quality.layout import LaidOutProbe, lay_out
 from benchmarks.reuse.quality.measuring import Plan, rows

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
+from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
 from benchmarks.reuse.quality.layout import LaidOutProbe, lay_out, merged
 from benchmarks.reuse.quality.names import fresh_name
 from benchmarks.reuse.quality.probe import Probe, holds

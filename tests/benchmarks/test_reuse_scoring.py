@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
+from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
 from benchmarks.reuse.quality import sources
 from benchmarks.reuse.quality.layout import LaidOutProbe, lay_out
 from benchmarks.reuse.quality.probes import make_probes

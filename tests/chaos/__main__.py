@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.model_tokenizer import open_tokenizer
+from agent_runtime.models.tokenizer import open_tokenizer
 from tests.chaos.chaos import run_chaos
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.model_tokenizer import open_tokenizer
+from agent_runtime.models.tokenizer import open_tokenizer
 from repo_cache.cache import RepoCache
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.watcher import Watcher

@@ -10,7 +10,7 @@ import pytest
 
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import read_gguf_tokenizer
+from agent_runtime.models.tokenizer import read_gguf_tokenizer
 from agent_runtime.prompt import PromptForm
 from engine.decoder import Decoder
 from engine.engine import Engine

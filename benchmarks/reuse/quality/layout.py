@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_runtime.models.text_side import TokenizerBundle
+from agent_runtime.models.tokenizer import TokenizerBundle
 from benchmarks.reuse.quality.probe import Probe
 from repo_cache.chunks import cut
 from repo_cache.incremental import EncodedText, encoded

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 
 from agent_runtime.models.config import LoadOptions, ModelSettings
-from agent_runtime.models.text_side import TokenizerBundle
+from agent_runtime.models.tokenizer import TokenizerBundle
 from agent_runtime.wiring import open_model
 from benchmarks.reuse.quality.choices import SHARES, oracle
 from benchmarks.reuse.quality.choices import settings as choices

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from agent_runtime.models.text_side import TokenizerBundle
+from agent_runtime.models.tokenizer import TokenizerBundle
 from benchmarks.reuse.quality.divergence import Divergence
 from benchmarks.reuse.quality.layout import LaidOutProbe
 from benchmarks.reuse.quality.probe import Probe

@@ -12,7 +12,7 @@ import pytest
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
+from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 from engine.reuse import EXACT
 from engine.types import GenerationRequest

@@ -16,7 +16,7 @@ from rich.console import Console
 from agent_runtime.cli.watch import MAX_FILES, JsonView, LineView, TableView, View
 from agent_runtime.errors import CorruptModel, UnknownModel
 from agent_runtime.models.config import ModelSettings
-from agent_runtime.models.model_tokenizer import open_tokenizer
+from agent_runtime.models.tokenizer import open_tokenizer
 from repo_cache.cache import RepoCache
 from repo_cache.subscriptions import Update
 from repo_cache.types import Notice, NoticeKind

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
+from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
 from tests.agent_runtime.openai.scripted_chat import ChattingMerger, ScriptedChat
 from tests.models import RealModel
 

@@ -20,7 +20,7 @@ from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.llm.region_questions import scope_of
 from agent_runtime.llm.scorer import NUM_BEHIND, score_answers, siblings, sound
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import read_gguf_tokenizer
+from agent_runtime.models.tokenizer import read_gguf_tokenizer
 from agent_runtime.progress import Watcher
 from agent_runtime.prompt import ApplyPrompt
 from agent_runtime.serialization import result_from_json, result_to_json

@@ -13,7 +13,7 @@ from agent_runtime.llm.interface import ModelTask
 from agent_runtime.llm.merger import MAX_LINES_AGAIN, ModelMerger, draft_of
 from agent_runtime.llm.region_questions import questions, scope_of
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
+from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.progress import Watcher
 from agent_runtime.prompt import build_prompt
 from agent_runtime.types import ApplyRequest, ApplyResult, GivenScope

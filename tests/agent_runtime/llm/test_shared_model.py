@@ -19,7 +19,7 @@ from agent_runtime.errors import HunkError, ModelUnavailable
 from agent_runtime.llm.interface import ModelTask
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import read_gguf_tokenizer
+from agent_runtime.models.tokenizer import read_gguf_tokenizer
 from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyRequest
 from editor.formats import parse

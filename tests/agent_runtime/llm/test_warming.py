@@ -15,7 +15,7 @@ from agent_runtime.models.config import LoadOptions, MergeOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.progress import SilentProgress
 from agent_runtime.models.store import ModelFiles
-from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
+from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.prompt import build_prompt
 from engine.decoder import Decoder
 from engine.engine import Engine

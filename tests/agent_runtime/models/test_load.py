@@ -29,9 +29,8 @@ from agent_runtime.models.bf16_copy import (
 )
 from agent_runtime.models.config import LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.loader import LoadedModel, check_range, load_model
-from agent_runtime.models.model_tokenizer import open_tokenizer
 from agent_runtime.models.store import ModelFiles, ModelStore, resolve
-from agent_runtime.models.text_side import read_folder_tokenizer
+from agent_runtime.models.tokenizer import open_tokenizer, read_folder_tokenizer
 from agent_runtime.wiring import open_model
 from engine.decoder import Decoder
 from engine.engine_config import EngineConfig

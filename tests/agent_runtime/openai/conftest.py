@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import read_gguf_tokenizer
+from agent_runtime.models.tokenizer import read_gguf_tokenizer
 from engine.engine_config import EngineConfig
 from tests.models import RealModel
 from tests.scripted_model import ENDLESS, Line, scripted_engine

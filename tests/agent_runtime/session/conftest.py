@@ -13,7 +13,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.llm.interface import ChatAnswer, ChatModel, ChatRequest, ReadyPrompt
 from agent_runtime.llm.merger import ModelMerger
 from agent_runtime.models.loader import LoadedModel
-from agent_runtime.models.text_side import TokenizerBundle, read_gguf_tokenizer
+from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.progress import Watcher
 from agent_runtime.prompt import PromptForm
 from agent_runtime.session import ServerSession

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import EditRefused, FileMissing, ModelUnavailable
 from agent_runtime.llm.interface import ChatAnswer, ChatRequest, Merger, ReadyPrompt
-from agent_runtime.models.text_side import TokenizerBundle
+from agent_runtime.models.tokenizer import TokenizerBundle
 from agent_runtime.progress import Watcher
 from agent_runtime.session import PREAMBLE, ServerSession
 from agent_runtime.types import ReuseName, Usage

@@ -1,17 +1,23 @@
-"""The text side of a model: its tokenizer, its chat template and the tokens that end a turn."""
+"""Reads a model's tokenizer, chat template and end-of-turn tokens, without its weights."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_runtime.errors import CorruptModel
+from agent_runtime.errors import CorruptModel, ModelUnavailable
+from agent_runtime.models.bf16_copy import find_copy
+from agent_runtime.models.config import ModelSettings
+from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.prompt import DEFAULT, PromptForm
 from agent_runtime.prompt.chat_template import ChatTemplate
-from engine.weights.gguf import GGUFModel
+from repo_cache.errors import TokenizerError
 from repo_cache.tokenizer import BPETokenizer, GGUFVocabulary
+
+if TYPE_CHECKING:  # imports torch, which takes a second
+    from engine.weights.gguf import GGUFModel
 
 TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
 """Control tokens that end a turn in the supported families, whether or not the metadata name them."""
@@ -19,7 +25,7 @@ TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
 
 @dataclass(frozen=True, slots=True)
 class TokenizerBundle:
-    """What turns messages into token ids and ids into text, and the form of prompt that the model follows best."""
+    """A model's tokenizer, chat template and stop tokens, and its prompt form."""
 
     tokenizer: BPETokenizer
     template: ChatTemplate
@@ -29,14 +35,14 @@ class TokenizerBundle:
 
 @dataclass(frozen=True, slots=True)
 class TextMetadata:
-    """What a model's files say of its chat template and its control tokens."""
+    """The chat template and the names of control tokens, from a model's files."""
 
     chat_template: str
     eos_token: str
     bos_token: str
 
     def to_bundle(self, tokenizer: BPETokenizer) -> TokenizerBundle:
-        """The text side, with everything that ends a turn."""
+        """Combine with the tokenizer; all tokens that end a turn become stop ids."""
         named = {tokenizer.control_id(token) for token in (self.eos_token, *TURN_ENDS)}
         return TokenizerBundle(
             tokenizer,
@@ -45,8 +51,30 @@ class TextMetadata:
         )
 
 
+def open_tokenizer(name_or_path: str, settings: ModelSettings) -> BPETokenizer:
+    """Open the tokenizer of a model, given its catalogue name or path, a `tokenizer.json`, or a folder with one.
+
+    Raises UnknownModel, ModelUnavailable (not pulled), CorruptModel (damaged, or of an unsupported kind).
+    """
+    path = Path(name_or_path).expanduser()
+    try:
+        if path.name == "tokenizer.json" and path.is_file():
+            return BPETokenizer.from_file(path)
+        if (path / "tokenizer.json").is_file():
+            return BPETokenizer.from_file(path / "tokenizer.json")
+        files = resolve(name_or_path, ModelStore(settings.cache_dir))
+        folder = files.path if files.kind == "safetensors" else find_copy(files, settings.cache_dir)
+        if folder is not None and (folder / "tokenizer.json").is_file():
+            return BPETokenizer.from_file(folder / "tokenizer.json")
+        return _open_gguf_tokenizer(files.path)
+    except TokenizerError as error:
+        raise CorruptModel(f"the tokenizer of {name_or_path} cannot be loaded: {error}") from error
+    except OSError as error:
+        raise ModelUnavailable(f"{error.filename or path} cannot be read: {error.strerror}") from error
+
+
 def read_gguf_tokenizer(model: GGUFModel) -> tuple[BPETokenizer, TextMetadata]:
-    """Tokenizer and metadata of an open GGUF file; raises CorruptModel where they are missing."""
+    """Read tokenizer and metadata of an open GGUF file; raises CorruptModel if they are missing."""
     values = {name: model.metadata(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type", "merges", "pre")}
     missing = sorted(name for name, value in values.items() if value is None)
     template = model.metadata("tokenizer.chat_template")
@@ -63,7 +91,7 @@ def read_gguf_tokenizer(model: GGUFModel) -> tuple[BPETokenizer, TextMetadata]:
 
 
 def read_folder_tokenizer(folder: Path) -> tuple[BPETokenizer, TextMetadata]:
-    """Tokenizer and metadata of a model folder; raises CorruptModel where they are missing."""
+    """Read tokenizer and metadata of a model folder; raises CorruptModel if they are missing."""
     tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
     config = _read_tokenizer_config(folder / "tokenizer_config.json")
     separate = folder / "chat_template.jinja"
@@ -73,16 +101,22 @@ def read_folder_tokenizer(folder: Path) -> tuple[BPETokenizer, TextMetadata]:
             f"{folder} has no chat template (chat_template.jinja, or in tokenizer_config.json); "
             "take an instruction-tuned model"
         )
-    metadata = TextMetadata(
-        template,
-        eos_token=_parse_token_name(config.get("eos_token")),
-        bos_token=_parse_token_name(config.get("bos_token")),
-    )
-    return tokenizer, metadata
+    eos_token, bos_token = (_parse_token_name(config.get(name)) for name in ("eos_token", "bos_token"))
+    return tokenizer, TextMetadata(template, eos_token=eos_token, bos_token=bos_token)
+
+
+def _open_gguf_tokenizer(path: Path) -> BPETokenizer:
+    from engine.errors import WeightsError
+    from engine.weights.gguf import GGUFModel  # imports torch
+
+    try:
+        return read_gguf_tokenizer(GGUFModel(path))[0]
+    except WeightsError as error:
+        raise CorruptModel(str(error)) from error
 
 
 def _read_tokenizer_config(path: Path) -> dict[str, Any]:
-    """The file's object; a folder may go without one."""
+    """Return the file's JSON object, {} if there is no file; raises CorruptModel."""
     if not path.is_file():
         return {}
     try:
@@ -99,7 +133,7 @@ def _get_token(tokens: list[str], token_id: int | None) -> str:
 
 
 def _parse_token_name(value: Any) -> str:
-    """A token in `tokenizer_config.json` is a string, an object with `content`, or null."""
+    """Return a token of `tokenizer_config.json`, which is a string, an object with `content`, or null."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else ""
