@@ -10,31 +10,59 @@ repo             files, edit, expected               an edit of a small reposito
 lazy             update, original, expected          a lazy snippet
 lazy_service     update, original, vendor_output     a lazy snippet; final newline and blank lines are inexact
 unit_test        project, test, should_apply         variety: policies of other projects, which conflict
-edit_eval        instruction, input, output          variety: a lazy snippet made from the two texts
-"""
+edit_eval        instruction, input, output          variety: a lazy snippet made from the two texts"""
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
+import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from benchmarks.rendering import exact_replacement, lazy_snippet, search_replace_blocks
+from benchmarks.edit_formats import render_blocks, render_lazy, render_replacement
 from editor.errors import EditSyntaxError
 from editor.formats import parse_files
 from editor.grammars import find_language
 from editor.syntax import survey
 from editor.types import FormatName
 
+Part = Literal["train", "test"]
+PARTS: tuple[Part, ...] = ("train", "test")
+
+TEST_WORDING = "... (omitted for brevity) ..."
+"""A marker wording that only made snippets of the test part have."""
+TEST_LAYOUT = "numbered"
+"""A layout that only made snippets of the test part have: steps of a list, each with its fence."""
+
+_LIST = Path(__file__).with_name("test_part.txt")
+
+
+def find_part(repo: str, path: str) -> Part:
+    """Tell the part of an edit by its repository (`owner/name`) and its file's path there."""
+    return "test" if not _read_hashes().isdisjoint((hash_name(repo), hash_name(f"{repo}\n{path}"))) else "train"
+
+
+def hash_name(name: str) -> str:
+    """Return the hash that a repository, or a repository and a path with a newline between, is listed by."""
+    return sha256(name.encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def _read_hashes() -> frozenset[str]:
+    lines = _LIST.read_text(encoding="utf-8").splitlines()
+    return frozenset(line.split()[0] for line in lines if line and not line.startswith("#"))
+
+
 Record = Mapping[str, Any]
 Expectation = Literal["text", "refusal", "nothing_to_do"]
 
-CODE = "{{Code}}"
-"""What a test has in the place of the code that it tests."""
 DEFAULT_CASES = Path(__file__).resolve().parents[2] / "shared" / "data"
 _GUESSES = ("x.py", "x.ts", "x.tsx", "x.java", "x.go", "x.rs", "x.json", "x.css")
 
@@ -44,9 +72,8 @@ class Case:
     """One edit of one file. `expected` is the right result; the original itself where nothing may be merged.
 
     `inexact` says that final newlines and spaces at line ends are not to be trusted; `variety` that the case is input
-    variety and no goal. `also` holds the same edit in another format, measured apart. `test` is a Python program that
-    passes on the right result, put where it reads `{{Code}}`. `style` is how the snippet is written; `repo` is where
-    the file is from ("" where that is not known), and with `path` tells the part (`benchmarks.snippets.parts`).
+    variety and no goal. `also` holds the same edit in another format, measured apart. `style` is how the snippet is
+    written; `repo` is where the file is from ("" where that is not known), and with `path` tells the part (`part_of`).
     """
 
     id: str
@@ -61,17 +88,13 @@ class Case:
     variety: bool = False
     also: Mapping[FormatName, str] = field(default_factory=dict)
     instruction: str = ""
-    test: str = ""
     style: str = ""
     repo: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchCase:
-    """One edit of several files, which it names; `files` and `expected` are path -> text.
-
-    `test_command` passes where it is run in a folder that holds the expected files.
-    """
+    """One edit of several files, which it names; `files` and `expected` are path -> text."""
 
     id: str
     shape: str
@@ -80,7 +103,6 @@ class PatchCase:
     expected: Mapping[str, str]
     refused: bool
     format: FormatName = "v4a"
-    test_command: tuple[str, ...] = ()
 
 
 AnyCase = Case | PatchCase
@@ -95,7 +117,7 @@ class Loaded:
     unusable: tuple[str, ...]
 
 
-def records(path: Path) -> Iterator[tuple[Path, list[Record]]]:
+def read_records(path: Path) -> Iterator[tuple[Path, list[Record]]]:
     """Yield every `.jsonl` and `.jsonl.gz` file at or below `path`, in order, with its records.
 
     A file that is none, or has a line that is no JSON, is yielded without records.
@@ -114,18 +136,18 @@ def records(path: Path) -> Iterator[tuple[Path, list[Record]]]:
         yield file, [record for record in found if isinstance(record, dict)]
 
 
-def load(path: Path, shape: str | None = None) -> Loaded:
+def load_cases_at(path: Path, shape: str | None = None) -> Loaded:
     """Read all cases at or below `path`; with `shape`, all records are taken to be of that shape."""
     cases: list[AnyCase] = []
     skipped: list[str] = []
     unusable: list[str] = []
-    for file, found in records(path):
+    for file, found in read_records(path):
         before = len(cases)
         for number, record in enumerate(found):
-            name = shape or shape_of(record)
+            name = shape or find_shape(record)
             if name is None:
                 continue
-            made = _made(name, record, str(record.get("id") or f"{file.parent.name}/{file.stem}-{number:03}"))
+            made = _read_case(name, record, str(record.get("id") or f"{file.parent.name}/{file.stem}-{number:03}"))
             if isinstance(made, str):
                 unusable.append(made)
             else:
@@ -135,7 +157,7 @@ def load(path: Path, shape: str | None = None) -> Loaded:
     return Loaded(tuple(cases), tuple(skipped), tuple(unusable))
 
 
-def _made(shape: str, record: Record, name: str) -> AnyCase | str:
+def _read_case(shape: str, record: Record, name: str) -> AnyCase | str:
     """Return the case of a record, or why it is none: recordings have holes."""
     try:
         return _READERS[shape](record, name)
@@ -143,7 +165,7 @@ def _made(shape: str, record: Record, name: str) -> AnyCase | str:
         return f"{name}: not a case of shape {shape} ({type(error).__name__}: {error})"
 
 
-def shape_of(record: Record) -> str | None:
+def find_shape(record: Record) -> str | None:
     """Return the name of the record's shape, None if it is no case."""
     for name, wanted in _FIELDS.items():
         if wanted <= record.keys():
@@ -151,35 +173,35 @@ def shape_of(record: Record) -> str | None:
     return None
 
 
-def lines_of(case: AnyCase) -> int:
+def count_lines(case: AnyCase) -> int:
     """Return how many lines the case's file or files have."""
     texts = [case.original] if isinstance(case, Case) else list(case.files.values())
     return sum(text.count("\n") for text in texts)
 
 
-def _aider(record: Record, name: str) -> Case:
-    edit = search_replace_blocks([(block["search"], block["replace"]) for block in record["blocks"]])
+def _read_aider(record: Record, name: str) -> Case:
+    edit = render_blocks([(block["search"], block["replace"]) for block in record["blocks"]])
     return Case(name, "aider", "search_replace", record["path"], record["original"], edit, record["expected"])
 
 
-def _aider_refused(record: Record, name: str) -> Case:
-    edit = search_replace_blocks([(record["search"], record["replace"])])
+def _read_aider_refused(record: Record, name: str) -> Case:
+    edit = render_blocks([(record["search"], record["replace"])])
     original = record["original"]
     return Case(name, "aider_refused", "search_replace", record["path"], original, edit, original, "refusal")
 
 
-def _session(record: Record, name: str) -> Case:
+def _read_session(record: Record, name: str) -> Case:
     old, new, original = record["old_text"], record["new_text"], record["original"]
     also: dict[FormatName, str] = {}
     if _is_whole_lines(original, old, new):
-        also["search_replace"] = search_replace_blocks([(old, new)])
-    edit = exact_replacement(old, new)
+        also["search_replace"] = render_blocks([(old, new)])
+    edit = render_replacement(old, new)
     return Case(name, "session", "replace", record["path"], original, edit, record["expected"], also=also)
 
 
-def _session_refused(record: Record, name: str) -> Case | str:
+def _read_session_refused(record: Record, name: str) -> Case | str:
     old, new, original = record["old_text"], record["new_text"], record["original"]
-    edit = exact_replacement(old, new)
+    edit = render_replacement(old, new)
     case = Case(name, "session_refused", "replace", record["path"], original, edit, original, "refusal")
     if old == new:
         return Case(name, case.shape, case.format, case.path, original, edit, original, "nothing_to_do")
@@ -187,21 +209,20 @@ def _session_refused(record: Record, name: str) -> Case | str:
     return case if original.count(old) != 1 else f"{name}: old_text stands once in a state that is only guessed"
 
 
-def _codex(record: Record, name: str) -> PatchCase:
+def _read_codex(record: Record, name: str) -> PatchCase:
     return PatchCase(
         name, "codex", record["patch"], record["input"], record["expected"], bool(record["expects_rejection"])
     )
 
 
-def _repo(record: Record, name: str) -> PatchCase:
+def _read_repo(record: Record, name: str) -> PatchCase:
     format_name = parse_files(record["edit"])[0].format
-    command = tuple(map(str, record.get("test_command", ())))
     files, expected = dict(record["files"]), dict(record["expected"])
-    return PatchCase(name, "repo", record["edit"], files, expected, False, format_name, command)
+    return PatchCase(name, "repo", record["edit"], files, expected, False, format_name)
 
 
-def _lazy(record: Record, name: str) -> Case:
-    path = record.get("path") or (name if "." in Path(name).name else _likely_path(record["original"]))
+def _read_lazy(record: Record, name: str) -> Case:
+    path = record.get("path") or (name if "." in Path(name).name else _guess_path(record["original"]))
     original, update, expected = record["original"], record["update"], record["expected"]
     inexact = _has_stray_blanks(expected, original, update)
     return Case(
@@ -213,8 +234,8 @@ def _lazy(record: Record, name: str) -> Case:
     )
 
 
-def _lazy_service(record: Record, name: str) -> Case:
-    path = record.get("path") or _likely_path(record["original"])
+def _read_lazy_service(record: Record, name: str) -> Case:
+    path = record.get("path") or _guess_path(record["original"])
     expected, instruction = record["vendor_output"], record.get("instruction") or ""
     return Case(
         *(name, "lazy_service", "lazy", path, record["original"], record["update"], expected),
@@ -223,9 +244,9 @@ def _lazy_service(record: Record, name: str) -> Case:
     )
 
 
-def _unit_test(record: Record, name: str) -> Case | str:
+def _read_unit_test(record: Record, name: str) -> Case | str:
     original, expected = record["original"], record["expected"]
-    edit = record.get("edit") or search_replace_blocks([(record["old"], record["new"])])
+    edit = record.get("edit") or render_blocks([(record["old"], record["new"])])
     test = f"{record['project']}: {record['test'].rpartition(' > ')[2]} ({name})"
     if record["should_apply"] and expected is None:
         return f"{test}: applies, but the recording does not say to what"
@@ -234,26 +255,17 @@ def _unit_test(record: Record, name: str) -> Case | str:
     return Case(test, "unit_test", "search_replace", "", original, edit, right, expects, variety=True)
 
 
-def _edit_eval(record: Record, name: str) -> Case | str:
+def _read_edit_eval(record: Record, name: str) -> Case | str:
     before, after = record["input"], record["output"]
     if before == after:
         return f"{name}: input and output are equal"
-    edit = lazy_snippet(before, after, "# ... existing code ...")
+    edit = render_lazy(before, after, "# ... existing code ...")
     return Case(
         *(str(record["task_id"]), "edit_eval", "lazy", "x.py", before, edit, after),
         inexact=True,
         variety=True,
         instruction=record["instruction"],
-        test=_program(record.get("context") or "", record.get("test") or ""),
     )
-
-
-def _program(context: str, test: str) -> str:
-    """Return EditEval's test as one program: the context says where the code stands, or stands before it."""
-    if not test:
-        return ""
-    around = context if CODE in context else f"{context}\n{CODE}"
-    return f"{around}\n\n{test}\n\ncheck()\n"
 
 
 def _is_whole_lines(text: str, old: str, new: str) -> bool:
@@ -271,7 +283,7 @@ def _has_stray_blanks(expected: str, *sources: str) -> bool:
     return any(line and not line.strip() and line not in known for line in expected.split("\n"))
 
 
-def _likely_path(text: str) -> str:
+def _guess_path(text: str) -> str:
     """Return a file name with the suffix of the first grammar that reads the text without an error."""
     for name in _GUESSES:
         found = survey(text, find_language(name))
@@ -293,15 +305,81 @@ _FIELDS: Mapping[str, frozenset[str]] = {
     "edit_eval": frozenset({"instruction", "input", "output"}),
 }
 _READERS: Mapping[str, Callable[[Record, str], AnyCase | str]] = {
-    "aider": _aider,
-    "aider_refused": _aider_refused,
-    "codex": _codex,
-    "repo": _repo,
-    "unit_test": _unit_test,
-    "session": _session,
-    "session_refused": _session_refused,
-    "lazy": _lazy,
-    "lazy_service": _lazy_service,
-    "edit_eval": _edit_eval,
+    "aider": _read_aider,
+    "aider_refused": _read_aider_refused,
+    "codex": _read_codex,
+    "repo": _read_repo,
+    "unit_test": _read_unit_test,
+    "session": _read_session,
+    "session_refused": _read_session_refused,
+    "lazy": _read_lazy,
+    "lazy_service": _read_lazy_service,
+    "edit_eval": _read_edit_eval,
 }
 SHAPES = tuple(_READERS)
+
+
+def add_case_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of interfaces.md that say what is run, and where the result is written."""
+    parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="a .jsonl or .jsonl.gz file, or a folder")
+    parser.add_argument(
+        "--case-format", choices=SHAPES, help="the shape of all records (told by their fields if not given)"
+    )
+    parser.add_argument("--format", choices=get_args(FormatName), help="only the cases with an edit in this format")
+    parser.add_argument("--limit", type=int, help="a sample of this many cases")
+    parser.add_argument("--seed", type=int, default=0, help="for the sample")
+    parser.add_argument("--json", type=Path, help="write summary and rows there")
+
+
+def add_part_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that says which part of the real edits is run."""
+    parser.add_argument("--part", choices=(*PARTS, "all"), default="all", help="only edits of this part (default all)")
+
+
+def select_part(cases: Sequence[AnyCase], part: str) -> list[AnyCase]:
+    """Return the cases of a part; only those whose repository is known are in one, and all are in "all"."""
+    if part == "all":
+        return list(cases)
+    known = (case for case in cases if isinstance(case, Case) and case.repo)
+    return [case for case in known if find_part(case.repo, case.path) == part]
+
+
+def load_cases(options: argparse.Namespace) -> Loaded:
+    """Read what `--cases` names; ends the program where there is no such file."""
+    if not options.cases.exists():
+        sys.exit(f"{options.cases}: no such file or folder; name one with --cases")
+    return load_cases_at(options.cases, options.case_format)
+
+
+def select_cases(
+    cases: Sequence[AnyCase], format_name: FormatName | None, limit: int | None, seed: int
+) -> list[AnyCase]:
+    """Return the cases in a format (all without one), no more than `limit` of them, drawn by the seed, in order."""
+    found = list(cases)
+    if format_name is not None:
+        found = [case for one in cases if (case := _convert_format(one, format_name)) is not None]
+    if limit is None or limit >= len(found):
+        return found
+    kept = set(random.Random(seed).sample(range(len(found)), limit))
+    return [case for at, case in enumerate(found) if at in kept]
+
+
+def print_left_out(loaded: Loaded) -> None:
+    """Name the records that cannot serve and the files that hold no cases."""
+    for name in loaded.unusable:
+        print(f"  not usable: {name}")
+    folders: dict[str, list[str]] = {}
+    for file in map(Path, loaded.skipped_files):
+        folders.setdefault(str(file.parent), []).append(file.name)
+    for folder, names in folders.items():
+        print(f"  no cases in {folder}: {', '.join(names)}")
+
+
+def _convert_format(case: AnyCase, format_name: FormatName) -> AnyCase | None:
+    """Return the case with its edit in this format, None if it has none."""
+    if isinstance(case, PatchCase):
+        return case if case.format == format_name else None
+    if format_name == case.format:
+        return replace(case, also={})
+    edit = case.also.get(format_name)
+    return None if edit is None else replace(case, format=format_name, edit=edit, also={})

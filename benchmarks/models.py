@@ -30,7 +30,7 @@ from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.process import settings
 from agent_runtime.prompt import ApplyPrompt, build_prompt
 from agent_runtime.wiring import open_model
-from benchmarks.machine import describe
+from benchmarks.harness import describe_machine
 from engine.speculation import MergeDraft
 from engine.types import GenerationRequest, GenerationResult, Proposer
 
@@ -85,12 +85,12 @@ class Task:
 def measure(name: str) -> dict[str, Any]:
     """One row of the table, for the model `name`, loaded and measured in this process."""
     loaded = open_model(name, ModelSettings.from_env(os.environ), LoadOptions())
-    task = _task(loaded)
-    prefill = [_timed(lambda: _cold_prefill(task)) for _ in range(REPEATS)]
-    plain = [_timed(lambda: task.run(NUM_PLAIN_TOKENS)) for _ in range(REPEATS)]
-    copied = [_timed(lambda: task.run(NUM_COPY_TOKENS, task.draft())) for _ in range(REPEATS)]
-    agreed = _common_len(plain[0][1].token_ids, copied[0][1].token_ids)
-    plain_tok_s = _median_rate(plain)
+    task = _make_task(loaded)
+    prefill = [_time_run(lambda: _prefill_cold(task)) for _ in range(REPEATS)]
+    plain = [_time_run(lambda: task.run(NUM_PLAIN_TOKENS)) for _ in range(REPEATS)]
+    copied = [_time_run(lambda: task.run(NUM_COPY_TOKENS, task.draft())) for _ in range(REPEATS)]
+    agreed = _count_common(plain[0][1].token_ids, copied[0][1].token_ids)
+    plain_tok_s = _compute_rate(plain)
     return {
         "model": name,
         "load_seconds": loaded.load_seconds,
@@ -98,8 +98,8 @@ def measure(name: str) -> dict[str, Any]:
         "prompt_tokens": len(task.prompt.token_ids),
         "prefill_tok_s": len(task.prompt.token_ids) / statistics.median(seconds for seconds, _ in prefill),
         "plain_tok_s": plain_tok_s,
-        "copy_tok_s": _median_rate(copied),
-        "ratio_plain": _median_rate(copied) / plain_tok_s,
+        "copy_tok_s": _compute_rate(copied),
+        "ratio_plain": _compute_rate(copied) / plain_tok_s,
         "completion": copied[0][1].usage.completion,
         "forwards": copied[0][1].usage.forwards,
         "same_text": agreed == min(len(plain[0][1].token_ids), len(copied[0][1].token_ids)),
@@ -107,13 +107,13 @@ def measure(name: str) -> dict[str, Any]:
     }
 
 
-def _task(loaded: LoadedModel) -> Task:
+def _make_task(loaded: LoadedModel) -> Task:
     template, tokenizer = loaded.text.template, loaded.text.tokenizer
     file_text, edit_text = (path.read_text(encoding="utf-8").strip("\n") for path in (FILE, EDIT))
     return Task(build_prompt(template, tokenizer, file_text=file_text, edit_text=edit_text, instruction=""), loaded)
 
 
-def _cold_prefill(task: Task) -> GenerationResult:
+def _prefill_cold(task: Task) -> GenerationResult:
     """The prompt, with nothing of it cached, and one token."""
     task.loaded.engine.forget_cached()
     result = task.run(1)
@@ -121,29 +121,29 @@ def _cold_prefill(task: Task) -> GenerationResult:
     return result
 
 
-def _timed(work: Callable[[], GenerationResult]) -> tuple[float, GenerationResult]:
+def _time_run(work: Callable[[], GenerationResult]) -> tuple[float, GenerationResult]:
     started = time.perf_counter()
     result = work()
     return time.perf_counter() - started, result
 
 
-def _median_rate(runs: list[tuple[float, GenerationResult]]) -> float:
+def _compute_rate(runs: list[tuple[float, GenerationResult]]) -> float:
     return statistics.median(len(result.token_ids) / seconds for seconds, result in runs)
 
 
-def _common_len(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+def _count_common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
     pairs = zip(first, second, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
-def _first_load_seconds(name: str) -> float:
+def _measure_first_load(name: str) -> float:
     """Load from the GGUF file as if for the first time: the bf16 copy goes to a folder that is then removed."""
     with tempfile.TemporaryDirectory() as folder:
         files = resolve(name, ModelStore(ModelSettings.from_env(os.environ).cache_dir))
         return load_model(files, Path(folder)).load_seconds
 
 
-def _in_own_process(name: str, step: str) -> Any:
+def _run_step(name: str, step: str) -> Any:
     command = [sys.executable, "-m", "benchmarks.models", "--models", name, "--step", step]
     environ = os.environ | settings(os.environ)
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
@@ -163,7 +163,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
             print(f"{row['model']}: plain and drafted text part at token {row['tokens_compared']}; no speed is shown")
 
 
-STEPS: dict[str, Callable[[str], Any]] = {"measure": measure, "first-load": _first_load_seconds}
+STEPS: dict[str, Callable[[str], Any]] = {"measure": measure, "first-load": _measure_first_load}
 
 
 def main() -> None:
@@ -176,15 +176,15 @@ def main() -> None:
     if options.step:
         print(json.dumps(STEPS[options.step](options.models)))
         return
-    print(describe(), flush=True)
+    print(describe_machine(), flush=True)
     rows = []
     for name in options.models.split(","):
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
-        first_load_seconds = _in_own_process(name, "first-load")
-        rows.append(_in_own_process(name, "measure") | {"first_load_seconds": first_load_seconds})
+        first_load_seconds = _run_step(name, "first-load")
+        rows.append(_run_step(name, "measure") | {"first_load_seconds": first_load_seconds})
     _print_table(rows)
     if options.json:
-        summary = {"machine": describe(), "models": len(rows)}
+        summary = {"machine": describe_machine(), "models": len(rows)}
         options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=2), encoding="utf-8")
 
 

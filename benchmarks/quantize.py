@@ -27,7 +27,7 @@ from torch import Tensor
 from agent_runtime.models.config import DEFAULT_MODEL, LoadOptions, ModelSettings, Quantize
 from agent_runtime.models.loader import LoadedModel
 from agent_runtime.wiring import open_model
-from benchmarks.machine import describe
+from benchmarks.harness import describe_machine
 from engine.decoder import Decoder
 
 SCHEMES: tuple[Quantize | None, ...] = (None, "int8", "int4")
@@ -132,9 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = _rows(decoders, measure_quality(decoders, texts), measure_passes(decoders, PASS_SIZES, REPEATS))
     names = ", ".join(path.name for path in options.text)
     num_tokens = sum(map(len, texts))
-    print(f"{loaded[0].name}, {num_tokens} tokens of {names}; {describe()}\n\n{_table(rows)}")
+    print(f"{loaded[0].name}, {num_tokens} tokens of {names}; {describe_machine()}\n\n{_table(rows)}")
     if options.json:
-        summary = {"model": loaded[0].name, "machine": describe(), "texts": names, "num_tokens": num_tokens}
+        summary = {"model": loaded[0].name, "machine": describe_machine(), "texts": names, "num_tokens": num_tokens}
         summary |= {f"{row['scheme']}_{key}": row[key] for row in rows for key in row if key != "scheme"}
         options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=2) + "\n", encoding="utf-8")
     return 0

@@ -147,7 +147,9 @@ def _shape(op: Op, text: str) -> Shape:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kernels.tune", description=__doc__)
     parser.add_argument("ops", nargs="*", metavar="OP", help=", ".join(NAMES))
-    parser.add_argument("--shapes", nargs="+", metavar="NAME=N,...", help="default: the shapes of `benchmarks.ops`")
+    parser.add_argument(
+        "--shapes", nargs="+", metavar="NAME=N,...", help="default: the shapes of `benchmarks.gpu --ops`"
+    )
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
     parser.add_argument("--budget-seconds", type=float, default=float("inf"), help="for all of it; default: no limit")
     parser.add_argument("--store", type=Path, default=default_folder(os.environ), help="default: %(default)s")

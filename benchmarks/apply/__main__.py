@@ -14,16 +14,15 @@ apart (`inexact`); input variety (EditEval, unit tests of other projects) is cou
 syntax tree is that of the expected text differs in layout alone: `wrong_syntax_equal`.
 
 With `--styles`, the cases are lazy snippets made from the texts before and after of all recorded edits (see
-`benchmarks.snippets`) instead of the edits themselves. With `--exec`, a merge is also run through its case's own tests
-in a sandbox. With `--growth`, what an edit costs by the length of its file is measured instead of cases, on `--limit`
-edits (4).
+`benchmarks.snippets`) instead of the edits themselves. With `--growth`, what an edit costs by the length of its file
+is measured instead of cases, on `--limit` edits (4).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,17 +34,32 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import UnknownModel
 from agent_runtime.process import settle
 from agent_runtime.types import Decide, Mode, Options, ScopeName
-from benchmarks.apply.growth import grow, growth_table
-from benchmarks.apply.measuring import Row, measure
-from benchmarks.apply.sandbox import sandbox
-from benchmarks.apply.summary import executions, summarise, table
-from benchmarks.cases import AnyCase, Case
-from benchmarks.choosing import add_case_flags, chosen, load_cases, print_left_out
-from benchmarks.machine import describe
-from benchmarks.snippets import STYLES, make_snippet, pairs
+from benchmarks.apply.growth import measure_growth, render_growth
+from benchmarks.apply.run import Row, measure
+from benchmarks.cases import AnyCase, Case, add_case_flags, load_cases, print_left_out, select_cases
+from benchmarks.harness import describe_machine, say, write_json
+from benchmarks.scoring import (
+    COLUMNS,
+    Counts,
+    count_outcomes,
+    group_counts,
+    render_counts,
+    select_goals,
+    take_percentile,
+)
+from benchmarks.snippets import STYLES, make_snippet, read_pairs
 
 if TYPE_CHECKING:
     from agent_runtime.llm.merger import ModelMerger
+
+OWN_COLUMNS = {
+    "wrong_syntax_equal": "w.layout",
+    "exact_share": "right",
+    "asked_model": "asked",
+    "seconds_p50": "p50 s",
+    "seconds_p99": "p99 s",
+    "forwards_mean": "forwards",
+}
 
 
 def main() -> None:
@@ -53,47 +67,87 @@ def main() -> None:
     settle()
     options = _options()
     wanted = Options(mode=options.mode, scope=options.scope, decide=options.decide)
-    applier = Applier(_model_source(options.model))
+    applier = Applier(_make_opener(options.model))
     if options.growth:
-        summary: dict[str, Any] = {"growth": grow(pairs(options.cases), applier, wanted, options.limit or 4)}
+        summary: dict[str, Any] = {
+            "growth": measure_growth(read_pairs(options.cases), applier, wanted, options.limit or 4)
+        }
         rows: list[Row] = []
-        print(describe())
-        print(growth_table(summary["growth"]))
+        print(describe_machine())
+        print(render_growth(summary["growth"]))
     else:
         rows, summary = _run(options, applier, wanted)
     summary |= {"model": options.model, "mode": options.mode, "scope": options.scope, "decide": options.decide}
-    if options.json:
-        found = {"summary": summary, "rows": [{**asdict(row), "ms": row.ms} for row in rows]}
-        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
+    write_json(options.json, summary, [{**asdict(row), "ms": row.ms} for row in rows])
     if summary.get("wrong_certain"):
         sys.exit("wrong and claimed certain: see above")
 
 
 def _run(options: argparse.Namespace, applier: Applier, wanted: Options) -> tuple[list[Row], dict[str, Any]]:
     loaded = load_cases(options)
-    cases: Sequence[AnyCase] = _snippets(options) if options.styles else loaded.cases
-    cases = chosen(cases, options.format, options.limit, options.seed)
+    cases: Sequence[AnyCase] = _make_snippets(options) if options.styles else loaded.cases
+    cases = select_cases(cases, options.format, options.limit, options.seed)
     rows: list[Row] = []
     with suppress(KeyboardInterrupt):  # what was measured until then is worth its summary
         for case in cases:
-            rows.append(measure(case, applier, wanted, run_tests=options.execute))
-            _say(rows, len(cases))
+            rows.append(measure(case, applier, wanted))
+            row = rows[-1]
+            said = f"{row.outcome}{' (model)' if row.asked_model else ''}"
+            say(f"{len(rows)}/{len(cases)} {said:<24}{row.seconds:7.2f} s  {row.id}")
     summary = summarise(rows)
     summary |= {"skipped_files": list(loaded.skipped_files), "unusable": list(loaded.unusable)}
-    print(describe())
-    print(table(summary))
-    if options.execute:
-        summary["sandbox"] = sandbox().restrictions
-        print(f"the cases' own tests ({sandbox().restrictions}):\n{executions(summary) or 'none were run'}")
+    print(describe_machine())
+    print(render_summary(summary))
     _print_rows(rows)
     print_left_out(loaded)
     return rows, summary
 
 
-def _say(rows: Sequence[Row], num_cases: int) -> None:
-    row = rows[-1]
-    said = f"{row.outcome}{' (model)' if row.asked_model else ''} {row.execution}"
-    print(f"{len(rows)}/{num_cases} {said:<32}{row.seconds:7.2f} s  {row.id}", file=sys.stderr, flush=True)
+def summarise(rows: Sequence[Row]) -> Counts:
+    """Count the goals, as `benchmarks.edit` does: inexact data is part of them, variety apart, unless it is all."""
+    found = select_goals(rows)
+    return {
+        **count_rows(found),
+        "by_format": group_counts(found, lambda row: row.format, count_rows),
+        "by_set": group_counts(found, lambda row: row.shape, count_rows),
+        "by_style": group_counts([row for row in found if row.style], lambda row: row.style, count_rows),
+        "by_certainty": group_counts([row for row in found if row.certainty], lambda row: row.certainty, count_rows),
+        "inexact": count_rows([row for row in found if row.inexact]),
+        "variety": group_counts([row for row in rows if row.variety], lambda row: row.shape, count_rows),
+    }
+
+
+def count_rows(rows: Sequence[Row]) -> Counts:
+    """Return the counts of one block.
+
+    `exact_share` is over the cases that have a right result. `syntax_equal` counts merges whose tree is that of the
+    expected text, the exact ones among them; `wrong_syntax_equal` those that count as wrong. `asked_model` counts the
+    cases that a model was asked for, `forwards_mean` is over these.
+    """
+    seconds = sorted(row.seconds for row in rows)
+    forwards = [row.usage["forwards"] for row in rows if row.asked_model and row.usage]
+    mergeable = [row for row in rows if row.expects == "text"]
+    exact = sum(row.outcome == "exact" for row in mergeable)
+    return {
+        **count_outcomes(rows),
+        "exact_share": round(exact / len(mergeable), 4) if mergeable else None,
+        "syntax_equal": sum(row.syntax_equal for row in rows),
+        "wrong_syntax_equal": sum(row.syntax_equal and row.outcome == "wrong" for row in rows),
+        "asked_model": sum(row.asked_model for row in rows),
+        "seconds_p50": take_percentile(seconds, 0.50),
+        "seconds_p99": take_percentile(seconds, 0.99),
+        "forwards_mean": round(statistics.fmean(forwards), 2) if forwards else None,
+    }
+
+
+def render_summary(summary: Counts) -> str:
+    """Lay out all blocks of a summary."""
+    blocks = [("all", summary)]
+    for key, title in (("by_format", "format"), ("by_set", "set"), ("by_style", "style"), ("by_certainty", "claims")):
+        blocks += [(f"{title} {name}", block) for name, block in summary[key].items()]
+    blocks.append(("of all: inexact", summary["inexact"]))
+    blocks += [(f"apart: {name}", block) for name, block in summary["variety"].items()]
+    return render_counts(blocks, COLUMNS | OWN_COLUMNS)
 
 
 def _options() -> argparse.Namespace:
@@ -106,12 +160,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--styles", nargs="+", choices=(*STYLES, "all"), help="lazy snippets made in these styles instead"
     )
-    parser.add_argument("--exec", dest="execute", action="store_true", help="run the cases' own tests, in a sandbox")
     parser.add_argument("--growth", action="store_true", help="seconds an edit by the length of the file instead")
     return parser.parse_args()
 
 
-def _model_source(name: str) -> Callable[[], ModelMerger]:
+def _make_opener(name: str) -> Callable[[], ModelMerger]:
     @cache
     def opened() -> ModelMerger:
         from agent_runtime.models.config import LoadOptions, ModelSettings
@@ -123,11 +176,11 @@ def _model_source(name: str) -> Callable[[], ModelMerger]:
     return opened
 
 
-def _snippets(options: argparse.Namespace) -> list[AnyCase]:
+def _make_snippets(options: argparse.Namespace) -> list[AnyCase]:
     """Make one case for each recorded edit and style that can say it."""
     styles = STYLES if "all" in options.styles else tuple(dict.fromkeys(options.styles))
     found: list[AnyCase] = []
-    for pair in pairs(options.cases):
+    for pair in read_pairs(options.cases):
         for style in styles:
             edit = make_snippet(pair.before, pair.after, pair.path, style, options.seed)
             if edit is not None:
@@ -139,13 +192,12 @@ def _snippets(options: argparse.Namespace) -> list[AnyCase]:
 def _print_rows(rows: Sequence[Row]) -> None:
     for row in rows:
         right = row.outcome == "exact" or (row.outcome == "refused" and row.expects != "text")
-        if right and row.execution in ("", "passed"):
+        if right:
             continue
         outcome = "WRONG, CERTAIN" if row.wrong_certain else row.outcome
         why = ", ".join(row.failed_checks) or row.reason or row.certainty
         layout = " (layout only)" if row.outcome == "wrong" and row.syntax_equal else ""
-        tests = f" [tests: {row.execution}]" if row.execution else ""
-        print(f"  {outcome:<15} {row.format:<14} {row.id}: {why}{layout}{tests}")
+        print(f"  {outcome:<15} {row.format:<14} {row.id}: {why}{layout}")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from typing import Any
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.types import Options
-from benchmarks.apply.measuring import Row, measure
+from benchmarks.apply.run import Row, measure
 from benchmarks.cases import Case
-from benchmarks.counting import table
-from benchmarks.rendering import changes
-from benchmarks.snippets import Pair, make_snippet, merges
+from benchmarks.edit_formats import diff_texts
+from benchmarks.scoring import render_counts
+from benchmarks.snippets import Pair, make_merge, make_snippet
 
 LENGTHS = (200, 1_000, 3_000, 10_000)
 EDIT_LINES = range(6, 16)
@@ -35,7 +35,7 @@ _COLUMNS = {
 }
 
 
-def grow(
+def measure_growth(
     found: Sequence[Pair], applier: Applier, options: Options, num_edits: int, lengths: Sequence[int] = LENGTHS
 ) -> list[dict[str, Any]]:
     """Apply the same edits, written with markers, by the model in files of each length; return a block for each.
@@ -45,51 +45,54 @@ def grow(
     that it takes in the shortest file.
     """
     options = replace(options, mode="model")
-    edits = list(islice(_edits(found, lengths), num_edits))
+    edits = list(islice(_make_edits(found, lengths), num_edits))
     if not edits:
         raise SystemExit("the cases hold no edit of about ten lines in a definition: name others with --cases")
     measure(edits[0][0], applier, options)
-    rows = [[_measured(case, applier, options) for case in edit] for edit in edits]
-    return [_block(length, [row[at] for row in rows], [row[0] for row in rows]) for at, length in enumerate(lengths)]
+    rows = [[_measure_case(case, applier, options) for case in edit] for edit in edits]
+    return [
+        _summarise_length(length, [row[at] for row in rows], [row[0] for row in rows])
+        for at, length in enumerate(lengths)
+    ]
 
 
-def growth_table(blocks: Sequence[dict[str, Any]]) -> str:
+def render_growth(blocks: Sequence[dict[str, Any]]) -> str:
     """Lay the blocks out as lines of text."""
-    return table([("", block) for block in blocks], _COLUMNS)
+    return render_counts([("", block) for block in blocks], _COLUMNS)
 
 
-def _edits(found: Sequence[Pair], lengths: Sequence[int]) -> Iterator[list[Case]]:
+def _make_edits(found: Sequence[Pair], lengths: Sequence[int]) -> Iterator[list[Case]]:
     """Yield the same edit in files of all lengths, for one seed after the other; no edit twice."""
     known: set[str] = set()
     for seed in range(_MAX_SEEDS):
-        made = [merges(found, length, 1, seed) for length in lengths]
-        cases = [case for pair in made if (case := _case(pair)) is not None]
-        edit = _added(made[0])
+        made = [make_merge(found, length, 1, seed) for length in lengths]
+        cases = [case for pair in made if (case := _make_case(pair)) is not None]
+        edit = _render_new_lines(made[0])
         if len(cases) == len(lengths) and edit not in known:
             known.add(edit)
             yield cases
 
 
-def _case(pair: Pair) -> Case | None:
-    if _added(pair).count("\n") not in EDIT_LINES:
+def _make_case(pair: Pair) -> Case | None:
+    if _render_new_lines(pair).count("\n") not in EDIT_LINES:
         return None
     edit = make_snippet(pair.before, pair.after, pair.path, _STYLE, 0)
     return None if edit is None else Case(pair.id, "growth", "lazy", pair.path, pair.before, edit, pair.after)
 
 
-def _added(pair: Pair) -> str:
+def _render_new_lines(pair: Pair) -> str:
     after = pair.after.split("\n")
-    spans = changes(pair.before.split("\n"), after)
+    spans = diff_texts(pair.before.split("\n"), after)
     return "".join(line + "\n" for span in spans for line in after[span.b_start : span.b_end])
 
 
-def _measured(case: Case, applier: Applier, options: Options) -> Row:
+def _measure_case(case: Case, applier: Applier, options: Options) -> Row:
     row = measure(case, applier, options)
     print(f"{row.outcome:<16}{row.seconds:7.2f} s  {row.id} {row.reason}", file=sys.stderr, flush=True)
     return row
 
 
-def _block(length: int, rows: Sequence[Row], shortest: Sequence[Row]) -> dict[str, Any]:
+def _summarise_length(length: int, rows: Sequence[Row], shortest: Sequence[Row]) -> dict[str, Any]:
     ratios = [row.seconds / first.seconds for row, first in zip(rows, shortest, strict=True)]
     return {
         "lines": length,
@@ -100,12 +103,12 @@ def _block(length: int, rows: Sequence[Row], shortest: Sequence[Row]) -> dict[st
         "given_median": statistics.median(row.scope_lines for row in rows),
         "seconds_median": round(statistics.median(row.seconds for row in rows), 2),
         "ratio": round(statistics.median(ratios), 2),
-        "prompt_mean": _mean(rows, "prompt"),
-        "completion_mean": _mean(rows, "completion"),
-        "forwards_mean": _mean(rows, "forwards"),
+        "prompt_mean": _compute_mean(rows, "prompt"),
+        "completion_mean": _compute_mean(rows, "completion"),
+        "forwards_mean": _compute_mean(rows, "forwards"),
     }
 
 
-def _mean(rows: Sequence[Row], name: str) -> float | None:
+def _compute_mean(rows: Sequence[Row], name: str) -> float | None:
     values = [row.usage[name] for row in rows if row.usage]
     return round(statistics.fmean(values), 1) if values else None

@@ -9,7 +9,6 @@ is timed with drafts and plainly, in our engine and in each peer with the best s
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -19,17 +18,14 @@ from agent_runtime.errors import ModelUnavailable
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.tokenizer import read_folder_tokenizer
 from benchmarks.cases import DEFAULT_CASES
-from benchmarks.copy.cases import GOAL, HUNKS, LINES, CopyCase, cases, cells
-from benchmarks.copy.contest import Contest, Limits
-from benchmarks.copy.outcome import Outcome
-from benchmarks.copy.rows import rows, summary
-from benchmarks.copy.tables import tables
-from benchmarks.engine.__main__ import BUSY, is_there
-from benchmarks.engine.contestants import entrants
-from benchmarks.machine import describe
-from benchmarks.peers.contestant import ContestantFailed
+from benchmarks.copy.cases import GOAL, HUNKS, LINES, CopyCase, draw_cases, list_cells
+from benchmarks.copy.contest import Contest, Limits, Outcome
+from benchmarks.copy.report import make_rows, render_tables, summarise
+from benchmarks.harness import describe_machine, warn_if_busy, write_json
+from benchmarks.peers.contest import is_there, open_entrants
 from benchmarks.peers.environments import PEERS
-from benchmarks.snippets import pairs
+from benchmarks.peers.protocol import ContestantFailed
+from benchmarks.snippets import read_pairs
 
 CONTEXT = 32768
 """Tokens of the longest prompt and its answer."""
@@ -42,22 +38,18 @@ def main() -> None:
     options = _options()
     cache_dir = ModelSettings.from_env(os.environ).cache_dir
     peers = [name for name in options.peers.split(",") if name and is_there(name, cache_dir)]
-    print(describe(), flush=True)
-    load = os.getloadavg()[0]
-    if load > BUSY:
-        print(f"the machine is busy (load {load:.1f}): these figures are not to be kept", file=sys.stderr)
+    print(describe_machine(), flush=True)
+    load = warn_if_busy()
     try:
-        chosen = cases(pairs(options.cases), cells(options.cells)[: options.limit], options.seed)
+        chosen = draw_cases(read_pairs(options.cases), list_cells(options.cells)[: options.limit], options.seed)
         outcome = _measure(chosen, peers, options, cache_dir)
     except (ContestantFailed, ModelUnavailable, ValueError) as error:
         sys.exit(str(error))
-    print(f"\n{options.model}: " + ", ".join(outcome.versions.values()) + f"\n\n{tables(outcome)}", flush=True)
-    if options.json:
-        facts = {"machine": describe(), "load_at_start": load, "seed": options.seed}
-        written = {"summary": summary(options.model, outcome) | facts, "rows": rows(outcome)}
-        options.json.write_text(json.dumps(written, indent=1), encoding="utf-8")
+    print(f"\n{options.model}: " + ", ".join(outcome.versions.values()) + f"\n\n{render_tables(outcome)}", flush=True)
+    facts = {"machine": describe_machine(), "load_at_start": load, "seed": options.seed}
+    write_json(options.json, summarise(options.model, outcome) | facts, make_rows(outcome))
     if options.plots:
-        from benchmarks.copy.plots import write_plots
+        from benchmarks.plots import write_plots
 
         for file in write_plots(outcome, options.plots, options.model):
             print(f"wrote {file}", file=sys.stderr)
@@ -84,7 +76,7 @@ def _options() -> argparse.Namespace:
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     only = [name for name in options.only.split(",") if name]
-    all_cells = [f"{lines}x{hunks}" for lines, hunks in cells()]
+    all_cells = [f"{lines}x{hunks}" for lines, hunks in list_cells()]
     if unknown := set(only) - {*all_cells, *EXTRAS}:
         parser.error(f"--only: there is no {', '.join(sorted(unknown))}; there are {names} and {', '.join(EXTRAS)}")
     options.cells = [name for name in only if name in all_cells] or ([GOAL] if only else [])
@@ -96,7 +88,9 @@ def _measure(
     chosen: Iterable[Iterable[CopyCase]], peers: Sequence[str], options: argparse.Namespace, cache_dir: Path
 ) -> Outcome:
     print(f"{options.model}: loading in {', '.join(['hunk', *peers])}", file=sys.stderr, flush=True)
-    with entrants(options.model, CONTEXT, peers, cache_dir, module="benchmarks.copy.ours", speculation=True) as found:
+    with open_entrants(
+        options.model, CONTEXT, peers, cache_dir, module="benchmarks.copy.ours", speculation=True
+    ) as found:
         limits = Limits(options.plain_tokens, options.peer_tokens, options.rounds, options.minutes, options.extras)
         return Contest(found, limits, _text_of(found.folder)).hold(chosen)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from benchmarks.snippets import STYLES, Pair, make_snippet, merges
+from benchmarks.snippets import STYLES, Pair, make_merge, make_snippet
 
 LINES = (100, 300, 1000, 3000)
 HUNKS = (1, 3, 10)
@@ -48,29 +48,29 @@ class CopyCase:
         return asdict(self)
 
 
-def cells(only: Sequence[str] = ()) -> list[tuple[int, int]]:
+def list_cells(only: Sequence[str] = ()) -> list[tuple[int, int]]:
     """Lengths and numbers of hunks, the goal's first; with `only`, those that it names."""
     names = {f"{lines}x{hunks}": (lines, hunks) for lines in LINES for hunks in HUNKS}
     in_order = sorted(names, key=lambda name: (name != GOAL, names[name][1] > 1, names[name]))
     return [names[name] for name in in_order if not only or name in only]
 
 
-def cases(pairs: Sequence[Pair], asked: Iterable[tuple[int, int]], seed: int) -> list[Iterator[CopyCase]]:
+def draw_cases(pairs: Sequence[Pair], asked: Iterable[tuple[int, int]], seed: int) -> list[Iterator[CopyCase]]:
     """Cases to choose from for each cell; they raise ValueError where the pairs are too few."""
-    return [_drawn(pairs, lines, hunks, seed, style) for style, (lines, hunks) in enumerate(asked)]
+    return [_draw_cases(pairs, lines, hunks, seed, style) for style, (lines, hunks) in enumerate(asked)]
 
 
-def _drawn(pairs: Sequence[Pair], lines: int, hunks: int, seed: int, style: int) -> Iterator[CopyCase]:
+def _draw_cases(pairs: Sequence[Pair], lines: int, hunks: int, seed: int, style: int) -> Iterator[CopyCase]:
     """Cases of one cell, each with another edit in another style."""
     for number in range(CHOICES):
-        merged = replace(merges(pairs, lines, hunks, seed + number), id=f"{lines}x{hunks}")
+        merged = replace(make_merge(pairs, lines, hunks, seed + number), id=f"{lines}x{hunks}")
         first = (style + number) % len(STYLES)
-        case = _with_snippet(merged, STYLES[first:] + STYLES[:first], seed)
+        case = _make_case(merged, STYLES[first:] + STYLES[:first], seed)
         if case is not None:
             yield case
 
 
-def _with_snippet(pair: Pair, styles: Sequence[str], seed: int) -> CopyCase | None:
+def _make_case(pair: Pair, styles: Sequence[str], seed: int) -> CopyCase | None:
     """A case in the first style that can say the edit, if any can."""
     for style in styles:
         edit = make_snippet(pair.before, pair.after, pair.path, style, seed)

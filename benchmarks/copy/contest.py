@@ -1,22 +1,167 @@
-"""One model's contest: every case in all contestants in turns, round after round, so that drift meets all alike."""
+"""What a contest has measured of one model, before rows and tables are made of it."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.copy.cases import FRESH_REQUEST, GOAL, CopyCase
-from benchmarks.copy.measuring import Run, Task, behind_cached, cold_seconds, equal_lines, write
-from benchmarks.copy.outcome import OWN, PLAIN, Likeness, Outcome
-from benchmarks.copy.passes import Pass
-from benchmarks.engine.agreement import Agreement, Margin, compare
-from benchmarks.engine.contestants import Entrants
-from benchmarks.peers.contestant import Contestant, ContestantFailed
+from benchmarks.copy.ours import Pass
+from benchmarks.engine.workload import compute_ttft
+from benchmarks.peers.contest import Agreement, Entrants, Margin, compare
 from benchmarks.peers.environments import PEERS
-from benchmarks.peers.jobs import Answer, Arrival, Job, Speculation
+from benchmarks.peers.protocol import Answer, Arrival, Contestant, ContestantFailed, Job, Speculation
+from editor.diff import line_opcodes
+
+PLAIN, OWN = "plain", "own"
+"""A token a pass, and with what a contestant has for speculation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """How much of what a peer wrote is what we wrote: leading equal tokens, and the share of equal lines."""
+
+    agreement: Agreement
+    equal_lines: float
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All that was measured of one model. `samples`: by case, contestant and figure, a value of each round.
+
+    `parted`: why no speed of a case is told. `settings`: each peer's settings with their tokens a second, best first.
+    """
+
+    versions: dict[str, str] = field(default_factory=dict)
+    cases: dict[str, CopyCase] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))  # by case
+    not_measured: dict[str, str] = field(default_factory=dict)
+    parted: dict[str, str] = field(default_factory=dict)
+    samples: dict[tuple[str, str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    plain: dict[str, Agreement] = field(default_factory=dict)
+    likeness: dict[tuple[str, str, str], Likeness] = field(default_factory=dict)  # by case, peer, plain or own
+    settings: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
+    passes: dict[str, list[Pass]] = field(default_factory=dict)
+    applies: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    pass_seconds: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    left_out: dict[str, str] = field(default_factory=dict)
+    num_rounds: int = 0
+
+
+PIECES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A prompt, and our greedy output behind it, which is what is to be written."""
+
+    name: str
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+
+    @property
+    def num_new(self) -> int:
+        """Tokens to write."""
+        return len(self.output_ids)
+
+    def arrival(self, start: int, stop: int) -> Arrival:
+        """The request for output tokens [start, stop)."""
+        return Arrival(self.prompt_ids + self.output_ids[:start], stop - start)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Tokens written, in how long and in how many forward passes."""
+
+    num_tokens: int = 0
+    seconds: float = 0.0
+    num_passes: int = 0
+
+    @property
+    def tok_s(self) -> float:
+        """Tokens a second."""
+        return self.num_tokens / self.seconds
+
+    @property
+    def tokens_a_pass(self) -> float:
+        """Tokens of a forward pass."""
+        return self.num_tokens / self.num_passes
+
+    def __add__(self, other: Speed) -> Speed:
+        return Speed(
+            self.num_tokens + other.num_tokens, self.seconds + other.seconds, self.num_passes + other.num_passes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one contestant wrote of a task: each piece, as it was asked for and as it came."""
+
+    arrivals: tuple[Arrival, ...]
+    answers: tuple[Answer, ...]
+    speed: Speed
+
+
+def cut_pieces(num_tokens: int, budget: int) -> list[tuple[int, int]]:
+    """Ranges [start, stop) of an output: all of it if `budget` tokens are enough, else three that share the budget."""
+    size = max(budget // PIECES, 2)
+    if num_tokens <= max(budget, PIECES * size):
+        return [(0, num_tokens)]
+    middle = (num_tokens - size) // 2
+    return [(start, start + size) for start in (0, middle, num_tokens - size)]
+
+
+def write(contestant: Contestant, task: Task, salt: str, speculation: Speculation, budget: int) -> Run:
+    """Have it write the task's output, or pieces of it.
+
+    A whole output is timed from its request, with the prompt cached. A piece is timed from the end of its first pass
+    on, which is left out with its tokens: caches end at borders of blocks, and what is behind them is run again. So is
+    the output of a contestant that caches no prompts.
+    """
+    parts = cut_pieces(task.num_new, budget)
+    is_cached = len(parts) == 1 and "prefix" in contestant.abilities
+    if is_cached:
+        contestant.run(Job(salt, (Arrival(task.prompt_ids, 1),)))
+    arrivals, answers, speed = [], [], Speed()
+    for start, stop in parts:
+        wanted = task.arrival(start, stop)
+        (answer,) = contestant.run(Job(salt, (wanted,), speculation))
+        speed += measure_cached(answer) if is_cached else measure_after_first(answer)
+        arrivals.append(wanted)
+        answers.append(answer)
+    return Run(tuple(arrivals), tuple(answers), speed)
+
+
+def measure_cold_seconds(contestant: Contestant, task: Task, salt: str) -> float:
+    """From the request to its first token, with nothing of the prompt cached."""
+    (answer,) = contestant.run(Job(salt, (Arrival(task.prompt_ids, 1),)))
+    return compute_ttft(answer)
+
+
+def measure_cached(answer: Answer) -> Speed:
+    """From the request on."""
+    return Speed(len(answer.times), answer.times[-1] - answer.arrived, len(set(answer.times)))
+
+
+def measure_after_first(answer: Answer) -> Speed:
+    """From the end of the first pass on; all of it where there is no other."""
+    first = answer.times[0]
+    if answer.times[-1] == first:
+        return measure_cached(answer)
+    later = [at for at in answer.times if at > first]
+    return Speed(len(later), answer.times[-1] - first, len(set(later)))
+
+
+def compare_lines(own: Sequence[str], other: Sequence[str]) -> float:
+    """Share of the lines of two texts that they have in common, in order."""
+    same = sum(op.a_end - op.a_start for op in line_opcodes(own, other) if op.equal)
+    return 2 * same / (len(own) + len(other))
+
 
 REPEATS = 3
 """Runs of a drafted output with its prompt cached, in each round."""
@@ -90,7 +235,7 @@ class Contest:
                 _say(f"{case.name}: the whole file is left out: {found['too_large']}")
                 return
             _say(f"{case.name} ({case.style}): {len(found['prompt_ids'])} tokens of prompt")
-            made = self._ours.ask("reference", _bounds(case, found["expected_tokens"]))
+            made = self._ours.ask("reference", _make_bounds(case, found["expected_tokens"]))
             if "gave_up" not in made and len(made["token_ids"]) >= LEAST_OF_EXPECTED * found["expected_tokens"]:
                 self._take(case, found, made, number)
                 return
@@ -108,7 +253,7 @@ class Contest:
             "prepare_seconds": found["prepare_seconds"],
             "files_not_copied": number,
             "exact": made["text"].removesuffix("\n") == case.after.removesuffix("\n"),
-            "equal_lines": equal_lines(made["text"].split("\n"), case.after.split("\n")),
+            "equal_lines": compare_lines(made["text"].split("\n"), case.after.split("\n")),
         }
         job = Job(f"{case.name}:reference", (task.arrival(0, task.num_new),), {"case": case.name})
         outcome.passes[case.name] = [Pass.from_json(raw) for raw in self._ours.ask("trace", job.to_json())]
@@ -119,7 +264,7 @@ class Contest:
         for peer in list(self._peers):
             task = self._goal(peer)
             if task is not None:
-                self._guarded(peer, lambda peer=peer, task=task: self._try_settings(peer, task))  # type: ignore[misc]
+                self._leave_out_on_failure(peer, lambda peer=peer, task=task: self._try_settings(peer, task))  # type: ignore[misc]
 
     def _try_settings(self, peer: Contestant, task: Task) -> None:
         rates: list[tuple[str, float]] = []
@@ -144,7 +289,7 @@ class Contest:
         peers = [peer for peer in self._peers if self._takes_part(peer, name)]
         works: list[Callable[[], None]] = [lambda: self._measure_ours(name, number)]
         works += [
-            lambda peer=peer: self._guarded(peer, lambda: self._measure_peer(peer, name, number))  # type: ignore[misc]
+            lambda peer=peer: self._leave_out_on_failure(peer, lambda: self._measure_peer(peer, name, number))  # type: ignore[misc]
             for peer in peers
         ]
         for work in works if number % 2 == 0 else reversed(works):
@@ -157,7 +302,7 @@ class Contest:
         note("cold_seconds", cold.times[-1] - cold.arrived)
         for _ in range(REPEATS):
             (answer,) = ours.run(Job(salt, whole, {"case": name}))
-            speed = behind_cached(answer)
+            speed = measure_cached(answer)
             note("tok_s", speed.tok_s)
             note("seconds", speed.seconds)
             note("passes", speed.num_passes)
@@ -176,7 +321,7 @@ class Contest:
         Both are compared with the output that is to be written, whose beginning is what the plain pieces stand behind.
         """
         whole, wanted = (task.arrival(0, task.num_new),), Answer(0.0, task.output_ids, ())
-        found = _agreement(plain, task.output_ids, self._margin(), task)
+        found = _compare_run(plain, task.output_ids, self._margin(), task)
         found += compare(whole, [wanted], [drafted], self._margin())
         self.outcome.plain[task.name] = found
         if found.parted_far or found.first_tokens_wrong:
@@ -187,7 +332,7 @@ class Contest:
 
     def _measure_peer(self, peer: Contestant, name: str, number: int) -> None:
         task, note, salt = self.outcome.tasks[name], self._noter(name, peer.name), f"{name}:{number}"
-        note("first_seconds", cold_seconds(peer, task, salt))
+        note("first_seconds", measure_cold_seconds(peer, task, salt))
         plain = write(peer, task, salt, {}, self._limits.plain_tokens or task.num_new)
         note("plain_tok_s", plain.speed.tok_s)
         runs = {PLAIN: plain}
@@ -204,9 +349,9 @@ class Contest:
 
     def _likeness(self, task: Task, run: Run) -> Likeness:
         theirs = "".join(self._text_of(answer.token_ids) for answer in run.answers)
-        ours = "".join(self._text_of(_slice(task, arrival, task.output_ids)) for arrival in run.arrivals)
-        agreement = _agreement(run, task.output_ids, self._margin(), task)
-        return Likeness(agreement, equal_lines(ours.split("\n"), theirs.split("\n")))
+        ours = "".join(self._text_of(_cut_output(task, arrival, task.output_ids)) for arrival in run.arrivals)
+        agreement = _compare_run(run, task.output_ids, self._margin(), task)
+        return Likeness(agreement, compare_lines(ours.split("\n"), theirs.split("\n")))
 
     def _measure_extras(self, number: int) -> None:
         extras, outcome = self._limits.extras, self.outcome
@@ -236,9 +381,9 @@ class Contest:
             found = {}
             for figure in sorted(ways, reverse=bool(repeat % 2)):
                 (found[figure],) = self._ours.run(Job(salt, wanted, ways[figure]))
-                note(figure, behind_cached(found[figure]).tok_s)
+                note(figure, measure_cached(found[figure]).tok_s)
             note("ratio", self._last("fresh", "tok_s") / self._last("fresh", "plain_tok_s"))
-            note("passes", behind_cached(found["tok_s"]).num_passes)
+            note("passes", measure_cached(found["tok_s"]).num_passes)
         plain, drafted = found["plain_tok_s"], found["tok_s"]
         agreement = compare(wanted, [plain], [drafted], self._margin())
         self.outcome.plain["fresh"] = agreement
@@ -250,7 +395,7 @@ class Contest:
     def _last(self, name: str, figure: str) -> float:
         return self.outcome.samples[name, self._ours.name, figure][-1]
 
-    def _guarded(self, peer: Contestant, work: Callable[[], None]) -> None:
+    def _leave_out_on_failure(self, peer: Contestant, work: Callable[[], None]) -> None:
         """A peer that fails is left out from then on."""
         try:
             work()
@@ -271,7 +416,7 @@ class Contest:
         return margin
 
 
-def _bounds(case: CopyCase, num_expected: int) -> dict[str, Any]:
+def _make_bounds(case: CopyCase, num_expected: int) -> dict[str, Any]:
     return {
         "case": case.name,
         "salt": f"{case.name}:reference",
@@ -280,13 +425,13 @@ def _bounds(case: CopyCase, num_expected: int) -> dict[str, Any]:
     }
 
 
-def _agreement(run: Run, output_ids: Sequence[int], margin: Margin, task: Task) -> Agreement:
+def _compare_run(run: Run, output_ids: Sequence[int], margin: Margin, task: Task) -> Agreement:
     """How far a run's pieces are what stands in their places of an output."""
-    own = [Answer(0.0, _slice(task, arrival, output_ids), ()) for arrival in run.arrivals]
+    own = [Answer(0.0, _cut_output(task, arrival, output_ids), ()) for arrival in run.arrivals]
     return compare(run.arrivals, own, run.answers, margin)
 
 
-def _slice(task: Task, arrival: Arrival, output_ids: Sequence[int]) -> tuple[int, ...]:
+def _cut_output(task: Task, arrival: Arrival, output_ids: Sequence[int]) -> tuple[int, ...]:
     start = len(arrival.prompt_ids) - len(task.prompt_ids)
     return tuple(output_ids[start : start + arrival.num_new])
 

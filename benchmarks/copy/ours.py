@@ -1,15 +1,13 @@
-"""Our engine as a contestant that drafts as an apply does, and the whole apply beside it.
-
-An apply is run as far as the engine's door: what it would have asked there, and who would have drafted, is what is
-measured. So prompt and draft are those of `hunk apply`, whatever they are made of.
-"""
+"""What each forward pass drafted, from which source, and how much of it was accepted."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import time
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import Any, NoReturn, cast
 
 from agent_runtime.apply.pipeline import Applier
@@ -20,17 +18,97 @@ from agent_runtime.models.loader import LoadedModel
 from agent_runtime.types import ApplyRequest, ScopeName
 from agent_runtime.wiring import open_model
 from benchmarks.copy.cases import CopyCase
-from benchmarks.copy.passes import traced
 from benchmarks.engine.ours import Ours
-from benchmarks.peers.jobs import Job, Speculation
-from benchmarks.peers.serving import peak_bytes, serve, take_stdout
+from benchmarks.peers.protocol import Job, Speculation, peak_bytes, serve, take_stdout
 from engine.core import EngineCore
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
 from engine.runner.step_times import machine
 from engine.scheduler import SchedulerConfig
 from engine.speculation.step_times import PassTimes, PassTimesFile
-from engine.types import GenerationRequest, Proposer
+from engine.types import Draft, GenerationRequest, Proposer, RowObserver
+
+MODEL = "model"
+"""Named as the source of the token that each pass gives for free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward pass that gave output tokens [at, at + num_tokens).
+
+    `accepted`: sources and how many tokens of each, in the order of the output.
+    """
+
+    at: int
+    num_tokens: int
+    accepted: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Pass:
+        """Read what `asdict` wrote."""
+        return cls(raw["at"], raw["num_tokens"], tuple((source, count) for source, count in raw["accepted"]))
+
+
+class Traced:
+    """A proposer that notes its drafts; it passes everything on to another."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        self._proposer = proposer
+        self._drafts: dict[int, tuple[tuple[str, int], ...]] = {}
+
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
+        """The other's draft."""
+        draft = self._proposer.propose(output_ids, max_tokens)
+        self._drafts[len(output_ids)] = tuple(cut(list_runs(draft), max_tokens))
+        return draft
+
+    def passes(self, times: Sequence[float]) -> list[dict[str, Any]]:
+        """All passes of an output whose tokens came at these times: those of one pass came together."""
+        found, at = [], 0
+        for _, together in groupby(times):
+            num_tokens = len(list(together))
+            accepted = (*cut(self._drafts.get(at, ()), num_tokens - 1), (MODEL, 1))
+            found.append(asdict(Pass(at, num_tokens, accepted)))
+            at += num_tokens
+        return found
+
+
+class TracedObserver(Traced):
+    """The same for a drafter that wants to be shown what the passes showed."""
+
+    def __init__(self, proposer: Proposer, observer: RowObserver) -> None:
+        """Both are the same object."""
+        super().__init__(proposer)
+        self._observer = observer
+
+    def rows_behind(self, num_accepted: int, num_drafted: int) -> int:
+        """As many as the other wants."""
+        return self._observer.rows_behind(num_accepted, num_drafted)
+
+    def observe(self, num_output: int, draft_ids: Sequence[int], likeliest_ids: Sequence[int]) -> None:
+        """What the pass showed, for the other."""
+        self._observer.observe(num_output, draft_ids, likeliest_ids)
+
+
+def trace_proposer(proposer: Proposer) -> Traced:
+    """A proposer that notes its drafts, and is an observer where the other is one."""
+    other: object = proposer
+    return TracedObserver(proposer, other) if isinstance(other, RowObserver) else Traced(proposer)
+
+
+def list_runs(draft: Draft) -> list[tuple[str, int]]:
+    """Sources and how many tokens of each."""
+    return [(run.source, run.num_tokens) for run in draft.runs]
+
+
+def cut(runs: Sequence[tuple[str, int]], num_tokens: int) -> Iterator[tuple[str, int]]:
+    """The first so many tokens of runs."""
+    for source, count in runs:
+        if num_tokens <= 0:
+            return
+        yield source, min(count, num_tokens)
+        num_tokens -= count
+
 
 APPLY_KV_GIB = 0.5
 """For an apply of scope `auto`, whose prompts are short."""
@@ -78,7 +156,7 @@ class CopyOurs(Ours):
         self._cases[case.name] = case
         began = time.perf_counter()
         try:
-            request = self._asked(case).request
+            request = self._ask_apply(case).request
         except TooLarge as error:
             return {"too_large": str(error)}
         seconds = time.perf_counter() - began
@@ -96,7 +174,7 @@ class CopyOurs(Ours):
 
         At most `most_tokens`; one that takes more than `most_passes` is no copy, and is given up.
         """
-        door = self._asked(self._cases[asked["case"]])
+        door = self._ask_apply(self._cases[asked["case"]])
         most = min(door.request.max_new_tokens, asked["most_tokens"])
         request_id = self._core.add(replace(door.request, salt=asked["salt"], max_new_tokens=most), door.proposer)
         num_passes = 0
@@ -111,7 +189,7 @@ class CopyOurs(Ours):
 
     def proposer(self, speculation: Speculation) -> Proposer | None:
         """Who drafts for the case that is named."""
-        return self._asked(self._cases[speculation["case"]]).proposer if speculation else None
+        return self._ask_apply(self._cases[speculation["case"]]).proposer if speculation else None
 
     def run(self, raw: dict[str, Any]) -> list[dict[str, Any]]:
         """Run a job; who drafts for its requests is ready when it begins."""
@@ -133,7 +211,7 @@ class CopyOurs(Ours):
         job = Job.from_json(raw)
         proposer = self.proposer(job.speculation)
         assert proposer is not None
-        noting = traced(proposer)
+        noting = trace_proposer(proposer)
         (answer,) = self._run(job, [noting])
         return noting.passes(answer["times"])
 
@@ -145,7 +223,7 @@ class CopyOurs(Ours):
         warm(self._loaded)
         began = time.perf_counter()
         try:
-            result = Applier(lambda: self._merger).apply(_request(case, scope))
+            result = Applier(lambda: self._merger).apply(_make_request(case, scope))
         except HunkError as error:
             failed = {"status": f"failed: {error}", "exact": False, "forwards": 0, "prompt": 0, "completion": 0}
             return failed | {"seconds": time.perf_counter() - began}
@@ -159,21 +237,21 @@ class CopyOurs(Ours):
             "completion": result.usage.completion,
         }
 
-    def _asked(self, case: CopyCase) -> AtTheDoor:
+    def _ask_apply(self, case: CopyCase) -> AtTheDoor:
         try:
-            Applier(lambda: self._at_door).apply(_request(case, "file"))
+            Applier(lambda: self._at_door).apply(_make_request(case, "file"))
         except AtTheDoor as door:
             return door
         raise AssertionError("the model was not asked")
 
 
-def _request(case: CopyCase, scope: ScopeName) -> ApplyRequest:
+def _make_request(case: CopyCase, scope: ScopeName) -> ApplyRequest:
     return ApplyRequest(
         case.before.encode(), case.edit, path=case.path, format="lazy", mode="model", scope=scope, decide="generate"
     )
 
 
-def _kept_times(settings: ModelSettings, core: EngineCore) -> PassTimes:
+def _read_pass_times(settings: ModelSettings, core: EngineCore) -> PassTimes:
     """The times of passes that the engine of an apply has measured, or read, so that drafts are as long as there."""
     folder, device = settings.cache_dir / "pass-times", core.model.weights.device
     kept = PassTimesFile(folder, core.model.fingerprint.hex(), machine(device)).read()
@@ -192,7 +270,7 @@ def main() -> None:
     loaded = open_model(options.model, settings, LoadOptions(kv_gib=APPLY_KV_GIB))
     one_at_a_time = EngineConfig(max_seq_len=options.context, scheduler=SchedulerConfig(max_num_seqs=1))
     core = EngineCore(loaded.engine.model, loaded.text.tokenizer.token_bytes(), one_at_a_time)
-    core.times.replace(_kept_times(settings, core))
+    core.times.replace(_read_pass_times(settings, core))
     contestant = CopyOurs(core, loaded)
     operations = {
         name: getattr(contestant, name)

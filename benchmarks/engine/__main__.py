@@ -10,7 +10,6 @@ are medians over the rounds. A peer's output must be ours, but for near-ties; el
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -19,14 +18,20 @@ from typing import Any
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.tokenizer import read_folder_tokenizer
-from benchmarks.engine.contest import Outcome, hold
-from benchmarks.engine.contestants import entrants
-from benchmarks.engine.rows import agreement_rows, figure_rows, pass_rows, summary
-from benchmarks.engine.tables import tables
-from benchmarks.engine.workload import Text, fitting, measures, source_text
-from benchmarks.machine import describe
-from benchmarks.peers.contestant import ContestantFailed
+from benchmarks.engine.report import (
+    Outcome,
+    make_agreement_rows,
+    make_figure_rows,
+    make_pass_rows,
+    render_tables,
+    run_contest,
+    summarise,
+)
+from benchmarks.engine.workload import Text, make_measures, read_source_text, select_fitting
+from benchmarks.harness import describe_machine, warn_if_busy, write_json
+from benchmarks.peers.contest import is_there, open_entrants
 from benchmarks.peers.environments import PEERS
+from benchmarks.peers.protocol import ContestantFailed
 
 CONTEXT = 9216
 """Tokens of the longest prompt and its answer, and some more."""
@@ -34,19 +39,14 @@ CONTEXT = 9216
 KINDS = ("prefill", "decode", "load", "prefix")
 """First words of the measures' names."""
 
-BUSY = 0.5
-"""Load of the machine, in running processes, from which on a measurement says little."""
-
 
 def main() -> None:
     """Measure every model, print the tables and write the JSON."""
     options = _options()
     cache_dir = ModelSettings.from_env(os.environ).cache_dir
     peers = [name for name in options.peers.split(",") if name and is_there(name, cache_dir)]
-    print(describe(), flush=True)
-    load = os.getloadavg()[0]
-    if load > BUSY:
-        print(f"the machine is busy (load {load:.1f}): these figures are not to be kept", file=sys.stderr)
+    print(describe_machine(), flush=True)
+    load = warn_if_busy()
     summaries: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     for model in options.model.split(","):
@@ -54,14 +54,12 @@ def main() -> None:
             outcome = _measure(model, peers, options, cache_dir)
         except (ContestantFailed, ModelUnavailable) as error:
             sys.exit(str(error))
-        print(f"\n{model}: " + ", ".join(outcome.versions.values()) + f"\n\n{tables(outcome)}", flush=True)
-        summaries.append(summary(model, outcome))
-        found = figure_rows(outcome) + pass_rows(outcome) + agreement_rows(outcome)
+        print(f"\n{model}: " + ", ".join(outcome.versions.values()) + f"\n\n{render_tables(outcome)}", flush=True)
+        summaries.append(summarise(model, outcome))
+        found = make_figure_rows(outcome) + make_pass_rows(outcome) + make_agreement_rows(outcome)
         rows += [{"model": model, **row} for row in found]
-    if options.json:
-        machine = {"machine": describe(), "load_at_start": load, "rounds": options.rounds}
-        written = {"summary": summaries[0] | machine | {"models": summaries}, "rows": rows}
-        options.json.write_text(json.dumps(written, indent=1), encoding="utf-8")
+    machine = {"machine": describe_machine(), "load_at_start": load, "rounds": options.rounds}
+    write_json(options.json, summaries[0] | machine | {"models": summaries}, rows)
 
 
 def _options() -> argparse.Namespace:
@@ -81,24 +79,16 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def is_there(name: str, cache_dir: Path) -> bool:
-    """Tell whether a peer can take part; one that cannot is named."""
-    if name not in PEERS:
-        sys.exit(f"there is no peer {name!r}; there are {', '.join(PEERS)}")
-    there = PEERS[name].python(cache_dir) is not None
-    if not there:
-        print(f"{name} is left out: its environment is not there; run `make peers`", file=sys.stderr)
-    return there
-
-
 def _measure(model: str, peers: list[str], options: argparse.Namespace, cache_dir: Path) -> Outcome:
     print(f"{model}: loading in {', '.join(['hunk', *peers])}", file=sys.stderr, flush=True)
-    with entrants(model, CONTEXT, peers, cache_dir) as found:
+    with open_entrants(model, CONTEXT, peers, cache_dir) as found:
         tokenizer, _ = read_folder_tokenizer(found.folder)
-        text = Text(tokenizer.encode(source_text()))
-        chosen = [measure for measure in measures(text) if measure.name.split(" ")[0] in options.only.split(",")]
-        chosen = fitting(chosen, min(CONTEXT, found.config.max_positions), lambda why: print(why, file=sys.stderr))
-        return hold(found, chosen, text, options.rounds)
+        text = Text(tokenizer.encode(read_source_text()))
+        chosen = [measure for measure in make_measures(text) if measure.name.split(" ")[0] in options.only.split(",")]
+        chosen = select_fitting(
+            chosen, min(CONTEXT, found.config.max_positions), lambda why: print(why, file=sys.stderr)
+        )
+        return run_contest(found, chosen, text, options.rounds)
 
 
 if __name__ == "__main__":

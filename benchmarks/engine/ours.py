@@ -15,8 +15,7 @@ from typing import Any
 
 from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.wiring import open_model
-from benchmarks.peers.jobs import Job, Recorder
-from benchmarks.peers.serving import peak_bytes, serve, take_stdout
+from benchmarks.peers.protocol import Job, Recorder, peak_bytes, serve, take_stdout
 from engine.core import EngineCore
 from engine.engine_config import EngineConfig
 from engine.types import Draft, GenerationRequest, Output, Proposer

@@ -23,11 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.attackers import KINDS
-from benchmarks.faults.damage import damaged_caches, full_disk, kills
-from benchmarks.faults.load import ended_under_attack, loads
-from benchmarks.faults.races import races
-from benchmarks.faults.setting import make_setting
-from benchmarks.machine import describe
+from benchmarks.faults.damage import damage_caches, fill_disk, kill_in_writes
+from benchmarks.faults.setting import make_setting, measure_loads, run_races, stop_under_attack
+from benchmarks.harness import describe_machine
 
 Row = dict[str, Any]
 
@@ -37,22 +35,22 @@ COUNTED = ("lost_requests", "lost_updates", "torn")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table and write the JSON; end with 1 where something was lost or torn."""
     options = _options(arguments)
-    print(describe(), flush=True)
+    print(describe_machine(), flush=True)
     load = os.getloadavg()[0]
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="hunk-faults-") as name:
         setting = make_setting(Path(name))
-        with setting.serving() as service:
-            rows += loads(setting, service, options.attacks, options.seconds, options.seed)
-            rows.append(ended_under_attack(setting, service, options.attacks))
-        rows.append(kills(setting, options.kills, options.seed))
-        rows += full_disk(setting)
-        rows += damaged_caches(setting, options.seed)
-        rows += races(setting, options.writes)
+        with setting.open_service() as service:
+            rows += measure_loads(setting, service, options.attacks, options.seconds, options.seed)
+            rows.append(stop_under_attack(setting, service, options.attacks))
+        rows.append(kill_in_writes(setting, options.kills, options.seed))
+        rows += fill_disk(setting)
+        rows += damage_caches(setting, options.seed)
+        rows += run_races(setting, options.writes)
     summary = summarise(rows)
-    print(table(rows, summary, options.writes))
+    print(render_table(rows, summary, options.writes))
     if options.json:
-        noted = summary | {"machine": describe(), "load_at_start": load, "writes": options.writes}
+        noted = summary | {"machine": describe_machine(), "load_at_start": load, "writes": options.writes}
         options.json.write_text(json.dumps({"summary": noted, "rows": rows}, indent=1), encoding="utf-8")
     sys.exit(any(summary[name] for name in COUNTED))
 
@@ -82,18 +80,18 @@ def summarise(rows: Sequence[Row]) -> Row:
     return summary | {"polite_p99_ratio": round(max(ratios, default=1.0), 2)}
 
 
-def table(rows: Sequence[Row], summary: Row, num_writes: int) -> str:
+def render_table(rows: Sequence[Row], summary: Row, num_writes: int) -> str:
     """One line for each row, and the summary."""
     lines = [f"{'':36} {'healthz ms':>10} {'p50 ms':>8} {'p99 ms':>8} {'lost':>5} {'lost updates':>12} {'torn':>5}"]
     for row in rows:
         cells = [row.get(name, "") for name in ("healthz_longest_ms", "polite_p50_ms", "polite_p99_ms", *COUNTED)]
         shown = " ".join(f"{cell:>{width}}" for cell, width in zip(cells, (10, 8, 8, 5, 12, 5), strict=True))
-        lines.append(f"{row['what']:36} {shown}  {_said(row)}".rstrip())
+        lines.append(f"{row['what']:36} {shown}  {_render_row(row)}".rstrip())
     shown = ", ".join(f"{name} {value}" for name, value in summary.items())
     return "\n".join([*lines, f"{num_writes} writes for each pair of writers; {shown}"])
 
 
-def _said(row: Row) -> str:
+def _render_row(row: Row) -> str:
     said = [f"{key}: {count:,}" for key, count in sorted(row.get("statuses", {}).items())]
     said += [f"{row[key]:,} {key}" for key in ("writes", "refused") if key in row]
     said += [f"ended in {row['ended_s']} s"] if "ended_s" in row else []

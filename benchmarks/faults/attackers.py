@@ -89,15 +89,15 @@ async def deep_bodies(attack: Attack) -> None:
 
 async def bodies_of_nobody(attack: Attack) -> None:
     """58 MB of 62 without a token, and then nothing more."""
-    await _unfinished(attack, "")
+    await _send_unfinished(attack, "")
 
 
 async def bodies_of_a_tenant(attack: Attack) -> None:
     """The same with a token that the service knows."""
-    await _unfinished(attack, attack.token)
+    await _send_unfinished(attack, attack.token)
 
 
-async def _unfinished(attack: Attack, token: str) -> None:
+async def _send_unfinished(attack: Attack, token: str) -> None:
     while attack.goes_on():
         method, path = ("POST", "/apply") if token else attack.rng.choice([("GET", "/healthz"), ("POST", "/apply")])
         writer = None

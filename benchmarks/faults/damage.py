@@ -20,8 +20,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.faults.load import num_lost
-from benchmarks.faults.setting import Setting
+from benchmarks.faults.setting import Setting, count_lost
 from benchmarks.serve.service import Running
 
 Row = dict[str, Any]
@@ -38,32 +37,32 @@ def make_files(root: Path) -> None:
         (root / f"{at}.py").write_text(f"number = 0\n{PADDING * NUM_PADDED}")
 
 
-def edit(number: int) -> str:
+def make_edit(number: int) -> str:
     """An edit of all files, from one number to the next."""
     parts = [f"*** Update File: {at}.py\n-number = {number}\n+number = {number + 1}\n" for at in range(NUM_FILES)]
     return f"*** Begin Patch\n{''.join(parts)}*** End Patch\n"
 
 
-def numbers_of(root: Path) -> set[int]:
+def read_numbers(root: Path) -> set[int]:
     """Of all files, -1 for one that is torn or gone."""
     found = set()
     for at in range(NUM_FILES):
         path = root / f"{at}.py"
-        match = re.fullmatch(rf"number = (\d+)\n({re.escape(PADDING)}){{{NUM_PADDED}}}", _text(path))
+        match = re.fullmatch(rf"number = (\d+)\n({re.escape(PADDING)}){{{NUM_PADDED}}}", _make_text(path))
         found.add(int(match[1]) if match else -1)
     return found
 
 
-def num_torn(root: Path) -> int:
+def count_torn(root: Path) -> int:
     """1 where the files are not all of one write, and one for each temporary file."""
-    return (len(numbers_of(root)) > 1 or -1 in numbers_of(root)) + len(list(root.glob(".*.hunk")))
+    return (len(read_numbers(root)) > 1 or -1 in read_numbers(root)) + len(list(root.glob(".*.hunk")))
 
 
-def _text(path: Path) -> str:
+def _make_text(path: Path) -> str:
     return path.read_text() if path.is_file() else ""
 
 
-def kills(setting: Setting, count: int, seed: int) -> Row:
+def kill_in_writes(setting: Setting, count: int, seed: int) -> Row:
     """SIGKILL in the middle of writes, and a start: all files are of one write, and none before the acknowledged."""
     print("kills ...", file=sys.stderr, flush=True)
     rng, root = random.Random(seed), setting.folder / "killed"
@@ -72,9 +71,9 @@ def kills(setting: Setting, count: int, seed: int) -> Row:
     acknowledged = broken = torn = lost = writes = 0
     for at in range(count + 1):
         broken += bool(list(root.glob(".*.hunk")))
-        with setting.serving("--no-watch", root=root) as service:
-            torn += num_torn(root)
-            number = max(numbers_of(root))
+        with setting.open_service("--no-watch", root=root) as service:
+            torn += count_torn(root)
+            number = max(read_numbers(root))
             lost += max(0, acknowledged - number)
             if at == count:
                 break
@@ -96,38 +95,37 @@ def kills(setting: Setting, count: int, seed: int) -> Row:
     }
 
 
-def full_disk(setting: Setting) -> list[Row]:
+def fill_disk(setting: Setting) -> list[Row]:
     """No room for the new files, and files that may not be as long: what is refused is not begun."""
     rows = []
-    with _small_disk(setting.folder / "disk") as disk:
+    with _mount_small_disk(setting.folder / "disk") as disk:
         if disk is None:
             rows.append({"what": "a full disk: skipped, as no tmpfs can be mounted here"})
         else:
             filler = disk / "filler"
-            rows.append(_full("a full disk", setting, disk / "root", lambda _: _fill(filler), filler.unlink))
-    rows.append(_full("a limit of file sizes", setting, setting.folder / "limited", _limit_files, lambda: None))
+            rows.append(_write_when_full("a full disk", setting, disk / "root", lambda _: _fill(filler), filler.unlink))
+    rows.append(
+        _write_when_full("a limit of file sizes", setting, setting.folder / "limited", _limit_files, lambda: None)
+    )
     return rows
 
 
-def _full(name: str, setting: Setting, root: Path, fill: Callable[[Running], None], empty: Callable[[], None]) -> Row:
+def _write_when_full(
+    name: str, setting: Setting, root: Path, fill: Callable[[Running], None], empty: Callable[[], None]
+) -> Row:
     print(f"{name} ...", file=sys.stderr, flush=True)
     root.mkdir()
     make_files(root)
     statuses: Counter[str] = Counter()
     torn = 0
-    with setting.serving("--no-watch", root=root) as service, setting.client(service) as client:
+    with setting.open_service("--no-watch", root=root) as service, setting.client(service) as client:
         for number, is_full in ((0, False), (1, True), (1, True)):
             if is_full:
                 fill(service)
-            statuses[str(client.post("/apply", json=_body(number)).status_code)] += 1
-            torn += num_torn(root) + (numbers_of(root) != {1})
+            statuses[str(client.post("/apply", json=_make_body(number)).status_code)] += 1
+            torn += count_torn(root) + (read_numbers(root) != {1})
         empty()
-    return {
-        "what": name,
-        "statuses": dict(statuses),
-        "torn": torn,
-        "lost_requests": num_lost(statuses),
-    }
+    return {"what": name, "statuses": dict(statuses), "torn": torn, "lost_requests": count_lost(statuses)}
 
 
 def _fill(path: Path) -> None:
@@ -144,7 +142,7 @@ def _limit_files(service: Running) -> None:
 
 
 @contextmanager
-def _small_disk(folder: Path) -> Iterator[Path | None]:
+def _mount_small_disk(folder: Path) -> Iterator[Path | None]:
     """A file system of 512 KiB; None where none may be mounted."""
     folder.mkdir()
     mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", folder]
@@ -159,12 +157,12 @@ def _small_disk(folder: Path) -> Iterator[Path | None]:
             subprocess.run(["umount", "--lazy", folder], check=False)
 
 
-def damaged_caches(setting: Setting, seed: int) -> list[Row]:
+def damage_caches(setting: Setting, seed: int) -> list[Row]:
     """Every file of the cache folder damaged in one way, and a start: requests are answered, files whole."""
     rng, root, whole = random.Random(seed), setting.folder / "beside", setting.folder / "cache-whole"
     root.mkdir()
     make_files(root)
-    with setting.serving(root=root, cache=whole) as service, setting.client(service) as client:  # fills it
+    with setting.open_service(root=root, cache=whole) as service, setting.client(service) as client:  # fills it
         _write(client, 0)
         client.get("/workspaces/default/snapshot")
         time.sleep(0.5)
@@ -178,27 +176,27 @@ def damaged_caches(setting: Setting, seed: int) -> list[Row]:
         shutil.copytree(whole, cache)
         for path in [path for path in cache.rglob("*") if path.is_file()]:
             damage(path, rng)
-        rows.append(_damaged(f"a damaged cache: {name}", setting, root, cache))
+        rows.append(_restart_on_damage(f"a damaged cache: {name}", setting, root, cache))
     return rows
 
 
-def _damaged(name: str, setting: Setting, root: Path, cache: Path) -> Row:
+def _restart_on_damage(name: str, setting: Setting, root: Path, cache: Path) -> Row:
     make_files(root)
     statuses: Counter[str] = Counter()
     try:
-        with setting.serving(root=root, cache=cache) as service, setting.client(service) as client:
-            statuses[str(client.post("/apply", json=_body(0)).status_code)] += 1
+        with setting.open_service(root=root, cache=cache) as service, setting.client(service) as client:
+            statuses[str(client.post("/apply", json=_make_body(0)).status_code)] += 1
             statuses[str(client.get("/workspaces/default/snapshot").status_code)] += 1
-            is_written = numbers_of(root) == {1}
+            is_written = read_numbers(root) == {1}
     except (RuntimeError, httpx.HTTPError) as error:
-        return {"what": f"{name}: {error}", "lost_requests": 2, "torn": num_torn(root)}
-    lost = num_lost(statuses)
+        return {"what": f"{name}: {error}", "lost_requests": 2, "torn": count_torn(root)}
+    lost = count_lost(statuses)
     return {
         "what": name,
         "statuses": dict(statuses),
         "lost_requests": lost,
         "lost_updates": int(statuses["200"] == 2 and not is_written),
-        "torn": num_torn(root),
+        "torn": count_torn(root),
     }
 
 
@@ -226,8 +224,8 @@ _DAMAGES: dict[str, Callable[[Path, random.Random], object]] = {
 
 
 def _write(client: httpx.Client, number: int) -> None:
-    client.post("/apply", json=_body(number)).raise_for_status()
+    client.post("/apply", json=_make_body(number)).raise_for_status()
 
 
-def _body(number: int) -> dict[str, Any]:
-    return {"edit": edit(number), "write": True, "mode": "deterministic"}
+def _make_body(number: int) -> dict[str, Any]:
+    return {"edit": make_edit(number), "write": True, "mode": "deterministic"}

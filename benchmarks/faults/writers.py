@@ -26,7 +26,7 @@ from agent_runtime.errors import HunkError
 from agent_runtime.workspace.journal import Journal
 from agent_runtime.workspace.sandbox import ConfinedFolder
 from agent_runtime.workspace.writer import FileChange, replace_file, write_files
-from benchmarks.rendering import exact_replacement
+from benchmarks.edit_formats import render_replacement
 from benchmarks.serve.service import HUNK
 
 Write = Callable[[str, str, str], bool]
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
     """Write, and print the counts."""
     name, file, count, kind, *rest = arguments
     path = Path(file)
-    write = _writer(path, kind, rest)
+    write = _make_writer(path, kind, rest)
     done = refused = 0
     while done < int(count):
         before = path.read_text(encoding="utf-8")
@@ -50,11 +50,11 @@ def main(arguments: Sequence[str]) -> None:
     json.dump({"done": done, "refused": refused}, sys.stdout)
 
 
-def _writer(path: Path, kind: str, rest: Sequence[str]) -> Write:
+def _make_writer(path: Path, kind: str, rest: Sequence[str]) -> Write:
     if kind == "service":
-        return _by_service(*rest)
+        return _write_over_http(*rest)
     if kind == "command":
-        return lambda before, old, new: _by_command(path, old, new)
+        return lambda before, old, new: _write_by_command(path, old, new)
 
     def put(data: bytes, expected_sha256: str) -> None:
         if kind == "file":
@@ -74,11 +74,11 @@ def _writer(path: Path, kind: str, rest: Sequence[str]) -> Write:
     return write
 
 
-def _by_service(url: str, token: str, workspace: str, path: str) -> Write:
+def _write_over_http(url: str, token: str, workspace: str, path: str) -> Write:
     client = httpx.Client(timeout=60, headers={"authorization": f"Bearer {token}"})
 
     def write(before: str, old: str, new: str) -> bool:
-        body = {"path": path, "edit": exact_replacement(old, new), "write": True, "mode": "deterministic"}
+        body = {"path": path, "edit": render_replacement(old, new), "write": True, "mode": "deterministic"}
         body |= {"workspace": workspace, "expected_sha256": sha256(before.encode()).hexdigest()}
         answer = client.post(f"{url}/apply", json=body)
         assert answer.status_code == 200 or answer.status_code in range(400, 500), answer.text
@@ -87,10 +87,10 @@ def _by_service(url: str, token: str, workspace: str, path: str) -> Write:
     return write
 
 
-def _by_command(path: Path, old: str, new: str) -> bool:
+def _write_by_command(path: Path, old: str, new: str) -> bool:
     command: list[str | Path] = [HUNK, "apply", path, "--edit", "-", "--write", "--mode", "deterministic"]
     done = subprocess.run(
-        command, input=exact_replacement(old, new), text=True, capture_output=True, check=False, env=os.environ
+        command, input=render_replacement(old, new), text=True, capture_output=True, check=False, env=os.environ
     )
     return not done.returncode
 

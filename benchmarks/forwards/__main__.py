@@ -15,9 +15,6 @@ fused pass, too; its other rows have nothing fused, as the general servers, whos
     suffix decoding     vLLM's suffix method (Arctic): the commonest continuation, as long as the match; in its tree of
                         depth 24 that is 12 tokens at most
     prompt lookup       transformers: what followed the first place of the last 2 tokens (1 where there is none), 10
-
-With `--model`, a model writes the same cases through the engine, which decides how far it drafts; `right` counts those
-in which it wrote the text after the edit.
 """
 
 from __future__ import annotations
@@ -25,8 +22,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,44 +35,114 @@ from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.store import ModelStore, resolve
 from agent_runtime.process import settle
 from benchmarks.cases import DEFAULT_CASES
-from benchmarks.forwards.cases import ForwardsCase, made_cases
-from benchmarks.forwards.counting import forwards
-from benchmarks.forwards.drafters import DRAFTERS, MERGE_DRAFT
-from benchmarks.forwards.summary import Count, case_row, model_summary, rows_of, summary_of, table
+from benchmarks.forwards.cases import ForwardsCase, count_files, make_cases
+from benchmarks.forwards.drafters import DRAFTERS, MERGE_DRAFT, count_forwards
 from repo_cache.tokenizer import BPETokenizer
+
+GROUPS = ("all", "merge right", "merge wrong", "no merge")
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What one case takes with each way of drafting, by name."""
+
+    case: ForwardsCase
+    forwards: dict[str, int]
+
+
+def make_rows(counts: Sequence[Count]) -> list[dict[str, Any]]:
+    """A row for each way of drafting over all cases, and over those of each group that has any."""
+    return [row for group in GROUPS for row in _make_group_rows(group, counts)]
+
+
+def summarise(counts: Sequence[Count], drafter: str) -> dict[str, Any]:
+    """One drafter's figures over all cases, and what the cases are."""
+    cases = [one.case for one in counts]
+    by_style: dict[str, list[int]] = defaultdict(list)
+    by_group: dict[str, int] = defaultdict(int)
+    for one in counts:
+        by_style[one.case.style].append(one.forwards[drafter])
+        by_group[one.case.group] += 1
+    return {
+        "cases": len(cases),
+        **_compute_figures([one.forwards[drafter] for one in counts]),
+        "edits": len({(case.before, case.target) for case in cases}),
+        "files": count_files(cases),
+        "mean_tokens": round(statistics.fmean(len(case.target) for case in cases)),
+        "mean_hunks": round(statistics.fmean(case.num_hunks for case in cases), 2),
+        "groups": {group: by_group[group] for group in GROUPS if group in by_group},
+        "mean_by_style": {style: round(statistics.fmean(found), 2) for style, found in sorted(by_style.items())},
+    }
+
+
+def make_case_row(one: Count) -> dict[str, Any]:
+    """One case, for the JSON."""
+    case = one.case
+    what = {"id": case.id, "style": case.style, "group": case.group, "tokens": len(case.target)}
+    return what | {"hunks": case.num_hunks, "forwards": one.forwards}
+
+
+def render_lines(rows: Sequence[dict[str, Any]], summary: dict[str, Any]) -> Iterator[str]:
+    """The lines that are printed."""
+    yield (
+        f"{summary['cases']} snippets of {summary['edits']} edits of {summary['files']} different files; "
+        f"mean {summary['mean_tokens']:,} tokens, {summary['mean_hunks']} hunks"
+    )
+    for group in GROUPS:
+        members = [row for row in rows if row["group"] == group]
+        if members:
+            yield ""
+            yield f"| forward passes behind the prefill; {group}: {members[0]['cases']} | mean | median | p90 | most |"
+            yield "| --- | --- | --- | --- | --- |"
+            for row in members:
+                figures = (f"{row[key]:,}" for key in ("mean", "median", "p90", "most"))
+                yield f"| {row['drafter']} | {' | '.join(figures)} |"
+    yield ""
+    yield "mean by style: " + ", ".join(f"{style} {mean}" for style, mean in summary["mean_by_style"].items())
+
+
+def _make_group_rows(group: str, counts: Sequence[Count]) -> Iterator[dict[str, Any]]:
+    members = [one for one in counts if group in ("all", one.case.group)]
+    for drafter in members[0].forwards if members else ():
+        figures = _compute_figures([one.forwards[drafter] for one in members])
+        yield {"group": group, "drafter": drafter, "cases": len(members), **figures}
+
+
+def _compute_figures(numbers: Sequence[int]) -> dict[str, float]:
+    ordered = sorted(numbers)
+    return {
+        "mean": round(statistics.fmean(ordered), 2),
+        "median": statistics.median(ordered),
+        "p90": ordered[-(-9 * len(ordered) // 10) - 1],
+        "most": ordered[-1],
+    }
+
 
 TOKENIZER = "qwen2.5-coder-0.5b"
 
 
 def main(arguments: Sequence[str] | None = None, tokenizer: BPETokenizer | None = None) -> None:
-    """Count, print the table and write the JSON."""
+    """Count, print the render_lines and write the JSON."""
     options = _options(arguments)
-    tokenizer = tokenizer or _tokenizer()
-    cases = made_cases(options.cases, tokenizer.encode, limit=options.limit, seed=options.seed)
+    tokenizer = tokenizer or _open_tokenizer()
+    cases = make_cases(options.cases, tokenizer.encode, limit=options.limit, seed=options.seed)
     if not cases:
         sys.exit(f"{options.cases} holds no pair of 80 lines that a snippet can be made of")
-    counts = count(cases, tokenizer.token_bytes())
-    rows, summary = rows_of(counts), summary_of(counts, MERGE_DRAFT)
-    print("\n".join(table(rows, summary)))
-    by_model: list[dict[str, Any]] = []
-    if options.model:
-        from benchmarks.forwards.model_runs import run_with  # loads torch
-
-        by_model = run_with(options.model, cases)
-        summary["model"] = model_summary(options.model, by_model)
-        print(json.dumps(summary["model"], indent=1))
+    counts = count_cases(cases, tokenizer.token_bytes())
+    rows, summary = make_rows(counts), summarise(counts, MERGE_DRAFT)
+    print("\n".join(render_lines(rows, summary)))
     if options.json:
-        found = {"summary": summary, "rows": rows, "cases": [case_row(one) for one in counts], "by_model": by_model}
+        found = {"summary": summary, "rows": rows, "cases": [make_case_row(one) for one in counts]}
         options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-def count(cases: Sequence[ForwardsCase], token_bytes: Sequence[bytes]) -> list[Count]:
+def count_cases(cases: Sequence[ForwardsCase], token_bytes: Sequence[bytes]) -> list[Count]:
     """Run every case with every way of drafting."""
     counts = []
     for number, case in enumerate(cases, start=1):
         print(f"\r{number}/{len(cases)} counted", end="", file=sys.stderr, flush=True)
         found = {
-            name: forwards(drafter.make(case, token_bytes), case.target, drafter.windows)
+            name: count_forwards(drafter.make(case, token_bytes), case.target, drafter.windows)
             for name, drafter in DRAFTERS.items()
         }
         counts.append(Count(case, found))
@@ -82,14 +152,11 @@ def count(cases: Sequence[ForwardsCase], token_bytes: Sequence[bytes]) -> list[C
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.forwards",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m benchmarks.forwards", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="a .jsonl or .jsonl.gz file, or a folder")
     parser.add_argument("--limit", type=int, help="a sample of this many cases")
     parser.add_argument("--seed", type=int, default=0, help="for the snippets and the sample")
-    parser.add_argument("--model", help="also have this model write them, which takes a minute or so each")
     parser.add_argument("--json", type=Path, help="write summary and rows there")
     options = parser.parse_args(arguments)
     if not options.cases.exists():
@@ -97,7 +164,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _tokenizer() -> BPETokenizer:
+def _open_tokenizer() -> BPETokenizer:
     from agent_runtime.models.tokenizer import (  # loads torch, which `settle` must come before
         read_folder_tokenizer,
         read_gguf_tokenizer,

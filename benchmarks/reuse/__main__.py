@@ -31,16 +31,30 @@ from typing import Any
 from agent_runtime.errors import BadFile, HunkError
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.tokenizer import open_tokenizer
-from benchmarks.machine import describe
-from benchmarks.reuse.contest import hold
-from benchmarks.reuse.counting import ALL, Books, Prompt, SessionCount, count, prompts_of
-from benchmarks.reuse.edit_counting import count_edits
-from benchmarks.reuse.pairs import edit_pairs
-from benchmarks.reuse.prompts import Prompts
-from benchmarks.reuse.rows import count_rows, edit_rows, summarise, time_rows
-from benchmarks.reuse.sessions import Session, load
-from benchmarks.reuse.tables import count_tables, edit_table, time_tables
-from benchmarks.reuse.workspace import workspace_prompts
+from agent_runtime.process import settings
+from benchmarks.harness import describe_machine, warn_if_busy, write_json
+from benchmarks.reuse.edits import count_edits, make_edit_pairs
+from benchmarks.reuse.prompts import (
+    ALL,
+    Books,
+    Prompt,
+    Prompts,
+    SessionCount,
+    build_prompts,
+    build_workspace_prompts,
+    count_session,
+)
+from benchmarks.reuse.report import (
+    make_count_rows,
+    make_edit_rows,
+    make_time_rows,
+    render_counts,
+    render_edits,
+    render_times,
+    summarise,
+)
+from benchmarks.reuse.sessions import Session, load_sessions
+from benchmarks.reuse.times import run_contest
 
 MODES = ("exact", "balanced", "fast", "turbo")
 IDLE = (ALL, 2_048, 0)
@@ -49,17 +63,13 @@ IDLE = (ALL, 2_048, 0)
 COUNTED_PAIRS = 40
 """Edits of each source that are counted."""
 
-BUSY = 0.7
-"""Load from which times are not to be kept."""
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Count, measure, print the tables, write the JSON."""
     options = _options(arguments)
-    print(describe(), flush=True)
-    load_at_start = os.getloadavg()[0]
+    print(describe_machine(), flush=True)
     try:
-        found = load(options.session)
+        found = load_sessions(options.session)
         prompts = Prompts(open_tokenizer(options.model, ModelSettings.from_env(os.environ)))
     except BadFile as error:
         print(error, file=sys.stderr)
@@ -68,28 +78,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(str(error))
     for why, files in found.skipped.items():
         print(f"skipped, {why}: {', '.join(file.name for file in files)}", file=sys.stderr)
-    made = {session.name: prompts_of(session, prompts) for session in found.sessions}
+    load_at_start = warn_if_busy()
+    made = {session.name: build_prompts(session, prompts) for session in found.sessions}
     counts = _count(made, options.modes)
     workspace = _count_workspace(found.sessions, prompts, options.modes)
-    edits = count_edits(edit_pairs(prompts.tokenizer, COUNTED_PAIRS, options.seed), options.modes)
-    parts = [count_tables("the conversation as recorded", counts)]
-    parts += [count_tables("files kept in the prompt", workspace)] if workspace else []
-    print("\n\n".join(["", options.model, *parts, edit_table(edits)]), flush=True)
+    edits = count_edits(make_edit_pairs(prompts.tokenizer, COUNTED_PAIRS, options.seed), options.modes)
+    parts = [render_counts("the conversation as recorded", counts)]
+    parts += [render_counts("files kept in the prompt", workspace)] if workspace else []
+    print("\n\n".join(["", options.model, *parts, render_edits(edits)]), flush=True)
     timed: dict[str, Any] = {}
     if not options.count_only:
-        timed = _measured(options, prompts, made, load_at_start)
-    if options.json:
-        summary = summarise(counts, workspace, edits, timed.get("times", ()), timed.get("quality", {}))
-        facts = {"model": options.model, "machine": describe(), "load_at_start": load_at_start, "seed": options.seed}
-        memory = {"memory": timed["memory"]} if timed else {}
-        rows = (
-            count_rows(counts, "conversation")
-            + count_rows(workspace, "workspace")
-            + edit_rows(edits)
-            + time_rows(timed.get("times", ()))
-        )
-        written = {"summary": facts | memory | summary, "rows": rows}
-        options.json.write_text(json.dumps(written, indent=1), encoding="utf-8")
+        timed = _measure(options, prompts, made)
+    facts = {
+        "model": options.model,
+        "machine": describe_machine(),
+        "load_at_start": load_at_start,
+        "seed": options.seed,
+    }
+    facts |= {"memory": timed["memory"]} if timed else {}
+    summary = summarise(counts, workspace, edits, timed.get("times", ()), timed.get("quality", {}))
+    rows = make_count_rows(counts, "conversation") + make_count_rows(workspace, "workspace") + make_edit_rows(edits)
+    write_json(options.json, facts | summary, rows + make_time_rows(timed.get("times", ())))
 
 
 def _count(made: Mapping[str, Sequence[Prompt]], modes: Sequence[Any]) -> list[SessionCount]:
@@ -100,7 +109,7 @@ def _count(made: Mapping[str, Sequence[Prompt]], modes: Sequence[Any]) -> list[S
             continue
         for idle in (0,) if mode == "exact" else IDLE:
             books = Books()
-            counts += [count(name, prompts, mode, books, idle=idle) for name, prompts in made.items()]
+            counts += [count_session(name, prompts, mode, books, idle=idle) for name, prompts in made.items()]
     return counts
 
 
@@ -109,35 +118,31 @@ def _count_workspace(sessions: Sequence[Session], prompts: Prompts, modes: Seque
     made: dict[str, list[Prompt]] = {}
     noted: dict[str, list[Prompt]] = {}
     for session in sessions:
-        found = workspace_prompts(session, prompts, "exact")
+        found = build_workspace_prompts(session, prompts, "exact")
         if found:
             made[session.name] = found
             if "balanced" in modes:
-                noted[session.name] = workspace_prompts(session, prompts, "balanced")
+                noted[session.name] = build_workspace_prompts(session, prompts, "balanced")
     books = Books()
-    balanced = [count(name, found, "exact", books) for name, found in noted.items()]
+    balanced = [count_session(name, found, "exact", books) for name, found in noted.items()]
     for one in balanced:
         one.mode = "balanced"
     counts = _count(made, modes)
     return [one for one in counts if one.mode == "exact"] + balanced + [one for one in counts if one.mode != "exact"]
 
 
-def _measured(
-    options: argparse.Namespace, prompts: Prompts, made: Mapping[str, Sequence[Prompt]], load_at_start: float
-) -> dict[str, Any]:
+def _measure(options: argparse.Namespace, prompts: Prompts, made: Mapping[str, Sequence[Prompt]]) -> dict[str, Any]:
     """Times, memory and quality, of which the tables are printed as they come."""
-    if load_at_start > BUSY:
-        print(f"the machine is busy (load {load_at_start:.1f}): times are not to be kept", file=sys.stderr)
-    times, memory, versions = hold(options, prompts, made)
-    print(f"\n{', '.join(versions)}\n\n{time_tables(times)}\n", flush=True)
+    times, memory, versions = run_contest(options, prompts, made)
+    print(f"\n{', '.join(versions)}\n\n{render_times(times)}\n", flush=True)
     shown = ", ".join(
         f"{name.removesuffix('_bytes')} {size / 1e6:,.0f} MB" for name, size in memory.items() if size > 1e6
     )
     print(f"memory: {shown}; a token {memory['token_bytes']:,} bytes", flush=True)
-    return {"times": times, "memory": memory, "quality": _quality(options)}
+    return {"times": times, "memory": memory, "quality": _measure_quality(options)}
 
 
-def _quality(options: argparse.Namespace) -> dict[str, Any]:
+def _measure_quality(options: argparse.Namespace) -> dict[str, Any]:
     """By mode, as `benchmarks.reuse.quality` has it; it runs in a process of its own and prints its own tables."""
     if options.quality:
         return dict(json.loads(options.quality.read_text(encoding="utf-8"))["summary"])
@@ -147,8 +152,7 @@ def _quality(options: argparse.Namespace) -> dict[str, Any]:
         out = Path(folder) / "quality.json"
         command = [sys.executable, "-m", "benchmarks.reuse.quality", "--model", options.model, "--json", str(out)]
         command += ["--probes", str(options.probes), "--seed", str(options.seed)]
-        command += ["--plots", str(options.plots)] if options.plots else []
-        if subprocess.run(command, check=False).returncode:
+        if subprocess.run(command, env=os.environ | settings(os.environ), check=False).returncode:
             sys.exit("benchmarks.reuse.quality failed; what it said stands above")
         return dict(json.loads(out.read_text(encoding="utf-8"))["summary"])
 
@@ -169,13 +173,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--probes", type=int, default=0, help="probes of a kind that answers are judged by")
     parser.add_argument("--quality", type=Path, help="the JSON of benchmarks.reuse.quality, to go into this one's")
     parser.add_argument("--json", type=Path, help="write summary and rows there, too")
-    parser.add_argument(
-        "--plots",
-        type=Path,
-        nargs="?",
-        const=Path("build"),
-        help="write the plot of the quality into this folder (build/)",
-    )
     options = parser.parse_args(arguments)
     options.modes = [mode for mode in options.mode.split(",") if mode]
     if unknown := set(options.modes) - set(MODES):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import threading
@@ -23,13 +22,19 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.machine import describe
-from benchmarks.serve.edits import Edit, applier, edits_by_model, edits_by_rule
-from benchmarks.serve.load import Clients, Seen, run, watch_memory
-from benchmarks.serve.service import Running, serving
-
-BUSY = 0.7
-"""Load from which figures are not to be kept."""
+from benchmarks.harness import describe_machine, warn_if_busy
+from benchmarks.serve.service import (
+    Clients,
+    Edit,
+    Running,
+    Seen,
+    make_applier,
+    make_model_edits,
+    make_rule_edits,
+    open_service,
+    run_clients,
+    watch_memory,
+)
 
 Row = dict[str, Any]
 
@@ -37,18 +42,16 @@ Row = dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table and write the JSON; end with 1 where an answer was wrong or missing."""
     options = _options(arguments)
-    load = os.getloadavg()[0]
-    print(describe(), flush=True)
-    if load > BUSY:
-        print(f"the machine is busy (load {load:.1f}): these figures are not to be kept", file=sys.stderr)
-    by_rule = edits_by_rule(options.edits, options.seed)
-    in_process_ms = _in_process_ms(by_rule)
-    with tempfile.TemporaryDirectory(prefix="hunk-serve-") as name, serving(options.model, Path(name)) as service:
-        rows = [_steady(service, by_rule, count, options.seconds, Path(name)) for count in options.clients]
-        rows += _mixed(service, by_rule, options.seconds, Path(name))
-        memory = _memory(service, by_rule, options.minutes * 60, Path(name)) if options.minutes else None
-    summary = _summary(rows, in_process_ms, memory) | {"machine": describe(), "load_at_start": load}
-    print(_table(rows, summary))
+    load = warn_if_busy()
+    print(describe_machine(), flush=True)
+    by_rule = make_rule_edits(options.edits, options.seed)
+    in_process_ms = _measure_in_process(by_rule)
+    with tempfile.TemporaryDirectory(prefix="hunk-serve-") as name, open_service(options.model, Path(name)) as service:
+        rows = [_run_steady(service, by_rule, count, options.seconds, Path(name)) for count in options.clients]
+        rows += _run_mixed(service, by_rule, options.seconds, Path(name))
+        memory = _measure_memory(service, by_rule, options.minutes * 60, Path(name)) if options.minutes else None
+    summary = _summarise(rows, in_process_ms, memory) | {"machine": describe_machine(), "load_at_start": load}
+    print(_render_table(rows, summary))
     if options.json:
         options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=1), encoding="utf-8")
     sys.exit(bool(summary["errors"]))
@@ -71,8 +74,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _in_process_ms(edits: Sequence[Edit], rounds: int = 5) -> float:
-    pipeline, found = applier(), []
+def _measure_in_process(edits: Sequence[Edit], rounds: int = 5) -> float:
+    pipeline, found = make_applier(), []
     for _ in range(rounds):
         for edit in edits:
             request = edit.request()
@@ -82,21 +85,21 @@ def _in_process_ms(edits: Sequence[Edit], rounds: int = 5) -> float:
     return median(found)
 
 
-def _steady(service: Running, edits: Sequence[Edit], count: int, seconds: float, folder: Path) -> Row:
+def _run_steady(service: Running, edits: Sequence[Edit], count: int, seconds: float, folder: Path) -> Row:
     _say(f"{count} clients")
-    run(service, [Clients("warm", edits, min(count, 8))], 1.0, folder)
-    seen = run(service, [Clients("rule", edits, count)], seconds, folder)["rule"]
-    return _row(f"{count} clients, by rule", seen)
+    run_clients(service, [Clients("warm", edits, min(count, 8))], 1.0, folder)
+    seen = run_clients(service, [Clients("rule", edits, count)], seconds, folder)["rule"]
+    return _make_row(f"{count} clients, by rule", seen)
 
 
-def _mixed(service: Running, edits: Sequence[Edit], seconds: float, folder: Path) -> list[Row]:
+def _run_mixed(service: Running, edits: Sequence[Edit], seconds: float, folder: Path) -> list[Row]:
     _say("mixed")
-    seen = run(service, _mixture(edits), seconds, folder)
-    return [_row(f"mixed: {name}", one) for name, one in seen.items()]
+    seen = run_clients(service, _make_mixture(edits), seconds, folder)
+    return [_make_row(f"mixed: {name}", one) for name, one in seen.items()]
 
 
-def _mixture(edits: Sequence[Edit]) -> list[Clients]:
-    by_model = edits_by_model(list(edits))
+def _make_mixture(edits: Sequence[Edit]) -> list[Clients]:
+    by_model = make_model_edits(list(edits))
     return [
         Clients("8 by rule", edits, 8),
         Clients("2 by the model", by_model, 2),
@@ -105,7 +108,7 @@ def _mixture(edits: Sequence[Edit]) -> list[Clients]:
     ]
 
 
-def _row(name: str, seen: Seen) -> Row:
+def _make_row(name: str, seen: Seen) -> Row:
     timed = bool(len(seen.latencies_ms) > 1)
     return {
         "what": name,
@@ -113,20 +116,20 @@ def _row(name: str, seen: Seen) -> Row:
         "p50_ms": round(seen.quantile_ms(0.5), 2) if timed else None,
         "p99_ms": round(seen.quantile_ms(0.99), 2) if timed else None,
         "statuses": dict(seen.statuses),
-        "errors": _num_errors(name, seen),
+        "errors": count_faults(name, seen),
         "faults": dict(seen.faults) | ({"wrong": seen.wrong} if seen.wrong else {}),
     }
 
 
-def _num_errors(name: str, seen: Seen) -> int:
+def count_faults(name: str, seen: Seen) -> int:
     if "leave" in name:
         return sum(seen.faults.values())
-    return seen.num_errors
+    return seen.count_errors
 
 
-def _memory(service: Running, edits: Sequence[Edit], seconds: float, folder: Path) -> Row:
+def _measure_memory(service: Running, edits: Sequence[Edit], seconds: float, folder: Path) -> Row:
     _say(f"memory over {seconds / 60:g} minutes")
-    loading = threading.Thread(target=run, args=(service, _mixture(edits), seconds, folder))
+    loading = threading.Thread(target=run_clients, args=(service, _make_mixture(edits), seconds, folder))
     loading.start()
     found = watch_memory(service, seconds, max(1.0, seconds / 200))
     loading.join()
@@ -143,7 +146,7 @@ def _memory(service: Running, edits: Sequence[Edit], seconds: float, folder: Pat
     }
 
 
-def _summary(rows: Sequence[Row], in_process_ms: float, memory: Row | None) -> Row:
+def _summarise(rows: Sequence[Row], in_process_ms: float, memory: Row | None) -> Row:
     single = next((row for row in rows if row["what"].startswith("1 clients")), rows[0])
     summary: Row = {
         "in_process_p50_ms": round(in_process_ms, 3),
@@ -157,7 +160,7 @@ def _summary(rows: Sequence[Row], in_process_ms: float, memory: Row | None) -> R
     return summary
 
 
-def _table(rows: Sequence[Row], summary: Row) -> str:
+def _render_table(rows: Sequence[Row], summary: Row) -> str:
     lines = [f"{'':28} {'requests/s':>10} {'p50 ms':>9} {'p99 ms':>9} {'errors':>7}  statuses"]
     lines.append(f"{'in process, the merge alone':28} {'':>10} {summary['in_process_p50_ms']:9.2f}")
     for row in rows:

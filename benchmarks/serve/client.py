@@ -46,7 +46,7 @@ class Sent:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the clients and print what they saw."""
     options = _options(arguments)
-    requests = [_sent(json.loads(line), options) for line in options.file.read_text().splitlines()]
+    requests = [_read_edit(json.loads(line), options) for line in options.file.read_text().splitlines()]
     tally = Tally()
     asyncio.run(_run(options, requests, tally))
     json.dump(vars(tally), sys.stdout)
@@ -64,7 +64,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _sent(row: dict[str, str], options: argparse.Namespace) -> Sent:
+def _read_edit(row: dict[str, str], options: argparse.Namespace) -> Sent:
     host = f"Host: 127.0.0.1:{options.port}\r\n"
     if not row["body"]:
         return Sent(f"GET /healthz HTTP/1.1\r\n{host}Connection: close\r\n\r\n".encode(), b"")

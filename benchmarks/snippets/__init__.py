@@ -1,8 +1,7 @@
 """Lazy snippets made from real edits, in the styles that models write, and larger merges put together from them."""
 
-from benchmarks.snippets.imitations import imitate, imitations
-from benchmarks.snippets.making import STYLES, make_snippet
-from benchmarks.snippets.merges import merges
-from benchmarks.snippets.pairs import Pair, pairs
+from benchmarks.snippets.imitations import imitate, make_imitations
+from benchmarks.snippets.merges import Pair, make_merge, read_pairs
+from benchmarks.snippets.styles import STYLES, make_snippet
 
-__all__ = ["STYLES", "Pair", "imitate", "imitations", "make_snippet", "merges", "pairs"]
+__all__ = ["STYLES", "Pair", "imitate", "make_imitations", "make_merge", "make_snippet", "read_pairs"]

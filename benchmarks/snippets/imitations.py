@@ -14,7 +14,7 @@ deletion_omitted   lines that are to go are left out between their neighbours
 deletion_comment   a comment stands where lines are to go
 deletion_told      lines that are to go are left out, and the instruction names them
 
-`benchmarks.snippets.making` makes snippets that can be told for certain; these are as careless as a model's: a snippet
+`benchmarks.snippets.styles` makes snippets that can be told for certain; these are as careless as a model's: a snippet
 may be read in several ways, one of which is right. A style is a pure function of a change and a source of random
 numbers. Everything is seeded with text, so a snippet is the same in every process.
 """
@@ -31,12 +31,22 @@ from random import Random
 
 from rapidfuzz.fuzz import ratio
 
-from benchmarks.cases import Case, Record, records
-from benchmarks.rendering import Span
-from benchmarks.snippets.indenting import dedented, indent_of
-from benchmarks.snippets.parts import TEST_LAYOUT, TEST_WORDING, Part, part_of
-from benchmarks.snippets.showing import Change, filled, gaps, header, runs, sayable
-from benchmarks.snippets.wordings import ODD_WORDINGS, WORDINGS, Marker, comment
+from benchmarks.cases import TEST_LAYOUT, TEST_WORDING, Case, Part, Record, find_part, read_records
+from benchmarks.edit_formats import Span
+from benchmarks.snippets.changes import (
+    ODD_WORDINGS,
+    WORDINGS,
+    Change,
+    Marker,
+    dedent,
+    fill_gaps,
+    find_change,
+    find_gaps,
+    find_runs,
+    get_indent,
+    list_header_lines,
+    render_comment,
+)
 from editor.grammars import find_language
 from editor.placeholders import holds_placeholder
 
@@ -85,11 +95,11 @@ def imitate(before: str, after: str, path: str, style: str, seed: int, part: Par
     Only the test part has its own wording of markers and its own layout, each in half of the snippets that could.
     """
     write = _STYLES[style]
-    change = sayable(before, after, path)
+    change = find_change(before, after, path)
     if change is None:
         return None
     rng = Random(f"{style}\0{seed}\0{path}\0{before}\0{after}")
-    lines = write(change, _hand(change, style, part, rng), rng)
+    lines = write(change, _draw_hand(change, style, part, rng), rng)
     shown = [] if lines is None else [line for line in lines if line.strip()]
     if not shown or len(shown) >= len([line for line in change.b if line.strip()]):
         return None
@@ -100,7 +110,7 @@ def imitate(before: str, after: str, path: str, style: str, seed: int, part: Par
     return Imitation("\n".join(lines or ()).strip("\n") + "\n", instruction)
 
 
-def imitations(folder: Path, num_cases: int, seed: int, part: Part) -> list[Case]:
+def make_imitations(folder: Path, num_cases: int, seed: int, part: Part) -> list[Case]:
     """Return so many made cases of a part over the commits in `folder`: the styles and the languages in turn.
 
     Fewer come back where the commits run out. Each commit's file is used once.
@@ -108,7 +118,10 @@ def imitations(folder: Path, num_cases: int, seed: int, part: Part) -> list[Case
     rng = Random(f"imitations\0{seed}\0{part}")
     by_language: dict[str, deque[Record]] = defaultdict(deque)
     found = [
-        record for _, some in records(folder) for record in some if part_of(record["repo"], record["path"]) == part
+        record
+        for _, some in read_records(folder)
+        for record in some
+        if find_part(record["repo"], record["path"]) == part
     ]
     rng.shuffle(found)
     for record in found:
@@ -119,7 +132,7 @@ def imitations(folder: Path, num_cases: int, seed: int, part: Part) -> list[Case
     for style in cycle(STYLES):
         if len(made) == num_cases or misses == len(STYLES):
             return made
-        case = _drawn(by_language, languages, style, seed, part)
+        case = _draw_case(by_language, languages, style, seed, part)
         misses = misses + 1 if case is None else 0
         made += [] if case is None else [case]
     raise AssertionError("a cycle does not end")
@@ -127,9 +140,9 @@ def imitations(folder: Path, num_cases: int, seed: int, part: Part) -> list[Case
 
 def instruct(change: Change, rng: Random) -> str:
     """Say in one line what the change does, by the names that it adds and takes away."""
-    old, new = (_words(lines) for lines in _changed(change))
-    gone = [word for word in old if word not in set(_words(change.b))]
-    come = [word for word in new if word not in set(_words(change.a))]
+    old, new = (_list_words(lines) for lines in _list_changed(change))
+    gone = [word for word in old if word not in set(_list_words(change.b))]
+    come = [word for word in new if word not in set(_list_words(change.a))]
     if gone and come:
         said = rng.choice((f"Replace {gone[0]} with {come[0]}", f"Use {come[0]} instead of {gone[0]}"))
     elif gone:
@@ -147,43 +160,43 @@ def instruct_removal(change: Change, rng: Random) -> str:
     """Say in one line which lines go, by a name in each run of them, the rarest in the file."""
     counts = Counter(word for line in change.a for word in _WORD.findall(line))
     named = []
-    for span in _holes(change):
-        words = _words(change.a[span.a_start : span.a_end])
+    for span in _find_holes(change):
+        words = _list_words(change.a[span.a_start : span.a_end])
         named += [min(words, key=lambda word: counts[word])] if words else []
     verb = rng.choice(("Remove", "Drop", "Delete", "I will remove", "Get rid of"))
     return f"{verb} {' and '.join(dict.fromkeys(named)) or 'these lines'}"
 
 
-def _minimal(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    shown = _with_context(change, rng.choice((1, 1, 2, 3)))
-    return None if shown is None else _laid_out(change, shown, hand, rng)
+def _write_minimal(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    shown = _add_context(change, rng.choice((1, 1, 2, 3)))
+    return None if shown is None else _lay_out(change, shown, hand, rng)
 
 
-def _context(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    shown = _with_context(change, rng.choice((2, 3, 5)))
+def _write_context(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    shown = _add_context(change, rng.choice((2, 3, 5)))
     if shown is None:
         return None
     for span in change.spans:
         for symbol in change.around(span):
-            shown |= {*header(symbol), symbol.end_line - 1}
-    return _laid_out(change, filled(shown, change.b), hand, rng)
+            shown |= {*list_header_lines(symbol), symbol.end_line - 1}
+    return _lay_out(change, fill_gaps(shown, change.b), hand, rng)
 
 
-def _whole_def(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+def _write_whole_def(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
     shown: set[int] = set()
     for span in change.spans:
-        own = _definition(change, span)
+        own = _find_definition(change, span)
         if own is None:
             return None
         shown |= own
     if rng.random() < 0.4:
-        shown = _without_long_runs(change, shown)
+        shown = _drop_long_runs(change, shown)
     if rng.random() < 0.3:
-        return _bare(change, shown)
-    return _laid_out(change, filled(shown, change.b), hand, rng)
+        return _join_runs(change, shown)
+    return _lay_out(change, fill_gaps(shown, change.b), hand, rng)
 
 
-def _signature(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+def _write_signature(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
     shown: set[int] = set()
     for span in change.spans:
         around = [symbol for symbol in change.around(span) if symbol.body_line is not None]
@@ -191,85 +204,85 @@ def _signature(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
             return None
         context = change.context(span, 0)
         shown |= set(range(span.b_start, span.b_end)) if context is None else set(context)
-        shown |= set(header(around[-1]))
+        shown |= set(list_header_lines(around[-1]))
         if rng.random() < 0.7:
             shown.add(around[-1].end_line - 1)
-    return _laid_out(change, shown, hand, rng)
+    return _lay_out(change, shown, hand, rng)
 
 
-def _only_changed(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+def _write_only_changed(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
     if not all(_is_plain_substitution(change, span) for span in change.spans):
         return None
     return [change.b[at] for span in change.spans for at in range(span.b_start, span.b_end)]
 
 
-def _no_markers(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    shown = _with_context(change, rng.choice((1, 2, 3, 4)))
-    return None if shown is None else _bare(change, shown)
+def _write_no_markers(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    shown = _add_context(change, rng.choice((1, 2, 3, 4)))
+    return None if shown is None else _join_runs(change, shown)
 
 
-def _chat(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    shown = _with_context(change, rng.choice((0, 1, 2, 3)))
+def _write_chat(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    shown = _add_context(change, rng.choice((0, 1, 2, 3)))
     if shown is None:
         return None
     if rng.random() < 0.4:
         for span in change.spans:
-            shown |= _definition(change, span) or set()
-    blocks = _fenced(change, shown, _without_long_runs(change, shown), hand, rng)
+            shown |= _find_definition(change, span) or set()
+    blocks = _fence(change, shown, _drop_long_runs(change, shown), hand, rng)
     if any(line.lstrip().startswith(("```", "~~~")) for block in blocks for line in block):
         return None
     if rng.random() < 0.3 and not change.changes_only_indentation:
-        blocks = [dedented(block) for block in blocks]
+        blocks = [dedent(block) for block in blocks]
     if rng.random() < _SHARE_OTHER_ORDER:
         rng.shuffle(blocks)
-    return _conversation(change.path, blocks, rng.choice(hand.layouts), rng)
+    return _render_conversation(change.path, blocks, rng.choice(hand.layouts), rng)
 
 
-def _fenced(change: Change, whole: set[int], kept: set[int], hand: _Hand, rng: Random) -> list[list[str]]:
+def _fence(change: Change, whole: set[int], kept: set[int], hand: _Hand, rng: Random) -> list[list[str]]:
     """Return the lines of each fence: a run of the whole lines, or some, as far as they are kept, markers for the rest.
 
     Some fences have a marker at an end.
     """
     blocks: list[list[str]] = []
-    for run in runs(whole):
+    for run in find_runs(whole):
         is_new = not blocks or rng.random() >= _SHARE_JOINED
         if is_new:
             blocks.append([])
-        for number, part in enumerate(runs(kept & set(run))):
+        for number, part in enumerate(find_runs(kept & set(run))):
             if number or not is_new or (part.start and rng.random() < _SHARE_FENCE_MARKERS):
-                blocks[-1].append(hand.marker.line(indent_of(change.b[part.start])))
+                blocks[-1].append(hand.marker.line(get_indent(change.b[part.start])))
             blocks[-1] += [change.b[at] for at in part]
     for block in blocks:
         if rng.random() < _SHARE_FENCE_MARKERS:
-            block.append(hand.marker.line(indent_of(block[-1])))
+            block.append(hand.marker.line(get_indent(block[-1])))
     return blocks
 
 
-def _dedented(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+def _write_dedented(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
     if change.changes_only_indentation:
         return None
-    own = [_definition(change, span) for span in change.spans]
-    shown = {at for found in own if found for at in found} if all(own) else _with_context(change, rng.choice((2, 3, 4)))
+    own = [_find_definition(change, span) for span in change.spans]
+    shown = {at for found in own if found for at in found} if all(own) else _add_context(change, rng.choice((2, 3, 4)))
     if shown is None:
         return None
-    blocks = [[change.b[at] for at in run] for run in runs(shown)]
-    moved = [dedented(block) for block in blocks]
-    return None if moved == blocks else _joined(moved)
+    blocks = [[change.b[at] for at in run] for run in find_runs(shown)]
+    moved = [dedent(block) for block in blocks]
+    return None if moved == blocks else _join(moved)
 
 
-def _odd_marker(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    return rng.choice((_minimal, _context, _signature))(change, hand, rng)
+def _write_odd_marker(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    return rng.choice((_write_minimal, _write_context, _write_signature))(change, hand, rng)
 
 
-def _deletion_omitted(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    if not _holes(change):
+def _write_deletion_omitted(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    if not _find_holes(change):
         return None
-    return _minimal(change, hand, rng)
+    return _write_minimal(change, hand, rng)
 
 
-def _deletion_comment(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    holes = _holes(change)
-    shown = _with_context(change, rng.choice((1, 2)))
+def _write_deletion_comment(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
+    holes = _find_holes(change)
+    shown = _add_context(change, rng.choice((1, 2)))
     if not holes or shown is None:
         return None
     notes: dict[int, str] = {}
@@ -278,14 +291,14 @@ def _deletion_comment(change: Change, hand: _Hand, rng: Random) -> list[str] | N
         name = (_WORD.findall(gone[0]) or ["lines"])[-1]
         whole = gone[0].strip().rstrip("{:;,")
         words = rng.choice((f"removed: {name}", f"{name} removed", f"removed {whole[:60]}", f"deleted: {whole[:60]}"))
-        line = comment(change.path, words)
+        line = render_comment(change.path, words)
         if line is None:
             return None
-        notes[span.b_start] = indent_of(gone[0]) + line
-    return _laid_out(change, shown, hand, rng, notes)
+        notes[span.b_start] = get_indent(gone[0]) + line
+    return _lay_out(change, shown, hand, rng, notes)
 
 
-def _with_context(change: Change, num_lines: int) -> set[int] | None:
+def _add_context(change: Change, num_lines: int) -> set[int] | None:
     """Return the lines of all changes with so many about each or more, until it can be told where they belong."""
     shown: set[int] = set()
     for span in change.spans:
@@ -293,21 +306,21 @@ def _with_context(change: Change, num_lines: int) -> set[int] | None:
         if context is None:
             return None
         shown |= set(context)
-    return filled(shown, change.b)
+    return fill_gaps(shown, change.b)
 
 
-def _definition(change: Change, span: Span) -> set[int] | None:
+def _find_definition(change: Change, span: Span) -> set[int] | None:
     around = change.around(span)
     if not around or around[-1].end_line - around[-1].first_line > _MAX_DEFINITION:
         return None
     return set(range(around[-1].first_line, around[-1].end_line))
 
 
-def _without_long_runs(change: Change, shown: set[int]) -> set[int]:
+def _drop_long_runs(change: Change, shown: set[int]) -> set[int]:
     """Leave out what stays inside a definition where it is long: all but two lines at each end of the run."""
     changed = {at for span in change.spans for at in range(span.b_start - 1, span.b_end + 1)}
     kept = set(shown)
-    for run in runs(shown - changed):
+    for run in find_runs(shown - changed):
         if len(run) > _LONG_RUN:
             kept -= set(range(run.start + 2, run.stop - 2))
     return kept
@@ -326,7 +339,7 @@ def _is_plain_substitution(change: Change, span: Span) -> bool:
     return True
 
 
-def _holes(change: Change) -> list[Span]:
+def _find_holes(change: Change) -> list[Span]:
     """Return the changes that only take lines away."""
     return [
         span
@@ -336,7 +349,7 @@ def _holes(change: Change) -> list[Span]:
     ]
 
 
-def _laid_out(
+def _lay_out(
     change: Change, shown: set[int], hand: _Hand, rng: Random, notes: Mapping[int, str] | None = None
 ) -> list[str] | None:
     """Put the shown lines in order with a marker for each gap, and each of the `notes` above its line.
@@ -348,7 +361,7 @@ def _laid_out(
         return None
     outer = {True: rng.random() < _SHARE_OUTER_MARKERS, False: rng.random() < _SHARE_OUTER_MARKERS}
     airy = rng.random() < 0.6
-    at_gap = {gap.start: gap for gap in gaps(shown, len(change.b))}
+    at_gap = {gap.start: gap for gap in find_gaps(shown, len(change.b))}
     out: list[str] = []
     at = 0
     while at <= len(change.b):
@@ -358,7 +371,7 @@ def _laid_out(
         if gap is not None:
             is_outer = gap.start == 0 or gap.stop == len(change.b)
             if not is_outer or outer[gap.start == 0]:
-                out += _marked(change.b, gap, hand.marker, airy=airy)
+                out += _render_gap(change.b, gap, hand.marker, airy=airy)
             at = gap.stop
             continue
         out += change.b[at : at + 1]
@@ -366,24 +379,24 @@ def _laid_out(
     return out
 
 
-def _marked(b: Sequence[str], gap: range, marker: Marker, *, airy: bool) -> list[str]:
+def _render_gap(b: Sequence[str], gap: range, marker: Marker, *, airy: bool) -> list[str]:
     """Return a gap's marker, indented as its least indented line; `airy` keeps the blank lines at its ends."""
-    indents = [indent_of(b[at]) for at in gap if b[at].strip()]
+    indents = [get_indent(b[at]) for at in gap if b[at].strip()]
     above = [""] if airy and not b[gap.start].strip() else []
     below = [""] if airy and not b[gap.stop - 1].strip() else []
     return [*above, marker.line(min(indents, key=len, default="")), *below]
 
 
-def _bare(change: Change, shown: set[int]) -> list[str]:
-    return _joined([[change.b[at] for at in run] for run in runs(shown)])
+def _join_runs(change: Change, shown: set[int]) -> list[str]:
+    return _join([[change.b[at] for at in run] for run in find_runs(shown)])
 
 
-def _joined(blocks: Sequence[Sequence[str]]) -> list[str]:
+def _join(blocks: Sequence[Sequence[str]]) -> list[str]:
     """Put blocks under each other, a blank line between."""
     return [line for block in blocks for line in [*block, ""]][:-1]
 
 
-def _conversation(path: str, blocks: Sequence[Sequence[str]], layout: str, rng: Random) -> list[str]:
+def _render_conversation(path: str, blocks: Sequence[Sequence[str]], layout: str, rng: Random) -> list[str]:
     """Write a chat answer: the prose, and a fence for each block."""
     tag = find_language(path) or ""
     step = "   " if layout == TEST_LAYOUT else ""
@@ -401,7 +414,7 @@ def _conversation(path: str, blocks: Sequence[Sequence[str]], layout: str, rng: 
     return [*out, rng.choice(_CLOSINGS)]
 
 
-def _hand(change: Change, style: str, part: Part, rng: Random) -> _Hand:
+def _draw_hand(change: Change, style: str, part: Part, rng: Random) -> _Hand:
     wordings: Sequence[str] = ODD_WORDINGS if style == "odd_marker" else WORDINGS
     if part == "test" and style == "odd_marker" and rng.random() < _SHARE_TEST_ONLY:
         wordings = (TEST_WORDING,)
@@ -409,7 +422,7 @@ def _hand(change: Change, style: str, part: Part, rng: Random) -> _Hand:
     return _Hand(Marker(change.path, rng, wordings), layouts)
 
 
-def _drawn(
+def _draw_case(
     by_language: Mapping[str, deque[Record]], languages: deque[str], style: str, seed: int, part: Part
 ) -> Case | None:
     """Take the next record that suits the style off its language's, and return its case; None where none suits.
@@ -420,7 +433,7 @@ def _drawn(
         waiting = by_language[language]
         for _ in range(min(_TRIES, len(waiting))):
             record = waiting.popleft()
-            case = _case(record, style, seed, part)
+            case = _make_case(record, style, seed, part)
             if case is not None:
                 languages.remove(language)
                 languages.append(language)
@@ -429,7 +442,7 @@ def _drawn(
     return None
 
 
-def _case(record: Record, style: str, seed: int, part: Part) -> Case | None:
+def _make_case(record: Record, style: str, seed: int, part: Part) -> Case | None:
     before, after, path = record["original"], record["expected"], record["path"]
     made = imitate(before, after, path, style, seed, part)
     if made is None:
@@ -448,30 +461,30 @@ def _case(record: Record, style: str, seed: int, part: Part) -> Case | None:
     )
 
 
-def _changed(change: Change) -> tuple[list[str], list[str]]:
+def _list_changed(change: Change) -> tuple[list[str], list[str]]:
     """Return the lines that go and those that come."""
     old = [line for span in change.spans for line in change.a[span.a_start : span.a_end]]
     return old, [line for span in change.spans for line in change.b[span.b_start : span.b_end]]
 
 
-def _words(lines: Sequence[str]) -> list[str]:
+def _list_words(lines: Sequence[str]) -> list[str]:
     """Return the identifiers of the lines, each once, in order."""
     found: Iterator[str] = (word for line in lines for word in _WORD.findall(line))
     return list(dict.fromkeys(found))
 
 
 _STYLES: Mapping[str, _Style] = {
-    "minimal": _minimal,
-    "context": _context,
-    "whole_def": _whole_def,
-    "signature": _signature,
-    "only_changed": _only_changed,
-    "no_markers": _no_markers,
-    "chat": _chat,
-    "odd_marker": _odd_marker,
-    "dedented": _dedented,
-    "deletion_omitted": _deletion_omitted,
-    "deletion_comment": _deletion_comment,
-    "deletion_told": _deletion_omitted,
+    "minimal": _write_minimal,
+    "context": _write_context,
+    "whole_def": _write_whole_def,
+    "signature": _write_signature,
+    "only_changed": _write_only_changed,
+    "no_markers": _write_no_markers,
+    "chat": _write_chat,
+    "odd_marker": _write_odd_marker,
+    "dedented": _write_dedented,
+    "deletion_omitted": _write_deletion_omitted,
+    "deletion_comment": _write_deletion_comment,
+    "deletion_told": _write_deletion_omitted,
 }
 STYLES: tuple[str, ...] = tuple(_STYLES)

@@ -1,12 +1,4 @@
-"""Larger merges put together from real edits: a file of about so many lines with so many hunks.
-
-A file is made of definitions at top level, each from a real file of one language. The edited ones come first: real
-edits of them, drawn until the hunks add up; members of a class that its edit leaves alone are taken out. Where there
-is room, a short unchanged definition stands above and below each. The edits of a seed and a number of hunks are the
-same for every length, and so are these neighbours. Then other definitions are drawn until the file is long enough, and
-all are put into a random order. Names do not repeat; where there are not enough definitions, they come again with a
-number behind their names. Imports are left out: the file is valid syntax, and is not run.
-"""
+"""Real texts before and after an edit, whatever format the edit was recorded in."""
 
 from __future__ import annotations
 
@@ -15,13 +7,49 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from random import Random
 
-from benchmarks.rendering import changes
-from benchmarks.snippets.pairs import Pair
+from benchmarks.cases import Case, load_cases_at
+from benchmarks.edit_formats import diff_texts
 from editor.definitions import Symbol
 from editor.grammars import find_language
 from editor.syntax import Survey, survey
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One file before and after an edit. `path` names it, for its language; "" where that is not known."""
+
+    id: str
+    path: str
+    before: str
+    after: str
+
+
+def read_pairs(path: Path, min_lines: int = 0) -> list[Pair]:
+    """Return the pairs of all cases at or below `path`, in their order, each once.
+
+    `min_lines` is how many lines the text before must have. Cases that must be refused, that change nothing, or whose
+    expected text is another program's policy or inexact in its blanks (`Case.inexact`, save EditEval, where it is only
+    the final newline) hold no real pair and are left out, as are files that a patch creates, deletes or moves.
+    """
+    found: dict[tuple[str, str], Pair] = {}
+    for case in load_cases_at(path).cases:
+        if isinstance(case, Case):
+            if case.expects == "text" and case.shape != "unit_test" and (case.shape == "edit_eval" or not case.inexact):
+                sides = {case.path: (case.original, case.expected)}
+            else:
+                sides = {}
+        elif case.refused:
+            sides = {}
+        else:
+            sides = {name: (text, case.expected[name]) for name, text in case.files.items() if name in case.expected}
+        for name, (before, after) in sides.items():
+            if before != after and before and after and before.count("\n") >= min_lines:
+                found.setdefault((before, after), Pair(case.id, name, before, after))
+    return list(found.values())
+
 
 _MAX_EDITED_LINES = 60
 _MAX_FILLER_LINES = 300
@@ -45,7 +73,7 @@ class _Part:
         return self.before.count("\n") + 1
 
 
-def merges(cases: Sequence[Pair], num_lines: int, num_hunks: int, seed: int) -> Pair:
+def make_merge(cases: Sequence[Pair], num_lines: int, num_hunks: int, seed: int) -> Pair:
     """Make one merge of about `num_lines` lines with `num_hunks` hunks from the definitions of real pairs.
 
     Hunks are counted definition by definition: in the whole file, lines may be aligned otherwise, and one be told as
@@ -56,28 +84,28 @@ def merges(cases: Sequence[Pair], num_lines: int, num_hunks: int, seed: int) -> 
     rng.shuffle(suffixes)
     for suffix in suffixes:
         found = tuple(pair for pair in cases if pair.path.endswith(suffix))
-        edited = _drawn(_edited_parts(found), num_hunks, rng)
+        edited = _draw(_find_edited_parts(found), num_hunks, rng)
         if edited:
             groups = [[part] for part in edited]
             if num_lines >= _LINES_WITH_NEIGHBOURS * num_hunks:
-                groups = _with_neighbours(edited, _pool(found), rng)
+                groups = _add_neighbours(edited, _collect_parts(found), rng)
             fixed = [part for group in groups for part in group]
             filling = Random(f"fill\0{num_lines}\0{num_hunks}\0{seed}")
-            groups += [[part] for part in _fillers(_pool(found), num_lines, fixed, filling)]
+            groups += [[part] for part in _draw_fillers(_collect_parts(found), num_lines, fixed, filling)]
             filling.shuffle(groups)
             parts = [part for group in groups for part in group]
-            return _joined(parts, f"merge-{num_lines}-{num_hunks}-{seed}", f"merged{suffix}", suffix)
+            return _join(parts, f"merge-{num_lines}-{num_hunks}-{seed}", f"merged{suffix}", suffix)
     raise ValueError(f"the cases hold no {num_hunks} hunks in definitions of one language")
 
 
-def _joined(parts: Sequence[_Part], name: str, path: str, suffix: str) -> Pair:
+def _join(parts: Sequence[_Part], name: str, path: str, suffix: str) -> Pair:
     between = "\n\n\n" if suffix == ".py" else "\n\n"
     before = between.join(part.before for part in parts) + "\n"
     after = between.join(part.after for part in parts) + "\n"
     return Pair(name, path, before, after)
 
 
-def _drawn(parts: Iterable[_Part], num_hunks: int, rng: Random) -> list[_Part]:
+def _draw(parts: Iterable[_Part], num_hunks: int, rng: Random) -> list[_Part]:
     """Draw parts of different names whose hunks add up, [] if they do not."""
     found = list(parts)
     rng.shuffle(found)
@@ -90,35 +118,35 @@ def _drawn(parts: Iterable[_Part], num_hunks: int, rng: Random) -> list[_Part]:
 
 
 @lru_cache(maxsize=4)
-def _edited_parts(cases: tuple[Pair, ...]) -> tuple[_Part, ...]:
+def _find_edited_parts(cases: tuple[Pair, ...]) -> tuple[_Part, ...]:
     found: dict[tuple[str, str], _Part] = {}
     for pair in cases:
         old, new = _sound_survey(pair.before, pair.path), _sound_survey(pair.after, pair.path)
         if old is None or new is None:
             continue
         for name in sorted(_top_level(old).keys() & _top_level(new).keys()):
-            part = _edited_part(name, pair, old, new)
+            part = _find_edited_part(name, pair, old, new)
             if part is not None:
                 found.setdefault((part.before, part.after), part)
     return tuple(found.values())
 
 
-def _edited_part(name: str, pair: Pair, old: Survey, new: Survey) -> _Part | None:
+def _find_edited_part(name: str, pair: Pair, old: Survey, new: Survey) -> _Part | None:
     before, after = pair.before.split("\n"), pair.after.split("\n")
     own = _text(before, _top_level(old)[name]), _text(after, _top_level(new)[name])
     if own[0] == own[1]:
         return None
     members = _members(before, old, name), _members(after, new, name)
     alike = {member for member, text in members[0].items() if members[1].get(member) == text}
-    cut = [_without(lines, seen, _top_level(seen)[name], alike) for lines, seen in ((before, old), (after, new))]
+    cut = [_leave_out(lines, seen, _top_level(seen)[name], alike) for lines, seen in ((before, old), (after, new))]
     if cut[0] == cut[1] or any(text.count("\n") >= _MAX_EDITED_LINES for text in cut):
         return None
     if any(_sound_survey(text, pair.path) is None for text in cut):
         return None
-    return _Part(name, cut[0], cut[1], len(changes(cut[0].split("\n"), cut[1].split("\n"))))
+    return _Part(name, cut[0], cut[1], len(diff_texts(cut[0].split("\n"), cut[1].split("\n"))))
 
 
-def _with_neighbours(edited: Sequence[_Part], parts: Sequence[_Part], rng: Random) -> list[list[_Part]]:
+def _add_neighbours(edited: Sequence[_Part], parts: Sequence[_Part], rng: Random) -> list[list[_Part]]:
     """Put a short unchanged definition above and below each edited one, as far as there are any."""
     names = {part.name for part in edited}
     short = [part for part in parts if part.num_lines <= _MAX_NEIGHBOUR_LINES and part.name not in names]
@@ -126,7 +154,7 @@ def _with_neighbours(edited: Sequence[_Part], parts: Sequence[_Part], rng: Rando
     return [[*short[2 * at : 2 * at + 1], part, *short[2 * at + 1 : 2 * at + 2]] for at, part in enumerate(edited)]
 
 
-def _fillers(parts: Sequence[_Part], num_lines: int, fixed: Sequence[_Part], rng: Random) -> list[_Part]:
+def _draw_fillers(parts: Sequence[_Part], num_lines: int, fixed: Sequence[_Part], rng: Random) -> list[_Part]:
     """Draw unchanged definitions until the file has `num_lines` lines, a little less or more."""
     names = {part.name for part in fixed}
     pool = [part for part in parts if part.name not in names]
@@ -140,7 +168,7 @@ def _fillers(parts: Sequence[_Part], num_lines: int, fixed: Sequence[_Part], rng
         for part in pool:
             if part.num_lines + 2 > left + slack or left <= slack:
                 continue
-            one = part if number == 1 else _numbered(part, number)
+            one = part if number == 1 else _number_names(part, number)
             if one.name not in names:
                 names.add(one.name)
                 drawn.append(one)
@@ -151,14 +179,14 @@ def _fillers(parts: Sequence[_Part], num_lines: int, fixed: Sequence[_Part], rng
     return drawn
 
 
-def _numbered(part: _Part, number: int) -> _Part:
+def _number_names(part: _Part, number: int) -> _Part:
     name = f"{part.name}{number}"
     text = re.sub(rf"\b{re.escape(part.name)}\b", name, part.before)
     return replace(part, name=name, before=text, after=text)
 
 
 @lru_cache(maxsize=4)
-def _pool(cases: tuple[Pair, ...]) -> tuple[_Part, ...]:
+def _collect_parts(cases: tuple[Pair, ...]) -> tuple[_Part, ...]:
     found: dict[str, _Part] = {}
     for pair in cases:
         seen = _sound_survey(pair.before, pair.path)
@@ -192,7 +220,7 @@ def _members(lines: Sequence[str], seen: Survey, name: str) -> dict[str, str]:
     return {symbol.name: _text(lines, symbol) for symbol in members if counts[symbol.name] == 1}
 
 
-def _without(lines: Sequence[str], seen: Survey, own: Symbol, names: set[str]) -> str:
+def _leave_out(lines: Sequence[str], seen: Survey, own: Symbol, names: set[str]) -> str:
     """Return a definition's text without the members of these names and the blank lines behind each."""
     gone: set[int] = set()
     for symbol in seen.symbols:

@@ -21,15 +21,23 @@ from typing import Any
 import numpy as np
 from platformdirs import user_cache_path
 
-from benchmarks.cases import DEFAULT_CASES, Case, load
-from benchmarks.counting import interval
-from benchmarks.snippets import imitations
-from benchmarks.snippets.hidden import hides_deletion
-from benchmarks.snippets.parts import part_of
-from benchmarks.train_reader.confidence import Answer, Line, bar, calibrate, confidence, reliability
-from benchmarks.train_reader.labelled import Labelled, labelled, version_of
-from benchmarks.train_reader.order import Order, fit
-from benchmarks.train_reader.plots import write_reliability
+from benchmarks.cases import DEFAULT_CASES, Case, find_part, load_cases_at
+from benchmarks.plots import write_reliability
+from benchmarks.scoring import compute_interval, hides_deletion
+from benchmarks.snippets import make_imitations
+from benchmarks.train_reader.order import (
+    Answer,
+    Labelled,
+    Line,
+    Order,
+    bin_answers,
+    calibrate,
+    compute_confidence,
+    find_bar,
+    fit_order,
+    hash_folders,
+    label_cases,
+)
 from editor.reader.features import FEATURES
 from editor.reader.reader import find_readings, limit_certainties
 
@@ -37,7 +45,6 @@ ROOT = Path(__file__).resolve().parents[2]
 READER = ROOT / "editor" / "reader"
 WEIGHTS = READER / "weights.json"
 _FOLDS = 5
-_AMONG = 24
 _MOST_WRONG = {"certain": 0.0005, "likely": 0.0025}
 """A quarter of what is promised (0.2 and 1 %): failures of the training part were read, so others are worse."""
 
@@ -48,55 +55,56 @@ _LEAST_BAR = 0.75
 def main() -> None:
     """Read, fit, measure, write."""
     options = _options()
-    cache = options.cache / f"readings-{version_of(ROOT / 'editor', READER)}.jsonl"
+    cache = options.cache / f"readings-{hash_folders(ROOT / 'editor', READER)}.jsonl"
     cache.parent.mkdir(parents=True, exist_ok=True)
-    cases = _cases(options)
-    found = list(labelled(_told(cases), find_readings, len(FEATURES), cache))
-    parts = {case.id: part_of(case.repo, case.path) for case in cases}
+    cases = _load_cases(options)
+    found = list(label_cases(_select_open(cases), find_readings, len(FEATURES), cache))
+    parts = {case.id: find_part(case.repo, case.path) for case in cases}
     hidden = {case.id for case in cases if hides_deletion(case)}
     train = [case for case in found if parts[case.id] == "train" and case.id not in hidden]
     test = [case for case in found if parts[case.id] == "test" and case.id not in hidden]
     real = [case for case in train if not case.made]
 
-    answers = held_out(train, lambda case: case.group, options.l2, options.made_weight)
+    answers = answer_held_out(train, lambda case: case.group, options.l2, options.made_weight)
     line = calibrate(list(answers.values()))
     bars = {
-        name: bar([one for one in answers.values() if name in one.allowed], most) for name, most in _MOST_WRONG.items()
+        name: find_bar([one for one in answers.values() if name in one.allowed], most)
+        for name, most in _MOST_WRONG.items()
     }
     bars["likely"] = max(bars["likely"], _LEAST_BAR)
     bars["certain"] = max(bars.values())
-    order = fit(train, options.l2, options.made_weight)
+    order = fit_order(train, options.l2, options.made_weight)
     print(f"{len(train)} cases of the training part ({len(real)} real), {len(hidden)} hidden deletions left out")
-    figures = {"snippets, folds by file": figures_of(real, answers, bars)}
-    figures["made, folds by file"] = figures_of([case for case in train if case.made], answers, bars)
-    by_repository = held_out(train, lambda case: case.repo, options.l2, options.made_weight, folds=0)
-    figures["snippets, folds by repository"] = figures_of(real, by_repository, bars)
+    figures = {"snippets, folds by file": compute_figures(real, answers, bars)}
+    figures["made, folds by file"] = compute_figures([case for case in train if case.made], answers, bars)
+    by_repository = answer_held_out(train, lambda case: case.repo, options.l2, options.made_weight, folds=0)
+    figures["snippets, folds by repository"] = compute_figures(real, by_repository, bars)
     for name, some in (
         ("snippets", [one for one in test if not one.made]),
         ("made", [one for one in test if one.made]),
     ):
-        figures[f"test part, {name}"] = figures_of(some, {case.id: answer_of(case, order) for case in some}, bars)
+        figures[f"test part, {name}"] = compute_figures(
+            some, {case.id: make_answer(case, order) for case in some}, bars
+        )
     for title, block in figures.items():
         print(f"{title}: {json.dumps(block)}")
     for at in np.argsort(-np.abs(order.weights))[:12]:
         print(f"  {FEATURES[at]} {order.weights[at]:.3f}")
-    card = _card(options, train, real, figures["snippets, folds by file"])
+    card = _make_card(options, train, real, figures["snippets, folds by file"])
     kept = [answers[case.id] for case in train if case.id in answers]
-    card["reliability"] = reliability(kept, np.array([confidence(one.probability, line) for one in kept]))
+    card["reliability"] = bin_answers(kept, np.array([compute_confidence(one.probability, line) for one in kept]))
     if options.plot:
         shown = {"training snippets, held out": [answers[case.id] for case in real]}
-        shown |= {"test part": [answer_of(case, order) for case in test if not case.made]}
+        shown |= {"test part": [make_answer(case, order) for case in test if not case.made]}
         write_reliability(shown, line, bars, options.plot)
-    options.out.write_text(json.dumps(_written(card, FEATURES, order, line, bars), indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(
+        json.dumps(_write_weights(card, FEATURES, order, line, bars), indent=1) + "\n", encoding="utf-8"
+    )
     print(f"wrote {options.out}")
 
 
-def held_out(
-    cases: Sequence[Labelled],
-    group: Callable[[Labelled], str],
-    l2: float,
-    made_weight: float,
-    folds: int = _FOLDS,
+def answer_held_out(
+    cases: Sequence[Labelled], group: Callable[[Labelled], str], l2: float, made_weight: float, folds: int = _FOLDS
 ) -> dict[str, Answer]:
     """Return the first reading of each case by weights that were fitted without its group; `folds` 0: one a group."""
     names = sorted({group(case) for case in cases})
@@ -105,12 +113,12 @@ def held_out(
     }
     answers: dict[str, Answer] = {}
     for fold in sorted(set(fold_of.values())):
-        order = fit([case for case in cases if fold_of[group(case)] != fold], l2, made_weight)
-        answers |= {case.id: answer_of(case, order) for case in cases if fold_of[group(case)] == fold}
+        order = fit_order([case for case in cases if fold_of[group(case)] != fold], l2, made_weight)
+        answers |= {case.id: make_answer(case, order) for case in cases if fold_of[group(case)] == fold}
     return answers
 
 
-def answer_of(case: Labelled, order: Order) -> Answer:
+def make_answer(case: Labelled, order: Order) -> Answer:
     """Return the first reading by an order, with its probability and that of all like it but for blank lines.
 
     Of a case without readings it is wrong, and has no probability.
@@ -124,20 +132,20 @@ def answer_of(case: Labelled, order: Order) -> Answer:
     return Answer(share, bool(case.exact[first]), bool(case.modulo[first]), limit_certainties(features))
 
 
-def figures_of(cases: Sequence[Labelled], answers: dict[str, Answer], bars: dict[str, float]) -> dict[str, Any]:
+def compute_figures(cases: Sequence[Labelled], answers: dict[str, Answer], bars: dict[str, float]) -> dict[str, Any]:
     """Return how often the first reading is right, and one of all; and what is answered above each bar."""
     found = [answers[case.id] for case in cases]
     out: dict[str, Any] = {
         "n": len(cases),
-        "first": _interval([one.exact for one in found]),
-        "first_modulo": _interval([one.modulo for one in found]),
-        "among": _interval([bool(case.exact.any()) for case in cases]),
-        "among_modulo": _interval([bool(case.modulo.any()) for case in cases]),
+        "first": _format_interval([one.exact for one in found]),
+        "first_modulo": _format_interval([one.modulo for one in found]),
+        "among": _format_interval([bool(case.exact.any()) for case in cases]),
+        "among_modulo": _format_interval([bool(case.modulo.any()) for case in cases]),
     }
     for name, least in bars.items():
         above = [one for one in found if name in one.allowed and one.probability >= least]
         wrong = sum(not one.modulo for one in above)
-        out[name] = {"n": len(above), "wrong": wrong, "upper95": (interval(wrong, len(above)) or (0.0, 1.0))[1]}
+        out[name] = {"n": len(above), "wrong": wrong, "upper95": (compute_interval(wrong, len(above)) or (0.0, 1.0))[1]}
     return out
 
 
@@ -155,16 +163,16 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _cases(options: argparse.Namespace) -> list[Case]:
-    found = [case for case in load(options.cases / "snippets").cases if isinstance(case, Case)]
-    found += imitations(options.cases / "commits", options.made, options.seed, "train")
-    found += imitations(options.cases / "commits", options.made_test, options.seed, "test")
+def _load_cases(options: argparse.Namespace) -> list[Case]:
+    found = [case for case in load_cases_at(options.cases / "snippets").cases if isinstance(case, Case)]
+    found += make_imitations(options.cases / "commits", options.made, options.seed, "train")
+    found += make_imitations(options.cases / "commits", options.made_test, options.seed, "test")
     if not found:
         sys.exit(f"{options.cases} holds no snippets and no commits; name another folder with --cases")
     return found
 
 
-def _told(cases: Sequence[Case]) -> Iterator[Case]:
+def _select_open(cases: Sequence[Case]) -> Iterator[Case]:
     """Yield the cases, and tell now and then how many there were."""
     for number, case in enumerate(cases):
         if number % 100 == 0:
@@ -172,13 +180,13 @@ def _told(cases: Sequence[Case]) -> Iterator[Case]:
         yield case
 
 
-def _interval(hits: Sequence[bool]) -> str:
-    low, high = interval(sum(hits), len(hits)) or (0.0, 1.0)
+def _format_interval(hits: Sequence[bool]) -> str:
+    low, high = compute_interval(sum(hits), len(hits)) or (0.0, 1.0)
     share = sum(hits) / len(hits) if hits else 0.0
     return f"{share:.1%} [{low:.1%}, {high:.1%}]"
 
 
-def _card(
+def _make_card(
     options: argparse.Namespace, train: Sequence[Labelled], real: Sequence[Labelled], figures: dict[str, Any]
 ) -> dict[str, Any]:
     """Return what the weights were learned from, and how good they are on held-out folds."""
@@ -197,7 +205,7 @@ def _card(
     }
 
 
-def _written(
+def _write_weights(
     card: dict[str, Any], names: Sequence[str], order: Order, line: Line, bars: dict[str, float]
 ) -> dict[str, Any]:
     """Return the contents of the file."""

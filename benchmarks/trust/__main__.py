@@ -32,14 +32,15 @@ from typing import Any, TypeVar
 
 from agent_runtime.process import settle
 from benchmarks.cases import DEFAULT_CASES, Case
-from benchmarks.machine import describe
-from benchmarks.slow_inputs import slow_inputs
-from benchmarks.trust import adversary, ambiguous, other_states
+from benchmarks.harness import describe_machine
+from benchmarks.slow_inputs import make_slow_inputs
+from benchmarks.trust import adversary, ambiguous
+from benchmarks.trust import stale as other_states
+from benchmarks.trust.ambiguous import DOORS
 from benchmarks.trust.corruptions import CORRUPTIONS
-from benchmarks.trust.doors import DOORS
 from benchmarks.trust.planted import RIGHT, Row, measure_all
-from benchmarks.trust.right_results import right_results
-from benchmarks.trust.summary import blocks, counted_table, planted_table, right_table
+from benchmarks.trust.report import make_blocks, render_counted, render_planted, render_right
+from benchmarks.trust.right_results import load_right_results
 
 SHOWN = ("missed", "refused", "legal_other", "certain")
 _SUMMED = ("planted", "detected", "legal_other", "correct", "correct_refused", "repaired_exact")
@@ -55,8 +56,8 @@ def main() -> None:
     options = _options()
     if not options.cases.exists():
         sys.exit(f"{options.cases}: no such folder; name one with --cases")
-    print(describe())
-    cases = right_results(options.cases, options.limit, options.seed)
+    print(describe_machine())
+    cases = load_right_results(options.cases, options.limit, options.seed)
     summary: dict[str, Any] = {}
     rows: Rows = []
     for part in (part for part in PARTS if part in options.only):
@@ -69,20 +70,20 @@ def main() -> None:
         options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=1, ensure_ascii=False), "utf-8")
 
 
-def _planted(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
-    tasks = [(case, _drawn(options, number), options.seed) for number, case in enumerate(cases)]
+def _run_planted(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
+    tasks = [(case, _draw_classes(options, number), options.seed) for number, case in enumerate(cases)]
     found = measure_all(tasks, options.workers)
-    rows = [row for some in _followed("planted", found, len(cases)) for row in some]
-    made = blocks(rows)
-    print(planted_table(made))
-    print(right_table(made))
+    rows = [row for some in _show_progress("planted", found, len(cases)) for row in some]
+    made = make_blocks(rows)
+    print(render_planted(made))
+    print(render_right(made))
     _show(rows, options.show)
     return {key: made[0][key] for key in _SUMMED}, made + [
         {"kind": "case", **asdict(row)} for row in rows if _is_telling(row)
     ]
 
 
-def _drawn(options: argparse.Namespace, number: int) -> tuple[str, ...]:
+def _draw_classes(options: argparse.Namespace, number: int) -> tuple[str, ...]:
     """Return the classes of corruptions that are planted into one right result: each as often as the others."""
     names = list(options.classes)
     Random(f"classes\0{options.seed}\0{number // len(names)}").shuffle(names)
@@ -90,11 +91,11 @@ def _drawn(options: argparse.Namespace, number: int) -> tuple[str, ...]:
     return tuple((names[first:] + names[:first])[: options.plants])
 
 
-def _ambiguous(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
+def _run_ambiguous(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
     explicit = [case for case in cases if case.format != "lazy"]
     num_edits = ambiguous.NUM_EDITS if options.limit is None else min(ambiguous.NUM_EDITS, options.limit)
-    edits = ambiguous.ambiguous_edits(explicit, num_edits, options.seed)
-    sent = list(_followed("ambiguous", ambiguous.send_all(edits), len(edits) * len(DOORS)))
+    edits = ambiguous.make_ambiguous_edits(explicit, num_edits, options.seed)
+    sent = list(_show_progress("ambiguous", ambiguous.send_all(edits), len(edits) * len(DOORS)))
     keys: dict[str, Callable[[ambiguous.Sending], str]] = {
         "door": lambda one: one.door,
         "format": lambda one: one.format,
@@ -105,13 +106,13 @@ def _ambiguous(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict
         for kind, key in keys.items()
         for name in dict.fromkeys(map(key, sent))
     ]
-    rows: Rows = [{"kind": "ambiguous", "name": name, **_ambiguous_counts(some)} for name, some in groups]
-    print(counted_table("ambiguous", [*rows, {"name": "all", **_ambiguous_counts(sent)}]))
+    rows: Rows = [{"kind": "ambiguous", "name": name, **_count_ambiguous(some)} for name, some in groups]
+    print(render_counted("ambiguous", [*rows, {"name": "all", **_count_ambiguous(sent)}]))
     rows += [{"kind": "ambiguous case", **asdict(one)} for one in sent if one.guessed or one.model_calls or one.crashed]
-    return _ambiguous_counts(sent), rows
+    return _count_ambiguous(sent), rows
 
 
-def _ambiguous_counts(sent: Sequence[ambiguous.Sending]) -> dict[str, int]:
+def _count_ambiguous(sent: Sequence[ambiguous.Sending]) -> dict[str, int]:
     return {
         "ambiguous": len(sent),
         "guessed": sum(one.guessed for one in sent),
@@ -120,21 +121,21 @@ def _ambiguous_counts(sent: Sequence[ambiguous.Sending]) -> dict[str, int]:
     }
 
 
-def _stale(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
+def _run_stale(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
     num_chained = other_states.NUM_CHAINED if options.limit is None else min(other_states.NUM_CHAINED, options.limit)
-    stale = other_states.stale_cases(cases, options.cases, num_chained, options.seed)
-    sent = list(_followed("stale", other_states.send_stale_ones(stale, options.workers), len(stale)))
+    stale = other_states.make_stale_cases(cases, options.cases, num_chained, options.seed)
+    sent = list(_show_progress("stale", other_states.send_stale_ones(stale, options.workers), len(stale)))
     outcomes = Counter(one.outcome for one in sent)
     summary = {
         "stale": len(sent),
         "stale_wrong": outcomes["wrong"] + outcomes["crashed"],
         "stale_noop_wrong": outcomes["noop_wrong"],
     }
-    return summary, _state_rows("stale", sent)
+    return summary, _make_state_rows("stale", sent)
 
 
-def _resent(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
-    found = _followed("resent", other_states.send_again_each(cases, options.workers), len(cases))
+def _run_resent(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
+    found = _show_progress("resent", other_states.send_again_each(cases, options.workers), len(cases))
     sent = [one for one in found if one is not None]
     outcomes = Counter(one.outcome for one in sent)
     summary = {
@@ -142,10 +143,10 @@ def _resent(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[st
         "resent_changed": outcomes["wrong"] + outcomes["crashed"],
         "resent_refused": outcomes["refused"],
     }
-    return summary, _state_rows("resent", sent)
+    return summary, _make_state_rows("resent", sent)
 
 
-def _state_rows(kind: str, sent: Sequence[other_states.Sent]) -> Rows:
+def _make_state_rows(kind: str, sent: Sequence[other_states.Sent]) -> Rows:
     keys: tuple[Callable[[other_states.Sent], str], ...] = (
         lambda one: one.kind,
         lambda one: f"format {one.format}",
@@ -156,17 +157,17 @@ def _state_rows(kind: str, sent: Sequence[other_states.Sent]) -> Rows:
         for name in dict.fromkeys(map(key, sent)):
             outcomes: Counter[str] = Counter(one.outcome for one in sent if key(one) == name)
             rows.append({"kind": kind, "name": name, "cases": outcomes.total(), **outcomes})
-    print(counted_table(kind, [row for row in rows if not row["name"].startswith("style ")]))
+    print(render_counted(kind, [row for row in rows if not row["name"].startswith("style ")]))
     wrong = [one for one in sent if one.outcome in ("wrong", "noop_wrong", "crashed")]
     for one in wrong:
         print(f"  {one.outcome.upper()} {one.kind} {one.format} {one.source}/{one.style} {one.id}")
     return rows + [{**asdict(one), "kind": f"{kind} case", "state": one.kind} for one in wrong]
 
 
-def _adversary(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
-    found = list(adversary.verdicts(options.cases / "adversary", options.limit, options.seed))
-    rows = adversary.counts(found)
-    print(counted_table("adversary", rows))
+def _run_adversary(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
+    found = list(adversary.judge_cases(options.cases / "adversary", options.limit, options.seed))
+    rows = adversary.count_verdicts(found)
+    print(render_counted("adversary", rows))
     wrong = [one for one in found if one.verdict in adversary.WRONG]
     for one in wrong[:_NUM_SHOWN]:
         print(f"  {one.verdict} {one.file}: {one.name}")
@@ -175,9 +176,9 @@ def _adversary(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict
     return {"adversary_right": right, "adversary_wrong": len(wrong)}, rows
 
 
-def _slowest(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
+def _run_slowest(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
     scale = 1.0 if options.limit is None else 0.1
-    found = list(_followed("slowest", adversary.seconds_of(slow_inputs(scale)), None))
+    found = list(_show_progress("slowest", adversary.time_inputs(make_slow_inputs(scale)), None))
     found.sort(key=lambda one: -one.seconds)
     for one in found[:10]:
         print(f"  {one.seconds:7.2f} s  {one.outcome:<9} {one.num_bytes:>9} bytes  {one.name}")
@@ -186,12 +187,12 @@ def _slowest(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[s
 
 
 PARTS: dict[str, Callable[[Sequence[Case], argparse.Namespace], tuple[dict[str, Any], Rows]]] = {
-    "planted": _planted,
-    "ambiguous": _ambiguous,
-    "stale": _stale,
-    "resent": _resent,
-    "adversary": _adversary,
-    "slowest": _slowest,
+    "planted": _run_planted,
+    "ambiguous": _run_ambiguous,
+    "stale": _run_stale,
+    "resent": _run_resent,
+    "adversary": _run_adversary,
+    "slowest": _run_slowest,
 }
 
 
@@ -200,8 +201,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="the folder of recorded data")
     parser.add_argument("--limit", type=int, help="a sample of this many right results; the other parts in proportion")
     parser.add_argument("--seed", type=int, default=0, help="for samples and corruptions")
-    parser.add_argument("--only", type=_parts, default=tuple(PARTS), help=f"parts: {','.join(PARTS)}")
-    parser.add_argument("--classes", type=_classes, default=tuple(CORRUPTIONS), help="of corruptions, commas between")
+    parser.add_argument("--only", type=_parse_parts, default=tuple(PARTS), help=f"parts: {','.join(PARTS)}")
+    parser.add_argument(
+        "--classes", type=_parse_classes, default=tuple(CORRUPTIONS), help="of corruptions, commas between"
+    )
     parser.add_argument("--plants", type=int, default=10, help="corruptions of each right result (default 10)")
     parser.add_argument("--show", choices=SHOWN, action="append", default=[], help="print fifty of these")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes")
@@ -209,22 +212,22 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    return _named(text, PARTS)
+def _parse_parts(text: str) -> tuple[str, ...]:
+    return _parse_names(text, PARTS)
 
 
-def _classes(text: str) -> tuple[str, ...]:
-    return _named(text, CORRUPTIONS)
+def _parse_classes(text: str) -> tuple[str, ...]:
+    return _parse_names(text, CORRUPTIONS)
 
 
-def _named(text: str, known: Iterable[str]) -> tuple[str, ...]:
+def _parse_names(text: str, known: Iterable[str]) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if unknown := set(names) - set(known):
         raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
     return names
 
 
-def _followed(part: str, found: Iterable[T], total: int | None) -> Iterator[T]:
+def _show_progress(part: str, found: Iterable[T], total: int | None) -> Iterator[T]:
     """Yield what is found, and say now and then how far it is."""
     said = time.monotonic()
     for number, one in enumerate(found, start=1):

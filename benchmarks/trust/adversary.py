@@ -19,7 +19,7 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import HunkError
 from agent_runtime.types import ApplyRequest
 from benchmarks.slow_inputs import SlowInput
-from benchmarks.trust.other_states import no_model
+from benchmarks.trust.stale import refuse_model
 
 GENERATED = "generated.jsonl"
 FILES = ("cases.jsonl", GENERATED)
@@ -51,17 +51,17 @@ class Slow:
     outcome: str
 
 
-def verdicts(folder: Path, limit: int | None, seed: int) -> Iterator[Verdict]:
+def judge_cases(folder: Path, limit: int | None, seed: int) -> Iterator[Verdict]:
     """Send every case of the folder's files, with `limit` no more than so many of the generated ones, drawn by seed."""
     for file in FILES:
         path = folder / file
         lines = [line for line in path.read_text("utf-8").split("\n") if line] if path.is_file() else []
         if limit is not None and file == GENERATED:
             lines = Random(seed).sample(lines, min(limit, len(lines)))
-        yield from (_verdict(file, json.loads(line)) for line in lines)
+        yield from (_judge_case(file, json.loads(line)) for line in lines)
 
 
-def counts(found: Iterable[Verdict]) -> list[dict[str, Any]]:
+def count_verdicts(found: Iterable[Verdict]) -> list[dict[str, Any]]:
     """Return how often each verdict was given, a row for each file and all that is expected in it."""
     groups: dict[tuple[str, str], Counter[str]] = {}
     for one in found:
@@ -76,7 +76,7 @@ class _TooSlow(BaseException):
     """No handler of the code that is measured may take it for an error of its own."""
 
 
-def seconds_of(inputs: Iterable[SlowInput]) -> Iterator[Slow]:
+def time_inputs(inputs: Iterable[SlowInput]) -> Iterator[Slow]:
     """Send each input once, by rule; what takes more than `MAX_SECONDS` is stopped."""
 
     def stop(*_: object) -> None:
@@ -89,7 +89,7 @@ def seconds_of(inputs: Iterable[SlowInput]) -> Iterator[Slow]:
             started = time.process_time()
             signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
             try:
-                outcome = _answered(request)[0]
+                outcome = _answer(request)[0]
             except _TooSlow:
                 outcome = "stopped"
             finally:
@@ -100,20 +100,20 @@ def seconds_of(inputs: Iterable[SlowInput]) -> Iterator[Slow]:
         signal.signal(signal.SIGPROF, before)
 
 
-def _verdict(file: str, case: Mapping[str, Any]) -> Verdict:
+def _judge_case(file: str, case: Mapping[str, Any]) -> Verdict:
     original = bytes.fromhex(case["original_hex"]) if "original_hex" in case else case["original"].encode()
     wanted = bytes.fromhex(case["expected_hex"]) if "expected_hex" in case else case["expected"]
     expects = wanted if wanted in ("refuse", "noop") else "text"
     request = ApplyRequest(original, case["edit"], case["path"], format=case["format"], mode="deterministic")
-    outcome, data, detail = _answered(request)
+    outcome, data, detail = _answer(request)
     right = wanted.encode() if isinstance(wanted, str) else wanted
-    return Verdict(file, case["name"], expects, _judged(outcome, data, expects, right), detail)
+    return Verdict(file, case["name"], expects, _judge(outcome, data, expects, right), detail)
 
 
-def _answered(request: ApplyRequest) -> tuple[str, bytes, str]:
+def _answer(request: ApplyRequest) -> tuple[str, bytes, str]:
     """Return what became of a request ("refused", "CRASH", or the answer's status), the file, and why."""
     try:
-        result = Applier(no_model).apply(request)
+        result = Applier(refuse_model).apply(request)
     except HunkError as fault:
         return "refused", b"", str(fault)
     except Exception as fault:  # noqa: BLE001 (whatever it is, it is a fault of ours)
@@ -121,7 +121,7 @@ def _answered(request: ApplyRequest) -> tuple[str, bytes, str]:
     return result.status, result.file.data, ", ".join(check.name for check in result.file.checks if not check.ok)
 
 
-def _judged(outcome: str, data: bytes, expects: str, right: bytes) -> str:
+def _judge(outcome: str, data: bytes, expects: str, right: bytes) -> str:
     if outcome == "CRASH":
         return outcome
     if outcome in ("refused", "rejected"):
@@ -132,8 +132,8 @@ def _judged(outcome: str, data: bytes, expects: str, right: bytes) -> str:
         return "WRONG"
     if data == right:
         return "right"
-    return "blanks-differ" if _solid(data) == _solid(right) else "WRONG"
+    return "blanks-differ" if _list_solid(data) == _list_solid(right) else "WRONG"
 
 
-def _solid(data: bytes) -> list[bytes]:
+def _list_solid(data: bytes) -> list[bytes]:
     return [line.rstrip() for line in data.split(b"\n") if line.strip()]

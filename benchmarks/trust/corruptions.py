@@ -32,7 +32,7 @@ from functools import cached_property
 from random import Random
 
 from benchmarks.cases import Case
-from benchmarks.rendering import Span, changes
+from benchmarks.edit_formats import Span, diff_texts
 from editor import codec
 from editor.definitions import Symbol
 from editor.grammars import find_language
@@ -67,7 +67,7 @@ class RightText:
         self.text = codec.decode(case.expected.encode()).text
         self.a = self.source.text.split("\n")
         self.b = self.text.split("\n")
-        self.spans = changes(self.a, self.b)
+        self.spans = diff_texts(self.a, self.b)
 
     @cached_property
     def new(self) -> frozenset[int]:
@@ -95,7 +95,7 @@ class RightText:
         """Kept lines, not blank, next to no change: between it and the next one stands another such line."""
         near = set(self.new)
         for span in self.spans:
-            near |= {at for at in (self.above(span.b_start), self.below(span.b_end - 1)) if at is not None}
+            near |= {at for at in (self.find_above(span.b_start), self.find_below(span.b_end - 1)) if at is not None}
         return [at for at in self.solid if at not in near]
 
     @cached_property
@@ -108,11 +108,11 @@ class RightText:
         """The definitions of the right text; None without a grammar."""
         return survey(self.text, find_language(self.case.path))
 
-    def above(self, at: int) -> int | None:
+    def find_above(self, at: int) -> int | None:
         """Return the next line above that is not blank."""
         return next((one for one in range(at - 1, -1, -1) if self.b[one].strip()), None)
 
-    def below(self, at: int) -> int | None:
+    def find_below(self, at: int) -> int | None:
         """Return the next line below that is not blank."""
         return next((one for one in range(at + 1, len(self.b)) if self.b[one].strip()), None)
 
@@ -143,21 +143,21 @@ def plant(right: RightText, name: str, seed: int) -> Planted | None:
     return None
 
 
-def _out_deleted(right: RightText, rng: Random) -> Plant | None:
+def _delete_outside(right: RightText, rng: Random) -> Plant | None:
     if not right.outside:
         return None
     at = rng.choice(right.outside)
     return right.b[:at] + right.b[at + 1 :], at, f"deleted: {right.b[at].strip()}"
 
 
-def _out_duplicated(right: RightText, rng: Random) -> Plant | None:
+def _duplicate_outside(right: RightText, rng: Random) -> Plant | None:
     if not right.outside:
         return None
     at = rng.choice(right.outside)
     return [*right.b[: at + 1], *right.b[at:]], at, f"doubled: {right.b[at].strip()}"
 
 
-def _out_moved(right: RightText, rng: Random) -> Plant | None:
+def _move_outside(right: RightText, rng: Random) -> Plant | None:
     pairs = [
         (right.outside[one], right.outside[one + far])
         for far in range(1, _MAX_MOVE + 1)
@@ -171,22 +171,24 @@ def _out_moved(right: RightText, rng: Random) -> Plant | None:
     return lines, at, f"moved below line {to + 1}: {right.b[at].strip()}"
 
 
-def _out_inserted(right: RightText, rng: Random) -> Plant | None:
-    pairs = [(one, two) for one, two in zip(right.outside, right.outside[1:], strict=False) if right.below(one) == two]
+def _insert_outside(right: RightText, rng: Random) -> Plant | None:
+    pairs = [
+        (one, two) for one, two in zip(right.outside, right.outside[1:], strict=False) if right.find_below(one) == two
+    ]
     if not pairs:
         return None
     _, at = rng.choice(pairs)
     indent = right.b[at][: len(right.b[at]) - len(right.b[at].lstrip())]
     other = right.b[rng.choice(right.solid)].strip()
-    line = indent + (altered(other, right, rng) if rng.random() < 0.5 else other)
+    line = indent + (alter_token(other, right, rng) if rng.random() < 0.5 else other)
     return [*right.b[:at], line, *right.b[at:]], at, f"inserted: {line.strip()}"
 
 
-def _out_token(right: RightText, rng: Random) -> Plant | None:
-    return _with_altered_line(right, right.outside, rng)
+def _alter_outside(right: RightText, rng: Random) -> Plant | None:
+    return _alter_line(right, right.outside, rng)
 
 
-def _out_indented(right: RightText, rng: Random) -> Plant | None:
+def _indent_outside(right: RightText, rng: Random) -> Plant | None:
     if not right.outside:
         return None
     at = rng.choice(right.outside)
@@ -199,7 +201,7 @@ def _out_indented(right: RightText, rng: Random) -> Plant | None:
     return lines, at, f"indented {'less' if less else 'more'}: {line.strip()}"
 
 
-def _out_ending(right: RightText, rng: Random) -> Plant | None:
+def _change_ending(right: RightText, rng: Random) -> Plant | None:
     lines = [at for at in right.outside if at < len(right.b) - 1 and not right.b[at].endswith("\r")]
     if not lines or "\r\n" in right.source.line_endings:
         return None
@@ -207,28 +209,28 @@ def _out_ending(right: RightText, rng: Random) -> Plant | None:
     return [*right.b[:at], right.b[at] + "\r", *right.b[at + 1 :]], at, f"ends with CR LF: {right.b[at].strip()}"
 
 
-def _new_altered(right: RightText, rng: Random) -> Plant | None:
-    return _with_altered_line(right, _new_lines(right), rng)
+def _alter_new(right: RightText, rng: Random) -> Plant | None:
+    return _alter_line(right, _list_new_lines(right), rng)
 
 
-def _new_dropped(right: RightText, rng: Random) -> Plant | None:
-    found = _new_lines(right)
+def _drop_new(right: RightText, rng: Random) -> Plant | None:
+    found = _list_new_lines(right)
     if not found:
         return None
     at = rng.choice(found)
     return right.b[:at] + right.b[at + 1 :], at, f"dropped: {right.b[at].strip()}"
 
 
-def _new_doubled(right: RightText, rng: Random) -> Plant | None:
-    found = _new_lines(right)
+def _double_new(right: RightText, rng: Random) -> Plant | None:
+    found = _list_new_lines(right)
     if not found:
         return None
     at = rng.choice(found)
     return [*right.b[: at + 1], *right.b[at:]], at, f"doubled: {right.b[at].strip()}"
 
 
-def _new_reordered(right: RightText, rng: Random) -> Plant | None:
-    found = [at for at in _new_lines(right) if at + 1 in right.new and right.b[at + 1].strip()]
+def _reorder_new(right: RightText, rng: Random) -> Plant | None:
+    found = [at for at in _list_new_lines(right) if at + 1 in right.new and right.b[at + 1].strip()]
     found = [at for at in found if right.b[at].strip() != right.b[at + 1].strip()]
     if not found:
         return None
@@ -237,8 +239,10 @@ def _new_reordered(right: RightText, rng: Random) -> Plant | None:
     return lines, at, f"changed places: {right.b[at].strip()} | {right.b[at + 1].strip()}"
 
 
-def _new_higher(right: RightText, rng: Random) -> Plant | None:
-    found = [(span, at) for span in right.runs if (at := right.above(span.b_start)) is not None and at not in right.new]
+def _raise_new(right: RightText, rng: Random) -> Plant | None:
+    found = [
+        (span, at) for span in right.runs if (at := right.find_above(span.b_start)) is not None and at not in right.new
+    ]
     if not found:
         return None
     span, at = rng.choice(found)
@@ -247,9 +251,11 @@ def _new_higher(right: RightText, rng: Random) -> Plant | None:
     return lines, at, f"{span.b_end - span.b_start} new lines above: {b[at].strip()}"
 
 
-def _new_lower(right: RightText, rng: Random) -> Plant | None:
+def _lower_new(right: RightText, rng: Random) -> Plant | None:
     found = [
-        (span, at) for span in right.runs if (at := right.below(span.b_end - 1)) is not None and at not in right.new
+        (span, at)
+        for span in right.runs
+        if (at := right.find_below(span.b_end - 1)) is not None and at not in right.new
     ]
     if not found:
         return None
@@ -259,24 +265,26 @@ def _new_lower(right: RightText, rng: Random) -> Plant | None:
     return lines, at, f"{span.b_end - span.b_start} new lines below: {b[at].strip()}"
 
 
-def _new_in_sibling(right: RightText, rng: Random) -> Plant | None:
-    found = [(span, own, other) for span in right.runs for own, other in _siblings(right, span)]
+def _move_to_sibling(right: RightText, rng: Random) -> Plant | None:
+    found = [(span, own, other) for span in right.runs for own, other in _find_siblings(right, span)]
     if not found:
         return None
     span, own, other = rng.choice(found)
     b = right.b
     new = b[span.b_start : span.b_end]
-    above = right.above(span.b_start)
-    body = range(_body_line(other), other.end_line)
-    same = [at for at in body if above is not None and above >= _body_line(own) and b[at].strip() == b[above].strip()]
-    to = same[0] + 1 if same else _body_line(other)
+    above = right.find_above(span.b_start)
+    body = range(_find_body_line(other), other.end_line)
+    same = [
+        at for at in body if above is not None and above >= _find_body_line(own) and b[at].strip() == b[above].strip()
+    ]
+    to = same[0] + 1 if same else _find_body_line(other)
     undone = [*b[: span.b_start], *right.a[span.a_start : span.a_end], *b[span.b_end :]]
     if to > span.b_start:
         to += len(undone) - len(b)
     return [*undone[:to], *new, *undone[to:]], to, f"{len(new)} new lines of {own.name} in {other.name}"
 
 
-def _old_kept(right: RightText, rng: Random) -> Plant | None:
+def _keep_old(right: RightText, rng: Random) -> Plant | None:
     found = [span for span in right.runs if any(map(str.strip, right.a[span.a_start : span.a_end]))]
     if not found:
         return None
@@ -287,8 +295,8 @@ def _old_kept(right: RightText, rng: Random) -> Plant | None:
     return lines, span.b_start, f"kept: {next(line.strip() for line in old if line.strip())}"
 
 
-def _neighbour_deleted(right: RightText, rng: Random) -> Plant | None:
-    found = {at for span in right.runs for at in (right.above(span.b_start), right.below(span.b_end - 1))}
+def _delete_neighbour(right: RightText, rng: Random) -> Plant | None:
+    found = {at for span in right.runs for at in (right.find_above(span.b_start), right.find_below(span.b_end - 1))}
     kept = sorted(at for at in found if at is not None and at not in right.new)
     if not kept:
         return None
@@ -296,7 +304,7 @@ def _neighbour_deleted(right: RightText, rng: Random) -> Plant | None:
     return right.b[:at] + right.b[at + 1 :], at, f"deleted: {right.b[at].strip()}"
 
 
-def _twin_deleted(right: RightText, rng: Random) -> Plant | None:
+def _delete_twin(right: RightText, rng: Random) -> Plant | None:
     """The edit's changes, and what stands next to them, are what it shows for sure."""
     shown = set(map(str.strip, right.case.edit.split("\n"))) | {
         line[1:].strip() for line in right.case.edit.split("\n") if line[:1] in (" ", "+")
@@ -311,21 +319,21 @@ def _twin_deleted(right: RightText, rng: Random) -> Plant | None:
     return right.b[:at] + right.b[at + 1 :], at, f"twin deleted: {right.b[at].strip()}"
 
 
-def _new_lines(right: RightText) -> list[int]:
+def _list_new_lines(right: RightText) -> list[int]:
     return [at for at in sorted(right.new) if right.b[at].strip()]
 
 
-def _with_altered_line(right: RightText, found: list[int], rng: Random) -> Plant | None:
+def _alter_line(right: RightText, found: list[int], rng: Random) -> Plant | None:
     found = [at for at in found if _TOKEN.search(right.b[at])]
     if not found:
         return None
     at = rng.choice(found)
     lines = list(right.b)
-    lines[at] = altered(lines[at], right, rng)
+    lines[at] = alter_token(lines[at], right, rng)
     return lines, at, f"altered: {right.b[at].strip()} -> {lines[at].strip()}"
 
 
-def altered(line: str, right: RightText, rng: Random) -> str:
+def alter_token(line: str, right: RightText, rng: Random) -> str:
     """Alter one token: a number by one, an operator or a truth value to its contrary, a name to another of the file."""
     tokens = list(_TOKEN.finditer(line))
     if not tokens:
@@ -343,20 +351,20 @@ def altered(line: str, right: RightText, rng: Random) -> str:
     return line[: token.start()] + other + line[token.end() :]
 
 
-def _siblings(right: RightText, span: Span) -> list[tuple[Symbol, Symbol]]:
+def _find_siblings(right: RightText, span: Span) -> list[tuple[Symbol, Symbol]]:
     """Return the innermost definition around a run of new lines with each sibling that nothing changed in."""
     symbols = right.survey.symbols if right.survey else ()
-    own = [one for one in symbols if _body_line(one) <= span.b_start and span.b_end <= one.end_line]
+    own = [one for one in symbols if _find_body_line(one) <= span.b_start and span.b_end <= one.end_line]
     if not own:
         return []
     inner = own[-1]
     others = [one for one in symbols if one.parent == inner.parent and one.kind == inner.kind and one != inner]
     touched = [at for change in right.spans for at in range(change.b_start, max(change.b_end, change.b_start + 1))]
     free = [one for one in others if not any(one.first_line <= at < one.end_line for at in touched)]
-    return [(inner, one) for one in free if one.end_line - _body_line(one) >= 2]
+    return [(inner, one) for one in free if one.end_line - _find_body_line(one) >= 2]
 
 
-def _body_line(symbol: Symbol) -> int:
+def _find_body_line(symbol: Symbol) -> int:
     return max(symbol.name_line + 1, symbol.body_line if symbol.body_line is not None else 0)
 
 
@@ -365,24 +373,24 @@ def _depth(line: str) -> int:
 
 
 OUTSIDE: Mapping[str, Callable[[RightText, Random], Plant | None]] = {
-    "out_deleted": _out_deleted,
-    "out_duplicated": _out_duplicated,
-    "out_moved": _out_moved,
-    "out_inserted": _out_inserted,
-    "out_token": _out_token,
-    "out_indented": _out_indented,
-    "out_ending": _out_ending,
+    "out_deleted": _delete_outside,
+    "out_duplicated": _duplicate_outside,
+    "out_moved": _move_outside,
+    "out_inserted": _insert_outside,
+    "out_token": _alter_outside,
+    "out_indented": _indent_outside,
+    "out_ending": _change_ending,
 }
 WITHIN: Mapping[str, Callable[[RightText, Random], Plant | None]] = {
-    "new_altered": _new_altered,
-    "new_dropped": _new_dropped,
-    "new_doubled": _new_doubled,
-    "new_reordered": _new_reordered,
-    "new_higher": _new_higher,
-    "new_lower": _new_lower,
-    "new_in_sibling": _new_in_sibling,
-    "old_kept": _old_kept,
-    "neighbour_deleted": _neighbour_deleted,
-    "twin_deleted": _twin_deleted,
+    "new_altered": _alter_new,
+    "new_dropped": _drop_new,
+    "new_doubled": _double_new,
+    "new_reordered": _reorder_new,
+    "new_higher": _raise_new,
+    "new_lower": _lower_new,
+    "new_in_sibling": _move_to_sibling,
+    "old_kept": _keep_old,
+    "neighbour_deleted": _delete_neighbour,
+    "twin_deleted": _delete_twin,
 }
 CORRUPTIONS = {**OUTSIDE, **WITHIN}

@@ -1,21 +1,15 @@
-"""Right results, and the same with a corruption planted: sent as a model's whole answer, and as what a rule made.
-
-An outcome of a text that was sent, either way:
-
-    rejected        a check rejected it, or the edit was refused
-    repaired_exact  what came back is the right file, whatever was sent
-    repaired_blanks what came back is the right file but for blank lines
-    passed          it was merged as it was sent
-    repaired_wrong  something else came back as merged
-    crashed         an error outside of the error tree
-"""
+"""Right results, and the same with a corruption planted: sent as a model's whole answer, and as what a rule made."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
+
+from rapidfuzz import fuzz
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.edit_selection import edit_for
@@ -24,15 +18,156 @@ from agent_runtime.llm.interface import ChatModel, ModelChoice, ModelMerge, Mode
 from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyRequest, Usage
 from benchmarks.cases import Case
+from benchmarks.edit_formats import diff_texts
 from benchmarks.trust.corruptions import RightText, plant
-from benchmarks.trust.legal import Legal
 from editor import codec
 from editor.diff import line_opcodes
 from editor.errors import EditorError
 from editor.formats import parse_files
 from editor.grammars import find_language
-from editor.types import ParsedEdit
+from editor.merge import merge
+from editor.placeholders import holds_placeholder
+from editor.syntax import count_errors
+from editor.types import Merged, ParsedEdit, Sketch, Unresolved
 from editor.verify import is_accepted, verify
+
+_MIN_LIKENESS = 60
+
+
+class Legal:
+    """Judges the texts that were planted into one right result."""
+
+    def __init__(self, right: RightText, edit: ParsedEdit) -> None:
+        self._language = find_language(right.case.path)
+        self._expected_text = right.text
+        outcome = merge(right.source.text, edit, self._language)
+        self.certain = outcome.text if isinstance(outcome, Merged) else None
+        self._is_lazy = isinstance(edit.changes, Sketch)
+        readings = {self.certain} if self.certain is not None else set()
+        if isinstance(outcome, Unresolved) and (self._is_lazy or outcome.code == "ambiguous"):
+            readings |= {candidate.text for candidate in outcome.candidates}
+        self._readings = {self._key(text) for text in readings}
+        self._old, self._expected = _list_solid(right.source.text), _list_solid(right.text)
+        blocks = edit.changes.blocks if isinstance(edit.changes, Sketch) else ()
+        self._blocks = [block for block in (_select_shown(block) for block in blocks) if block]
+
+    def reason(self, text: str) -> str:
+        """Say why a text other than the expected one is a legal reading, too; "" where it is none."""
+        why = self._why(text)
+        return why if why and not self._is_broken(text) else ""
+
+    def _why(self, text: str) -> str:
+        is_reading = self._key(text) in self._readings
+        if not self._is_lazy:
+            return "reading of the rules" if is_reading else ""
+        lines = _list_solid(text)
+        if self._keeps_what_is_replaced(lines):
+            return ""
+        if is_reading:
+            return "reading of the rules"
+        if lines == self._expected:
+            return "blank lines"
+        if self._is_free_place(lines):
+            return "free place"
+        at = _find_line_gone(self._expected, lines)
+        if at is None or any(span.b_start <= at < span.b_end for span in diff_texts(self._old, self._expected)):
+            return ""
+        if 0 < at < len(lines) and (lines[at - 1], lines[at]) in self._neighbours():
+            return "shown to go"
+        if self._is_replaced(at):
+            return "read as replaced"
+        gone = self._expected[at].strip()
+        is_shown = any(gone == line.strip() for block in self._blocks for line in block)
+        stand_once = all(sum(gone == line.strip() for line in some) == 1 for some in (self._old, lines))
+        return "shown elsewhere" if is_shown and stand_once else ""
+
+    def _is_broken(self, text: str) -> bool:
+        found, expected = (count_errors(one, self._language) for one in (text, self._expected_text))
+        return found is not None and expected is not None and found > expected
+
+    def _key(self, text: str) -> str:
+        return "\n".join(_list_solid(text)) if self._is_lazy else text
+
+    def _neighbours(self) -> set[tuple[str, str]]:
+        return {(one.strip(), two.strip()) for block in self._blocks for one, two in pairwise(block)}
+
+    def _keeps_what_is_replaced(self, lines: Sequence[str]) -> bool:
+        """Tell whether a line that the expected text replaces still stands, beside a new line that is like it."""
+        new, gone = _diff(self._old, lines)
+        kept = _diff(self._old, self._expected)[1] - gone
+        return any(fuzz.ratio(old, line) >= _MIN_LIKENESS for old in kept for line in new)
+
+    def _is_free_place(self, lines: Sequence[str]) -> bool:
+        new, gone = _diff(self._old, lines)
+        right_new, right_gone = _diff(self._old, self._expected)
+        if new != right_new or gone - right_gone:
+            return False
+        chunks = self._chunks()
+        stripped = [line.strip() for line in lines]
+        at = 0
+        for chunk in chunks:
+            places = range(at, len(stripped) - len(chunk) + 1)
+            found = next((place for place in places if stripped[place : place + len(chunk)] == chunk), None)
+            if found is None:
+                return False
+            at = found + len(chunk)
+        return bool(chunks)
+
+    def _chunks(self) -> list[list[str]]:
+        """Return the blocks, parted where two lines side by side do not stand so in the expected text, either."""
+        beside = set(pairwise(line.strip() for line in self._expected))
+        chunks: list[list[str]] = []
+        for block in self._blocks:
+            chunks.append([block[0].strip()])
+            for one, two in pairwise(line.strip() for line in block):
+                if (one, two) in beside:
+                    chunks[-1].append(two)
+                else:
+                    chunks.append([two])
+        return chunks
+
+    def _is_replaced(self, at: int) -> bool:
+        """Tell whether expected line `at`, which is gone, stands where a run of new lines may end at a marker."""
+        spans = diff_texts([line.strip() for line in self._old], [line.strip() for line in self._expected])
+        for span in spans:
+            if not (span.b_start < span.b_end and at in (span.b_start - 1, span.b_end)):
+                continue
+            run = [line.strip() for line in self._expected[span.b_start : span.b_end]]
+            edge = 0 if at < span.b_start else -1
+            is_open = any(block[edge].strip() == run[edge] for block in self._blocks)
+            spare = len(run) - (span.a_end - span.a_start)
+            gone = self._expected[at].strip()
+            has_word = any(map(str.isalnum, gone))
+            if is_open and has_word and spare > 0 and any(fuzz.ratio(gone, line) >= _MIN_LIKENESS for line in run):
+                return True
+        return False
+
+
+def _list_solid(text: str) -> list[str]:
+    return [line.rstrip(" \t") for line in text.split("\n") if line.strip()]
+
+
+def _select_shown(block: Sequence[str]) -> list[str]:
+    return [line for line in block if line.strip() and not holds_placeholder(line)]
+
+
+def _diff(old: Sequence[str], new: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
+    """Return the lines that are written, and those that are gone, as an alignment has them."""
+    written: Counter[str] = Counter()
+    gone: Counter[str] = Counter()
+    for span in diff_texts(old, new):
+        written.update(new[span.b_start : span.b_end])
+        gone.update(old[span.a_start : span.a_end])
+    return written, gone
+
+
+def _find_line_gone(expected: Sequence[str], lines: Sequence[str]) -> int | None:
+    """Return which expected line is the only thing that is missing; None where more differs."""
+    if len(lines) != len(expected) - 1:
+        return None
+    at = next((at for at, line in enumerate(lines) if line != expected[at]), len(lines))
+    return at if list(lines[at:]) == list(expected[at + 1 :]) else None
+
 
 if TYPE_CHECKING:
     from engine.engine import EngineStats
@@ -124,10 +259,10 @@ Task = tuple[Case, Sequence[str], int]
 def measure_all(tasks: Sequence[Task], workers: int) -> Iterator[list[Row]]:
     """Yield the rows of each task in turn, measured by so many processes."""
     if workers < 2:
-        yield from map(_measured, tasks)
+        yield from map(_measure_task, tasks)
         return
     with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(_measured, tasks, chunksize=4)
+        yield from pool.map(_measure_task, tasks, chunksize=4)
 
 
 def measure(case: Case, names: Iterable[str], seed: int) -> list[Row]:
@@ -135,9 +270,9 @@ def measure(case: Case, names: Iterable[str], seed: int) -> list[Row]:
     try:
         edit = edit_for(case.path, parse_files(case.edit, "auto", case.path))
     except EditorError as error:
-        return [_row(case, RIGHT, "rejected", "rejected", (f"not parsed: {error}",))]
+        return [_make_row(case, RIGHT, "rejected", "rejected", (f"not parsed: {error}",))]
     right = RightText(case)
-    rows = [_right(right, edit)]
+    rows = [_measure_right(right, edit)]
     legal = Legal(right, edit)
     for name in names:
         planted = plant(right, name, seed)
@@ -176,7 +311,7 @@ def send_answer(case: Case, text: str) -> tuple[Sent, tuple[str, ...]]:
         return "passed", failed
     if result.file.data == case.expected.encode():
         return "repaired_exact", failed
-    is_right = solid_lines(result.file.merged) == solid_lines(case.expected)
+    is_right = list_solid_lines(result.file.merged) == list_solid_lines(case.expected)
     return "repaired_blanks" if is_right else "repaired_wrong", failed
 
 
@@ -190,31 +325,31 @@ def send_rule_result(right: RightText, edit: ParsedEdit, text: str) -> tuple[Sen
     return "passed" if is_accepted(checks) else "rejected", failed
 
 
-def solid_lines(text: str) -> list[str]:
+def list_solid_lines(text: str) -> list[str]:
     """Return the lines that are not blank, without spaces at their ends."""
     return [line.rstrip() for line in text.split("\n") if line.strip()]
 
 
-def _measured(task: Task) -> list[Row]:
+def _measure_task(task: Task) -> list[Row]:
     return measure(*task)
 
 
-def _right(right: RightText, edit: ParsedEdit) -> Row:
-    answer, rule, failed = _sent(right, edit, right.text)
+def _measure_right(right: RightText, edit: ParsedEdit) -> Row:
+    answer, rule, failed = _send(right, edit, right.text)
     blank_only = False
     if "rejected" in (answer, rule):
-        plain = with_own_blanks(right)
-        blank_only = plain != right.text and _sent(right, edit, plain)[:2] == ("passed", "passed")
-    return _row(right.case, RIGHT, answer, rule, failed, blank_only=blank_only)
+        plain = restore_blanks(right)
+        blank_only = plain != right.text and _send(right, edit, plain)[:2] == ("passed", "passed")
+    return _make_row(right.case, RIGHT, answer, rule, failed, blank_only=blank_only)
 
 
-def _sent(right: RightText, edit: ParsedEdit, text: str) -> tuple[Sent, Sent, tuple[str, ...]]:
+def _send(right: RightText, edit: ParsedEdit, text: str) -> tuple[Sent, Sent, tuple[str, ...]]:
     answer, failed = send_answer(right.case, text)
     rule, failed_rule = send_rule_result(right, edit, text)
     return answer, rule, tuple(dict.fromkeys((*failed, *failed_rule)))
 
 
-def with_own_blanks(right: RightText) -> str:
+def restore_blanks(right: RightText) -> str:
     """Return the right text with as many blank lines between two kept neighbours as the file has between them."""
     a, b = right.a, right.b
     old, new = [at for at, line in enumerate(a) if line.strip()], right.solid
@@ -234,6 +369,8 @@ def with_own_blanks(right: RightText) -> str:
     return "\n".join(lines)
 
 
-def _row(case: Case, name: str, answer: Sent, rule: Sent, failed: tuple[str, ...], *, blank_only: bool = False) -> Row:
+def _make_row(
+    case: Case, name: str, answer: Sent, rule: Sent, failed: tuple[str, ...], *, blank_only: bool = False
+) -> Row:
     kind = (case.id, case.shape, case.format, case.style, name)
     return Row(*kind, answer, rule, failed, blank_only=blank_only)

@@ -18,28 +18,25 @@ from itertools import cycle
 from pathlib import Path
 from random import Random
 
-from benchmarks import rendering
-from benchmarks.cases import Case, Record, load, records
+from benchmarks import edit_formats as rendering
+from benchmarks.cases import Case, Record, load_cases_at, read_records
 from benchmarks.snippets import STYLES, make_snippet
 from editor import codec
 from editor.errors import EditorError
 
 NUM_COMMITS = 360
-WAYS = (
-    *("udiff", "v4a", "search_replace", "replace"),
-    *(f"lazy/{style}" for style in STYLES),
-)
+WAYS = (*("udiff", "v4a", "search_replace", "replace"), *(f"lazy/{style}" for style in STYLES))
 _MAX_CHARS = 200_000
 
 
-def right_results(path: Path, limit: int | None, seed: int) -> list[Case]:
+def load_right_results(path: Path, limit: int | None, seed: int) -> list[Case]:
     """Return the right results at or below `path`: `limit` of them (all, and `NUM_COMMITS` commits, without one).
 
     A sample has the same share of each source, of commits one in each way to write them at least. Cases whose expected
     text cannot be written (mixed line endings that no merge gives back) are left out, as are those of more than 200,000
     characters.
     """
-    by_source = {source: _sound(read(path)) for source, read in _READERS.items()}
+    by_source = {source: _select_sound(read(path)) for source, read in _READERS.items()}
     total = sum(map(len, by_source.values())) + NUM_COMMITS
     share = 1.0 if limit is None else min(1.0, limit / total)
     rng = Random(seed)
@@ -47,13 +44,13 @@ def right_results(path: Path, limit: int | None, seed: int) -> list[Case]:
     for found in by_source.values():
         kept = set(rng.sample(range(len(found)), min(len(found), max(1, round(share * len(found))))))
         drawn += [case for at, case in enumerate(found) if at in kept]
-    return drawn + commits(path, max(len(WAYS), round(share * NUM_COMMITS)), seed)
+    return drawn + draw_commits(path, max(len(WAYS), round(share * NUM_COMMITS)), seed)
 
 
-def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = WAYS) -> list[Case]:
+def draw_commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = WAYS) -> list[Case]:
     """Return real commits, drawn by the seed, as edits in each of the `ways` in turn."""
     rng = Random(f"commits\0{seed}")
-    found = list(commit_records(folder_of(path, "commits")))
+    found = list(read_commits(find_folder(path, "commits")))
     rng.shuffle(found)
     way_of = cycle(ways)
     way = next(way_of)
@@ -61,7 +58,7 @@ def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = WAYS) -
     for record in found:
         if len(made) == num_cases:
             break
-        case = case_of(record, way, seed)
+        case = make_case(record, way, seed)
         if case is not None and _is_sound(case):
             made.append(case)
             way = next(way_of)
@@ -69,12 +66,12 @@ def commits(path: Path, num_cases: int, seed: int, ways: Sequence[str] = WAYS) -
 
 
 @lru_cache(maxsize=1)
-def commit_records(path: Path) -> tuple[Record, ...]:
+def read_commits(path: Path) -> tuple[Record, ...]:
     """Return what is recorded of real commits at or below `path`: a file before and after each."""
-    return tuple(record for _, some in records(path) for record in some if {"commit", "expected"} <= record.keys())
+    return tuple(record for _, some in read_records(path) for record in some if {"commit", "expected"} <= record.keys())
 
 
-def case_of(record: Record, way: str, seed: int) -> Case | None:
+def make_case(record: Record, way: str, seed: int) -> Case | None:
     """Write one commit's change of one file as an edit; None where this way cannot say it."""
     before, after, path = record["original"], record["expected"], record["path"]
     name = f"{record['repo'].rpartition('/')[2]}@{record['commit'][:8]}/{path.rpartition('/')[2]}"
@@ -85,20 +82,20 @@ def case_of(record: Record, way: str, seed: int) -> Case | None:
     if "\r" in before + after:
         return None
     if way == "udiff":
-        edit = rendering.udiff(before, after, path)
+        edit = rendering.render_udiff(before, after, path)
         return None if edit is None else Case(name, "commits", "udiff", path, before, edit, after, style="commit")
     if way == "v4a":
-        edit = rendering.v4a(before, after, path)
+        edit = rendering.render_v4a(before, after, path)
         return None if edit is None else Case(name, "commits", "v4a", path, before, edit, after, style="commit")
     if way == "replace":
-        edit = rendering.replace(before, after)
+        edit = rendering.render_replace(before, after)
         return None if edit is None else Case(name, "commits", "replace", path, before, edit, after, style="commit")
-    edit = rendering.search_replace(before, after)
+    edit = rendering.render_search_replace(before, after)
     return None if edit is None else Case(name, "commits", "search_replace", path, before, edit, after, style="commit")
 
 
-def _snippets(path: Path) -> Iterator[Case]:
-    for _, some in records(path):
+def _read_snippets(path: Path) -> Iterator[Case]:
+    for _, some in read_records(path):
         for record in some:
             if {"id", "style", "update", "original", "expected"} <= record.keys():
                 yield Case(
@@ -109,8 +106,8 @@ def _snippets(path: Path) -> Iterator[Case]:
                 )
 
 
-def _explicit(path: Path) -> Iterator[Case]:
-    for _, some in records(path):
+def _read_explicit(path: Path) -> Iterator[Case]:
+    for _, some in read_records(path):
         for record in some:
             if {"name", "edit", "written_as", "original", "expected"} <= record.keys():
                 yield Case(
@@ -120,27 +117,27 @@ def _explicit(path: Path) -> Iterator[Case]:
                 )
 
 
-def _recorded(shape: str, folder: str, path: Path) -> Iterator[Case]:
+def _read_recorded(shape: str, folder: str, path: Path) -> Iterator[Case]:
     root = path / folder if (path / folder).is_dir() else path
-    for case in load(root).cases:
+    for case in load_cases_at(root).cases:
         if isinstance(case, Case) and case.shape == shape:
             yield Case(*(case.id, shape, case.format, case.path, case.original, case.edit, case.expected), style=shape)
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Case]]] = {
-    "snippets": lambda path: _snippets(folder_of(path, "snippets")),
-    "explicit": lambda path: _explicit(folder_of(path, "explicit")),
-    "aider": lambda path: _recorded("aider", "aider_chat_history", path),
-    "session": lambda path: _recorded("session", "agent_sessions", path),
+    "snippets": lambda path: _read_snippets(find_folder(path, "snippets")),
+    "explicit": lambda path: _read_explicit(find_folder(path, "explicit")),
+    "aider": lambda path: _read_recorded("aider", "aider_chat_history", path),
+    "session": lambda path: _read_recorded("session", "agent_sessions", path),
 }
 
 
-def folder_of(path: Path, name: str) -> Path:
+def find_folder(path: Path, name: str) -> Path:
     """Return the folder of one source where there is one: the other files need not be read for it."""
     return path / name if (path / name).is_dir() else path
 
 
-def _sound(cases: Iterator[Case]) -> list[Case]:
+def _select_sound(cases: Iterator[Case]) -> list[Case]:
     return [case for case in cases if _is_sound(case)]
 
 

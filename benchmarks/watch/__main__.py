@@ -30,27 +30,22 @@ from typing import Any
 from agent_runtime.errors import HunkError
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.tokenizer import open_tokenizer
-from benchmarks.machine import describe
-from benchmarks.watch.editing import Edits, Watching, measure_edits, measure_watching
-from benchmarks.watch.indexing import Indexing, measure_indexing, quantile
-from benchmarks.watch.texts import Sources, write_repository
+from benchmarks.harness import describe_machine, warn_if_busy
+from benchmarks.watch.edits import Edits, Watching, measure_edits, measure_watching
+from benchmarks.watch.indexing import Indexing, Sources, measure_indexing, take_quantile, write_repository
 
 LINES = (100, 1_000, 10_000)
 SWITCH_FILES = 2_000
-BUSY = 0.7
-"""Load from which figures are not to be kept."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table and write the JSON."""
     options = _options(arguments)
-    load = os.getloadavg()[0]
-    print(describe(), flush=True)
-    if load > BUSY:
-        print(f"the machine is busy (load {load:.1f}): these figures are not to be kept", file=sys.stderr)
-    sources = Sources.of_this_machine(options.seed)
-    with _scratch() as folder:
-        tokenizer_file = _tokenizer_file(options.tokenizer, folder)
+    load = warn_if_busy()
+    print(describe_machine(), flush=True)
+    sources = Sources.find_sources(options.seed)
+    with _make_scratch() as folder:
+        tokenizer_file = _find_tokenizer_file(options.tokenizer, folder)
         indexed = _index_all(options, sources, tokenizer_file, folder)
         edits = []
         for lines in LINES:
@@ -60,10 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _say(f"a branch switch of {options.switch_files} files")
         place = folder / "watched"
         watching = measure_watching(place, sources, tokenizer_file, options.switch_files, options.rounds, options.seed)
-    rows = [*_index_rows(indexed), *_edit_rows(edits), *_watch_rows(watching)]
-    print(table(rows))
+    rows = [*_make_index_rows(indexed), *_make_edit_rows(edits), *_make_watch_rows(watching)]
+    print(render_table(rows))
     if options.json:
-        summary = summarise(indexed, edits, watching) | {"machine": describe(), "load_at_start": load}
+        summary = summarise(indexed, edits, watching) | {"machine": describe_machine(), "load_at_start": load}
         options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=1), encoding="utf-8")
 
 
@@ -91,7 +86,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
+def _make_scratch() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="hunk-watch-"))
     try:
         yield folder
@@ -99,7 +94,7 @@ def _scratch() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tokenizer_file(model: str, folder: Path) -> Path:
+def _find_tokenizer_file(model: str, folder: Path) -> Path:
     file = folder / "tokenizer.json"
     try:
         open_tokenizer(model, ModelSettings.from_env(os.environ)).save(file)
@@ -125,7 +120,7 @@ def _index_all(options: argparse.Namespace, sources: Sources, tokenizer_file: Pa
 Row = dict[str, Any]
 
 
-def _index_rows(found: Sequence[Indexing]) -> list[Row]:
+def _make_index_rows(found: Sequence[Indexing]) -> list[Row]:
     rows: list[Row] = []
     for one in found:
         cold, ceiling, name = median(one.cold), median(one.ceiling), f"{one.num_files:,} files"
@@ -156,12 +151,12 @@ def _index_rows(found: Sequence[Indexing]) -> list[Row]:
     return rows
 
 
-def _edit_rows(found: Sequence[Edits]) -> list[Row]:
+def _make_edit_rows(found: Sequence[Edits]) -> list[Row]:
     return [
         {
             "what": f"one-line edit in {one.num_lines:,} lines",
             "value": f"{median(one.refreshed) * 1e3:.2f} ms",
-            "of": f"p99 {quantile(one.refreshed, 0.99) * 1e3:.2f} ms, whole {median(one.whole) * 1e3:.1f} ms, "
+            "of": f"p99 {take_quantile(one.refreshed, 0.99) * 1e3:.2f} ms, whole {median(one.whole) * 1e3:.1f} ms, "
             f"{median(one.encoded):.0f} of {one.num_tokens:,} tokens",
             "ratio": f"{one.speedup:.0f} x whole",
         }
@@ -169,12 +164,12 @@ def _edit_rows(found: Sequence[Edits]) -> list[Row]:
     ]
 
 
-def _watch_rows(found: Watching) -> list[Row]:
+def _make_watch_rows(found: Watching) -> list[Row]:
     return [
         {
             "what": "event to snapshot, behind the debounce",
             "value": f"{median(found.delays) * 1e3:.1f} ms",
-            "of": f"p99 {quantile(found.delays, 0.99) * 1e3:.1f} ms",
+            "of": f"p99 {take_quantile(found.delays, 0.99) * 1e3:.1f} ms",
         },
         {
             "what": f"branch switch, {found.switch_files:,} files",
@@ -197,17 +192,17 @@ def summarise(indexed: Sequence[Indexing], edits: Sequence[Edits], watching: Wat
         "rescan_ms": median(largest.rescan) * 1e3,
         "mb_a_million_tokens": largest.mb_a_million_tokens,
         "event_p50_ms": median(watching.delays) * 1e3,
-        "event_p99_ms": quantile(watching.delays, 0.99) * 1e3,
+        "event_p99_ms": take_quantile(watching.delays, 0.99) * 1e3,
         "switch_seconds": median(watching.switch_seconds),
     }
     for one in edits:
         summary[f"edit_speedup_{one.num_lines}_lines"] = one.speedup
         summary[f"edit_p50_ms_{one.num_lines}_lines"] = median(one.refreshed) * 1e3
-        summary[f"edit_p99_ms_{one.num_lines}_lines"] = quantile(one.refreshed, 0.99) * 1e3
+        summary[f"edit_p99_ms_{one.num_lines}_lines"] = take_quantile(one.refreshed, 0.99) * 1e3
     return summary
 
 
-def table(rows: Sequence[Row]) -> str:
+def render_table(rows: Sequence[Row]) -> str:
     """The rows, in columns."""
     width = max(len(row["what"]) for row in rows)
     return "\n".join(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.cases import Case
-from benchmarks.rendering import search_replace_blocks
+from benchmarks.edit_formats import render_blocks
 
 
 def case(search: str, replace: str, original: str, expected: str, path: str = "x.txt", **more: Any) -> Case:
     """One SEARCH/REPLACE block as a case."""
-    edit = search_replace_blocks([(search, replace)])
+    edit = render_blocks([(search, replace)])
     return Case("x", "aider", "search_replace", path, original, edit, expected, **more)
 
 

@@ -14,17 +14,26 @@ from typing import Any
 import pytest
 
 from benchmarks.copy import contest
-from benchmarks.copy.cases import CHOICES, GOAL, CopyCase, cases, cells
-from benchmarks.copy.contest import Contest, Limits
-from benchmarks.copy.measuring import Speed, Task, behind_cached, behind_first, equal_lines, pieces, write
-from benchmarks.copy.outcome import OWN, PLAIN, Outcome
-from benchmarks.copy.passes import MODEL, Pass, traced
-from benchmarks.copy.rows import pass_rows, rows, summary
-from benchmarks.copy.tables import tables
-from benchmarks.engine.contestants import CHECKOUT, Entrants
-from benchmarks.peers.contestant import Contestant
+from benchmarks.copy.cases import CHOICES, GOAL, CopyCase, draw_cases, list_cells
+from benchmarks.copy.contest import (
+    OWN,
+    PLAIN,
+    Contest,
+    Limits,
+    Outcome,
+    Speed,
+    Task,
+    compare_lines,
+    cut_pieces,
+    measure_after_first,
+    measure_cached,
+    write,
+)
+from benchmarks.copy.ours import MODEL, Pass, trace_proposer
+from benchmarks.copy.report import make_pass_rows, make_rows, render_tables, summarise
+from benchmarks.peers.contest import CHECKOUT, Entrants
 from benchmarks.peers.environments import PEERS, Peer
-from benchmarks.peers.jobs import Answer, Job
+from benchmarks.peers.protocol import Answer, Contestant, Job
 from benchmarks.snippets import STYLES, Pair
 from engine.types import Draft, DraftRun, RowObserver
 from tests.engine.tiny import tiny_config
@@ -32,8 +41,8 @@ from tests.engine.tiny import tiny_config
 SCRIPT = """
 import sys
 from dataclasses import asdict
-from benchmarks.peers.jobs import Job, Recorder
-from benchmarks.peers.serving import peak_bytes, serve, take_stdout
+from benchmarks.peers.protocol import Job, Recorder
+from benchmarks.peers.protocol import peak_bytes, serve, take_stdout
 
 # The output counts up from the prompt's last token. A pass takes `pace` seconds and gives `size` tokens with drafts.
 pace, drafted, shift, abilities = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4].split()
@@ -118,7 +127,7 @@ def outcome() -> Iterator[Outcome]:
 
 
 def row_of(outcome: Outcome, name: str) -> dict[str, Any]:
-    return next(row for row in rows(outcome) if row["case"] == name)
+    return next(row for row in make_rows(outcome) if row["case"] == name)
 
 
 def test_a_row_tells_how_much_faster_drafts_make_it_than_plain_decoding_and_the_best_peer(outcome: Outcome) -> None:
@@ -160,7 +169,7 @@ def test_peers_take_part_in_cases_of_one_hunk_only(outcome: Outcome) -> None:
 
 def test_a_peer_that_fails_is_named_and_left_out(outcome: Outcome) -> None:
     assert "13 is too many" in outcome.left_out["brittle"]
-    assert "brittle was left out: brittle ended with status 1" in tables(outcome)
+    assert "brittle was left out: brittle ended with status 1" in render_tables(outcome)
     assert set(row_of(outcome, GOAL)["peers"]) == {"near"}
 
 
@@ -168,7 +177,7 @@ def test_a_file_that_does_not_fit_or_is_not_copied_is_named_and_still_applied(ou
     assert row_of(outcome, "3000x1")["not_measured"] == "it does not fit"
     assert row_of(outcome, "100x1")["not_measured"] == "the model copied none of 2 files"
     assert row_of(outcome, "3000x1")["scope_auto"]["seconds"] == 0.25
-    assert "3000x1: not copied whole: it does not fit" in tables(outcome)
+    assert "3000x1: not copied whole: it does not fit" in render_tables(outcome)
 
 
 def test_what_is_written_freshly_is_compared_in_pairs(outcome: Outcome) -> None:
@@ -178,13 +187,13 @@ def test_what_is_written_freshly_is_compared_in_pairs(outcome: Outcome) -> None:
 
 
 def test_the_ceiling_is_what_passes_cost(outcome: Outcome) -> None:
-    found = {row["pass"]: row for row in pass_rows(outcome)}
+    found = {row["pass"]: row for row in make_pass_rows(outcome)}
     assert list(found) == [1, 16]  # no more tokens are known
     assert found[16]["ratio"] == pytest.approx(16 * (0.5 + 1 / 64) / (0.5 + 16 / 64))
 
 
 def test_the_summary_has_the_keys_of_the_interface_and_is_json(outcome: Outcome) -> None:
-    found = json.loads(json.dumps(summary("some-model", outcome)))
+    found = json.loads(json.dumps(summarise("some-model", outcome)))
     assert found["case"] == GOAL
     assert {"tok_s", "plain_tok_s", "ratio_plain", "ratio_best_peer", "forwards_mean"} <= set(found)
     assert found["forwards_mean"] == 1.0
@@ -210,8 +219,8 @@ def test_no_speed_is_told_where_drafts_changed_the_output() -> None:
     assert row["ratio_plain"] is None
     assert "is not our plain output" in row["parted"]
     assert row_of(outcome, "fresh")["tok_s"] is None
-    assert f"{GOAL}: no speed is told: the drafted output is not our plain output" in tables(outcome)
-    json.dumps(summary("some-model", outcome))
+    assert f"{GOAL}: no speed is told: the drafted output is not our plain output" in render_tables(outcome)
+    json.dumps(summarise("some-model", outcome))
 
 
 def test_no_round_begins_when_the_time_is_over() -> None:
@@ -234,7 +243,7 @@ def test_no_round_begins_when_the_time_is_over() -> None:
 def test_long_outputs_are_written_in_three_pieces(
     num_tokens: int, budget: int, expected: list[tuple[int, int]]
 ) -> None:
-    assert pieces(num_tokens, budget) == expected
+    assert cut_pieces(num_tokens, budget) == expected
 
 
 @dataclass
@@ -254,11 +263,7 @@ class Noting:
 def test_each_piece_is_asked_for_behind_what_stands_before_it_and_timed_from_its_first_pass_on() -> None:
     noting = Noting(frozenset({"prefix"}))
     found = write(noting, Task("x", (1, 2), tuple(range(10, 25))), "s", {}, 12)  # type: ignore[arg-type]
-    assert noting.asked == [
-        ((1, 2), 4),
-        ((1, 2, *range(10, 15)), 4),
-        ((1, 2, *range(10, 21)), 4),
-    ]
+    assert noting.asked == [((1, 2), 4), ((1, 2, *range(10, 15)), 4), ((1, 2, *range(10, 21)), 4)]
     assert found.speed == Speed(6, 3.0, 3)
 
 
@@ -275,18 +280,18 @@ def test_a_whole_output_is_timed_from_its_request_with_the_prompt_cached() -> No
 
 def test_one_that_caches_no_prompts_is_timed_from_its_first_pass_on() -> None:
     answer = Answer(1.0, (1, 2, 3, 4, 5), (4.0, 4.0, 5.0, 6.0, 6.0))
-    assert behind_cached(answer) == Speed(5, 5.0, 3)
-    assert behind_first(answer) == Speed(3, 2.0, 2)
-    assert behind_first(Answer(1.0, (1, 2), (4.0, 4.0))) == Speed(2, 3.0, 1)
+    assert measure_cached(answer) == Speed(5, 5.0, 3)
+    assert measure_after_first(answer) == Speed(3, 2.0, 2)
+    assert measure_after_first(Answer(1.0, (1, 2), (4.0, 4.0))) == Speed(2, 3.0, 1)
 
 
 def test_equal_lines_are_those_in_common_in_order() -> None:
-    assert equal_lines(["a", "b", "c"], ["a", "x", "c"]) == pytest.approx(2 / 3)
-    assert equal_lines(["a"], ["a"]) == 1.0
+    assert compare_lines(["a", "b", "c"], ["a", "x", "c"]) == pytest.approx(2 / 3)
+    assert compare_lines(["a"], ["a"]) == 1.0
 
 
 def test_accepted_tokens_have_their_sources_and_each_pass_gives_one_for_free() -> None:
-    found = traced(Known())
+    found = trace_proposer(Known())
     found.propose([], 9)
     found.propose([1, 2, 3, 4, 5], 9)
     assert [Pass.from_json(raw) for raw in found.passes([1.0] * 5 + [2.0] * 2 + [3.0])] == [
@@ -308,7 +313,7 @@ def test_a_traced_observer_is_one() -> None:
             self.seen = (num_output, *draft_ids, *likeliest_ids)
 
     observer = Observer()
-    found: object = traced(observer)
+    found: object = trace_proposer(observer)
     assert isinstance(found, RowObserver)
     found.observe(5, [1], [2])
     assert observer.seen == (5, 1, 2)
@@ -323,9 +328,9 @@ class Known:
 
 
 def test_the_goals_case_comes_first_and_cells_are_chosen_by_name() -> None:
-    assert cells()[0] == (300, 1)
-    assert len(cells()) == 12
-    assert cells(["1000x3", "100x1"]) == [(100, 1), (1000, 3)]
+    assert list_cells()[0] == (300, 1)
+    assert len(list_cells()) == 12
+    assert list_cells(["1000x3", "100x1"]) == [(100, 1), (1000, 3)]
 
 
 def test_cases_of_a_cell_differ_in_edit_and_style_and_repeat_with_the_seed() -> None:
@@ -334,8 +339,8 @@ def test_cases_of_a_cell_differ_in_edit_and_style_and_repeat_with_the_seed() -> 
         for number in range(0, 40, 4)
         for after in ["\n\n".join(definition(at, 2) for at in range(number, number + 4)) + "\n"]
     ]
-    (first,) = cases(pairs, [(100, 3)], seed=1)
-    (again,) = cases(pairs, [(100, 3)], seed=1)
+    (first,) = draw_cases(pairs, [(100, 3)], seed=1)
+    (again,) = draw_cases(pairs, [(100, 3)], seed=1)
     found = list(first)
     assert found == list(again)
     assert 1 < len(found) <= CHOICES
@@ -363,7 +368,7 @@ def test_settings_of_the_real_peers_travel_as_json() -> None:
 
 def test_plots_are_written(outcome: Outcome, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from benchmarks.copy.plots import write_plots
+    from benchmarks.plots import write_plots
 
     written = list(write_plots(outcome, tmp_path, "some-model"))
     assert [file.name for file in written] == ["copy-passes-some-model.png", "copy-seconds-some-model.png"]

@@ -13,9 +13,8 @@ from agent_runtime.models.loader import LoadedModel
 from agent_runtime.models.tokenizer import read_gguf_tokenizer
 from agent_runtime.types import ApplyRequest
 from benchmarks.copy.cases import CopyCase
-from benchmarks.copy.ours import CopyOurs
-from benchmarks.copy.passes import Pass
-from benchmarks.peers.jobs import Answer, Arrival, Job
+from benchmarks.copy.ours import CopyOurs, Pass
+from benchmarks.peers.protocol import Answer, Arrival, Job
 from engine.core import EngineCore
 from engine.engine import Engine
 from engine.engine_config import EngineConfig

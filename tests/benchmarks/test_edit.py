@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cases import Case
-from benchmarks.choosing import in_part
-from benchmarks.counting import percentile
-from benchmarks.edit.measuring import Row, measure
-from benchmarks.edit.peers import compare
-from benchmarks.edit.summary import summarise
-from benchmarks.judging import OUTCOMES
+from benchmarks.cases import Case, select_part
+from benchmarks.edit.__main__ import summarise
+from benchmarks.edit.run import Row, measure
+from benchmarks.scoring import OUTCOMES, take_percentile
 from editor.types import AlreadyApplied, MergeOutcome
 from tests.benchmarks.answers import ANSWERS, case
 from tests.benchmarks.test_cases import SAMPLES, write
@@ -41,16 +38,16 @@ def test_variety_is_counted_apart_and_inexact_data_both_ways() -> None:
 
 
 def test_percentiles_are_by_nearest_rank() -> None:
-    assert percentile([], 0.5) is None
-    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
-    assert percentile([1.0, 2.0, 3.0, 4.0], 0.99) == 4.0
+    assert take_percentile([], 0.5) is None
+    assert take_percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
+    assert take_percentile([1.0, 2.0, 3.0, 4.0], 0.99) == 4.0
 
 
 def test_the_command_writes_the_keys_and_its_counts_add_up(tmp_path: Path) -> None:
     write(tmp_path, "all.jsonl", *SAMPLES.values())
     out = tmp_path / "out.json"
     command = [sys.executable, "-m", "benchmarks.edit", "--cases", str(tmp_path), "--json", str(out), "--repeats", "1"]
-    flags = ["--no-peers", "--no-scale", "--round-trips", "70"]
+    flags = ["--no-scale", "--round-trips", "70"]
     done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text("utf-8"))
@@ -93,20 +90,13 @@ def test_the_instruction_is_what_is_said_beside_an_edit(monkeypatch: pytest.Monk
         heard.append(args[3])
         return AlreadyApplied("")
 
-    monkeypatch.setattr("benchmarks.edit.measuring.merge", overhear)
+    monkeypatch.setattr("benchmarks.edit.run.merge", overhear)
     measure(Case("x", "lazy", "lazy", "x.py", "a\n", "b\n", "b\n", instruction="Remove a"), repeats=0)
     assert heard == [("Remove a",)]
 
 
 def test_a_part_has_only_edits_of_known_repositories() -> None:
     cases = [replace(case("a\n", "b\n", "a\n", "b\n"), repo=repo) for repo in ("", "cline/cline", "gin-gonic/gin")]
-    assert [one.repo for one in cases if one in in_part(cases, "train")] == ["cline/cline"]
-    assert [one.repo for one in cases if one in in_part(cases, "test")] == ["gin-gonic/gin"]
-    assert len(in_part(cases, "all")) == 3
-
-
-def test_peers_are_compared_on_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.edit.peers._aider", lambda: (None, "left out"))
-    found = compare([case("b\n", "c\n", "a\nb\n", "a\nc\n")], seed=0)
-    assert found["hunk"]["exact"] == found["difflib_lines"]["exact"] == found["difflib_chars"]["exact"] == 1
-    assert found["hunk"]["ratio_hunk"] == 1
+    assert [one.repo for one in cases if one in select_part(cases, "train")] == ["cline/cline"]
+    assert [one.repo for one in cases if one in select_part(cases, "test")] == ["gin-gonic/gin"]
+    assert len(select_part(cases, "all")) == 3

@@ -13,17 +13,23 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.engine.ceiling import ROW_COUNTS, gemm_rates, median_seconds
-from benchmarks.engine.contest import Outcome, hold
-from benchmarks.engine.contestants import CHECKOUT, Entrants
 from benchmarks.engine.ours import FAR, FixedDraft, Ours
-from benchmarks.engine.rows import TITLES, agreement_rows, figure_rows, pass_rows, summary
-from benchmarks.engine.tables import tables
+from benchmarks.engine.report import (
+    TITLES,
+    Outcome,
+    make_agreement_rows,
+    make_figure_rows,
+    make_pass_rows,
+    render_tables,
+    run_contest,
+    summarise,
+)
+from benchmarks.engine.roofline import ROW_COUNTS, measure_gemm_rates, measure_median_seconds
 from benchmarks.engine.workload import VERIFY_SIZES, Measure, Text
 from benchmarks.peers import environments
-from benchmarks.peers.contestant import Contestant, ContestantFailed
+from benchmarks.peers.contest import CHECKOUT, Entrants
 from benchmarks.peers.environments import PEERS, TORCH, Package, Peer, PeerFailed, build
-from benchmarks.peers.jobs import Answer, Arrival, Job
+from benchmarks.peers.protocol import Answer, Arrival, Contestant, ContestantFailed, Job
 from engine.core import EngineCore
 from engine.types import GenerationRequest
 from tests.engine.tiny import TOKEN_BYTES, tiny_config, tiny_decoder, tiny_engine, tiny_limits
@@ -31,8 +37,8 @@ from tests.engine.tiny import TOKEN_BYTES, tiny_config, tiny_decoder, tiny_engin
 SCRIPT = """
 import sys
 from dataclasses import asdict
-from benchmarks.peers.jobs import Job, Recorder
-from benchmarks.peers.serving import peak_bytes, serve, take_stdout
+from benchmarks.peers.protocol import Job, Recorder
+from benchmarks.peers.protocol import peak_bytes, serve, take_stdout
 
 def run(raw):
     # A token of each takes `pace` seconds; the first is the prompt's last, the next ones are `step` further each.
@@ -98,11 +104,13 @@ def outcome() -> Iterator[Outcome]:
                 fake("machine", 1.0),
             )
         )
-        yield hold(Entrants(Path(), tiny_config(), machine, ours, (near, wrong)), MEASURES, Text(range(4000)), rounds=2)
+        yield run_contest(
+            Entrants(Path(), tiny_config(), machine, ours, (near, wrong)), MEASURES, Text(range(4000)), rounds=2
+        )
 
 
 def test_rows_hold_medians_of_all_rounds_and_how_far_ours_is_ahead(outcome: Outcome) -> None:
-    rows = {row["figure"]: row for row in figure_rows(outcome)}
+    rows = {row["figure"]: row for row in make_figure_rows(outcome)}
     assert rows["decode_1_tok_s"]["all"]["hunk"] == [4.0, 4.0]
     assert rows["decode_1_tok_s"]["median"] == {"hunk": 4.0, "near": 2.0}
     assert rows["decode_1_tok_s"]["ours_ahead"] == {"near": 2.0}
@@ -115,15 +123,15 @@ def test_rows_hold_medians_of_all_rounds_and_how_far_ours_is_ahead(outcome: Outc
 
 
 def test_a_contestant_is_not_asked_for_what_it_cannot_do(outcome: Outcome) -> None:
-    rows = {row["figure"]: row for row in figure_rows(outcome)}
+    rows = {row["figure"]: row for row in make_figure_rows(outcome)}
     assert set(rows["prefix_cold_ms"]["median"]) == {"hunk"}
     assert "prefix" not in outcome.agreements["near"]
 
 
 def test_no_speed_is_shown_of_one_that_writes_something_else(outcome: Outcome) -> None:
-    assert all("wrong" not in row["median"] for row in figure_rows(outcome) if row["figure"] != "peak_gb")
-    assert "no speed is shown for: prefill 512, decode 1, decode 16, prefix" in tables(outcome)
-    found = {(row["peer"], row["measure"]): row for row in agreement_rows(outcome)}
+    assert all("wrong" not in row["median"] for row in make_figure_rows(outcome) if row["figure"] != "peak_gb")
+    assert "no speed is shown for: prefill 512, decode 1, decode 16, prefix" in render_tables(outcome)
+    found = {(row["peer"], row["measure"]): row for row in make_agreement_rows(outcome)}
     assert found["near", "decode 16"]["near_ties"] == 16
     assert found["wrong", "decode 16"]["first_tokens_wrong"] == 16
 
@@ -132,15 +140,15 @@ def test_the_share_of_the_ceiling_is_the_layers_time_at_the_best_rate(outcome: O
     config = tiny_config()
     numbers = 32 * (4 + 2 + 2) * 8 + 32 * 32 + 2 * 40 * 32 + 32 * 40
     least = 2 * 512 * config.num_layers * numbers / 2e9
-    rows = {row["figure"]: row for row in figure_rows(outcome)}
+    rows = {row["figure"]: row for row in make_figure_rows(outcome)}
     assert rows["prefill_512_ceiling_share"]["median"]["hunk"] == pytest.approx(least / 0.25)
-    found = {row["pass"]: row for row in pass_rows(outcome)}
+    found = {row["pass"]: row for row in make_pass_rows(outcome)}
     assert found["prefill 512"]["seconds"] == 0.25
     assert found["prefill 512"]["linear_flops"] == pytest.approx(least * 2e9)
 
 
 def test_passes_stand_beside_their_least_time(outcome: Outcome) -> None:
-    found = {row["pass"]: row for row in pass_rows(outcome)}
+    found = {row["pass"]: row for row in make_pass_rows(outcome)}
     assert list(found) == ["prefill 512", "decode 1", "decode 16", *(f"verify {size}" for size in VERIFY_SIZES)]
     assert found["decode 16"]["seconds"] == 0.25  # 16 tokens at 64 a second
     assert found["decode 16"]["flops"] == 16 * found["decode 1"]["flops"]
@@ -151,7 +159,7 @@ def test_passes_stand_beside_their_least_time(outcome: Outcome) -> None:
 
 
 def test_the_summary_has_the_keys_of_the_interface_and_is_json(outcome: Outcome) -> None:
-    found = json.loads(json.dumps(summary("some-model", outcome)))
+    found = json.loads(json.dumps(summarise("some-model", outcome)))
     assert found["model"] == "some-model"
     assert found["decode_tok_s"] == 4.0
     assert found["prefill_tok_s"] is None  # 2,048 tokens were not measured
@@ -162,11 +170,13 @@ def test_the_summary_has_the_keys_of_the_interface_and_is_json(outcome: Outcome)
 
 
 def test_the_table_has_a_line_for_each_figure(outcome: Outcome) -> None:
-    lines = tables(outcome).split("\n")
+    lines = render_tables(outcome).split("\n")
     assert lines[0] == "GEMM ceiling 0.00 TFLOP/s (down, 512 rows, plain), memory read at 0.0 GB/s"
     decode = next(line for line in lines if "plain decode, batch 1," in line)
     assert [cell.strip() for cell in decode.split("|")[2:-1]] == ["4", "2", "2.00 x", "-", "-"]
-    assert sum(line.startswith("|") for line in lines) == len(figure_rows(outcome)) + len(pass_rows(outcome)) + 4
+    assert (
+        sum(line.startswith("|") for line in lines) == len(make_figure_rows(outcome)) + len(make_pass_rows(outcome)) + 4
+    )
 
 
 def test_a_contestant_that_ends_says_why() -> None:
@@ -234,8 +244,10 @@ def test_margin_is_how_much_likelier_one_token_is() -> None:
 
 
 def test_the_ceiling_is_taken_over_the_models_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.engine.ceiling.median_seconds", lambda product: 2.0 * bool(product().numel()))
-    found = gemm_rates(tiny_config(), torch.float32)
+    monkeypatch.setattr(
+        "benchmarks.engine.roofline.measure_median_seconds", lambda product: 2.0 * bool(product().numel())
+    )
+    found = measure_gemm_rates(tiny_config(), torch.float32)
     plain = [each for each in found if not each.prepacked]
     assert [(each.shape, each.num_rows) for each in plain] == [
         (shape, rows) for shape in ("qkv", "attention_out", "gate_up", "down") for rows in ROW_COUNTS
@@ -250,9 +262,9 @@ def test_the_median_is_of_calls_behind_the_first(monkeypatch: pytest.MonkeyPatch
     def work() -> None:
         now[0] += next(durations)
 
-    monkeypatch.setattr("benchmarks.engine.ceiling.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("benchmarks.engine.ceiling.SECONDS_EACH", 5.0)
-    assert median_seconds(work) == 2.0
+    monkeypatch.setattr("benchmarks.engine.roofline.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("benchmarks.engine.roofline.SECONDS_EACH", 5.0)
+    assert measure_median_seconds(work) == 2.0
     assert next(durations) == 9.0  # three calls are the least
 
 

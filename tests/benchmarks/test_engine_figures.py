@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.engine.agreement import NEAR_TIE, Agreement, compare
-from benchmarks.engine.figures import advantage, decode_rate, figures, gaps, throughput
 from benchmarks.engine.workload import (
     LOAD_ARRIVALS,
     LOAD_STREAMS,
@@ -15,11 +13,17 @@ from benchmarks.engine.workload import (
     MODULES,
     PREFIX_LEN,
     Text,
-    fitting,
-    measures,
-    source_text,
+    compute_advantage,
+    compute_decode_rate,
+    compute_figures,
+    compute_throughput,
+    list_gaps,
+    make_measures,
+    read_source_text,
+    select_fitting,
 )
-from benchmarks.peers.jobs import Answer, Arrival, Job, Recorder
+from benchmarks.peers.contest import NEAR_TIE, Agreement, compare
+from benchmarks.peers.protocol import Answer, Arrival, Job, Recorder
 
 
 def answer(arrived: float, *times: float) -> Answer:
@@ -27,32 +31,32 @@ def answer(arrived: float, *times: float) -> Answer:
 
 
 def test_prefill_is_the_prompt_over_the_wait_for_the_first_token() -> None:
-    assert figures("prefill 512", [answer(1.0, 3.0)]) == {"prefill_512_tok_s": 256.0}
+    assert compute_figures("prefill 512", [answer(1.0, 3.0)]) == {"prefill_512_tok_s": 256.0}
 
 
 def test_decoding_is_counted_while_all_decode_and_throughput_from_the_first_submission() -> None:
     answers = [answer(0.0, 1.0, 2.0, 3.0, 4.0), answer(0.0, 2.0, 3.0, 4.0, 5.0)]
-    assert decode_rate(answers) == 2.0  # in (2, 4]: two tokens of each
-    assert throughput(answers) == 8 / 5
-    assert figures("decode 2", answers) == {"decode_2_tok_s": 2.0, "throughput_2_tok_s": 1.6}
-    assert decode_rate([answer(0.0, 1.0, 2.0), answer(0.0, 3.0, 4.0)]) == 1.0  # one by one
-    assert throughput([answer(2.0, 3.0), answer(1.0, 5.0)]) == 0.5
+    assert compute_decode_rate(answers) == 2.0  # in (2, 4]: two tokens of each
+    assert compute_throughput(answers) == 8 / 5
+    assert compute_figures("decode 2", answers) == {"decode_2_tok_s": 2.0, "throughput_2_tok_s": 1.6}
+    assert compute_decode_rate([answer(0.0, 1.0, 2.0), answer(0.0, 3.0, 4.0)]) == 1.0  # one by one
+    assert compute_throughput([answer(2.0, 3.0), answer(1.0, 5.0)]) == 0.5
 
 
 def test_load_counts_waits_and_the_gaps_behind_the_first_late_arrival() -> None:
     streams = [answer(0.0, 0.0, 9.0, 10.0, 11.0, 13.0)] * LOAD_STREAMS  # the first gap lies before
     late = [answer(9.0, 9.5), answer(10.0, 10.25), answer(11.0, 12.0)]
-    assert figures("load", [*streams, *late]) == {
+    assert compute_figures("load", [*streams, *late]) == {
         "load_ttft_p50_ms": 500.0,
         "load_ttft_max_ms": 1000.0,
         "load_gap_p50_ms": 1000.0,
         "load_gap_max_ms": 2000.0,
     }
-    assert gaps([answer(0.0, 1.0, 2.0, 4.0)], since=2.0) == [2.0]
+    assert list_gaps([answer(0.0, 1.0, 2.0, 4.0)], since=2.0) == [2.0]
 
 
 def test_a_cached_prefix_is_measured_against_the_cold_one() -> None:
-    assert figures("prefix", [answer(0.0, 4.0), answer(4.0, 4.5)]) == {
+    assert compute_figures("prefix", [answer(0.0, 4.0), answer(4.0, 4.5)]) == {
         "prefix_cold_ms": 4000.0,
         "prefix_cached_ms": 500.0,
         "prefix_cached_share": 0.125,
@@ -64,12 +68,12 @@ def test_a_cached_prefix_is_measured_against_the_cold_one() -> None:
     [("decode_1_tok_s", 2.0), ("load_gap_max_ms", 0.5), ("peak_gb", 0.5), ("prefix_cached_share", None)],
 )
 def test_ahead_is_more_of_a_rate_and_less_of_a_time(name: str, expected: float | None) -> None:
-    assert advantage(name, ours=10.0, theirs=5.0) == expected
+    assert compute_advantage(name, ours=10.0, theirs=5.0) == expected
 
 
 def test_every_measure_can_become_due_and_its_prompts_differ() -> None:
     text = Text(range(100_000))
-    found = measures(text)
+    found = make_measures(text)
     assert [measure.name for measure in found] == [
         *("prefill 512", "prefill 2048", "prefill 8192"),
         *("decode 1", "decode 4", "decode 16", "load", "prefix"),
@@ -87,17 +91,17 @@ def test_every_measure_can_become_due_and_its_prompts_differ() -> None:
 
 
 def test_what_does_not_fit_the_model_is_named() -> None:
-    found = measures(Text(range(100)))
+    found = make_measures(Text(range(100)))
     said: list[str] = []
-    assert {measure.name for measure in found} - {measure.name for measure in fitting(found, 8192, said.append)} == {
-        "prefill 8192"
-    }
+    assert {measure.name for measure in found} - {
+        measure.name for measure in select_fitting(found, 8192, said.append)
+    } == {"prefill 8192"}
     assert said == ["prefill 8192: 8193 tokens do not fit the model's 8192"]
-    assert fitting(found, 8193, said.append) == found
+    assert select_fitting(found, 8193, said.append) == found
 
 
 def test_text_is_long_enough_for_the_longest_prompt() -> None:
-    assert len(source_text()) > 8 * 8192
+    assert len(read_source_text()) > 8 * 8192
     assert len(MODULES) == len(set(MODULES))
 
 
@@ -116,11 +120,7 @@ def test_arrivals_are_due_once_enough_tokens_are_out() -> None:
     recorder.tokens(0, [9], 12.0)
     assert [number for number, _ in recorder.due(12.5)] == [2]
     recorder.tokens(2, [5], 13.0)
-    assert recorder.answers() == [
-        Answer(0.5, (9,), (2.0,)),
-        Answer(0.5, (7, 8), (1.0, 1.0)),
-        Answer(2.5, (5,), (3.0,)),
-    ]
+    assert recorder.answers() == [Answer(0.5, (9,), (2.0,)), Answer(0.5, (7, 8), (1.0, 1.0)), Answer(2.5, (5,), (3.0,))]
 
 
 def compared(own: Sequence[int], other: Sequence[int], margin: float) -> Agreement:

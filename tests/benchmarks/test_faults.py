@@ -8,18 +8,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults.__main__ import COUNTED, summarise, table
-from benchmarks.faults.damage import edit, make_files, num_torn, numbers_of
-from benchmarks.faults.load import loads, num_lost
-from benchmarks.faults.races import race
-from benchmarks.faults.setting import make_setting
+from benchmarks.faults.__main__ import COUNTED, render_table, summarise
+from benchmarks.faults.damage import count_torn, make_edit, make_files, read_numbers
+from benchmarks.faults.setting import count_lost, make_setting, measure_loads, run_race
 
 
 def test_a_service_that_is_attacked_loses_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.faults.load.ATTACK_STARTS_S", 0.5)
+    monkeypatch.setattr("benchmarks.faults.setting.ATTACK_STARTS_S", 0.5)
     setting = make_setting(tmp_path)
-    with setting.serving("--no-watch") as service:
-        rows = loads(setting, service, ["deep-bodies"], seconds=0.4, seed=0)
+    with setting.open_service("--no-watch") as service:
+        rows = measure_loads(setting, service, ["deep-bodies"], seconds=0.4, seed=0)
     assert [row["what"] for row in rows] == ["idle, before each attack", "deep-bodies"]
     for row in rows:
         assert row["statuses"].keys() == {"200"}
@@ -27,32 +25,32 @@ def test_a_service_that_is_attacked_loses_no_request(tmp_path: Path, monkeypatch
     assert sum(rows[1]["attackers"].values()) > 3
     summary = summarise(rows)
     assert [summary[name] for name in COUNTED] == [0, 0, 0]
-    assert "1 writes for each pair of writers; lost_requests 0, lost_updates 0" in table(rows, summary, 1)
+    assert "1 writes for each pair of writers; lost_requests 0, lost_updates 0" in render_table(rows, summary, 1)
 
 
 def test_updates_of_two_writers_are_counted(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     file, journals = tmp_path / "sub" / "raced.txt", str(tmp_path / "journals")
-    row = race("", file, ("root", str(tmp_path), journals), ("root", str(tmp_path / "sub"), journals), 40)
+    row = run_race("", file, ("root", str(tmp_path), journals), ("root", str(tmp_path / "sub"), journals), 40)
     assert (row["writes"], row["lost_updates"], row["torn"]) == (40, 0, 0)
 
 
-@pytest.mark.parametrize("text", ["", "number = 1\n", "number = 2\n" + edit(0), None])
+@pytest.mark.parametrize("text", ["", "number = 1\n", "number = 2\n" + make_edit(0), None])
 def test_files_that_are_torn_or_gone_or_of_two_writes_are_counted(tmp_path: Path, text: str | None) -> None:
     make_files(tmp_path)
-    assert (numbers_of(tmp_path), num_torn(tmp_path)) == ({0}, 0)
+    assert (read_numbers(tmp_path), count_torn(tmp_path)) == ({0}, 0)
     if text is None:
         (tmp_path / "3.py").unlink()
     else:
         (tmp_path / "3.py").write_text(text)
-    assert num_torn(tmp_path) == 1
+    assert count_torn(tmp_path) == 1
     (tmp_path / ".1234-0.hunk").touch()
-    assert num_torn(tmp_path) == 2
+    assert count_torn(tmp_path) == 2
 
 
 def test_a_refusal_is_no_loss_and_a_fault_is() -> None:
-    assert num_lost(Counter({"200": 9, "429": 2, "503": 1, "422": 1})) == 0
-    assert num_lost(Counter({"500": 1, "404": 2})) == 3
+    assert count_lost(Counter({"200": 9, "429": 2, "503": 1, "422": 1})) == 0
+    assert count_lost(Counter({"500": 1, "404": 2})) == 3
     rows: list[dict[str, Any]] = [
         {"what": "idle", "polite_p99_ms": 2.0, "healthz_longest_ms": 3.0},
         {"what": "a", "polite_p99_ms": 7.0, "healthz_longest_ms": 1.0, "lost_requests": 2},

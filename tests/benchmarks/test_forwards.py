@@ -10,9 +10,15 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from benchmarks.forwards.__main__ import main
-from benchmarks.forwards.counting import Windows, forwards
-from benchmarks.forwards.drafters import DRAFTERS, MERGE_DRAFT
-from benchmarks.forwards.general import NgramDraft, NoDraft, SuffixDecodingDraft
+from benchmarks.forwards.drafters import (
+    DRAFTERS,
+    MERGE_DRAFT,
+    NgramDraft,
+    NoDraft,
+    SuffixDecodingDraft,
+    Windows,
+    count_forwards,
+)
 from engine.types import Draft, Proposer
 from repo_cache.tokenizer import BPETokenizer
 
@@ -36,16 +42,20 @@ TARGET = list(range(100))
 @pytest.mark.parametrize(
     ("proposer", "windows", "expected"),
     [
-        (NoDraft(), Windows.fixed(0), 99),  # the prefill gives one
-        (Knowing(TARGET, 1000), Windows.fixed(9), 10),  # 1 + 9 * 10 tokens, and nine more
-        (Knowing(TARGET, 1000), Windows.fixed(9, first=100), 0),
-        (Knowing(TARGET, 1000), Windows.fixed(9, first=89), 1),
-        (Knowing(TARGET, 10), Windows.fixed(100, first=100), 9),  # a miss at 9, 19, ..., each costs a pass but the last
+        (NoDraft(), Windows.make_fixed(0), 99),  # the prefill gives one
+        (Knowing(TARGET, 1000), Windows.make_fixed(9), 10),  # 1 + 9 * 10 tokens, and nine more
+        (Knowing(TARGET, 1000), Windows.make_fixed(9, first=100), 0),
+        (Knowing(TARGET, 1000), Windows.make_fixed(9, first=89), 1),
+        (
+            Knowing(TARGET, 10),
+            Windows.make_fixed(100, first=100),
+            9,
+        ),  # a miss at 9, 19, ..., each costs a pass but the last
         (Knowing(TARGET, 1000), Windows(0, 4, 16), 7),  # 1 + 5 + 5 * 17 tokens, and nine more
     ],
 )
 def test_a_pass_confirms_what_is_right_and_gives_one_more(proposer: Proposer, windows: Windows, expected: int) -> None:
-    assert forwards(proposer, TARGET, windows) == expected
+    assert count_forwards(proposer, TARGET, windows) == expected
 
 
 def test_prompt_lookup_takes_the_first_place_of_the_longest_match() -> None:

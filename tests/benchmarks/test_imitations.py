@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cases import Case
-from benchmarks.snippets import imitate, imitations
-from benchmarks.snippets.hidden import hides_deletion
+from benchmarks.cases import TEST_WORDING, Case
+from benchmarks.scoring import hides_deletion
+from benchmarks.snippets import imitate, make_imitations
 from benchmarks.snippets.imitations import LAYOUTS, STYLES
-from benchmarks.snippets.parts import TEST_WORDING
 from editor.placeholders import is_placeholder
 from tests.benchmarks.test_snippets import PYTHON
 
@@ -111,9 +110,9 @@ def test_styles_have_equal_shares(tmp_path: Path) -> None:
     ]
     with gzip.open(tmp_path / "pairs.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
-    found = imitations(tmp_path, 48, 0, "train")
+    found = make_imitations(tmp_path, 48, 0, "train")
     assert Counter(case.style for case in found) == dict.fromkeys(STYLES, 4)
-    assert imitations(tmp_path, 48, 0, "test") == []
+    assert make_imitations(tmp_path, 48, 0, "test") == []
 
 
 def _snippet(edit: str, instruction: str = "") -> Case:

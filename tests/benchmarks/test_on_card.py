@@ -8,17 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu import gate
 from benchmarks.gpu.__main__ import main as gpu
+from benchmarks.gpu.bounds import SHAPES
+from benchmarks.gpu.card import CudaTimer
 from benchmarks.gpu.edits import OWN_EDITS
-from benchmarks.gpu.shapes import SHAPES
-from benchmarks.ops.__main__ import main as ops
-from benchmarks.ops.timing import CudaTimer
+from benchmarks.gpu.engine import find_fault
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 
 def test_a_call_is_replayed_from_a_graph_and_one_that_waits_is_run() -> None:
@@ -45,7 +41,7 @@ def test_more_work_takes_longer() -> None:
 def test_every_op_is_measured_at_a_shape(tmp_path: Path) -> None:
     out = tmp_path / "ops.json"
     for name, shapes in (("swiglu", ["num_tokens=256"]), ("paged_attention", ["num_keys=1024,num_kv_heads=4"])):
-        ops(["--op", name, "--shapes", *shapes, "--json", str(out)])
+        gpu(["--op", name, "--shapes", *shapes, "--json", str(out)])
         for row in json.loads(out.read_text())["rows"]:
             assert row["share"] is not None, row["ways"]
             assert all("median_s" in way for way in row["ways"].values()), row["ways"]
@@ -53,7 +49,7 @@ def test_every_op_is_measured_at_a_shape(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_engine_writes_on_the_card_what_it_writes_on_the_cpu(name: str) -> None:
-    assert gate.fault(SHAPES[name], torch.device("cuda"), 1) is None
+    assert find_fault(SHAPES[name], torch.device("cuda"), 1) is None
 
 
 def test_the_engine_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

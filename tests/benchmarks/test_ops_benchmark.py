@@ -1,4 +1,4 @@
-"""What is counted is what docs/kernels.md says; what is wrong, or has no card, gets no speed."""
+"""What is count_op is what docs/kernels.md says; what is wrong, or has no card, gets no speed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.ops import flash_infer, measuring
-from benchmarks.ops.__main__ import DTYPE, main
-from benchmarks.ops.ceilings import STATED, Ceilings
-from benchmarks.ops.measuring import counted, measure, number_of_sets
-from benchmarks.ops.shapes import chosen, common, label
-from benchmarks.ops.tables import digits, op_lines, row_json, way_lines
-from benchmarks.ops.timing import Call, Timing
-from benchmarks.ops.ways import input_sets
+from benchmarks.gpu import ops as measuring
+from benchmarks.gpu.__main__ import DTYPE, main
+from benchmarks.gpu.card import STATED, Call, Ceilings, Timing
+from benchmarks.gpu.ops import (
+    choose_shapes,
+    count_op,
+    count_sets,
+    find_common,
+    format_digits,
+    label,
+    make_input_sets,
+    make_row,
+    measure_op,
+    render_op,
+    render_ways,
+)
 from kernels.op import NAMES, Cost, Inputs, Op, Shape, Variant, op_named
-from kernels.paged_attention import PagedBatch, causal_key_ends
 
 DOC = (Path(__file__).resolve().parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
 CPU = torch.device("cpu")
@@ -87,7 +94,7 @@ CEILINGS = Ceilings("a card", 1e6, 1e6)
 def measured(monkeypatch: pytest.MonkeyPatch, op: Op, timer: FakeTimer) -> measuring.Measured:
     """As on a card: the kernels of this op are torch's."""
     monkeypatch.setattr("kernels.parity.is_interpreting", lambda: True)
-    return measure(op, op.timed_shapes[0], torch.float32, CPU, CEILINGS, timer)
+    return measure_op(op, op.timed_shapes[0], torch.float32, CPU, CEILINGS, timer)
 
 
 def test_what_is_right_is_timed_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,10 +109,10 @@ def test_what_is_right_is_timed_beside_the_others(monkeypatch: pytest.MonkeyPatc
     ]
     assert timer.timed == 2
     assert found.share == pytest.approx(2 * 12 * 4 / 1e6 / 1e-3)
-    lines = "\n".join(way_lines([found]))
+    lines = "\n".join(render_ways([found]))
     assert re.search(r"off +- no speed is shown: it is off our output by 0.00(1|099)", lines)
     assert re.search(r"broken +- RuntimeError: shape", lines)
-    assert row_json(found)["ratio_best_peer"] == 1.0
+    assert make_row(found)["ratio_best_peer"] == 1.0
 
 
 class Adding(Doubling):
@@ -127,7 +134,7 @@ def test_ways_that_work_in_place_are_compared_on_inputs_of_their_own(monkeypatch
 def test_a_way_that_is_skipped_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernels.parity.is_interpreting", lambda: True)
     op = Doubling(others={"sum": lambda x: x + x, "slow": lambda x: 2 * x})
-    found = measure(op, op.timed_shapes[0], torch.float32, CPU, CEILINGS, FakeTimer(), ["slow"])
+    found = measure_op(op, op.timed_shapes[0], torch.float32, CPU, CEILINGS, FakeTimer(), ["slow"])
     assert [way.name for way in found.ways] == ["default", "sum"]
 
 
@@ -139,13 +146,13 @@ def test_a_kernel_with_a_fault_has_no_speed_and_nobody_is_measured_beside_it(mon
     assert found.share is None
     assert way.timing is None
     assert way.error == pytest.approx(0.05, rel=1e-4)
-    assert "no speed is shown: it is off the reference by 0.05 (KERNELS_SEED=" in "\n".join(way_lines([found]))
-    row = list(op_lines([found]))[-1]
+    assert "no speed is shown: it is off the reference by 0.05 (KERNELS_SEED=" in "\n".join(render_ways([found]))
+    row = list(render_op([found]))[-1]
     assert row.endswith("|  |  |  |"), "no measured column is filled"
 
 
 def test_a_tuned_variant_that_is_wrong_stops_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.ops.ways.variant_for", lambda *_: {"BLOCK": 2})
+    monkeypatch.setattr("benchmarks.gpu.ops.variant_for", lambda *_: {"BLOCK": 2})
     timer = FakeTimer()
     found = measured(monkeypatch, Doubling(others={"sum": lambda x: x + x}), timer)
     assert [(way.name, way.timing is not None) for way in found.ways] == [("tuned", False), ("default", True)]
@@ -153,10 +160,10 @@ def test_a_tuned_variant_that_is_wrong_stops_it_too(monkeypatch: pytest.MonkeyPa
 
 
 def test_equal_inputs_take_turns_until_they_outgrow_the_cache() -> None:
-    assert number_of_sets(Cost(10, 0), 0) == 1
-    assert number_of_sets(Cost(10, 0), 40) == 12
-    assert number_of_sets(Cost(1, 0), 1 << 30) == measuring.MOST_SETS
-    sets = input_sets(Doubling(), Doubling.timed_shapes[0], torch.float32, CPU, 3)
+    assert count_sets(Cost(10, 0), 0) == 1
+    assert count_sets(Cost(10, 0), 40) == 12
+    assert count_sets(Cost(1, 0), 1 << 30) == measuring.MOST_SETS
+    sets = make_input_sets(Doubling(), Doubling.timed_shapes[0], torch.float32, CPU, 3)
     assert [each["x"].tolist() for each in sets] == [sets[0]["x"].tolist()] * 3
     assert len({each["x"].data_ptr() for each in sets}) == 3
 
@@ -169,9 +176,9 @@ def test_a_time_is_the_median_and_the_spread_the_middle_of_the_runs() -> None:
 
 def test_shapes_are_told_by_what_differs() -> None:
     shapes = Doubling().timed_shapes
-    assert common(shapes) == {"width": 4}
-    assert label(shapes[1], common(shapes)) == "size=9"
-    assert [digits(number) for number in (0, 0.0005, 0.001234, 1.234, 123.4, 12345.6)] == [
+    assert find_common(shapes) == {"width": 4}
+    assert label(shapes[1], find_common(shapes)) == "size=9"
+    assert [format_digits(number) for number in (0, 0.0005, 0.001234, 1.234, 123.4, 12345.6)] == [
         "0",
         "< 0.001",
         "0.00123",
@@ -183,13 +190,13 @@ def test_shapes_are_told_by_what_differs() -> None:
 
 def test_shapes_are_chosen_by_some_of_their_sizes_or_made_of_all() -> None:
     op = Doubling()
-    assert chosen(op, []) == list(op.timed_shapes)
-    assert chosen(op, ["width=4"]) == list(op.timed_shapes)
-    assert chosen(op, ["size=9"]) == [op.timed_shapes[1]]
-    assert chosen(op, ["size=5,width=2"]) == [{"size": 5, "width": 2}]
+    assert choose_shapes(op, []) == list(op.timed_shapes)
+    assert choose_shapes(op, ["width=4"]) == list(op.timed_shapes)
+    assert choose_shapes(op, ["size=9"]) == [op.timed_shapes[1]]
+    assert choose_shapes(op, ["size=5,width=2"]) == [{"size": 5, "width": 2}]
     for text, why in (("size=5", "no timed shape"), ("depth=1", "has no size depth"), ("size", "is no shape")):
         with pytest.raises(ValueError, match=why):
-            chosen(op, [text])
+            choose_shapes(op, [text])
 
 
 def test_without_a_card_it_says_so_and_ends_with_2(
@@ -197,7 +204,7 @@ def test_without_a_card_it_says_so_and_ends_with_2(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit) as end:
-        main([])
+        main(["--ops"])
     assert end.value.code == 2
     assert "there is no CUDA device, so nothing can be measured here" in capsys.readouterr().err
 
@@ -209,13 +216,13 @@ def test_a_run_on_a_card_takes_what_was_tuned_for_it(
     folders: list[Path] = []
     for name, stands in (
         ("cuda_device", lambda: CPU),
-        ("measured", lambda device, timer: CEILINGS),
+        ("measure_card", lambda device, timer: CEILINGS),
         ("use_folder", folders.append),
-        ("measure", lambda op, shape, dtype, device, ceilings, *_: counted(op, shape, dtype, ceilings)),
+        ("measure_op", lambda op, shape, dtype, device, ceilings, *_: count_op(op, shape, dtype, ceilings)),
     ):
-        monkeypatch.setattr(f"benchmarks.ops.__main__.{name}", stands)
+        monkeypatch.setattr(f"benchmarks.gpu.__main__.{name}", stands)
     out = tmp_path / "ops.json"
-    main(["--op", "swiglu", "--shapes", "num_tokens=64", "--store", str(tmp_path), "--json", str(out)])
+    main(["--ops", "--op", "swiglu", "--shapes", "num_tokens=64", "--store", str(tmp_path), "--json", str(out)])
     assert folders == [tmp_path]
     found = json.loads(out.read_text())
     assert found["summary"]["measured"]
@@ -240,7 +247,7 @@ def test_what_is_counted_is_printed_and_written_on_any_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "ops.json"
-    main(["--op", "swiglu", "--count-only", "--bandwidth", "1", "--json", str(out)])
+    main(["--ops", "--op", "swiglu", "--count-only", "--bandwidth", "1", "--json", str(out)])
     op = op_named("swiglu")
     written = json.loads(out.read_text())
     assert not written["summary"]["measured"]
@@ -254,37 +261,15 @@ def test_what_is_counted_is_printed_and_written_on_any_machine(
 @pytest.mark.parametrize("name", NAMES)
 def test_the_document_has_what_is_counted(name: str) -> None:
     op = op_named(name)
-    wanted = list(op_lines([counted(op, shape, DTYPE, STATED) for shape in op.timed_shapes]))
+    wanted = list(render_op([count_op(op, shape, DTYPE, STATED) for shape in op.timed_shapes]))
     section = DOC.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
     parts = {_counted_part(line) for line in wanted}
     told = [part for line in section.splitlines() if (part := _counted_part(line)) in parts and part]
     assert told == [_counted_part(line) for line in wanted if line], (
-        f"`python -m benchmarks.ops --op {name} --count-only` prints what belongs there"
+        f"`python -m benchmarks.gpu --ops --op {name} --count-only` prints what belongs there"
     )
 
 
 def _counted_part(line: str) -> Any:
-    """What a line says of sizes and of what is counted; what is measured may stand behind it."""
+    """What a line says of sizes and of what is count_op; what is measured may stand behind it."""
     return tuple(line.split(" | ")[:NUM_COUNTED]) if line.startswith("|") else line
-
-
-def test_flash_infer_is_given_the_pages_and_what_each_query_sees() -> None:
-    table = torch.tensor([[4, 2, 0], [1, 7, 9]], dtype=torch.int32)
-    ends = torch.cat([causal_key_ends([2], [7]), torch.tensor([1, 9], dtype=torch.int32)])
-    batch = PagedBatch(
-        table, torch.tensor([0, 2, 4]), torch.tensor([7, 12]), ends, page_size=4, most_queries=2, most_keys=12
-    )
-    starts, pages, last = flash_infer.page_index(batch)
-    assert starts.tolist() == [0, 2, 5]
-    assert pages.tolist() == [4, 2, 1, 7, 9]
-    assert last.tolist() == [3, 4]
-    seen = flash_infer.mask(batch)
-    assert seen[: 2 * 7].view(2, 7).sum(1).tolist() == [6, 7]
-    assert seen[2 * 7 :].view(2, 12).sum(1).tolist() == [1, 9]
-    assert seen[2 * 7 :].view(2, 12)[1].tolist() == [True] * 9 + [False] * 3
-
-
-def test_flash_infer_takes_no_part_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flash_infer, "find_spec", lambda name: None)
-    assert "takes no part" in (flash_infer.absence() or "")
-    assert flash_infer.ways(op_named("paged_attention"), {}) == {}

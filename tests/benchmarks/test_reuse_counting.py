@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.reuse.counting import ALL, Books, Prompt, count
+from benchmarks.reuse.prompts import ALL, Books, Prompt, count_session
 from engine.core import EngineCore
 from engine.reuse import PromptSegment, Reuse, ReuseMode
 from tests.engine.cores import tiny_model
@@ -51,7 +51,7 @@ def core_of(num_pages: int, books: Books) -> EngineCore:
 def test_the_count_is_that_of_an_engine(mode: ReuseMode, num_pages: int) -> None:
     prompts = conversation(Random(f"{mode}{num_pages}"), 12)
     books = Books(num_pages, NUM_SLOTS, PAGE_SIZE)
-    counted = count("a", prompts, mode, books).turns
+    counted = count_session("a", prompts, mode, books).turns
     books.check_integrity()
     core = core_of(num_pages, books)
     for prompt, turn in zip(prompts, counted, strict=True):
@@ -67,11 +67,11 @@ def test_the_count_is_that_of_an_engine(mode: ReuseMode, num_pages: int) -> None
 
 def test_with_time_between_the_turns_all_but_what_is_new_is_exact() -> None:
     prompts = conversation(Random("idle"), 12)
-    idle = count("a", prompts, "turbo", Books(600, NUM_SLOTS, PAGE_SIZE), idle=ALL)
-    exact = count("a", prompts, "exact", Books(600, NUM_SLOTS, PAGE_SIZE))
+    idle = count_session("a", prompts, "turbo", Books(600, NUM_SLOTS, PAGE_SIZE), idle=ALL)
+    exact = count_session("a", prompts, "exact", Books(600, NUM_SLOTS, PAGE_SIZE))
     assert [turn.cached for turn in idle.turns] == [turn.cached for turn in exact.turns]
-    assert idle.rebuilt >= idle.total("reused") > 0
-    assert idle.total("recomputed") < exact.total("recomputed")
+    assert idle.rebuilt >= idle.sum_field("reused") > 0
+    assert idle.sum_field("recomputed") < exact.sum_field("recomputed")
 
 
 def test_time_for_a_part_computes_that_part() -> None:

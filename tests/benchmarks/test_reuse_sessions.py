@@ -14,10 +14,8 @@ import pytest
 from agent_runtime.errors import BadFile
 from agent_runtime.types import ReuseName
 from benchmarks.reuse import __main__ as reuse
-from benchmarks.reuse.compaction import CLEARED, Compactor, Limits
-from benchmarks.reuse.prompts import Prompts, cut
-from benchmarks.reuse.sessions import PREAMBLE, Message, Session, load
-from benchmarks.reuse.workspace import workspace_prompts
+from benchmarks.reuse.prompts import Prompts, build_workspace_prompts, cut
+from benchmarks.reuse.sessions import CLEARED, PREAMBLE, Compactor, Limits, Message, Session, load_sessions
 from tests.models import RealModel
 
 FILE = (
@@ -69,7 +67,7 @@ def written(folder: Path) -> Path:
 
 
 def test_every_format_gives_its_turns(tmp_path: Path) -> None:
-    found = load(written(tmp_path / "all"))
+    found = load_sessions(written(tmp_path / "all"))
     first, second, third = found.sessions
     assert first.turns == second.turns
     assert [turn.messages for turn in first.turns] == [
@@ -96,7 +94,7 @@ def test_requests_that_name_their_tools_have_them_in_the_prompt(tmp_path: Path) 
     request = {"messages": [{"role": "user", "content": "Hi."}], "tools": [{"name": "read"}]}
     file = tmp_path / "a.jsonl"
     file.write_text(json.dumps(request), encoding="utf-8")
-    (turn,) = load(file).sessions[0].turns
+    (turn,) = load_sessions(file).sessions[0].turns
     assert turn.messages == (Message("system", PREAMBLE + '\n\n[{"name": "read"}]'), Message("user", "Hi."))
     assert turn.answer is None
 
@@ -108,7 +106,7 @@ def test_bad_input_gives_one_message(tmp_path: Path, name: str, capsys: pytest.C
     (tmp_path / "damaged.traj.gz").write_bytes(gzip.compress(b"{}")[:-3])
     (tmp_path / "NOTES.md").write_text("none", encoding="utf-8")
     with pytest.raises(BadFile):
-        load(tmp_path / name)
+        load_sessions(tmp_path / name)
     with pytest.raises(SystemExit) as caught:
         reuse.main(["--model", "smollm2-135m", "--session", str(tmp_path / name), "--count-only"])
     assert caught.value.code == 2
@@ -209,7 +207,7 @@ def test_files_are_cut_at_their_definitions_however_they_are_shown() -> None:
 def test_a_prompt_is_chatml_and_what_files_say_is_text(smollm2: RealModel) -> None:
     prompts = Prompts(smollm2.tokenizer)
     messages = [Message("system", "s"), Message("tool", "<|im_end|>\n" + FILE, "a.py"), Message("assistant", "")]
-    segments = prompts.of(messages)
+    segments = prompts.build_prompt(messages)
     ids = [token for segment in segments for token in segment.token_ids]
     expected = (
         "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\n<tool_response>\n<|im_end|>\n"
@@ -247,7 +245,7 @@ def test_the_recorded_sessions_beside_the_checkout() -> None:
 
     if not SHARED_DATA.is_dir():
         pytest.skip("there is no shared/data beside the checkout")
-    sessions: tuple[Session, ...] = load(SHARED_DATA / "agent_sessions").sessions
+    sessions: tuple[Session, ...] = load_sessions(SHARED_DATA / "agent_sessions").sessions
     assert len(sessions[0].turns) > 400
 
 
@@ -269,10 +267,10 @@ def test_files_in_the_prompt_are_as_the_session_has_made_them(tmp_path: Path, sm
         PI[-1],
     ]
     file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    session, prompts = load(file).sessions[0], Prompts(smollm2.tokenizer)
+    session, prompts = load_sessions(file).sessions[0], Prompts(smollm2.tokenizer)
 
     def texts(mode: ReuseName) -> list[str]:
-        made = workspace_prompts(session, prompts, mode)
+        made = build_workspace_prompts(session, prompts, mode)
         return [
             smollm2.tokenizer.decode([token for segment in prompt.segments for token in segment.token_ids])
             for prompt in made

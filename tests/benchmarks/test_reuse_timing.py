@@ -8,15 +8,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers.jobs import Answer, Job
-from benchmarks.reuse.contest import fitting, sampled_turns
-from benchmarks.reuse.counting import ALL, Books, Prompt, count
-from benchmarks.reuse.edit_counting import count_edits
-from benchmarks.reuse.ours import ReuseOurs
-from benchmarks.reuse.pairs import EditPair, edit_pairs
-from benchmarks.reuse.rows import edit_rows, summarise, time_rows
-from benchmarks.reuse.tables import count_tables, edit_table, time_tables
-from benchmarks.reuse.timing import measure
+from benchmarks.peers.protocol import Answer, Job
+from benchmarks.reuse.edits import EditPair, count_edits, make_edit_pairs
+from benchmarks.reuse.prompts import ALL, Books, Prompt, count_session
+from benchmarks.reuse.report import make_edit_rows, make_time_rows, render_counts, render_edits, render_times, summarise
+from benchmarks.reuse.times import ReuseOurs, measure_pairs, sample_turns, select_fitting
 from engine.reuse import PromptSegment
 from tests.engine.reuse.turns import random_ids, reusing_core
 from tests.models import RealModel
@@ -68,7 +64,7 @@ def tiny_pair() -> EditPair:
 
 def test_what_is_timed_is_what_is_counted_and_every_time_starts_from_the_first_turn() -> None:
     pair, peer = tiny_pair(), Peer()
-    (times,) = measure(InProcess(), [peer], [pair], MODES, rounds=2)  # type: ignore[arg-type,list-item]
+    (times,) = measure_pairs(InProcess(), [peer], [pair], MODES, rounds=2)  # type: ignore[arg-type,list-item]
     (counted,) = count_edits([pair], MODES)
     for mode in MODES:
         usage, turn = times.usage[mode], counted.by_mode[mode]
@@ -85,7 +81,7 @@ def test_what_is_timed_is_what_is_counted_and_every_time_starts_from_the_first_t
     assert len({job.salt for job in peer.jobs}) == 2
     assert times.seconds["vllm"] == [0.25, 0.25]
 
-    rows = time_rows([times])
+    rows = make_time_rows([times])
     assert {row["mode"] for row in rows} == {*MODES, "cold", "vllm", "vllm cold"}
     by_mode = {row["mode"]: row for row in rows}
     assert by_mode["exact"]["ttft_ratio_prefix"] == 1.0
@@ -95,12 +91,14 @@ def test_what_is_timed_is_what_is_counted_and_every_time_starts_from_the_first_t
 
 def test_the_summary_has_the_names_that_were_agreed() -> None:
     pair = tiny_pair()
-    (times,) = measure(InProcess(), [], [pair], MODES, rounds=1)  # type: ignore[arg-type]
+    (times,) = measure_pairs(InProcess(), [], [pair], MODES, rounds=1)  # type: ignore[arg-type]
     session = [Prompt(list(pair.first), [1, 2], 0, compacted=False), Prompt(list(pair.second), [], 3, compacted=True)]
-    counts = [count("s", session, mode, Books(), idle=ALL if mode == "fast" else 0) for mode in ("exact", "fast")]
+    counts = [
+        count_session("s", session, mode, Books(), idle=ALL if mode == "fast" else 0) for mode in ("exact", "fast")
+    ]
     edits = count_edits([pair], MODES)
-    (turn,) = sampled_turns({"s": session}, 1, 0)
-    (session_times,) = measure(InProcess(), [], [turn], ("fast",), rounds=1)  # type: ignore[arg-type]
+    (turn,) = sample_turns({"s": session}, 1, 0)
+    (session_times,) = measure_pairs(InProcess(), [], [turn], ("fast",), rounds=1)  # type: ignore[arg-type]
     quality = {"fast": {"insensitive": {"top1": 1.0}, "sensitive": {"stale_rate": 0.0}}, "noise": {}}
     found = summarise(counts, counts, edits, [times, session_times], quality)
     fast = found["fast"]
@@ -111,7 +109,7 @@ def test_the_summary_has_the_names_that_were_agreed() -> None:
     assert {"ttft_ratio_cold", "ttft_ratio_prefix", "floor"} <= fast["edit"].keys()
     assert "noise" not in found
     assert fast["workspace"]["recomputed_share"] == fast["recomputed_share"]
-    printed = "\n".join([count_tables("all", counts), edit_table(edits), time_tables([times, session_times])])
+    printed = "\n".join([render_counts("all", counts), render_edits(edits), render_times([times, session_times])])
     assert "balanced" in printed
     assert "compacted" in printed
 
@@ -120,26 +118,26 @@ def test_sampled_turns_have_the_turn_before_them_with_its_answer() -> None:
     prompts = [
         Prompt([PromptSegment([number])], [100 + number], 0, compacted=number in (3, 6)) for number in range(1, 9)
     ]
-    found = sampled_turns({"s": prompts}, 3, 7)
+    found = sample_turns({"s": prompts}, 3, 7)
     assert sorted(pair.source for pair in found) == ["compacted", "compacted", "turn", "turn", "turn"]
     for pair in found:
         (now,) = pair.second[0].token_ids
         assert [list(segment.token_ids) for segment in pair.first] == [[now - 1], [99 + now]]
-    assert found == sampled_turns({"s": prompts}, 3, 7)
+    assert found == sample_turns({"s": prompts}, 3, 7)
 
 
 def test_what_does_not_fit_the_context_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     pair = tiny_pair()  # the longest prompt is the one with a note, 133 tokens
-    assert fitting([pair], 134) == [pair]
-    assert fitting([pair], 133) == []
+    assert select_fitting([pair], 134) == [pair]
+    assert select_fitting([pair], 133) == []
     assert "134 tokens" in capsys.readouterr().err
 
 
 def test_edits_are_in_the_middle_of_their_context(smollm2: RealModel, tmp_path: Path) -> None:
-    pairs = edit_pairs(smollm2.tokenizer, 2, seed=2, cases=tmp_path / "none recorded")
+    pairs = make_edit_pairs(smollm2.tokenizer, 2, seed=2, cases=tmp_path / "none recorded")
     assert [pair.source for pair in pairs] == ["made", "made"]
-    assert pairs[:1] == edit_pairs(smollm2.tokenizer, 1, seed=2, cases=tmp_path / "none recorded")
-    for row in edit_rows(count_edits(pairs, ("exact", "fast", "turbo"))):
+    assert pairs[:1] == make_edit_pairs(smollm2.tokenizer, 1, seed=2, cases=tmp_path / "none recorded")
+    for row in make_edit_rows(count_edits(pairs, ("exact", "fast", "turbo"))):
         assert 5_500 <= row["prompt_tokens"] <= 8_500
         if row["mode"] == "exact":
             assert 0.3 <= row["cached_tokens"] / row["prompt_tokens"] <= 0.7

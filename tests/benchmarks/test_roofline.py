@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.engine.roofline import Machine, Rows, Work, kv_token_bytes, layer_shapes, layer_weights, work
+from benchmarks.engine.roofline import (
+    Machine,
+    Rows,
+    Work,
+    count_kv_token_bytes,
+    count_layer_weights,
+    count_work,
+    list_layer_shapes,
+)
 from engine.config import ModelConfig
 from tests.engine.tiny import MISTRAL, tiny_config, tiny_parameters
 
@@ -16,7 +24,7 @@ TOKEN_KV = 3 * 2 * 1 * 4 * 2  # layers, keys and values, heads, head_dim, bytes
 
 
 def test_two_tokens_behind_five_counted_by_hand() -> None:
-    assert work(CONFIG, [Rows(5, 2)]) == Work(
+    assert count_work(CONFIG, [Rows(5, 2)]) == Work(
         linear_flops=2 * 2 * LAYERS,
         attention_flops=3 * 2 * 4 * 4 * (6 + 7),  # layers, heads, head_dim, 2 products of 2, keys that they see
         lm_head_flops=2 * 10 * 8,
@@ -26,7 +34,7 @@ def test_two_tokens_behind_five_counted_by_hand() -> None:
 
 
 def test_a_batch_reads_the_weights_once_and_every_sequence_its_own_kv() -> None:
-    one, many = work(CONFIG, [Rows(5, 2)]), work(CONFIG, [Rows(5, 2)] * 3)
+    one, many = count_work(CONFIG, [Rows(5, 2)]), count_work(CONFIG, [Rows(5, 2)] * 3)
     assert many.weight_bytes == one.weight_bytes
     for name in ("linear_flops", "attention_flops", "lm_head_flops", "kv_bytes", "flops"):
         assert getattr(many, name) == 3 * getattr(one, name)
@@ -34,32 +42,37 @@ def test_a_batch_reads_the_weights_once_and_every_sequence_its_own_kv() -> None:
 
 
 def test_a_verify_pass_has_logits_for_each_row() -> None:
-    assert work(CONFIG, [Rows(5, 4, num_logits=4)]).lm_head_flops == 4 * work(CONFIG, [Rows(5, 4)]).lm_head_flops
+    assert (
+        count_work(CONFIG, [Rows(5, 4, num_logits=4)]).lm_head_flops
+        == 4 * count_work(CONFIG, [Rows(5, 4)]).lm_head_flops
+    )
 
 
 def test_float32_moves_twice_the_bytes() -> None:
-    assert work(CONFIG, [Rows(5, 2)], itemsize=4).num_bytes == 2 * work(CONFIG, [Rows(5, 2)]).num_bytes
+    assert count_work(CONFIG, [Rows(5, 2)], itemsize=4).num_bytes == 2 * count_work(CONFIG, [Rows(5, 2)]).num_bytes
 
 
 def test_a_window_bounds_what_is_seen() -> None:
     config = tiny_config(**SIZES, **MISTRAL, sliding_window=4)
-    windowed = work(config, [Rows(5, 2)])
+    windowed = count_work(config, [Rows(5, 2)])
     assert windowed.attention_flops == 3 * 2 * 4 * 4 * (4 + 4)
     assert windowed.kv_bytes == (5 + 2) * TOKEN_KV  # positions 2 to 6 are read, two are written
-    assert work(config, [Rows(0, 3)]) == work(tiny_config(**SIZES, **MISTRAL), [Rows(0, 3)])
+    assert count_work(config, [Rows(0, 3)]) == count_work(tiny_config(**SIZES, **MISTRAL), [Rows(0, 3)])
 
 
 @pytest.mark.parametrize("changes", [{}, SIZES, {"num_kv_heads": 4}])
 def test_the_shapes_are_those_of_a_models_tensors(changes: dict[str, int]) -> None:
     config: ModelConfig = tiny_config(**changes)
     layers = tiny_parameters(config).layers
-    for name, shape in layer_shapes(config).items():
+    for name, shape in list_layer_shapes(config).items():
         assert getattr(layers[0], name).shape == shape
-    assert layer_weights(config) == sum(getattr(each, name).numel() for each in layers for name in layer_shapes(config))
+    assert count_layer_weights(config) == sum(
+        getattr(each, name).numel() for each in layers for name in list_layer_shapes(config)
+    )
 
 
 def test_bytes_of_a_token() -> None:
-    assert kv_token_bytes(CONFIG, 2) == TOKEN_KV == 48
+    assert count_kv_token_bytes(CONFIG, 2) == TOKEN_KV == 48
 
 
 def test_the_roofline_is_the_slower_of_the_two() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cases import DEFAULT_CASES
-from benchmarks.rendering import changes
-from benchmarks.snippets import STYLES, Pair, make_snippet, merges, pairs
+from benchmarks.edit_formats import diff_texts
+from benchmarks.snippets import STYLES, Pair, make_merge, make_snippet, read_pairs
 from editor.grammars import find_language
 from editor.placeholders import is_placeholder
 from editor.syntax import survey
@@ -106,7 +106,7 @@ def is_marker(line: str) -> bool:
 
 def added(before: str, after: str) -> list[str]:
     a, b = before.split("\n"), after.split("\n")
-    return [line for span in changes(a, b) for line in b[span.b_start : span.b_end]]
+    return [line for span in diff_texts(a, b) for line in b[span.b_start : span.b_end]]
 
 
 def shown(snippet: str) -> list[str]:
@@ -262,12 +262,12 @@ def test_pairs_are_read_from_every_shape_once(tmp_path: Path) -> None:
         tmp_path, "x.jsonl", SAMPLES["aider"], SAMPLES["session"], refused, SAMPLES["edit_eval"], SAMPLES["unit_test"]
     )
     write(tmp_path, "y.jsonl", codex | {"expects_rejection": False}, codex | {"expects_rejection": True})
-    found = pairs(tmp_path)
+    found = read_pairs(tmp_path)
     assert [(pair.id, pair.before, pair.after) for pair in found] == [
         ("a", "x\n", "y\n"),
         ("E/1", "a\nb\nc\n", "a\nb2\nc\n"),
     ]
-    assert [pair.id for pair in pairs(tmp_path, min_lines=2)] == ["E/1"]
+    assert [pair.id for pair in read_pairs(tmp_path, min_lines=2)] == ["E/1"]
 
 
 def stock_pairs() -> list[Pair]:
@@ -285,9 +285,9 @@ def stock_pairs() -> list[Pair]:
 @pytest.mark.parametrize("num_lines", [100, 300, 1000])
 @pytest.mark.parametrize("num_hunks", [1, 3, 10])
 def test_a_merge_has_about_the_lines_and_the_hunks_that_were_asked_for(num_lines: int, num_hunks: int) -> None:
-    merge = merges(stock_pairs(), num_lines, num_hunks, seed=1)
+    merge = make_merge(stock_pairs(), num_lines, num_hunks, seed=1)
     a, b = merge.before.split("\n"), merge.after.split("\n")
-    assert len(changes(a, b)) == num_hunks
+    assert len(diff_texts(a, b)) == num_hunks
     assert abs(len(a) - num_lines) <= max(0.1 * num_lines, 15)
     for text in (merge.before, merge.after):
         seen = survey(text, find_language(merge.path))
@@ -295,14 +295,14 @@ def test_a_merge_has_about_the_lines_and_the_hunks_that_were_asked_for(num_lines
         assert not seen.error_lines
         names = [symbol.name for symbol in seen.symbols if symbol.depth == 0]
         assert len(names) == len(set(names))
-    assert merge == merges(stock_pairs(), num_lines, num_hunks, seed=1)
-    assert merge != merges(stock_pairs(), num_lines, num_hunks, seed=2)
+    assert merge == make_merge(stock_pairs(), num_lines, num_hunks, seed=1)
+    assert merge != make_merge(stock_pairs(), num_lines, num_hunks, seed=2)
 
 
 def test_the_edits_and_their_neighbours_are_the_same_whatever_the_length() -> None:
     found = []
     for num_lines in (300, 2000):
-        parts = merges(stock_pairs(), num_lines, 3, seed=1).after.strip("\n").split("\n\n\n")
+        parts = make_merge(stock_pairs(), num_lines, 3, seed=1).after.strip("\n").split("\n\n\n")
         edited = [at for at, part in enumerate(parts) if "if number < 0" in part or '"total"' in part]
         found.append(sorted(tuple(parts[at - 1 : at + 2]) for at in edited))
     assert len(found[0]) == 3
@@ -310,7 +310,7 @@ def test_the_edits_and_their_neighbours_are_the_same_whatever_the_length() -> No
 
 
 def test_what_is_edited_comes_once_however_often_others_come_again() -> None:
-    long = merges(stock_pairs(), 3000, 3, seed=1).after
+    long = make_merge(stock_pairs(), 3000, 3, seed=1).after
     classes = {text.partition(":")[0]: text for text in long.split("\nclass ")[1:]}
     edited = [name for name, text in classes.items() if "if number < 0" in text]
     assert len(edited) == 3
@@ -320,13 +320,13 @@ def test_what_is_edited_comes_once_however_often_others_come_again() -> None:
 
 def test_no_merge_without_enough_edits() -> None:
     with pytest.raises(ValueError, match="50 hunks"):
-        merges(stock_pairs(), 300, 50, seed=0)
+        make_merge(stock_pairs(), 300, 50, seed=0)
 
 
 def test_the_recorded_edits_can_be_said_in_most_styles() -> None:
     if not DEFAULT_CASES.exists():
         pytest.skip(f"recorded edits are not at hand: {DEFAULT_CASES}")
-    found = pairs(DEFAULT_CASES, min_lines=80)[::8]
+    found = read_pairs(DEFAULT_CASES, min_lines=80)[::8]
     for style in STYLES:
         said = [make_snippet(pair.before, pair.after, pair.path, style, 0) is not None for pair in found]
         assert sum(said) > len(said) / 2, style

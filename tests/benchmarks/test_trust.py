@@ -10,18 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import rendering
+from benchmarks import edit_formats as rendering
 from benchmarks.cases import DEFAULT_CASES, Case
-from benchmarks.counting import interval
+from benchmarks.scoring import compute_interval
 from benchmarks.trust import adversary
-from benchmarks.trust.ambiguous import ambiguous_edits, send_all
+from benchmarks.trust.ambiguous import DOORS, make_ambiguous_edits, send_all
 from benchmarks.trust.corruptions import CORRUPTIONS, RightText, plant
-from benchmarks.trust.doors import DOORS
-from benchmarks.trust.legal import Legal
-from benchmarks.trust.other_states import MUTATIONS, Stale, merged_both, send_again, send_stale, stale_cases
-from benchmarks.trust.planted import RIGHT, measure, solid_lines
-from benchmarks.trust.right_results import right_results
-from benchmarks.trust.summary import blocks, counts
+from benchmarks.trust.planted import RIGHT, Legal, list_solid_lines, measure
+from benchmarks.trust.report import count_rows, make_blocks
+from benchmarks.trust.right_results import load_right_results
+from benchmarks.trust.stale import MUTATIONS, Stale, make_stale_cases, merge_both, send_again, send_stale
 from editor.formats import parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,10 +161,10 @@ INLINE = [
         _case(f"{path}-{name}", name, path, before, edit, after)
         for path, before, after in (PYTHON, TYPESCRIPT)
         for name, edit in (
-            ("search_replace", rendering.search_replace(before, after)),
-            ("replace", rendering.replace(before, after)),
-            ("udiff", rendering.udiff(before, after, path)),
-            ("v4a", rendering.v4a(before, after, path)),
+            ("search_replace", rendering.render_search_replace(before, after)),
+            ("replace", rendering.render_replace(before, after)),
+            ("udiff", rendering.render_udiff(before, after, path)),
+            ("v4a", rendering.render_v4a(before, after, path)),
         )
     ),
 ]
@@ -198,7 +196,7 @@ def test_a_corruption_changes_more_than_blank_lines_and_is_the_same_every_time(n
             assert plant(RightText(case), name, seed) == planted
             assert planted.text != right.source.text
             if name != "out_ending":
-                assert solid_lines(planted.text) != solid_lines(case.expected)
+                assert list_solid_lines(planted.text) != list_solid_lines(case.expected)
 
 
 def test_a_text_that_leaves_the_place_open_is_a_legal_reading_and_one_beside_a_shown_line_is_not() -> None:
@@ -217,24 +215,24 @@ def test_a_text_that_leaves_the_place_open_is_a_legal_reading_and_one_beside_a_s
 
 
 def test_intervals_are_wilsons() -> None:
-    assert interval(0, 0) is None
-    assert interval(0, 10) == (0.0, 0.2775)
-    assert interval(10, 10) == (0.7225, 1.0)
-    assert interval(50, 100) == (0.4038, 0.5962)
+    assert compute_interval(0, 0) is None
+    assert compute_interval(0, 10) == (0.0, 0.2775)
+    assert compute_interval(10, 10) == (0.7225, 1.0)
+    assert compute_interval(50, 100) == (0.4038, 0.5962)
 
 
 def test_blocks_add_up() -> None:
     rows = [row for case in INLINE[:3] for row in measure(case, ("out_token", "new_dropped"), seed=1)]
-    found = blocks(rows)
+    found = make_blocks(rows)
     whole = found[0]
     for kind in ("class", "format", "source", "style"):
         assert sum(block["planted"] for block in found if block["kind"] == kind) == whole["planted"]
     assert whole["correct"] == 3
-    assert counts([], set())["detected_share"] is None
+    assert count_rows([], set())["detected_share"] is None
 
 
 def test_edits_without_one_place_are_refused_at_every_door_and_no_model_is_asked() -> None:
-    edits = ambiguous_edits([case for case in INLINE if case.format != "lazy"] * 6, 12, seed=0)
+    edits = make_ambiguous_edits([case for case in INLINE if case.format != "lazy"] * 6, 12, seed=0)
     assert {case.format for case in edits} == {"search_replace", "replace", "udiff", "v4a"}
     assert {case.style for case in edits} == {"cut", "doubled", "missing"}
     for case in edits:
@@ -248,8 +246,8 @@ def test_edits_without_one_place_are_refused_at_every_door_and_no_model_is_asked
 
 def test_two_changes_of_one_text_are_both_made_unless_they_touch() -> None:
     base = "a\nb\nc\nd\ne\n"
-    assert merged_both(base, base.replace("a", "A"), base.replace("e", "E")) == "A\nb\nc\nd\nE\n"
-    assert merged_both(base, base.replace("b", "B"), base.replace("c", "C")) is None
+    assert merge_both(base, base.replace("a", "A"), base.replace("e", "E")) == "A\nb\nc\nd\nE\n"
+    assert merge_both(base, base.replace("b", "B"), base.replace("c", "C")) is None
 
 
 def test_a_merge_into_a_changed_file_is_compared_with_both_changes() -> None:
@@ -263,7 +261,7 @@ def test_a_merge_into_a_changed_file_is_compared_with_both_changes() -> None:
 
 
 def test_changed_files_are_merged_right_or_refused_and_edits_sent_twice_change_nothing() -> None:
-    found = [stale for seed in range(10) for stale in stale_cases(INLINE, ROOT / "tests" / "benchmarks", 0, seed)]
+    found = [stale for seed in range(10) for stale in make_stale_cases(INLINE, ROOT / "tests" / "benchmarks", 0, seed)]
     assert {stale.kind for stale in found} == set(MUTATIONS)
     assert [sent for sent in map(send_stale, found) if sent.outcome in ("wrong", "crashed")] == []
     again = [sent for case in INLINE if (sent := send_again(case)) is not None]
@@ -272,12 +270,12 @@ def test_changed_files_are_merged_right_or_refused_and_edits_sent_twice_change_n
 
 
 def test_verdicts_are_those_of_the_cases_own_program(tmp_path: Path) -> None:
-    block = rendering.search_replace_blocks([("b = 1\n", "b = 2\n")])
+    block = rendering.render_blocks([("b = 1\n", "b = 2\n")])
     case = {"path": "x.py", "original": "a = 1\nb = 1\n", "edit": block, "format": "auto"}
     expected = ("a = 1\nb = 2\n", "a = 1\n\nb = 2\n", "a = 1\nb = 3\n", "refuse", "noop")
     cases = [{**case, "name": str(number), "expected": text} for number, text in enumerate(expected)]
     (tmp_path / "cases.jsonl").write_text("".join(json.dumps(one) + "\n" for one in cases), "utf-8")
-    found = [one.verdict for one in adversary.verdicts(tmp_path, None, 0)]
+    found = [one.verdict for one in adversary.judge_cases(tmp_path, None, 0)]
     assert found == ["right", "blanks-differ", "WRONG", "WRONG", "WRONG"]
 
 
@@ -300,7 +298,7 @@ def test_a_sample_of_recorded_edits_meets_the_goals_that_are_zero(recorded: Path
     goals = ("guessed", "model_calls", "stale_wrong", "resent_changed", "adversary_wrong")
     assert {key: summary[key] for key in goals} == dict.fromkeys(goals, 0), done.stdout
     assert summary["planted"] > 150
-    assert summary["correct"] == len(right_results(recorded, SAMPLE, 0))
+    assert summary["correct"] == len(load_right_results(recorded, SAMPLE, 0))
     assert summary["detected"] >= 0.9 * summary["planted"]
     assert not any(row.get("certain") for row in found["rows"] if row["kind"] == "case")
     keys = {"legal_other", "correct_refused", "repaired_exact", "ambiguous", "stale", "resent", "resent_refused"}

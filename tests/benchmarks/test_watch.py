@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.watch import __main__ as watch
-from benchmarks.watch.editing import measure_edits
-from benchmarks.watch.indexing import quantile
-from benchmarks.watch.texts import Sources, write_repository
+from benchmarks.watch.edits import measure_edits
+from benchmarks.watch.indexing import Sources, take_quantile, write_repository
 
 
 @pytest.fixture(scope="module")
 def sources() -> Sources:
-    return Sources.of_this_machine(0)
+    return Sources.find_sources(0)
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def test_a_long_text_has_so_many_lines(sources: Sources) -> None:
 
 
 def test_an_edit_is_of_one_line_and_compared_with_encoding_the_file_whole(sources: Sources, tmp_path: Path) -> None:
-    tokenizer_file = watch._tokenizer_file("smollm2-135m", tmp_path)
+    tokenizer_file = watch._find_tokenizer_file("smollm2-135m", tmp_path)
     found = measure_edits(tmp_path / "edits", sources, tokenizer_file, 200, 10, 0)
     assert len(found.refreshed) == len(found.encoded) == 10
     assert all(0 < count < found.num_tokens / 4 for count in found.encoded)
@@ -82,7 +81,7 @@ def test_a_repository_lies_in_folders(tmp_path: Path) -> None:
 
 def test_a_quantile_is_one_of_the_values() -> None:
     values = [float(number) for number in range(1, 101)]
-    assert (quantile(values, 0.99), quantile(values, 0.5), quantile([4.0], 0.99)) == (100.0, 51.0, 4.0)
+    assert (take_quantile(values, 0.99), take_quantile(values, 0.5), take_quantile([4.0], 0.99)) == (100.0, 51.0, 4.0)
 
 
 @pytest.mark.parametrize("arguments", [["--repo", "/nosuch"], ["--synthetic", "0"], ["--rounds", "0"]])

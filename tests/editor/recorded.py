@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cases import DEFAULT_CASES, AnyCase, Case, PatchCase, load
-from benchmarks.rendering import search_replace_blocks
+from benchmarks.cases import DEFAULT_CASES, AnyCase, Case, PatchCase, load_cases_at
+from benchmarks.edit_formats import render_blocks
 
 DATA = DEFAULT_CASES
 
@@ -44,7 +44,7 @@ def cases(folder: str) -> tuple[AnyCase, ...]:
 
 def search_replace(before: str, after: str) -> str:
     """Write one block, with markers longer than any such line in the text."""
-    return search_replace_blocks([(before, after)])
+    return render_blocks([(before, after)])
 
 
 def continue_cases() -> Iterator[Recorded]:
@@ -81,7 +81,7 @@ def patch_cases() -> Iterator[PatchCase]:
 
 @cache
 def _load(folder: str) -> tuple[AnyCase, ...]:
-    return load(DATA / folder).cases
+    return load_cases_at(DATA / folder).cases
 
 
 def _recorded(folder: str, shape: str) -> Iterator[Recorded]:

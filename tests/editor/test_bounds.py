@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.slow_inputs import SlowInput, slow_inputs
+from benchmarks.slow_inputs import SlowInput, make_slow_inputs
 from editor import codec
 from editor.attribution import attribute_changes, lazy
 from editor.attribution.explicit import MAX_LOOKS, _ReplacementSearch
@@ -34,7 +34,7 @@ from editor.syntax import survey
 from editor.types import FormatName, Hint, Merged, MergeOutcome, ParsedEdit, Replacement, Sketch, Unresolved
 from editor.verify import verify
 
-INPUTS = list(slow_inputs(0.02))
+INPUTS = list(make_slow_inputs(0.02))
 FEW = st.lists(st.sampled_from("ab"), max_size=12)
 
 
@@ -58,7 +58,7 @@ def test_every_slow_input_is_merged_or_refused(slow: SlowInput) -> None:
 
 def test_the_slow_inputs_are_the_same_every_time_and_have_a_name_each() -> None:
     assert len({each.name for each in INPUTS}) == len(INPUTS)
-    assert list(slow_inputs(0.02)) == INPUTS
+    assert list(make_slow_inputs(0.02)) == INPUTS
 
 
 @given(FEW, st.lists(st.sampled_from("ab"), min_size=1, max_size=5))

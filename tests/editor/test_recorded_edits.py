@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from benchmarks.edit.measuring import measure
+from benchmarks.edit.run import measure
 from editor.formats import parse
 from editor.grammars import find_language
 from editor.merge import merge

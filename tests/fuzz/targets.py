@@ -12,8 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import get_args
 
-from benchmarks.edit.generated import pair
-from benchmarks.edit.round_trips import WAYS, Failure, round_trip
+from benchmarks.edit.round_trips import WAYS, Failure, make_pair, run_round_trip
 from editor import codec
 from editor.errors import CodecError, EditSyntaxError
 from editor.formats import parse, parse_files
@@ -78,9 +77,9 @@ def merging(data: bytes) -> None:
 
 def round_trips(data: bytes) -> None:
     """Build two texts from the bytes and send their difference through every format."""
-    before, after = pair(ByteRandom(data), ())
+    before, after = make_pair(ByteRandom(data), ())
     for name in WAYS:
-        result = round_trip(name, before, after)
+        result = run_round_trip(name, before, after)
         assert not isinstance(result, Failure), result
 
 

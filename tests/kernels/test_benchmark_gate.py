@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.ops.ceilings import Ceilings
-from benchmarks.ops.measuring import measure
-from benchmarks.ops.timing import Call, Timing
+from benchmarks.gpu.card import Call, Ceilings, Timing
+from benchmarks.gpu.ops import measure_op
 from kernels.backend import is_interpreting
 from kernels.op import NAMES, op_named
 
@@ -46,7 +45,7 @@ def _traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_torchs_ways_give_what_the_kernel_gives(name: str) -> None:
     op = op_named(name)
     shape = min(op.parity_shapes, key=lambda each: (not each.get("adds", 1), op.cost(each, torch.float32).num_flops))
-    found = measure(op, shape, torch.float32, CPU, CEILINGS, NoTimer())
+    found = measure_op(op, shape, torch.float32, CPU, CEILINGS, NoTimer())
     assert [way.why for way in found.ways] == [""] * len(found.ways)
     assert found.own is not None
     assert found.peer is not None
@@ -62,6 +61,6 @@ def test_a_kernel_whose_rows_are_off_by_one_has_no_speed(name: str, monkeypatch:
         return tuple(output.roll(1, -1) for output in real(inputs, variant))
 
     monkeypatch.setattr(op, "run", off_by_one)
-    found = measure(op, shape, torch.float32, CPU, CEILINGS, NoTimer())
+    found = measure_op(op, shape, torch.float32, CPU, CEILINGS, NoTimer())
     assert [way.timing for way in found.ways] == [None] * len(found.ways)
     assert all("no speed is shown" in way.why for way in found.ways)

@@ -10,7 +10,7 @@ import torch
 
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.store import ModelStore, resolve
-from benchmarks.engine.workload import source_text
+from benchmarks.engine.workload import read_source_text
 from engine.decoder import Decoder
 from engine.engine import Engine
 from engine.engine_config import EngineConfig
@@ -61,7 +61,7 @@ def _real(name: str) -> Setting:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     decoder = Decoder(load(gguf, torch.float32))
     engine = _engine(decoder, tokenizer.token_bytes(), max_seq_len=768, page_size=16, num_pages=80, limits=limits)
-    return Setting(engine, tokenizer.encode(source_text()), (b"\n\n\n", b"return"), pause_s=0.5)
+    return Setting(engine, tokenizer.encode(read_source_text()), (b"\n\n\n", b"return"), pause_s=0.5)
 
 
 def _engine(

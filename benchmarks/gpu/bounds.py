@@ -1,0 +1,141 @@
+"""The least time that the measured things take on a card, counted from the shapes of known models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from benchmarks.engine.roofline import Rows, count_kv_token_bytes, count_work
+from benchmarks.gpu.card import Ceilings
+from engine.config import ModelConfig
+from engine.weights import Parameters
+
+MOST_POSITIONS = 136 * 1024
+"""Room for 128k tokens of context: where only speed is measured, positions may be such as no model was trained for."""
+
+STD = 0.02
+"""Of the drawn weights, as models are initialised: the sums of all layers stay numbers."""
+
+
+def _make_qwen25(hidden_size: int, num_heads: int, num_kv_heads: int, ffn_size: int, vocab_size: int) -> ModelConfig:
+    return ModelConfig(
+        architecture="Qwen2ForCausalLM",
+        num_layers=28,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=128,
+        ffn_size=ffn_size,
+        vocab_size=vocab_size,
+        max_positions=MOST_POSITIONS,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        tied_embeddings=hidden_size < 2048,
+        qkv_bias=True,
+    )
+
+
+SHAPES: Mapping[str, ModelConfig] = {
+    "1.5b": _make_qwen25(1536, 12, 2, 8960, 151936),
+    "7b": _make_qwen25(3584, 28, 4, 18944, 152064),
+}
+"""Qwen2.5 and Qwen2.5-Coder of these sizes."""
+
+
+def draw_parameters(config: ModelConfig, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Parameters:
+    """Weights of this shape, with which a model writes nonsense."""
+    parameters = Parameters(config, dtype, device)
+    generator = torch.Generator(device).manual_seed(seed)
+    for name, tensor in sorted(parameters.slots().items()):
+        tensor.normal_(0.0, STD, generator=generator)
+        if "norm" in name:
+            tensor.add_(1.0)
+    return parameters
+
+
+PROMPTS = (2048, 8192, 32768)
+"""Tokens of the prompts that are prefilled."""
+
+CONTEXT = 2048
+"""Tokens before those that are decoded."""
+
+PLAIN = f"plain decoding behind {CONTEXT:,} tokens, tok/s"
+
+PASSES = (1, 64, 256, 512)
+"""Rows of the passes that are counted: the pending token and a draft."""
+
+CONTEXTS = (8192, 32768, 131072)
+"""Tokens of the prompts whose second turn is measured."""
+
+COLD = "cold"
+MODES = (COLD, "exact", "fast", "turbo")
+"""A first turn, and the ways of a second."""
+
+CHANGED = 64
+"""Tokens of the second turn that are new, in the middle of the prompt."""
+
+SEGMENT = 512
+"""Tokens of a segment, the unit that is recomputed around a change."""
+
+ITEM_BYTES = 2
+"""bfloat16."""
+
+
+def compute_pass_s(config: ModelConfig, rows: Rows, ceilings: Ceilings) -> float:
+    """The roofline of one pass."""
+    done = count_work(config, [rows], ITEM_BYTES)
+    return max(done.flops / ceilings.flops_s, done.num_bytes / ceilings.copy_bytes_s)
+
+
+def compute_prefill_tok_s(config: ModelConfig, num_tokens: int, ceilings: Ceilings) -> float:
+    """Tokens a second of a prompt in one pass."""
+    return num_tokens / compute_pass_s(config, Rows(0, num_tokens), ceilings)
+
+
+def compute_decode_s(config: ModelConfig, num_rows: int, ceilings: Ceilings) -> float:
+    """Seconds of a pass over a token and its draft, all of whose rows get logits."""
+    return compute_pass_s(config, Rows(CONTEXT, num_rows, num_rows), ceilings)
+
+
+def compute_second_turn_s(config: ModelConfig, num_tokens: int, mode: str, ceilings: Ceilings) -> float:
+    """Seconds to the first token of a prompt that was run before but for CHANGED tokens in its middle.
+
+    cold: all is run. exact: what stands behind the change, too. fast: the changed segment, and what is stored of the
+    rest is read and written. turbo: the same for the changed tokens alone.
+    """
+    if mode == COLD:
+        return compute_pass_s(config, Rows(0, num_tokens), ceilings)
+    changed_at = num_tokens // 2
+    if mode == "exact":
+        return compute_pass_s(config, Rows(changed_at, num_tokens - changed_at), ceilings)
+    num_run = (SEGMENT if mode == "fast" else CHANGED) + 1  # the last token is run in any case
+    num_placed = num_tokens - changed_at - num_run
+    moved_s = 2 * num_placed * count_kv_token_bytes(config, ITEM_BYTES) / ceilings.copy_bytes_s
+    return moved_s + compute_pass_s(config, Rows(num_tokens - num_run, num_run), ceilings)
+
+
+def compute_bounds(config: ModelConfig, ceilings: Ceilings) -> dict[str, float]:
+    """What follows from a model's shape: the most tokens a second, the least ms, by the names that the tables have."""
+    found = {name_prefill(num): compute_prefill_tok_s(config, num, ceilings) for num in PROMPTS}
+    found[PLAIN] = 1 / compute_decode_s(config, 1, ceilings)
+    found |= {name_pass(num): 1e3 * compute_decode_s(config, num, ceilings) for num in PASSES}
+    for num in CONTEXTS:
+        found |= {name_turn(num, mode): 1e3 * compute_second_turn_s(config, num, mode, ceilings) for mode in MODES}
+    return found
+
+
+def name_prefill(num_tokens: int) -> str:
+    """As a table has it."""
+    return f"prefill of {num_tokens:,} tokens, tok/s"
+
+
+def name_pass(num_rows: int) -> str:
+    """As a table has it."""
+    rows = "1 row" if num_rows == 1 else f"{num_rows} rows"
+    return f"pass over {rows} behind {CONTEXT:,} tokens, ms"
+
+
+def name_turn(num_tokens: int, mode: str) -> str:
+    """As a table has it."""
+    return f"first token of {num_tokens:,}, {mode}, ms"

@@ -1,1 +1,0 @@
-"""Which form of prompt a model follows best."""
