@@ -1,4 +1,4 @@
-"""A fake service for tests of programs that use the SDK (docs/sdk.md)."""
+"""A fake service, for tests of programs that use the SDK (docs/sdk.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agent_runtime.types import ApplyResult, FileResult, Usage
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Any JSON with any status, after so many seconds; `body` None is no body at all, bytes are sent as they are."""
+    """An answer with a status, after `after_s` seconds; `body` is JSON, None for an empty body, or bytes."""
 
     body: Any = None
     status: int = 200
@@ -35,34 +35,34 @@ Event = Phase | Tokens | ApplyResult | HunkError | Mapping[str, Any]
 
 
 class Events:
-    """A stream: phases, tokens and the answer, or a fault, so many seconds apart. An answer may be any JSON."""
+    """A stream of phases, tokens and an answer (any JSON) or an error, `every_s` seconds apart."""
 
     def __init__(self, *events: Event, every_s: float = 0.0) -> None:
         self.events, self.every_s = events, every_s
 
     def encode(self) -> list[bytes]:
-        """The bytes, event by event."""
+        """Return the bytes of each event."""
         return [_encode_event(event) for event in self.events]
 
 
 class Lines:
-    """The answer to a batch: what becomes of its requests, in the order in which they finish."""
+    """The answer to a batch: the outcomes of its requests, in the order in which they finish."""
 
     def __init__(self, *items: BatchItem, every_s: float = 0.0) -> None:
         self.items, self.every_s = items, every_s
 
     def encode(self) -> list[bytes]:
-        """The bytes, line by line."""
+        """Return the bytes of each line."""
         return [json.dumps(_encode_item(item)).encode() + b"\n" for item in self.items]
 
 
 Scripted = Reply | Events | Lines | ApplyResult | HunkError | Mapping[str, Any] | list[Any] | Exception
-"""What a route answers: an exception that is no HunkError is raised in the client, as if the network had failed."""
+"""The answer of a route. An exception other than HunkError is raised in the client, as if the network had failed."""
 
 
 @dataclass(slots=True)
 class Recorded:
-    """One request: `body` as read from JSON, header names in lower case. left: the client did not take all."""
+    """A recorded request: `body` parsed from JSON, header names in lower case. left: the client closed the stream."""
 
     method: str
     path: str
@@ -73,7 +73,7 @@ class Recorded:
 
 
 def merged_result(original: str, merged: str, path: str = "") -> ApplyResult:
-    """The answer to an edit that a rule merges, for scripts; a no-op where both texts are the same."""
+    """Return the answer to an edit that a rule merges; a no-op where both texts are the same."""
     file = FileResult(
         path=path,
         status="merged" if merged != original else "noop",
@@ -91,7 +91,7 @@ def merged_result(original: str, merged: str, path: str = "") -> ApplyResult:
 
 
 def to_reply(scripted: ApplyResult | HunkError | Mapping[str, Any] | list[Any] | Reply) -> Reply:
-    """An answer that comes in one piece."""
+    """Return a scripted answer as a `Reply`."""
     if isinstance(scripted, Reply):
         return scripted
     if isinstance(scripted, ApplyResult):
@@ -127,10 +127,10 @@ def _encode_item(item: BatchItem) -> dict[str, Any]:
 
 
 class FakeService(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    """Give it to a client as `transport`, blocking or asynchronous.
+    """A service with scripted answers; pass it to a client, blocking or asynchronous, as `transport`.
 
-    `requests` has what was asked, in order. Where nothing is scripted for a route, the test fails with an
-    AssertionError that names it.
+    `requests` has the recorded requests in order. A request without a scripted answer fails the test with an
+    AssertionError that names its route.
     """
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class FakeService(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self._scripts: dict[str, list[Scripted]] = {}
 
     def script(self, route: str, *answers: Scripted) -> FakeService:
-        """What a route, such as "POST /apply", answers: one after the other, the last one again and again."""
+        """Set the answers of a route, such as "POST /apply": one after the other, the last one repeatedly."""
         assert answers, "script at least one answer"
         self._scripts[route] = list(answers)
         return self
@@ -214,7 +214,7 @@ def _build_stream_response(
 
 
 def _make_reply(scripted: Scripted) -> Reply:
-    """An answer in one piece; an exception that is no HunkError is raised."""
+    """Return the reply; raises an exception other than HunkError."""
     if isinstance(scripted, Exception) and not isinstance(scripted, HunkError):
         raise scripted
     assert isinstance(scripted, Reply | ApplyResult | HunkError | Mapping | list), f"{scripted!r} is no answer"

@@ -1,4 +1,4 @@
-"""`hunk apply`: one edit of one file or several, in this process or through a service."""
+"""`hunk apply`: merges an edit into one file or several, in this process or through a service."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.result import decode
 from agent_runtime.cli.options import add_settings, open_client
 from agent_runtime.cli.render import print_diff, print_faults_as_json, print_refusal, print_remarks
+from agent_runtime.config import ResolvedSettings
 from agent_runtime.config.options import model_settings, single_options
 from agent_runtime.config.settings import SETTINGS
-from agent_runtime.config.sources import Chosen
 from agent_runtime.errors import BadRequest, EditRefused, ModelUnavailable
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size, read_file
 from agent_runtime.llm.interface import Merger
@@ -50,18 +50,18 @@ from agent_runtime.workspace.writer import replace_file
 from editor.types import FormatName, Policy
 
 REFUSED = EditRefused.exit_code
-"""The exit code of a merge that a check rejected, as of an edit that was refused."""
+"""The exit code of a merge that a check rejected and of a refused edit."""
 
 STANDARD = Path("-")
 """Stands for standard input, and for standard output."""
 
 LOADING = ("device", "dtype", "quantize", "adapter", "batch_invariant", "span_memory", "span_disk")
-"""Settings of a model that is loaded in this process."""
+"""Settings that apply only to a model in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Whatever applies edits: this process, or a service."""
+    """Applies edits in this process or through a service."""
 
     apply: Callable[[ApplyRequest], ApplyResult]
     apply_patch: Callable[[PatchRequest, Reader], ApplyResult]
@@ -72,12 +72,14 @@ class Pipeline:
 def apply_command(
     edit: Annotated[Path, typer.Option("--edit", metavar="EDIT", help="A file with the edit; - is standard input.")],
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The file to edit; without, those that the edit names.")
+        Path | None, typer.Argument(metavar="FILE", help="The file to edit; without it, those that the edit names.")
     ] = None,
     root: Annotated[
-        Path | None, typer.Option("--root", metavar="DIR", help="Where the files are that the edit names. [.]")
+        Path | None, typer.Option("--root", metavar="DIR", help="Folder of the files that the edit names. [.]")
     ] = None,
-    write: Annotated[bool, typer.Option("--write", help="Write what was merged; nothing is written without.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write the merged files; without it, nothing is written.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="TEXT", help="A file for FILE's merged text; - is standard output."),
@@ -87,38 +89,41 @@ def apply_command(
         Literal["auto", FormatName], typer.Option("--format", help="How the edit is written.")
     ] = "auto",
     mode: Annotated[
-        Mode, typer.Option("--mode", help="Who decides: rules, then the model on lazy snippets; rules; the model.")
+        Mode, typer.Option("--mode", help="Who decides: rules, then the model where they do not; rules; the model.")
     ] = "auto",
     policy: Annotated[
-        Policy, typer.Option("--policy", help="Which checks reject: all, or those that nobody can have meant.")
+        Policy, typer.Option("--policy", help="Which checks reject: all, or only those that no intended edit fails.")
     ] = "strict",
     min_certainty: Annotated[
-        Certainty, typer.Option("--min-certainty", help="Refuse what is less sure; the surest first.")
+        Certainty, typer.Option("--min-certainty", help="Refuse merges that are less certain; the most certain first.")
     ] = "model",
-    instruction: Annotated[str, typer.Option("--instruction", help="What the edit is for, in words.")] = "",
+    instruction: Annotated[str, typer.Option("--instruction", help="The purpose of the edit, in words.")] = "",
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, max=10.0, help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="Makes sampling repeatable.")] = 0,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="The longest answer.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", min=1, help="Maximum length of the model's answer.")
+    ] = None,
     scope: Annotated[
-        ScopeName, typer.Option("--scope", help="What the model is given: what the edit can touch, or the whole file.")
+        ScopeName,
+        typer.Option("--scope", help="What the model sees: the regions that the edit can touch, or the whole file."),
     ] = "auto",
     decide: Annotated[
-        Decide, typer.Option("--decide", help="The model chooses a reading if it is sure of one, or writes always.")
+        Decide, typer.Option("--decide", help="The model chooses a reading if it is sure of one, or always writes.")
     ] = DECIDE,
     prediction: Annotated[
-        Path | None, typer.Option("--prediction", metavar="TEXT", help="A file with what FILE is expected to become.")
+        Path | None, typer.Option("--prediction", metavar="TEXT", help="A file with the expected merged text of FILE.")
     ] = None,
-    draft: Annotated[Draft, typer.Option("--draft", help="`none` decodes plainly, for comparison.")] = "copy",
+    draft: Annotated[Draft, typer.Option("--draft", help="`none` decodes without a draft, for comparison.")] = "copy",
     *,
-    chosen: Chosen,
+    resolved: ResolvedSettings,
 ) -> None:
-    """Merge an edit into a file, or into the files that it names, and show the difference.
+    """Merge an edit into a file, or into the files that it names, and show the diff.
 
-    Standard output holds the difference of a merge and nothing else, as `git apply` takes it. How it was made, and the
-    difference of a merge that a check rejected, go to standard error.
+    Standard output holds the diff of a merge and nothing else, so that `git apply` can read it. How the merge was made,
+    and the diff of a merge that a check rejected, go to standard error.
 
     Ends with 0 (also where there is nothing to do), 2 for bad input, 3 where the edit is refused, 4 where the model
-    cannot be had, 5 where the service does not answer.
+    is not available, 5 where the service does not answer.
     """
     options = Options(
         format=format,
@@ -132,16 +137,16 @@ def apply_command(
         draft=draft,
         scope=scope,
         decide=decide,
-        reuse=_choose_reuse(chosen),
+        reuse=_choose_reuse(resolved),
     )
     if output is not None:
         _check_output(output, file, as_json=as_json)
-    with _print_refusals(as_json=as_json), _open_pipeline(chosen) as pipeline:
+    with _print_refusals(as_json=as_json), _open_pipeline(resolved) as pipeline:
         text = _read_edit(edit)
         if file is None:
             if prediction is not None:
-                raise BadRequest("--prediction is of one file: give FILE", field="prediction")
-            journals = model_settings(os.environ, chosen).cache_dir / "journals" if write else None
+                raise BadRequest("--prediction needs a single file: give FILE", field="prediction")
+            journals = model_settings(os.environ, resolved).cache_dir / "journals" if write else None
             workspace = Workspace(root or Path(), journals)
             result = _apply_patch(pipeline, PatchRequest(text, **options.options()), workspace, write=write)
         elif root is None:
@@ -162,12 +167,12 @@ def apply_command(
 
 
 def _check_output(output: Path, file: Path | None, *, as_json: bool) -> None:
-    """Raise BadRequest where the merged text has no place of its own there."""
+    """Raise BadRequest where the merged text cannot be written to `output`."""
     fault = ""
     if file is None:
-        fault = "--output takes the text of one file, and the edit may name several: give FILE, or use --write"
+        fault = "--output needs a single file, and the edit may name several: give FILE, or use --write"
     elif output == STANDARD and as_json:
-        fault = "--output - and --json both want standard output: the JSON has the text as 'merged'"
+        fault = "--output - and --json both use standard output: the JSON has the text as 'merged'"
     elif output.exists() and file.exists() and output.samefile(file):
         fault = f"--output names {file} itself; --write writes it"
     if fault:
@@ -175,7 +180,7 @@ def _check_output(output: Path, file: Path | None, *, as_json: bool) -> None:
 
 
 def _write_output(data: bytes, output: Path) -> None:
-    """Write a merged file's bytes to standard output, or in place of the file `output`, whatever stands there."""
+    """Write a merged file's bytes to standard output or to the file `output`, which is replaced."""
     if output == STANDARD:
         typer.echo(data, nl=False)
     else:
@@ -184,7 +189,7 @@ def _write_output(data: bytes, output: Path) -> None:
 
 
 def _describe_destination(write: bool, output: Path | None) -> str:
-    """Say what became of a merged text."""
+    """Describe where a merged text went."""
     if output is None:
         return "written" if write else "not written; --write does"
     there = "standard output" if output == STANDARD else _replace_undecodable(str(output))
@@ -192,7 +197,7 @@ def _describe_destination(write: bool, output: Path | None) -> str:
 
 
 def _show_diffs(result: ApplyResult) -> None:
-    """Print the diffs: in colours on a terminal, else as bytes that `git apply` takes."""
+    """Print the diffs: in colours on a terminal, else as bytes for `git apply`."""
     is_rejected = result.status == "rejected"
     console = Console(stderr=is_rejected, highlight=False)
     for file in result.files:
@@ -203,7 +208,7 @@ def _show_diffs(result: ApplyResult) -> None:
 
 
 def _encode_diff(file: FileResult) -> bytes:
-    """The diff with names in UTF-8, and lines in the file's encoding: UTF-8, or for UTF-16 and UTF-32, too."""
+    """Encode a diff: names in UTF-8, lines in the file's encoding (UTF-8 for UTF-16 and UTF-32)."""
     names, at, lines = file.diff.partition("\n@@ ")
     encoding = file.encoding if file.encoding in ("cp1252", "latin-1") else "utf-8"
     return names.encode() + (at + lines).encode(encoding)
@@ -227,27 +232,27 @@ def _apply_patch(pipeline: Pipeline, request: PatchRequest, workspace: Workspace
 
 
 def _replace_undecodable(argument: str) -> str:
-    """An argument whose bytes were not UTF-8, as text that can be printed and sent."""
+    """Return an argument as text that can be printed and sent: bytes that are not UTF-8 are replaced."""
     return os.fsencode(argument).decode("utf-8", errors="replace")
 
 
-def _choose_reuse(chosen: Chosen) -> ReuseName | None:
-    """What was asked for; a service is left its own way where nobody asked on the command line."""
-    return chosen.values.reuse if "reuse" in chosen.flags() or not chosen.values.url else None
+def _choose_reuse(resolved: ResolvedSettings) -> ReuseName | None:
+    """Return the reuse mode; None (the service's own) for a service unless the command line names one."""
+    return resolved.values.reuse if resolved.has_flag("reuse") or not resolved.values.url else None
 
 
 @contextmanager
-def _open_pipeline(chosen: Chosen) -> Iterator[Pipeline]:
-    settings, flags = chosen.values, chosen.flags()
+def _open_pipeline(resolved: ResolvedSettings) -> Iterator[Pipeline]:
+    settings = resolved.values
     if settings.url:
-        if misplaced := [SETTINGS[name].flag for name in LOADING if name in flags]:
+        if misplaced := [SETTINGS[name].flag for name in LOADING if resolved.has_flag(name)]:
             raise BadRequest(
-                f"{', '.join(misplaced)}: that is for a model in this process; give it to the service of "
-                f"{chosen.origins['url']} when it is started",
+                f"{', '.join(misplaced)}: only for a model in this process; give it to the service of "
+                f"{resolved.origins['url']} when it is started",
                 field="url",
             )
-        model = settings.model if "model" in flags else None
-        with open_client(chosen) as client:
+        model = settings.model if resolved.has_flag("model") else None
+        with open_client(resolved) as client:
             yield Pipeline(partial(client.apply, model=model), partial(client.apply_patch, model=model))
         return
     console = Console(stderr=True, highlight=False)
@@ -257,7 +262,7 @@ def _open_pipeline(chosen: Chosen) -> Iterator[Pipeline]:
 
         progress = make_progress(console)
         with console.status(f"loading {settings.model}"):
-            models = model_settings(os.environ, chosen)
+            models = model_settings(os.environ, resolved)
             return open_merger(settings.model, models, single_options(settings), progress)
 
     counter = _TokenCounter(console)
@@ -269,14 +274,14 @@ def _open_pipeline(chosen: Chosen) -> Iterator[Pipeline]:
 
 
 class _TokenCounter(Watcher):
-    """A line on the terminal that counts what the model writes; elsewhere a line now and then."""
+    """Counts the tokens that the model writes: in one line on a terminal, elsewhere in a line now and then."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said_at = time.monotonic()
 
     def wrote(self, num_tokens: int) -> None:
-        """Show the number in place of the last one."""
+        """Show the number of tokens written so far."""
         if self._console.is_terminal:
             self._console.print(f"\r{num_tokens} tokens written", end="", style="dim")
         elif time.monotonic() - self._said_at >= LINE_EVERY_SECONDS:
@@ -284,7 +289,7 @@ class _TokenCounter(Watcher):
             self._console.print(f"{num_tokens} tokens written")
 
     def clear(self) -> None:
-        """Leave the line empty."""
+        """Clear the line."""
         if self._console.is_terminal:
             self._console.print("\r" + " " * 30 + "\r", end="")
 
@@ -293,7 +298,7 @@ def _read_edit(path: Path) -> str:
     if path == STANDARD:
         data = sys.stdin.buffer.read(MAX_EDIT_BYTES + 1)
         check_size(len(data), "the edit on standard input", MAX_EDIT_BYTES)
-    elif path.is_fifo():  # what a shell gives for --edit <(git diff)
+    elif path.is_fifo():  # such as --edit <(git diff)
         with path.open("rb") as pipe:
             data = pipe.read(MAX_EDIT_BYTES + 1)
         check_size(len(data), str(path), MAX_EDIT_BYTES)
@@ -313,7 +318,7 @@ def _read_prediction(path: Path) -> str:
 
 @contextmanager
 def _print_refusals(*, as_json: bool) -> Iterator[None]:
-    """A person is shown the reasons in full; JSON has them all."""
+    """Print the reasons of a refusal in full, unless the answer is JSON, which has them."""
     try:
         yield
     except (EditRefused, ModelUnavailable) as fault:

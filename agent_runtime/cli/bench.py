@@ -1,4 +1,4 @@
-"""`hunk bench`: the measurements of a checkout, by name."""
+"""`hunk bench`: runs and lists the benchmarks of a checkout."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rapidfuzz import process
-from rapidfuzz.distance import OSA
 from rich.console import Console
 from rich.table import Table
 
 from agent_runtime.cli.render import print_faults_as_json
 from agent_runtime.errors import BadRequest
+from agent_runtime.suggestion import find_nearest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-"""The folder of the packages; `benchmarks` is beside them in a checkout, and is not installed."""
+"""The folder that holds our packages; in a checkout it also holds `benchmarks`, which is not installed."""
 
 
 def _complete_name(incomplete: str) -> list[str]:
@@ -32,20 +31,23 @@ def _complete_name(incomplete: str) -> list[str]:
 def bench_command(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Which; without, they are listed.", autocompletion=_complete_name),
+        typer.Argument(
+            metavar="[NAME]", help="The benchmark; without it, all are listed.", autocompletion=_complete_name
+        ),
     ] = None,
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="Its own; `hunk bench NAME --help` lists them.")
+        list[str] | None,
+        typer.Argument(metavar="[ARGUMENTS]...", help="Arguments of the benchmark; see `hunk bench NAME --help`."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="List them as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="List the benchmarks as JSON.")] = False,
 ) -> None:
     """Run a benchmark of the checkout that this command is installed from, as `python -m benchmarks.NAME` does.
 
-    Ends as the benchmark does, with 2 where there is no checkout or no such benchmark.
+    Ends with the benchmark's exit code, or with 2 where there is no checkout or no such benchmark.
     """
     if not _is_checkout():
         raise BadRequest(
-            f"benchmarks run from a checkout, and {CHECKOUT} is none: clone the repository, run `make` in it, "
+            f"benchmarks run from a checkout, and {CHECKOUT} is not one: clone the repository, run `make` in it, "
             "and use its .venv/bin/hunk",
             field="name",
         )
@@ -53,9 +55,9 @@ def bench_command(
         _print_list(as_json=as_json)
         return
     if name not in _list_benchmarks():
-        near = process.extractOne(name, list(_list_benchmarks()), scorer=OSA.normalized_similarity, score_cutoff=0.6)
-        meant = f"did you mean {near[0]}?" if near else "`hunk bench` lists them"
-        raise BadRequest(f"there is no benchmark {name!r}; {meant}", field="name")
+        near = find_nearest(name, _list_benchmarks())
+        hint = f"did you mean {near}?" if near else "`hunk bench` lists them"
+        raise BadRequest(f"there is no benchmark {name!r}; {hint}", field="name")
     paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     os.execve(sys.executable, [sys.executable, "-m", f"benchmarks.{name}", *(arguments or [])], environ)
@@ -79,12 +81,12 @@ def _print_list(*, as_json: bool) -> None:
 
 
 def _list_benchmarks() -> dict[str, str]:
-    """What each measures, by name: the first sentence of its file."""
+    """Return the benchmarks by name, each with the first sentence of its module."""
     return dict(sorted(_find_benchmarks(CHECKOUT / "benchmarks", "benchmarks.")))
 
 
 def _find_benchmarks(folder: Path, prefix: str) -> Iterator[tuple[str, str]]:
-    """The modules that tell how they are run; others are run by these."""
+    """Yield name and summary of each module that says how to run it; other modules are parts of these."""
     for path in folder.iterdir():
         if path.is_dir():
             yield from _find_benchmarks(path, f"{prefix}{path.name}.")

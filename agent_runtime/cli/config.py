@@ -1,4 +1,4 @@
-"""`hunk config show | path | check | init`: which settings hold, where each comes from, and a file to begin with."""
+"""`hunk config show | path | check | init`: the settings, where each value comes from, and a file to begin with."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent_runtime.cli.options import CONFIG
+from agent_runtime.cli.options import CONFIG, JSON
 from agent_runtime.cli.render import print_faults_as_json
+from agent_runtime.config import ResolvedSettings, resolve
 from agent_runtime.config.options import model_settings
 from agent_runtime.config.settings import SETTINGS
-from agent_runtime.config.sources import Chosen, choose, commented_file, find, shown, unknown_variables, words
+from agent_runtime.config.sources import find_file, find_unknown_variables, format_value, render_template, to_json
 from agent_runtime.errors import BadRequest
 
 config = typer.Typer(
     name="config",
     help="See the settings, where each value comes from, and write a file for them.\n\n"
     "A setting's value is its default, or stands in a file, in the environment (HUNK_ and its name in capitals), or on "
-    "the command line; the later of these holds.",
+    "the command line; the later of these takes precedence.",
     no_args_is_help=True,
 )
 
 
 def _complete_name(incomplete: str) -> list[str]:
     return [name for name in SETTINGS if name.startswith(incomplete)]
-
-
-JSON = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
 @config.command("show")
@@ -46,31 +44,29 @@ def show_command(
     config: CONFIG = None,
 ) -> None:
     """Print every setting's value and where it comes from; secrets are masked."""
-    chosen = choose(os.environ, config=config)
-    asked = [_check_name(name) for name in names or SETTINGS]
+    resolved = resolve(os.environ, config=config)
+    rows = {name: _describe_setting(name, resolved) for name in map(_check_name, names or SETTINGS)}
     if as_json:
-        rows = {name: _describe_setting(name, chosen) for name in asked}
-        typer.echo(json.dumps({"file": _describe_file(chosen), "settings": rows}))
+        typer.echo(json.dumps({"file": _describe_file(resolved), "settings": rows}))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("setting", "value", "from"):
         table.add_column(heading, overflow="fold")
-    values = {name: getattr(chosen.values, name) for name in asked}
-    for name in asked:
-        origin = chosen.origins[name]
+    for name in rows:
+        origin = resolved.origins[name]
         style = "dim" if origin.layer == "default" else "bold"
-        table.add_row(Text(name, style=style), Text(words(SETTINGS[name], values)), Text(str(origin), style=style))
+        value = format_value(SETTINGS[name], getattr(resolved.values, name))
+        table.add_row(Text(name, style=style), Text(value), Text(str(origin), style=style))
     Console(highlight=False).print(table)
 
 
 @config.command("path")
 @print_faults_as_json
 def path_command(as_json: JSON = False, config: CONFIG = None) -> None:
-    """Print which file is read, whether it is there or not; nothing where HUNK_CONFIG is empty."""
-    path, _ = find(os.environ, config)
-    there = path is not None and path.is_file()
+    """Print which file is read, whether it exists or not; nothing where HUNK_CONFIG is empty."""
+    path, _ = find_file(os.environ, config)
     if as_json:
-        typer.echo(json.dumps({"path": None if path is None else str(path), "exists": there}))
+        typer.echo(json.dumps({"path": path and str(path), "exists": path is not None and path.is_file()}))
     elif path is not None:
         typer.echo(str(path))
 
@@ -78,35 +74,35 @@ def path_command(as_json: JSON = False, config: CONFIG = None) -> None:
 @config.command("check")
 @print_faults_as_json
 def check_command(as_json: JSON = False, config: CONFIG = None) -> None:
-    """Read the file and the environment as a start would; ends with 2 and names the place where something is wrong."""
-    chosen = choose(os.environ, config=config)
-    model_settings(os.environ, chosen)
-    unknown = unknown_variables(os.environ)
+    """Check the file and the environment as every start does; ends with 2 and names the place of an error."""
+    resolved = resolve(os.environ, config=config)
+    model_settings(os.environ, resolved)
+    unknown = find_unknown_variables(os.environ)
     if as_json:
-        typer.echo(json.dumps({"file": _describe_file(chosen), "ok": True, "unknown_variables": unknown}))
+        typer.echo(json.dumps({"file": _describe_file(resolved), "ok": True, "unknown_variables": unknown}))
         return
-    typer.echo(f"{chosen.file.path}: fine" if chosen.file.found else "there is no file; the environment is fine")
+    typer.echo(f"{resolved.file.path}: fine" if resolved.file.found else "there is no file; the environment is fine")
     for name in unknown:
-        typer.echo(f"{name} is no setting and is passed over")
+        typer.echo(f"{name} is no setting and is ignored")
 
 
 @config.command("init")
 def init_command(
     path: Annotated[Path | None, typer.Argument(metavar="FILE", help="Where to. [the file that is read]")] = None,
 ) -> None:
-    """Write a file with every setting commented out; never over one that is there."""
-    target = path or find(os.environ)[0]
+    """Write a file with every setting commented out; an existing file is never overwritten."""
+    target = path or find_file(os.environ)[0]
     if target is None:
         raise BadRequest("HUNK_CONFIG is empty, so that no file is read: name FILE", field="path")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # it may come to hold a token
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # a token may be added to it
     except FileExistsError:
-        raise BadRequest(f"{target} is there already; it is left as it is", field="path") from None
+        raise BadRequest(f"{target} exists already; it is left as it is", field="path") from None
     except OSError as error:
         raise BadRequest(f"cannot write {target}: {error.strerror or error}", field="path") from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(commented_file())
+        file.write(render_template())
     typer.echo(str(target))
 
 
@@ -117,18 +113,18 @@ def _check_name(name: str) -> str:
     return key
 
 
-def _describe_setting(name: str, chosen: Chosen) -> dict[str, Any]:
-    each, origin = SETTINGS[name], chosen.origins[name]
+def _describe_setting(name: str, resolved: ResolvedSettings) -> dict[str, Any]:
+    setting, origin = SETTINGS[name], resolved.origins[name]
     return {
-        "value": shown(each, getattr(chosen.values, name)),
-        "default": shown(each, each.default),
+        "value": to_json(setting, getattr(resolved.values, name)),
+        "default": to_json(setting, setting.default),
         "from": origin.layer,
         "place": origin.place,
-        "variable": each.variable,
-        "help": each.setting.help,
+        "variable": setting.variable,
+        "help": setting.help,
     }
 
 
-def _describe_file(chosen: Chosen) -> dict[str, Any]:
-    path = chosen.file.path
-    return {"path": None if path is None else str(path), "exists": chosen.file.found}
+def _describe_file(resolved: ResolvedSettings) -> dict[str, Any]:
+    path = resolved.file.path
+    return {"path": path and str(path), "exists": resolved.file.found}

@@ -29,24 +29,24 @@ from agent_runtime.errors import BadRequest
 from agent_runtime.models.tokenizer import open_tokenizer
 
 MAX_TURNS = 20
-"""Broken turns that are listed; --json has all."""
+"""Broken turns that are printed; --json has all."""
 
 _SHOWN = dict.fromkeys((*range(32), 127), "?") | {ord("\t"): " ", ord("\r"): "\u240d", ord("\n"): "\u240a"}
-"""One character each, so that the mark stands below its place."""
+"""Control characters, each shown as one character, so that the mark stands below its position."""
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """All that there is to say about two prompts."""
+    """Print the diagnosis of two prompts."""
     if diagnosis.status == "same":
-        _print("The prompts are equal: all of it is reused.", console, "green")
+        _print("The prompts are equal: everything is reused.", console, "green")
         return
     if diagnosis.status == "continued":
         _print("The second prompt begins with all of the first: nothing broke.", console, "green")
         _print(_format_cost(diagnosis), console)
         return
     place, cause = diagnosis.place, diagnosis.cause
-    assert place is not None, "what is broken is broken somewhere"
-    assert cause is not None, "and by something"
+    assert place is not None, "a broken prefix has a position"
+    assert cause is not None, "and a cause"
     token = "" if place.token is None else f", token {place.token:,}"
     where = f" in {place.part}" if place.part else ""
     _print(
@@ -61,13 +61,13 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     _print(_format_cost(diagnosis), console)
     _print(f"To do: {cause.advice}", console, "bold")
     if diagnosis.later:
-        _print("Behind it these differ as well:", console)
+        _print("After it these differ as well:", console)
         for line, other in diagnosis.later:
             _print(f"  line {line:,}: {other.what}", console)
 
 
 def print_session(session: RecordedSession, broken: list[BrokenTurn], console: Console) -> None:
-    """Which turns broke the prefix, and the costliest of them in full."""
+    """Print the turns that broke the prefix, and the diagnosis of the costliest."""
     if not broken:
         _print(
             f"{session.name}: each of {len(session.turns)} turns begins with the one before: nothing broke.",
@@ -95,7 +95,7 @@ def print_session(session: RecordedSession, broken: list[BrokenTurn], console: C
 def _format_cost(diagnosis: Diagnosis) -> str:
     counts, speed = diagnosis.counts, diagnosis.speed
     share = diagnosis.num_recomputed / max(1, counts.num_tokens)
-    said = {
+    source = {
         "given": "as given",
         "measured": "as measured on this machine",
         "assumed": "assumed; --prefill-speed gives yours",
@@ -103,7 +103,7 @@ def _format_cost(diagnosis: Diagnosis) -> str:
     cost = (
         f"Of {counts.num_tokens:,} tokens{_format_accuracy(diagnosis)} {counts.num_kept:,} are reused and "
         f"{diagnosis.num_recomputed:,} ({share:.1%}) computed: {diagnosis.seconds:,.1f} s at "
-        f"{speed.tokens_per_s:,.0f} tokens a second ({said})."
+        f"{speed.tokens_per_s:,.0f} tokens a second ({source})."
     )
     if diagnosis.status == "broken":
         same = counts.num_same / max(1, diagnosis.num_recomputed)
@@ -118,7 +118,7 @@ def _format_accuracy(diagnosis: Diagnosis) -> str:
 
 
 def _print_side(name: str, excerpt: Excerpt | None, console: Console) -> None:
-    assert excerpt is not None, "both sides have a place"
+    assert excerpt is not None, "both sides have a position"
     _print(f"  {name}  {excerpt.text.translate(_SHOWN)}", console)
     _print(f"  {' ' * len(name)}  {' ' * excerpt.mark}^", console, "red")
 
@@ -132,25 +132,30 @@ def doctor_command(
     first: Annotated[Path | None, typer.Argument(metavar="FIRST", help="A prompt: text, or a request in JSON.")] = None,
     second: Annotated[Path | None, typer.Argument(metavar="SECOND", help="The prompt that came after it.")] = None,
     session: Annotated[
-        Path | None, typer.Option("--session", metavar="FILE", help="A recorded session instead: .jsonl, .traj, .gz.")
+        Path | None,
+        typer.Option(
+            "--session", metavar="FILE", help="A recorded session instead of two prompts: .jsonl, .traj, .gz."
+        ),
     ] = None,
     turn: Annotated[
-        int | None, typer.Option("--turn", metavar="N", help="That turn of it and the one before; without, all.")
+        int | None,
+        typer.Option("--turn", metavar="N", help="Compare this turn with the one before; without it, all turns."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Counts its tokens, at its measured speed.")
+        str | None, typer.Option("--model", metavar="MODEL", help="Count this model's tokens, at its measured speed.")
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option("--tokenizer", metavar="MODEL", help="Counts its tokens: a name or path.")
+        str | None,
+        typer.Option("--tokenizer", metavar="MODEL", help="Count tokens with this model's tokenizer: a name or path."),
     ] = None,
     prefill_speed: Annotated[
-        float | None, typer.Option("--prefill-speed", metavar="TOKENS", help="Tokens a second, to tell the seconds.")
+        float | None, typer.Option("--prefill-speed", metavar="TOKENS", help="Prefill speed in tokens a second.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Say where two prompts part, why, what that cost, and what to do about it.
+    """Find where two prompts first differ, why, what that cost, and how to avoid it.
 
-    Ends with 0 whatever it finds, 2 for bad input, 4 where the tokenizer cannot be had.
+    Ends with 0 whatever it finds, 2 for bad input, 4 where the tokenizer is not available.
     """
     if prefill_speed is not None and not prefill_speed > 0:
         raise BadRequest(f"--prefill-speed is {prefill_speed}: give tokens a second", field="prefill_speed")
@@ -165,7 +170,7 @@ def doctor_command(
             _print_session_result(recorded, list(find_broken_turns(recorded, encoder, speed)), as_json=as_json)
         return
     if turn is not None:
-        raise BadRequest("--turn is of a --session", field="turn")
+        raise BadRequest("--turn needs a --session", field="turn")
     if first is None or second is None:
         raise BadRequest("give two prompts, FIRST and SECOND, or --session FILE", field="first")
     one, other = read_prompt(first), read_prompt(second)
@@ -173,7 +178,7 @@ def doctor_command(
 
 
 def _open_encoder(model: str | None, tokenizer: str | None, speed: float | None) -> tuple[Encoder | None, Speed]:
-    """What counts tokens, None where they are to be estimated, and the speed of prefill."""
+    """Open the tokenizer, None where tokens are to be estimated, and find the prefill speed."""
     settings = model_settings(os.environ)
     name = tokenizer or model
     encoder = open_tokenizer(name, settings) if name else None

@@ -1,4 +1,4 @@
-"""The command `hunk`: puts the subcommands together and turns faults into one line and an exit code."""
+"""The command `hunk`: collects the subcommands, and prints an error as one line with an exit code."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from agent_runtime.cli.watch import watch_command
 from agent_runtime.errors import HunkError
 from agent_runtime.process import settle
 
-HELP = "Applies code edits with a language model at the price of what changed."
+HELP = "Applies code edits to files, by rules or with a language model; the cost depends on the edit, not on the file."
 
 EXIT_CODES = (
     "Exit codes: 0 done, or nothing to do; 1 internal fault, or a limit; 2 bad usage, file or setting; "
-    "3 the edit is refused; 4 the model cannot be had or loaded; 5 no connection; 130 interrupted."
+    "3 the edit is refused; 4 the model is not available; 5 no connection; 130 interrupted."
 )
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -41,11 +41,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 OWN_ARGUMENTS = {"bench": {"allow_interspersed_args": False}}
-"""What stands behind the name of a benchmark is the benchmark's."""
+"""Arguments after the name of a benchmark belong to the benchmark."""
 
 
 def _format_help(command: Callable[..., None]) -> str:
-    """A command's docstring as help: its lines end where the terminal's do."""
+    """Return a command's docstring as help, with one line for each paragraph."""
     return "\n\n".join(" ".join(each.split()) for each in cleandoc(command.__doc__ or "").split("\n\n"))
 
 
@@ -64,14 +64,14 @@ app.add_typer(tokens)
 
 
 @app.callback(invoke_without_command=True)
-def main(show_version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False) -> None:
+def main(show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if show_version:
         typer.echo(version("hunk"))
         raise typer.Exit
 
 
 def run() -> None:
-    """The entry point of the console script."""
+    """Run the command: the entry point of the console script."""
     settle()
     try:
         app()

@@ -1,4 +1,4 @@
-"""`hunk mcp`: the MCP server, for agents that read and edit the files of one folder."""
+"""`hunk mcp`: an MCP server for agents that read and edit the files of one folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import typer
 from rich.console import Console
 
 from agent_runtime.access import check_loopback
-from agent_runtime.cli.models import INTERRUPTED
-from agent_runtime.cli.options import add_settings, format_url, listen, open_client
+from agent_runtime.cli.options import INTERRUPTED, add_settings, format_url, listen, open_client
+from agent_runtime.config import ResolvedSettings
 from agent_runtime.config.options import model_settings, service_options
-from agent_runtime.config.sources import Chosen
 from agent_runtime.errors import BadRequest
 from agent_runtime.llm.interface import mode_of
 from agent_runtime.models.progress import LineProgress
@@ -33,34 +32,40 @@ def mcp_command(
         bool, typer.Option("--http", help="Serve streamable HTTP at /mcp, instead of standard input and output.")
     ] = False,
     host: Annotated[str, typer.Option("--host", help="With --http: address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="With --http: 0 takes a free one.")] = HTTP_PORT,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="With --http: port to listen on; 0 takes a free one.")
+    ] = HTTP_PORT,
     workspace: Annotated[
-        str | None, typer.Option("--workspace", metavar="NAME", help="Of the service of --url, without --root.")
+        str | None,
+        typer.Option("--workspace", metavar="NAME", help="Workspace of the service of --url, without --root."),
     ] = None,
     min_certainty: Annotated[
         Certainty,
-        typer.Option("--min-certainty", help="Refuse edits that are less sure, the surest first; model asks a model."),
+        typer.Option(
+            "--min-certainty",
+            help="Refuse merges that are less certain, the most certain first; `model` lets a model decide.",
+        ),
     ] = UNSEEN,
     *,
-    chosen: Chosen,
+    resolved: ResolvedSettings,
 ) -> None:
     """Let agents read and edit files through the Model Context Protocol: edit_file, read_file, workspace_status.
 
-    With --root the files are in that folder, and merged here or, with --url, by a service; with --url alone they are in
-    a workspace of the service. An agent starts it itself and talks to it over standard input and output; with --http it
-    listens until Ctrl-C.
+    With --root the files are in that folder, and merged in this process or, with --url, by a service; with --url alone
+    they are in a workspace of the service. An agent starts this command and uses its standard input and output; with
+    --http it listens until Ctrl-C.
     """
     from agent_runtime.mcp.server import serve_http, serve_stdio  # takes a second to import
     from agent_runtime.mcp.tools import build_server
     from agent_runtime.server.uvicorn_server import leave
 
     console = Console(stderr=True, highlight=False)
-    settings = chosen.values
+    settings = resolved.values
     tokens = None if settings.tokens is None else LiveTokens(TokenFile(settings.tokens))
     if http and tokens is None:
         check_loopback(host)
-    place = _open_backend(chosen, workspace, min_certainty, LineProgress(console), http=http)
-    server = build_server(place)
+    backend = _open_backend(resolved, workspace, min_certainty, LineProgress(console), http=http)
+    server = build_server(backend)
     code = 0
     try:
         if http:
@@ -68,40 +73,40 @@ def mcp_command(
                 LineProgress(console).report(f"listening on {format_url(listener)}/mcp")
                 serve_http(server, listener, hosts=[host, *settings.allow_host], tokens=tokens)
         else:
-            # What waits for the input cannot be interrupted, and would be waited for.
+            # A thread that reads the input cannot be interrupted, and an ordinary exit would wait for it.
             signal.signal(signal.SIGINT, lambda *_: leave(INTERRUPTED))
             serve_stdio(server)
     except KeyboardInterrupt:
         code = INTERRUPTED
     finally:
-        place.close()
+        backend.close()
     leave(code)
 
 
 def _open_backend(
-    chosen: Chosen, workspace: str | None, min_certainty: Certainty, progress: LineProgress, *, http: bool
+    resolved: ResolvedSettings, workspace: str | None, min_certainty: Certainty, progress: LineProgress, *, http: bool
 ) -> Backend:
-    """Where the files are; over HTTP several agents share it, and large edits are done beside the small ones."""
-    settings = chosen.values
+    """Open the backend; over HTTP several agents share it, so that large edits run in a process of their own."""
+    settings = resolved.values
     mode_of(settings.reuse, "exact")
     if settings.root is None and not settings.url:
-        raise BadRequest("name the folder with --root DIR, or a service that has one with --url URL", field="root")
+        raise BadRequest("name a folder with --root DIR, or a service that has one with --url URL", field="root")
     if workspace is not None and (settings.root is not None or not settings.url):
-        raise BadRequest("--workspace is of the service of --url, without --root", field="workspace")
+        raise BadRequest("--workspace needs --url, and no --root", field="workspace")
     from agent_runtime.apply.rule_process import RULE_SECONDS, Aside
     from agent_runtime.mcp.backends import LazyModel, LocalBackend, make_local_applier, make_remote_applier
     from agent_runtime.types import Options
 
-    # A service is left its own way where nobody asked on the command line.
-    reuse = settings.reuse if "reuse" in chosen.flags() or not settings.url else None
+    # A service uses its own reuse mode unless the command line names one.
+    reuse = settings.reuse if resolved.has_flag("reuse") or not settings.url else None
     options = Options(reuse=reuse, min_certainty=min_certainty)
-    models = model_settings(os.environ, chosen)
+    models = model_settings(os.environ, resolved)
     journals = models.cache_dir / "journals"
     if settings.url:
         from agent_runtime.mcp.backends import RemoteBackend
         from agent_runtime.workspace.registry import DEFAULT
 
-        client = open_client(chosen)
+        client = open_client(resolved)
         if settings.root is None:
             return RemoteBackend(client, settings.url, workspace or DEFAULT, options=options)
         return LocalBackend(

@@ -1,4 +1,4 @@
-"""`hunk models list | pull | path | verify`: the catalogue from the command line."""
+"""`hunk models list | pull | path | verify`: lists, downloads and checks models of the catalogue."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from agent_runtime.cli.options import INTERRUPTED, JSON, complete_model
 from agent_runtime.cli.render import print_faults_as_json
 from agent_runtime.config.options import model_settings
 from agent_runtime.models import catalogue
@@ -21,31 +22,22 @@ from agent_runtime.models.progress import Progress, make_progress
 from agent_runtime.models.sources import make_sources
 from agent_runtime.models.store import ModelStore, ensure_verified, resolve, verify
 
-INTERRUPTED = 130
-"""The exit code of a command that Ctrl-C ended, as shells have it: 128 + SIGINT."""
-
 models = typer.Typer(name="models", help="See, pull and check the models of the catalogue.", no_args_is_help=True)
-
-
-def complete_model(incomplete: str) -> list[str]:
-    """The catalogue's names that begin so, for the shell."""
-    return [entry.name for entry in catalogue.CATALOGUE if entry.name.startswith(incomplete)]
 
 
 NAME = Annotated[
     str, typer.Argument(metavar="NAME", help="A name of `hunk models list`.", autocompletion=complete_model)
 ]
-JSON = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 SOURCE = Annotated[
     list[str] | None,
-    typer.Option("--source", help="hub or registry; may be given twice, the first is tried first. [default: both]"),
+    typer.Option("--source", help="hub or registry; may be repeated, the first is tried first. [default: both]"),
 ]
 
 
 @models.command("list")
 @print_faults_as_json
 def list_command(as_json: JSON = False) -> None:
-    """Which models there are, and which of them are here."""
+    """List the models, and which of them are downloaded."""
     store = _open_store()
     rows = [_describe_entry(entry, store) for entry in catalogue.CATALOGUE]
     if as_json:
@@ -63,13 +55,13 @@ def list_command(as_json: JSON = False) -> None:
 @models.command("pull")
 @print_faults_as_json
 def pull_command(name: NAME, source: SOURCE = None, as_json: JSON = False) -> None:
-    """Download a model, or what is missing of it, and check it."""
+    """Download a model, or the rest of it, and check it."""
     entry, settings = catalogue.find_entry(name), _read_settings()
     names = parse_sources(",".join(source), field="--source") if source else settings.sources
     try:
         pulled = pull(entry, ModelStore(settings.cache_dir), make_sources(names), _open_progress())
     except KeyboardInterrupt:
-        typer.echo(f"stopped; `hunk models pull {name}` goes on from here", err=True)
+        typer.echo(f"stopped; `hunk models pull {name}` continues from here", err=True)
         raise typer.Exit(INTERRUPTED) from None
     answer = {"fetched_bytes": pulled.fetched_bytes, "sources": list(pulled.sources)}
     _print_entry(entry, ModelStore(settings.cache_dir), as_json, **answer)
@@ -87,14 +79,12 @@ def path_command(name: NAME, as_json: JSON = False) -> None:
 @models.command("verify")
 @print_faults_as_json
 def verify_command(name: NAME, as_json: JSON = False) -> None:
-    """Hash a pulled model's file and compare with the catalogue; a converted copy that is not as made is removed."""
+    """Compare the hash of a pulled model's file with the catalogue; a damaged converted copy is removed."""
     entry, store = catalogue.find_entry(name), _open_store()
     progress = _open_progress()
     verify(entry, store, progress)
     if remove_damaged_copy(resolve(name, store), _read_settings().cache_dir):
-        progress.report(
-            f"the converted copy of {name} was not as it was made, and is removed: the next start makes it anew"
-        )
+        progress.report(f"the converted copy of {name} was damaged and is removed; the next start makes a new one")
     _print_entry(entry, store, as_json)
 
 

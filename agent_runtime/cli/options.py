@@ -6,111 +6,122 @@ import inspect
 import os
 import socket
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from agent_runtime.cli.models import complete_model
-from agent_runtime.config.settings import SETTINGS, Command, Declared
-from agent_runtime.config.sources import Chosen, choose
+from agent_runtime.config import ResolvedSettings, resolve
+from agent_runtime.config.settings import SETTINGS, Command, Setting
 from agent_runtime.errors import BadRequest
+from agent_runtime.models import catalogue
 
 if TYPE_CHECKING:
     from agent_runtime.client import Client
 
 Result = TypeVar("Result")
 
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C ended: 128 + SIGINT, as in shells."""
+
+JSON = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+
 CONFIG = Annotated[
     Path | None,
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Settings in TOML, instead of the usual file; `hunk config` tells more.",
+        help="Settings in TOML, instead of the usual file; see `hunk config`.",
         show_default=False,
         rich_help_panel="Settings",
     ),
 ]
 
 
+def complete_model(incomplete: str) -> list[str]:
+    """Return the catalogue's names that begin with `incomplete`, for the shell."""
+    return [entry.name for entry in catalogue.CATALOGUE if entry.name.startswith(incomplete)]
+
+
 def add_settings(command: Command) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """A decorator: the function's parameter `chosen` gives way to `--config` and to a flag a setting of `command`.
+    """Return a decorator that replaces the parameter `resolved` by `--config` and a flag for each setting of `command`.
 
-    A flag that is not given is left to the other layers, so typer sees no defaults and `--help` is told them in words.
+    typer is given no defaults, so that a flag that is not given leaves its setting to the environment and the file.
     """
-    own = [each for each in SETTINGS.values() if command in each.setting.commands]
+    settings = [setting for setting in SETTINGS.values() if command in setting.commands]
 
-    def add_options(function: Callable[..., Result]) -> Callable[..., Result]:
+    def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
+        @wraps(function)
         def run(*, config: Path | None = None, **arguments: Any) -> Result:
-            given = {each.name: arguments.pop(each.name) for each in own}
+            given = {setting.name: arguments.pop(setting.name) for setting in settings}
             flags = {
                 name: tuple(value) if isinstance(value, list) else value
                 for name, value in given.items()
                 if value not in (None, [])
             }
-            return function(**arguments, chosen=choose(os.environ, flags, config=config))
+            return function(**arguments, resolved=resolve(os.environ, flags, config=config))
 
         signature = inspect.signature(function, eval_str=True)
-        kept = [
+        own = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, parameter in signature.parameters.items()
-            if name != "chosen"
+            for parameter in signature.parameters.values()
+            if parameter.name != "resolved"
         ]
-        settings = [_build_parameter(each) for each in own]
         config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CONFIG)
-        run.__signature__ = signature.replace(parameters=[*kept, *settings, config])  # type: ignore[attr-defined]
+        parameters = [*own, *map(_build_parameter, settings), config]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {}
-        run.__doc__, run.__name__ = function.__doc__, function.__name__
         return run
 
-    return add_options
+    return decorate
 
 
-def _build_parameter(each: Declared) -> inspect.Parameter:
-    kind, setting = each.kind, each.setting
-    whole = kind.base is int
+def _build_parameter(setting: Setting) -> inspect.Parameter:
+    is_bool, is_int = setting.base is bool, setting.base is int
     option = typer.Option(
-        f"{each.flag}/--no-{each.flag[2:]}" if kind.base is bool else each.flag,
-        help=f"{setting.help} Default: {describe_default(each)}.",
-        metavar="" if kind.base is bool else setting.metavar,
-        min=int(setting.minimum) if whole and setting.minimum is not None else setting.minimum,
-        max=int(setting.maximum) if whole and setting.maximum is not None else setting.maximum,
+        f"{setting.flag}/--no-{setting.flag[2:]}" if is_bool else setting.flag,
+        help=f"{setting.help} Default: {_describe_default(setting)}.",
+        metavar="" if is_bool else setting.metavar,
+        min=int(setting.least) if is_int and setting.least is not None else setting.least,
+        max=int(setting.most) if is_int and setting.most is not None else setting.most,
         show_default=False,
         rich_help_panel=setting.group,
-        autocompletion=complete_model if each.name == "model" else None,
+        autocompletion=complete_model if setting.name == "model" else None,
     )
-    many = list[Path] | None if kind.base is Path else list[str] | None
-    annotation = many if kind.many else each.annotation | None
+    annotation = (list[Path] if setting.base is Path else list[str]) if setting.is_list else setting.annotation
     return inspect.Parameter(
-        each.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, option]
+        setting.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[annotation | None, option],
     )
 
 
-def describe_default(each: Declared) -> str:
-    """The default as a person reads it."""
-    if each.default is None:
-        return each.setting.unset
-    if each.kind.base is bool:
-        return "yes" if each.default else "no"
-    if each.kind.many:
-        return ", ".join(each.default) or "none"
-    return f"{each.default:g}" if each.kind.base is float else str(each.default)
+def _describe_default(setting: Setting) -> str:
+    if setting.default is None:
+        return setting.unset
+    if setting.base is bool:
+        return "yes" if setting.default else "no"
+    if setting.is_list:
+        return ", ".join(setting.default) or "none"
+    return f"{setting.default:g}" if setting.base is float else str(setting.default)
 
 
-def open_client(chosen: Chosen) -> Client:
-    """Of `url`, with `token`; raises BadRequest, which names the place of the one that is wrong."""
+def open_client(resolved: ResolvedSettings) -> Client:
+    """Open a client of the service `url`; raises BadRequest that names where a wrong URL or token comes from."""
     from agent_runtime.client import Client
 
     try:
-        return Client(chosen.values.url, token=chosen.values.token)
+        return Client(resolved.values.url, token=resolved.values.token)
     except BadRequest as fault:
         name = "token" if fault.field == "token" else "url"
         _, _, wrong = str(fault).partition(" ")
-        raise BadRequest(f"{chosen.origins[name]} {wrong}", field=name) from None
+        raise BadRequest(f"{resolved.origins[name]} {wrong}", field=name) from None
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; raises BadRequest where the address cannot be had."""
+    """Open a listening socket; raises BadRequest where the address is not available."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -127,6 +138,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def format_url(listener: socket.socket) -> str:
-    """Such as http://127.0.0.1:8311."""
+    """Format the address of a socket, such as http://127.0.0.1:8311."""
     name, number = listener.getsockname()[:2]
     return f"http://[{name}]:{number}" if ":" in name else f"http://{name}:{number}"

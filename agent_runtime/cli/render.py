@@ -19,13 +19,13 @@ from editor.errors import format_list, format_span
 
 DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
 MAX_READING_LINES = 8
-"""Of the diff of one reading; the JSON has more."""
+"""Lines shown of the diff of one reading; the JSON has all."""
 
 MAX_REFUSED_FILES = 5
 
 
 def print_remarks(result: ApplyResult, console: Console, where: str) -> None:
-    """A line a file on how it was made, and what stands against it; `where` says where a merged one was put."""
+    """Print how each file was merged and its failed checks; `where` says where the merged text went."""
     for file in result.files:
         named = f"{_format_name(file)}: " if len(result.files) > 1 else ""
         console.print(
@@ -47,16 +47,16 @@ def print_remarks(result: ApplyResult, console: Console, where: str) -> None:
 
 
 def print_diff(diff: str, console: Console) -> None:
-    """A unified diff in colours."""
+    """Print a unified diff in colours."""
     for line in diff.split("\n")[:-1]:
         console.print(_style_line(line), soft_wrap=True)
 
 
 def print_refusal(fault: EditRefused | ModelUnavailable, console: Console) -> None:
-    """Why an edit was refused, the nearest miss, the readings, and what to send instead; file by file."""
+    """Print for each file why the edit was refused, the nearest miss, the readings, and what to send instead."""
     if isinstance(fault, ModelUnavailable):
-        console.print(Text(f"hunk: {fault}", style="red"), soft_wrap=True)  # it may hold a command to be copied
-        _print_prose("The model was asked for because no rule decides this edit:", console)
+        console.print(Text(f"hunk: {fault}", style="red"), soft_wrap=True)  # may contain a command to copy
+        _print_prose("A model is needed because no rule decides this edit:", console)
     else:
         only = fault.reasons[0] if len(fault.reasons) == 1 else None
         _print_prose(f"hunk: {_format_reason(only, console) if only else fault}", console, "red")
@@ -67,7 +67,7 @@ def print_refusal(fault: EditRefused | ModelUnavailable, console: Console) -> No
         _print_reason(reason, console)
     left_out = len(fault.reasons) - MAX_REFUSED_FILES
     if left_out > 0:
-        console.print(f"({left_out} files more; --json names the reasons of all)")
+        console.print(f"({left_out} more files; --json has the reasons of all)")
 
 
 def _format_reason(reason: Reason, console: Console) -> str:
@@ -110,11 +110,11 @@ def _print_reading(number: int, reading: Reading, console: Console) -> None:
     lines = reading.diff.split("\n")
     _print_block("\n".join(lines[:MAX_READING_LINES]), console, indent=5)
     if len(lines) > MAX_READING_LINES:
-        _print_prose(f"({len(lines) - MAX_READING_LINES} lines more)", console, "dim", indent=5)
+        _print_prose(f"({len(lines) - MAX_READING_LINES} more lines)", console, "dim", indent=5)
 
 
 def _print_prose(text: str, console: Console, style: str = "", *, indent: int = 0) -> None:
-    """Sentences, broken between words; paths are left whole."""
+    """Print text with lines broken between words, never inside a path."""
     width, margin = max(console.width, 40), " " * indent
     for paragraph in text.split("\n"):
         for line in wrap(
@@ -129,7 +129,7 @@ def _print_prose(text: str, console: Console, style: str = "", *, indent: int = 
 
 
 def _print_block(lines: str, console: Console, *, indent: int) -> None:
-    """Lines of code, on a terminal each cut at its edge: a wrapped line of a diff cannot be read."""
+    """Print lines of code; on a terminal, cut them at its width, as wrapped lines of a diff are hard to read."""
     width = max(console.width - indent, 20)
     for line in lines.split("\n"):
         shown = _style_line(line.expandtabs(4))
@@ -180,7 +180,7 @@ def _format_cost(result: ApplyResult) -> str:
 
 
 def _format_prompt_split(usage: Usage) -> str:
-    """Where the prompt's KV came from; what was run is told where anything was taken over approximately."""
+    """Format where the prompt's KV came from: cached, reused approximately, or computed."""
     if not usage.reused_approximate:
         return f"{usage.cached} cached"
     why = ", ".join(f"{count} {reason}" for reason, count in usage.recomputed_by.items() if count)
@@ -192,7 +192,7 @@ Result = TypeVar("Result")
 
 
 def print_faults_as_json(command: Callable[..., Result]) -> Callable[..., Result]:
-    """A decorator for a command with a parameter `as_json`."""
+    """Decorate a command with a parameter `as_json`: where that is set, an error is also printed as JSON."""
 
     @functools.wraps(command)
     def run(**arguments: Any) -> Result:

@@ -1,4 +1,4 @@
-"""`hunk token new | list | revoke`: who may use a service."""
+"""`hunk token new | list | revoke`: the access tokens of a service."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_runtime.access import ALL_SCOPES, NAME, AccessScope, AccessToken, TokenSet, new_token
+from agent_runtime.cli.options import JSON
 from agent_runtime.cli.render import print_faults_as_json
-from agent_runtime.config import choose
+from agent_runtime.config import resolve
 from agent_runtime.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -26,31 +27,28 @@ tokens = typer.Typer(name="token", help="Make, list and revoke the tokens of a s
 FILE = Annotated[
     Path | None,
     typer.Option(
-        "--file", metavar="FILE", help="The token file. [the setting `tokens`, else tokens.json beside config.toml]"
+        "--file", metavar="FILE", help="The token file. [the setting `tokens`, else tokens.json next to config.toml]"
     ),
 ]
-JSON = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
 @tokens.command("new")
 @print_faults_as_json
 def new_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the token is called: who or what it is for.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the token: who or what it is for.")],
     scope: Annotated[
         list[str] | None,
-        typer.Option(
-            "--scope", help="What it may do: apply, read or admin; may be given several times. [apply and read]"
-        ),
+        typer.Option("--scope", help="What it may do: apply, read or admin; may be repeated. [apply and read]"),
     ] = None,
     tenant: Annotated[
         str | None,
         typer.Option("--tenant", help="Tokens of one tenant share workspaces, sessions and cache. [NAME]"),
     ] = None,
-    days: Annotated[float | None, typer.Option("--days", min=0.0, help="How long it holds. [for ever]")] = None,
+    days: Annotated[float | None, typer.Option("--days", min=0.0, help="Days until it expires. [never]")] = None,
     file: FILE = None,
     as_json: JSON = False,
 ) -> None:
-    """Make a token and show it, once: only its hash is kept."""
+    """Make a token and print it once: only its hash is stored."""
     _check_name(name, "name")
     _check_name(tenant or name, "tenant")
     scopes = _parse_scopes(scope or ["apply", "read"])
@@ -71,14 +69,14 @@ def new_command(
         typer.echo(json.dumps({**_describe_token(made), "token": text, "file": str(store.path)}))
         return
     typer.echo(text)
-    typer.echo(f"kept as a hash in {store.path}: this is the only time that you see it", err=True)
-    typer.echo(f"the service takes it when it runs with --tokens {store.path}", err=True)
+    typer.echo(f"its hash is stored in {store.path}: the token itself is shown only this once", err=True)
+    typer.echo(f"a service accepts it when it runs with --tokens {store.path}", err=True)
 
 
 @tokens.command("list")
 @print_faults_as_json
 def list_command(file: FILE = None, as_json: JSON = False) -> None:
-    """Which tokens there are, and what each may do."""
+    """List the tokens and what each may do."""
     rows = [_describe_token(token) for token in _open_file(file).read().tokens]
     if as_json:
         typer.echo(json.dumps({"tokens": rows}))
@@ -98,7 +96,7 @@ def revoke_command(
     file: FILE = None,
     as_json: JSON = False,
 ) -> None:
-    """Have a service refuse a token from now on, one that runs too."""
+    """Revoke a token: services refuse it from now on, running ones too."""
     revoked: list[AccessToken] = []
 
     def remove(known: TokenSet) -> TokenSet:
@@ -116,17 +114,18 @@ def revoke_command(
 
 
 def _open_file(given: Path | None) -> TokenFile:
-    from agent_runtime.server.token_file import TokenFile  # with pydantic, which `hunk --help` does not need
+    from agent_runtime.server.token_file import TokenFile  # a slow import
 
-    chosen = choose(os.environ)
-    usual = (chosen.file.path or platformdirs.user_config_path("hunk", appauthor=False) / "config.toml").parent
-    return TokenFile((given or chosen.values.tokens or usual / "tokens.json").expanduser().absolute())
+    resolved = resolve(os.environ)
+    usual = (resolved.file.path or platformdirs.user_config_path("hunk", appauthor=False) / "config.toml").parent
+    return TokenFile((given or resolved.values.tokens or usual / "tokens.json").expanduser().absolute())
 
 
 def _check_name(name: str, field: str) -> None:
     if not NAME.fullmatch(name):
         raise BadRequest(
-            f"{field} {name!r}: take up to 64 letters, digits, '.', '_' and '-', and begin with no sign", field=field
+            f"{field} {name!r}: use up to 64 letters, digits, '.', '_' and '-', and begin with a letter or digit",
+            field=field,
         )
 
 

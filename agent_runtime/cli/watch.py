@@ -20,9 +20,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from agent_runtime.cli.models import INTERRUPTED
+from agent_runtime.cli.options import INTERRUPTED
 from agent_runtime.cli.render import print_faults_as_json
-from agent_runtime.config import choose
+from agent_runtime.config import resolve
 from agent_runtime.config.options import model_settings
 from agent_runtime.errors import BadRequest
 from agent_runtime.models.progress import make_progress
@@ -37,29 +37,29 @@ from repo_cache.types import FileChange, Notice
 from repo_cache.workspace import IndexProgress
 
 MAX_FILES = 100
-"""Files of one update that are shown with their spans; a branch switch changes thousands, and each takes a parse."""
+"""Maximum files of an update that are shown with spans: a branch switch changes thousands, and each needs a parse."""
 
 MAX_NOTICES = 3
 KIND_STYLES = {"added": "green", "removed": "red", "modified": "yellow", "renamed": "cyan"}
 
 
 class View(AbstractContextManager["View"]):
-    """Is told of everything."""
+    """Shows the index and its updates."""
 
     def on_index(self, snapshot: Snapshot, milliseconds: float, notices: Iterable[Notice]) -> None:
-        """The folder is indexed."""
+        """Show the indexed folder."""
 
     def on_update(self, update: Update) -> None:
-        """Something changed, or there is something to say."""
+        """Show changed files and notices."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is left to be done."""
+        """Do nothing."""
 
 
 class JsonView(View):
-    """One object a line: `event` is `index`, `change` or `notice`."""
+    """Prints one JSON object a line; its `event` is `index`, `change` or `notice`."""
 
     def on_index(self, snapshot: Snapshot, milliseconds: float, notices: Iterable[Notice]) -> None:
         _print_json(
@@ -92,7 +92,7 @@ class JsonView(View):
 
 
 class LineView(View):
-    """Plain lines, for a log or a pipe."""
+    """Prints plain lines, for a log or a pipe."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -113,7 +113,7 @@ class LineView(View):
 
 
 class TableView(View):
-    """A table on the terminal: the newest changes, below what the folder holds."""
+    """Draws a table of the newest changes on the terminal, below a summary of the folder."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -168,7 +168,7 @@ class _Row:
 
 
 def _build_rows(update: Update) -> Iterator[_Row]:
-    """A row a file; the time is of the whole update and stands in its first."""
+    """Build a row for each file; the first row has the time of the whole update."""
     changes = update.changes.files
     took = _format_duration(update.milliseconds)
     if len(changes) > MAX_FILES:
@@ -220,7 +220,7 @@ def _describe_snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _escape_unprintable(path: str) -> str:
-    """The name of a file may hold what clears a terminal, or worse."""
+    """Escape unprintable characters: a file's name may hold a terminal's control sequences."""
     return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in path)
 
 
@@ -238,34 +238,40 @@ def watch_command(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", "--tokenizer", metavar="MODEL", help="Whose tokenizer: a name or path. Default: the setting."
+            "--model",
+            "--tokenizer",
+            metavar="MODEL",
+            help="Model with the tokenizer: a name or path. Default: the setting.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Index, say what there is, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Index the folder, print a summary, and exit.")] = False,
     include: Annotated[
-        list[str] | None, typer.Option("--include", metavar="PATTERN", help="Only these, as in a .gitignore.")
+        list[str] | None,
+        typer.Option("--include", metavar="PATTERN", help="Only files that match, as in a .gitignore."),
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="PATTERN", help="Not these, as in a .gitignore.")
+        list[str] | None, typer.Option("--exclude", metavar="PATTERN", help="No files that match, as in a .gitignore.")
     ] = None,
     max_file_bytes: Annotated[
         int, typer.Option("--max-file-bytes", min=1, help="Larger files are skipped.")
     ] = MAX_FILE_BYTES,
-    poll: Annotated[bool, typer.Option("--poll", help="Look for changes instead of being told of them.")] = False,
-    keep: Annotated[bool, typer.Option("--store/--no-store", help="Keep token ids on disk for the next time.")] = True,
+    poll: Annotated[
+        bool, typer.Option("--poll", help="Look for changes regularly instead of waiting for file events.")
+    ] = False,
+    keep: Annotated[bool, typer.Option("--store/--no-store", help="Keep token ids on disk for the next start.")] = True,
 ) -> None:
     """Tokenise the text files of a folder, and show what changes, until Ctrl-C.
 
-    Git's ignore rules hold. Ends with 0 after --once, 2 for bad input, 4 where the tokenizer cannot be had, 130 after
-    Ctrl-C.
+    Git's ignore rules apply. Ends with 0 after --once, 2 for bad input, 4 where the tokenizer is not available, 130
+    after Ctrl-C.
     """
-    chosen = choose(os.environ)
-    settings = model_settings(os.environ, chosen)
+    resolved = resolve(os.environ)
+    settings = model_settings(os.environ, resolved)
     output = Console(highlight=False)
     view: View = JsonView() if as_json else TableView(output) if output.is_terminal and not once else LineView(output)
     try:
-        tokenizer = open_tokenizer(model or chosen.values.model, settings)
+        tokenizer = open_tokenizer(model or resolved.values.model, settings)
         started = time.perf_counter()
         with _translate_errors(), ExitStack() as stack:
             cache = RepoCache.open(
@@ -289,21 +295,21 @@ def watch_command(
                     view.on_update(update)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    except BrokenPipeError:  # `hunk watch | head`: who was read to has left
+    except BrokenPipeError:  # `hunk watch | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Progress:
-    """Draws how far the indexing is, from the first it hears of it."""
+    """Draws the progress of indexing, from its first report."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._bar = make_progress(Console(stderr=True, highlight=False))
-        self._begun = False
+        self._has_begun = False
 
     def __call__(self, progress: IndexProgress) -> None:
-        if not self._begun:
-            self._begun = True
+        if not self._has_begun:
+            self._has_begun = True
             self._stack.enter_context(self._bar.track("indexing", progress.of_bytes))
         self._bar.update(progress.num_bytes)
 

@@ -1,4 +1,4 @@
-"""Sends edits to a running service, or has them merged in this process; docs/sdk.md shows how."""
+"""The SDK: sends edits to a running service, or merges them in this process (docs/sdk.md)."""
 
 from agent_runtime.client.apply_calls import BatchItem, EditRequest
 from agent_runtime.client.call import ModelEntry, WorkspaceRequest

@@ -1,4 +1,4 @@
-"""The calls that have edits merged: one, a stream of its progress, many at once."""
+"""Calls that merge edits: one edit, a stream of its progress, or a batch."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from agent_runtime.serialization import fault_of, result_from_json
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest, Reader
 
 EditRequest = ApplyRequest | WorkspaceRequest
-"""One edit: of a file whose text travels with it, or of what the service reads."""
+"""An edit of a file whose text is sent along, or of files that the service reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """What became of one request of a batch; `index` counts them from 0 as they were given."""
+    """The outcome of one request of a batch; `index` is its position in the batch, from 0."""
 
     index: int
     outcome: ApplyResult | HunkError
 
     @property
     def result(self) -> ApplyResult:
-        """The answer; raises what the request was refused with."""
+        """The answer; raises the error with which the request was refused."""
         if isinstance(self.outcome, HunkError):
             raise self.outcome
         return self.outcome
@@ -39,7 +39,7 @@ def apply_call(
     stream: bool = False,
     idempotency_key: str | None = None,
 ) -> Call[ApplyResult]:
-    """One edit. One that is written has a key, so that it can be sent again without being written twice."""
+    """Build the call of one edit. With `write` it has a key, so that a repeated call does not write twice."""
     key = idempotency_key if idempotency_key is not None else str(uuid.uuid4()) if write else None
     flags = {name: True for name, on in (("write", write), ("stream", stream)) if on}
     return Call(
@@ -54,7 +54,10 @@ def apply_call(
 
 
 def apply_patch_call(request: PatchRequest, read: Reader, *, model: str | None = None) -> Call[ApplyResult]:
-    """One edit of the files that it names; their texts travel with it. Raises what reading edit or files raises."""
+    """Build the call of an edit of several files, whose texts are sent along.
+
+    Raises what parsing the edit or reading the files raises.
+    """
     from agent_runtime.apply.multi_file import edits_of, files_named
 
     texts = [{"path": path, **_encode_file(data, path)} for path, data in files_named(edits_of(request), read).items()]
@@ -63,12 +66,12 @@ def apply_patch_call(request: PatchRequest, read: Reader, *, model: str | None =
 
 
 MAX_BATCH = 256
-"""The most edits of one call; more are sent as several."""
+"""Maximum edits of one call; more are sent as several calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCall:
-    """Some of the edits of a batch: the call, and how many lines answer it."""
+    """A call with some of the edits of a batch; its answer has `num_requests` lines."""
 
     call: Call[BatchItem]
     num_requests: int
@@ -77,7 +80,7 @@ class BatchCall:
 def build_batch_calls(
     requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False
 ) -> list[BatchCall]:
-    """Many edits, each for itself; the answers come a line each as they finish."""
+    """Build the calls of a batch of independent edits; the answers are lines, in the order in which edits finish."""
     bodies = [build_body(request) | {"model": model} | (_build_write_fields() if write else {}) for request in requests]
     return [_build_batch_call(bodies[first : first + MAX_BATCH], first) for first in range(0, len(bodies), MAX_BATCH)]
 
@@ -96,14 +99,15 @@ def _build_write_fields() -> dict[str, Any]:
 
 
 def build_body(request: EditRequest) -> dict[str, Any]:
-    """The fields of a request, as `POST /apply` takes them."""
+    """Build the body of `POST /apply`."""
     given = {"prediction": request.prediction} if request.prediction is not None else {}
     if isinstance(request, ApplyRequest):
         file = {"path": request.path, **_encode_file(request.original, request.path)}
         return {"edit": request.edit, **file, **given, **request.sent_options()}
-    named = {"path": request.path} if request.path else {}
-    place = {"workspace": request.workspace} if request.workspace is not None else {}
-    return {"edit": request.edit, **named, **place, **_build_precondition(request), **given, **request.sent_options()}
+    file = {"path": request.path} if request.path else {}
+    workspace = {"workspace": request.workspace} if request.workspace is not None else {}
+    precondition = _build_precondition(request)
+    return {"edit": request.edit, **file, **workspace, **precondition, **given, **request.sent_options()}
 
 
 def _build_precondition(request: WorkspaceRequest) -> dict[str, Any]:
@@ -112,15 +116,15 @@ def _build_precondition(request: WorkspaceRequest) -> dict[str, Any]:
         return {}
     if isinstance(expected, str):
         if not request.path:
-            raise BadRequest("expected_sha256 of several files is given by path: {path: hash}", field="expected_sha256")
+            raise BadRequest("give expected_sha256 of several files by path: {path: hash}", field="expected_sha256")
         return {"expected_sha256": expected}
     if request.path:
-        raise BadRequest("of one file, give its expected_sha256 as a string", field="expected_sha256")
+        raise BadRequest("give expected_sha256 of one file as a string", field="expected_sha256")
     return {"files": [{"path": path, "expected_sha256": one} for path, one in expected.items()]}
 
 
 def _encode_file(data: bytes, path: str) -> dict[str, str]:
-    """A file as JSON can hold it: the whole text, BOM and line endings included, and its encoding."""
+    """Return a file's encoding and its whole text, with BOM and line endings."""
     from agent_runtime.apply.result import decode
 
     encoding = decode(data, path).encoding

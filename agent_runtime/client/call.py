@@ -1,4 +1,4 @@
-"""A request of the API as a value, and the calls about the service itself."""
+"""Requests of the API as values, and the calls about the service itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Value]):
-    """A request, and what makes a value of the JSON that answers it.
+    """A request; `read` parses the JSON of its answer.
 
-    changes_nothing: the answer is all that comes of it, as of a GET. works: the service merges or asks the model for
-    it, which takes as long as it takes. silence_s: the service may be silent for so long, because that was asked for.
-    once: it asks how things are at this moment, so that a later answer is no better.
+    changes_nothing: it has no side effect, like a GET. works: the service merges or asks the model, which may take
+    long. silence_s: seconds that the service may be silent, because the request asks for it. once: it asks for the
+    state at this moment, so that it is never repeated.
     """
 
     method: Literal["GET", "POST", "DELETE"]
@@ -34,18 +34,18 @@ class Call(Generic[Value]):
 
     @property
     def may_repeat(self) -> bool:
-        """Whether it is sent again after a failure: sending it twice does no more than sending it once."""
+        """Whether it may be sent again after a failure: sending it twice has the same effect as sending it once."""
         is_safe = self.method == "GET" or self.changes_nothing or self.idempotency_key is not None
         return is_safe and not self.once
 
 
 def build_path(*names: str) -> str:
-    """A path of the API in which each name is one segment, whatever characters it has."""
+    """Build a path of the API in which each name is one segment, whatever characters it has."""
     return "".join("/" + _quote_segment(name) for name in names)
 
 
 def quote_file_path(path: str) -> str:
-    """The path of a file as the end of a path of the API: `..` stays in it, for the service to refuse."""
+    """Quote a file's path as the end of a path of the API; `..` is kept, so that the service refuses it."""
     return "/".join(_quote_segment(name) for name in path.split("/"))
 
 
@@ -55,11 +55,11 @@ def _quote_segment(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceRequest(Options):
-    """One edit of a file of a workspace of the service, or, without `path`, of the files that the edit names.
+    """An edit of a file of a workspace of the service, or, without `path`, of the files that the edit names.
 
-    workspace: its name; None: the folder that the service was started with. expected_sha256: of the file as the sender
-    believes it to be, or of several by path; the service refuses the edit where one has another. prediction: what the
-    whole file is expected to be after the edit.
+    workspace: its name; None: the folder that the service was started with. expected_sha256: the hash that the sender
+    expects of the file, or hashes by path; the service refuses the edit where a file has another. prediction: the
+    expected text of the whole file after the edit.
     """
 
     edit: str
@@ -71,29 +71,29 @@ class WorkspaceRequest(Options):
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model that the service runs; `id` is what a request's `model` names."""
+    """A model that the service runs; a request's `model` names its `id`."""
 
     id: str
     owned_by: str = ""
 
 
 def models_call() -> Call[tuple[ModelEntry, ...]]:
-    """`GET /v1/models`, which has OpenAI's shape."""
+    """Build `GET /v1/models`, which has OpenAI's format."""
     return Call("GET", "/v1/models", lambda answer: tuple(_parse_model(entry) for entry in answer["data"]))
 
 
 def stats_call() -> Call[dict[str, Any]]:
-    """`GET /stats`."""
+    """Build `GET /stats`."""
     return Call("GET", "/stats", lambda answer: dict(answer))
 
 
 def health_call() -> Call[bool]:
-    """`GET /healthz`."""
+    """Build `GET /healthz`."""
     return Call("GET", "/healthz", lambda answer: answer["status"] == "ok", once=True)
 
 
 def ready_call() -> Call[bool]:
-    """`GET /readyz`; a service that is not ready answers with a problem."""
+    """Build `GET /readyz`; a service that is not ready answers with a problem."""
     return Call("GET", "/readyz", lambda answer: answer["status"] == "ready", once=True)
 
 

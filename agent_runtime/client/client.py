@@ -50,11 +50,11 @@ Own = TypeVar("Own", bound="Client")
 
 
 class Client:
-    """One service at `base_url`, by default `HUNK_URL` or http://127.0.0.1:8311; any number of threads may use it.
+    """A service at `base_url`, by default `HUNK_URL` or http://127.0.0.1:8311. Thread-safe.
 
-    token: sent as a bearer token; by default `HUNK_TOKEN`. transport: httpx's, in tests
-    `agent_runtime.testing.FakeService`. Every call raises NoConnection where no answer comes, and what the service
-    refused with as the error of `agent_runtime.errors` that says it.
+    token: sent as a bearer token; by default `HUNK_TOKEN`. transport: of httpx; in tests
+    `agent_runtime.testing.FakeService`. Every call raises NoConnection where no answer comes, and an error of
+    `agent_runtime.errors` where the service refuses.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class Client:
         write: bool = False,
         idempotency_key: str | None = None,
     ) -> ApplyResult:
-        """Have one edit merged: of a file whose text travels with it, or of a file that the service reads.
+        """Merge one edit: of a file whose text is sent along, or of a file that the service reads.
 
-        write: the service writes what it merged, which it does inside a workspace only. The call then has an
-        idempotency key, so that asking again writes once; give your own to ask again from another process.
+        write: the service writes the merged file, which must be in a workspace. The call then has an idempotency key,
+        so that a repeated call writes once; give your own key to repeat the call from another process.
         """
         return self._send(apply_call(request, model=model, write=write, idempotency_key=idempotency_key))
 
@@ -110,40 +110,40 @@ class Client:
         write: bool = False,
         idempotency_key: str | None = None,
     ) -> Stream[ApplyResult]:
-        """As `apply`: phases and tokens while it is merged, and the ApplyResult as the last. Closing ends the work."""
+        """Merge as `apply`: yields phases and tokens, and at the end the ApplyResult. Closing cancels the work."""
         call = apply_call(request, model=model, write=write, stream=True, idempotency_key=idempotency_key)
         return self._follow(lambda: call)
 
     def apply_patch(self, request: PatchRequest, read: Reader, *, model: str | None = None) -> ApplyResult:
-        """Have an edit merged into the files that it names, all or none; `read` gives their texts, which travel along.
+        """Merge an edit into the files that it names, all or none; `read` returns their texts, which are sent along.
 
-        Nothing is written: `result.files` says what becomes of each.
+        Nothing is written: `result.files` has the outcome of each.
         """
         return self._send(apply_patch_call(request, read, model=model))
 
     def apply_batch(
         self, requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False
     ) -> Items[BatchItem]:
-        """Have many edits merged, each for itself; what became of each comes as it finishes. Closing ends the rest.
+        """Merge independent edits; yields the outcome of each as it finishes. Closing cancels the rest.
 
         More than 256 are sent as several calls, one after the other.
         """
         return Items(self._read_batches(build_batch_calls(requests, model=model, write=write)))
 
     def models(self) -> tuple[ModelEntry, ...]:
-        """The models that the service runs."""
+        """Return the models that the service runs."""
         return self._send(call.models_call())
 
     def stats(self) -> dict[str, Any]:
-        """What the service counts: its queue, its cache, rates of the last minutes."""
+        """Return the service's statistics: its queue, its cache, rates of the last minutes."""
         return self._send(call.stats_call())
 
     def health(self) -> bool:
-        """Whether the process answers, whatever else it does; raises NoConnection where nothing does."""
+        """Return whether the service's process answers; raises NoConnection where nothing does."""
         return self._send(call.health_call())
 
     def is_ready(self) -> bool:
-        """Whether the service has loaded its model; raises NoConnection where nothing answers."""
+        """Return whether the service has loaded its model; raises NoConnection where nothing answers."""
         try:
             return self._send(call.ready_call())
         except ModelUnavailable:
@@ -157,19 +157,19 @@ class Client:
     def session(
         self, *, workspace: str | None = None, reuse: ReuseName | None = None, preamble: str | None = None
     ) -> Session:
-        """A conversation with the model about files of a workspace, or about texts; it begins with its first call.
+        """Return a conversation with the model about files of a workspace, or about texts; its first call starts it.
 
-        reuse: how its prompts follow changes of files (docs/reuse.md); None: as suits the model best. preamble: what
-        the model is told before anything else.
+        reuse: how its prompts follow changes of files (docs/reuse.md); None: the mode that suits the model best.
+        preamble: text that begins every prompt.
         """
         return Session(self._send, self._follow, begin_call(workspace, reuse, preamble))
 
     def _send(self, call: Call[Value]) -> Value:
-        """All attempts at one call."""
+        """Send a call, with retries, and return the value of its answer."""
         return parse_response(call, self._fetch(call), self._transport.base_url)
 
     def _fetch(self, call: Call[Any], accept: str = "") -> httpx.Response:
-        """The answer that holds: read whole, or where `accept` names a type that is read as it comes, not yet."""
+        """Return the answer of the last attempt; its body is read, unless it is a stream of type `accept`."""
         attempts = self._transport.retry_policy(call)
         while True:
             try:
@@ -185,7 +185,7 @@ class Client:
             time.sleep(wait_s)
 
     def _follow(self, build_call: Callable[[], Call[Final]]) -> Stream[Final]:
-        """What the answer to a call is made of; the call is made when the first is asked for."""
+        """Return the events of an answer; the call is built and sent when the first one is requested."""
         events = self._read_events(build_call)
         return Stream(events)
 
@@ -213,7 +213,7 @@ AsyncOwn = TypeVar("AsyncOwn", bound="AsyncClient")
 
 
 class AsyncClient:
-    """As `Client`, for an event loop: the same methods, to be awaited; streams are iterated by `async for`."""
+    """`Client` for an event loop: the same methods, to be awaited; streams are iterated by `async for`."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class AsyncClient:
         write: bool = False,
         idempotency_key: str | None = None,
     ) -> ApplyResult:
-        """As `Client.apply`."""
+        """See `Client.apply`."""
         return await self._send(apply_call(request, model=model, write=write, idempotency_key=idempotency_key))
 
     def stream(
@@ -261,7 +261,7 @@ class AsyncClient:
         write: bool = False,
         idempotency_key: str | None = None,
     ) -> AsyncStream[ApplyResult]:
-        """As `Client.stream`."""
+        """See `Client.stream`."""
 
         async def build_call() -> Call[ApplyResult]:
             return apply_call(request, model=model, write=write, stream=True, idempotency_key=idempotency_key)
@@ -269,29 +269,29 @@ class AsyncClient:
         return self._follow(build_call)
 
     async def apply_patch(self, request: PatchRequest, read: Reader, *, model: str | None = None) -> ApplyResult:
-        """As `Client.apply_patch`; `read` is called in this thread."""
+        """See `Client.apply_patch`; `read` is called in this thread."""
         return await self._send(apply_patch_call(request, read, model=model))
 
     def apply_batch(
         self, requests: Iterable[EditRequest], *, model: str | None = None, write: bool = False
     ) -> AsyncItems[BatchItem]:
-        """As `Client.apply_batch`."""
+        """See `Client.apply_batch`."""
         return AsyncItems(self._read_batches(build_batch_calls(requests, model=model, write=write)))
 
     async def models(self) -> tuple[ModelEntry, ...]:
-        """As `Client.models`."""
+        """See `Client.models`."""
         return await self._send(call.models_call())
 
     async def stats(self) -> dict[str, Any]:
-        """As `Client.stats`."""
+        """See `Client.stats`."""
         return await self._send(call.stats_call())
 
     async def health(self) -> bool:
-        """As `Client.health`."""
+        """See `Client.health`."""
         return await self._send(call.health_call())
 
     async def is_ready(self) -> bool:
-        """As `Client.is_ready`."""
+        """See `Client.is_ready`."""
         try:
             return await self._send(call.ready_call())
         except ModelUnavailable:
@@ -299,13 +299,13 @@ class AsyncClient:
 
     @property
     def workspaces(self) -> AsyncClientWorkspaces:
-        """As `Client.workspaces`."""
+        """See `Client.workspaces`."""
         return AsyncClientWorkspaces(self._send)
 
     def session(
         self, *, workspace: str | None = None, reuse: ReuseName | None = None, preamble: str | None = None
     ) -> AsyncSession:
-        """As `Client.session`."""
+        """See `Client.session`."""
         return AsyncSession(self._send, self._follow, begin_call(workspace, reuse, preamble))
 
     async def _send(self, call: Call[Value]) -> Value:

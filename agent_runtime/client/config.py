@@ -11,20 +11,20 @@ import httpx
 from agent_runtime.errors import BadRequest
 
 DEFAULT_URL = "http://127.0.0.1:8311"
-"""Where `hunk serve` listens if nothing else is said."""
+"""The default address of `hunk serve`."""
 
 MAX_CONNECTIONS = 256
-"""At one time; further calls of this client wait for one of them."""
+"""Open connections of a client; further calls wait for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds, None for no limit. What runs into one raises NoConnection.
+    """Timeouts in seconds, None for no limit. A timeout raises NoConnection.
 
-    connect_s: until the service takes the connection. read_s: the longest silence while an answer is awaited;
-    work_s is that of calls which merge an edit or ask the model: a model may take minutes over a long file, and closing
-    ends the work. write_s: the longest standstill while the request is sent. pool_s: the wait for one of this client's
-    own connections, of which there are 256.
+    connect_s: to open a connection. read_s: the longest silence before and during an answer; work_s replaces it for
+    calls that merge an edit or ask the model, as a model may need minutes for a long file, and closing cancels the
+    work. write_s: the longest pause while the request is sent. pool_s: to wait for one of this client's 256
+    connections.
     """
 
     connect_s: float | None = 5.0
@@ -36,11 +36,11 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a call is sent again that may be sent twice, and how long before.
+    """How often a repeatable call is sent again, and after which wait.
 
-    The wait is drawn between 0 and `first_s` doubled for each attempt, at most `longest_s` (full jitter: clients that
-    failed together do not come back together). It comes on top of the seconds that the service asks for (Retry-After);
-    where these are more than `longest_retry_after_s` the fault is raised instead.
+    The wait is random between 0 and `first_s`, doubled for each attempt, at most `longest_s` (full jitter, so that
+    clients that failed together do not return together). It is added to the seconds that the service asks for
+    (Retry-After); where these are more than `longest_retry_after_s`, the error is raised instead.
     """
 
     times: int = 2
@@ -50,7 +50,7 @@ class Retries:
 
     def __post_init__(self) -> None:
         if self.times < 0 or self.first_s < 0 or self.longest_s < 0 or self.longest_retry_after_s < 0:
-            raise BadRequest(f"retries count from 0 and wait for 0 or more seconds, not {self}", field="retries")
+            raise BadRequest(f"retries and their waits cannot be negative: {self}", field="retries")
 
 
 NO_RETRIES = Retries(times=0)
@@ -58,7 +58,7 @@ NO_RETRIES = Retries(times=0)
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """One service and how it is asked. The token is not shown where the settings are printed."""
+    """Address, token, timeouts and retries of a client. The token does not appear in the representation."""
 
     base_url: str = DEFAULT_URL
     token: str | None = field(default=None, repr=False)
@@ -75,7 +75,7 @@ class ClientSettings:
         timeouts: Timeouts | None = None,
         retries: Retries | None = None,
     ) -> ClientSettings:
-        """What is given, and `HUNK_URL` and `HUNK_TOKEN` where that is None; raises BadRequest on a bad value."""
+        """Return the given settings, by default from `HUNK_URL` and `HUNK_TOKEN`; raises BadRequest on a bad value."""
         url = base_url if base_url is not None else environ.get("HUNK_URL") or DEFAULT_URL
         name = "base_url" if base_url is not None else "HUNK_URL"
         if not _is_url(url):

@@ -1,19 +1,19 @@
-"""The client without a service: the same application, called in this process without a socket."""
+"""The client without a service: it calls the same application in this process, without a socket."""
 
 from __future__ import annotations
 
 import logging
 import os
 import queue
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import anyio
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from starlette.applications import Starlette
+from starlette.types import Message, Scope
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.client.client import Client
@@ -28,16 +28,14 @@ from agent_runtime.server.dependencies import Service
 from agent_runtime.telemetry.metrics import Metering
 from agent_runtime.workspace.registry import WorkspaceRegistry
 
-Message = MutableMapping[str, Any]
-
 _log = logging.getLogger(__name__)
 
 
 class InProcessTransport(httpx.BaseTransport):
-    """Runs the application in an event loop of its own, from its startup to `close`; any number of threads may ask.
+    """Runs the application in an event loop of its own, from its startup to `close`. Thread-safe.
 
-    Answers come piece by piece, as the application sends them; one that is closed before its end tells the application
-    that its client has left.
+    Answers are streamed as the application sends them; closing one before its end tells the application that the
+    client has disconnected.
     """
 
     def __init__(self, app: Starlette) -> None:
@@ -52,7 +50,7 @@ class InProcessTransport(httpx.BaseTransport):
         self._app: Starlette | None = app
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Answer one request; raises ConnectError once this is closed."""
+        """Answer one request; raises ConnectError after `close`."""
         portal, app = self._portal, self._app
         if portal is None or app is None:
             raise httpx.ConnectError("this client is closed", request=request)
@@ -60,12 +58,12 @@ class InProcessTransport(httpx.BaseTransport):
         self._exchanges.add(exchange)
         try:
             task = portal.start_task_soon(exchange.run, app)
-        except RuntimeError as error:  # it was closed in this moment
+        except RuntimeError as error:  # closed at this moment
             raise httpx.ConnectError("this client is closed", request=request) from error
         task.add_done_callback(lambda _: self._exchanges.discard(exchange))
         try:
             start = exchange.read_message()
-            assert start is not None, "a message comes, or ReadError"
+            assert start is not None, "a message, or ReadError"
         except BaseException:
             exchange.disconnect()
             raise
@@ -73,7 +71,7 @@ class InProcessTransport(httpx.BaseTransport):
         return httpx.Response(start["status"], headers=headers, stream=_Body(exchange), request=request)
 
     def close(self) -> None:
-        """End what is under way, and shut the application down."""
+        """Cancel the running requests and shut the application down."""
         self._portal = self._app = None
         for exchange in list(self._exchanges):
             exchange.disconnect()
@@ -81,7 +79,7 @@ class InProcessTransport(httpx.BaseTransport):
 
 
 class _Exchange:
-    """One request and its answer, handed from the event loop to the thread that asked."""
+    """A request and its answer, which is passed from the event loop to the calling thread."""
 
     def __init__(self, request: httpx.Request, portal: BlockingPortal) -> None:
         self._request, self._portal = request, portal
@@ -93,17 +91,17 @@ class _Exchange:
         self._disconnected: anyio.Event | None = None
 
     async def run(self, app: Starlette) -> None:
-        """Have the application answer."""
+        """Run the application."""
         self._disconnected = anyio.Event()
         try:
             await app(self._build_scope(), self._receive, self._send)
-        except Exception:  # noqa: BLE001 -- as a server does: what it answers is a problem, and the log has the rest
-            _log.exception("%s %s broke down", self._request.method, self._request.url.path)
+        except Exception:  # noqa: BLE001 -- as in a server: the application has answered, and the log has the error
+            _log.exception("%s %s failed", self._request.method, self._request.url.path)
         finally:
             self._sent.put(None)
 
     def read_message(self) -> Message | None:
-        """What the application sends next, None at the end; raises as httpx's transports do."""
+        """Return the next message of the application, None at the end; raises errors of httpx."""
         try:
             message = self._sent.get(timeout=self._timeout)
         except queue.Empty:
@@ -114,7 +112,7 @@ class _Exchange:
         return message
 
     def disconnect(self) -> None:
-        """Tell the application that nobody waits any more."""
+        """Tell the application that the client has disconnected."""
         try:
             self._portal.start_task_soon(self._set_disconnected)
         except RuntimeError:  # the loop has ended
@@ -135,7 +133,7 @@ class _Exchange:
     async def _send(self, message: Message) -> None:
         self._sent.put(message)
 
-    def _build_scope(self) -> Message:
+    def _build_scope(self) -> Scope:
         url = self._request.url
         return {
             "type": "http",
@@ -154,7 +152,7 @@ class _Exchange:
 
 
 class _Body(httpx.SyncByteStream):
-    """The answer's body as it comes."""
+    """The body of an answer, streamed."""
 
     def __init__(self, exchange: _Exchange) -> None:
         self._exchange = exchange
@@ -169,17 +167,18 @@ class _Body(httpx.SyncByteStream):
         self._exchange.disconnect()
 
 
-logging.getLogger("hunk").addHandler(logging.NullHandler())  # a library says nothing unless it is told where
+logging.getLogger("hunk").addHandler(logging.NullHandler())  # a library logs only where the program asks for it
 
 NO_LIMITS = Timeouts(connect_s=None, read_s=None, work_s=None, write_s=None, pool_s=None)
 
 
 class LocalClient(Client):
-    """Has edits merged and a model asked in this process: the same calls, answers and errors as over the network.
+    """Merges edits and asks the model in this process: the same calls, answers and errors as over the network.
 
     root: the folder of the workspace `default`; others may be registered below it and below the `allowed` ones. model:
     a catalogue name or a path, loaded by the first call that needs it and freed by `close`; None: rules only.
-    load, merging: how, by default as `hunk serve` does. settings: where models lie, by default as the environment says.
+    load, merging: options, by default those of `hunk serve`. settings: where models are stored, by default from the
+    environment.
     """
 
     def __init__(
@@ -206,8 +205,8 @@ class LocalClient(Client):
 
         def load_model() -> Merger:
             if model is None:
-                raise ModelUnavailable("this client was made for rules only; give it a model to ask")
-            from agent_runtime.wiring import model_slot  # torch takes a second to import, and most edits need no model
+                raise ModelUnavailable("this client has no model; it merges by rules only")
+            from agent_runtime.wiring import model_slot  # it imports torch, which most edits do not need
 
             options = load or LoadOptions(span_gib=SMALL_SPAN_GIB)
             return model_slot(model, settings, options, progress, merging or MergeOptions(), workspaces).load()
@@ -220,10 +219,10 @@ class LocalClient(Client):
         )
 
     def load(self) -> None:
-        """Load the model now, which the first call that needs it would do; raises ModelUnavailable."""
+        """Load the model now, instead of in the first call that needs it; raises ModelUnavailable."""
         self._model.get()
 
     def close(self) -> None:
-        """End what is under way and free the model; the client takes no more calls."""
+        """Cancel the running calls and free the model; the client accepts no more calls."""
         super().close()
         self._workspaces.close()

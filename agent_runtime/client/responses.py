@@ -20,27 +20,27 @@ Made = TypeVar("Made")
 
 EVENTS = "text/event-stream"
 LINES = "application/x-ndjson"
-"""The types of answers that come piece by piece."""
+"""Content types of streams."""
 
 _BY_STATUS: dict[int, type[HunkError]] = {401: Unauthorized, 403: Forbidden, 404: FileMissing, 429: TooManyRequests}
-"""What errors in OpenAI's shape, which the routes below /v1 have, stand for."""
+"""The errors of statuses in OpenAI's format, which the routes below /v1 use."""
 
 
 def parse_response(call: Call[Value], response: httpx.Response, base_url: str) -> Value:
-    """The value of an answer whose body has been read; raises the fault in it."""
+    """Return the value of an answer whose body has been read; raises its error."""
     if not response.is_success:
         raise parse_fault(response, base_url)
     answer = _parse_json(response, base_url) if response.content else None
-    return parse_with(call.read, answer, f"{call.method} {call.path}", base_url)
+    return parse_answer(call.read, answer, f"{call.method} {call.path}", base_url)
 
 
 def is_stream(response: httpx.Response, content_type: str) -> bool:
-    """Whether an answer is a good one that comes piece by piece."""
+    """Return whether a successful answer is a stream of a type."""
     return response.is_success and response.headers.get("Content-Type", "").partition(";")[0].strip() == content_type
 
 
 def check_stream(response: httpx.Response, content_type: str, base_url: str) -> httpx.Response:
-    """An answer that comes piece by piece; raises the fault in it where it is another one, which has been read."""
+    """Return a response that is a stream; raises the error in it otherwise, for which its body has been read."""
     if is_stream(response, content_type):
         return response
     if not response.is_success:
@@ -48,19 +48,19 @@ def check_stream(response: httpx.Response, content_type: str, base_url: str) -> 
     raise HunkError(f"{base_url} did not answer with {content_type}; is it Hunk, and of this version?")
 
 
-def parse_with(read: Callable[[Any], Made], answer: Any, what: str, base_url: str) -> Made:
-    """What `read` makes of an answer; raises HunkError where the answer has another shape than the API's."""
+def parse_answer(read: Callable[[Any], Made], answer: Any, what: str, base_url: str) -> Made:
+    """Parse an answer by `read`; raises HunkError where it does not have the API's format."""
     try:
         return read(answer)
     except (KeyError, TypeError, ValueError, AttributeError, LookupError) as error:
         raise HunkError(
-            f"{base_url} answered {what} in a shape that this client does not know "
+            f"{base_url} answered {what} in a format that this client does not know "
             f"({type(error).__name__}: {error}); is it Hunk, and of this version?"
         ) from error
 
 
 def parse_fault(response: httpx.Response, base_url: str) -> HunkError:
-    """The error that an answer with an error's status stands for; its body has been read."""
+    """Return the error of an answer with an error status; its body has been read."""
     try:
         problem = _parse_json(response, base_url)
     except HunkError as fault:
@@ -84,31 +84,31 @@ def _parse_json(response: httpx.Response, base_url: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Another phase begins, named as in `timings` without its `_ms`: parse, merge, prefill, decode, verify, ..."""
+    """The start of a phase, named as in `timings` without `_ms`: parse, merge, prefill, decode, verify, ..."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The model wrote these for one region (from 0) of the file; of an answer to a question there is one region."""
+    """Tokens that the model wrote for one region (from 0) of the file; the answer to a question is one region."""
 
     pieces: tuple[Piece, ...]
     region: int = 0
 
     @property
     def text(self) -> str:
-        """All of them."""
+        """The text of all pieces."""
         return "".join(piece.text for piece in self.pieces)
 
 
 def phase_from_json(data: dict[str, Any]) -> Phase:
-    """Of the event `phase`."""
+    """Parse the event `phase`."""
     return Phase(str(data["phase"]))
 
 
 def tokens_from_json(data: dict[str, Any]) -> Tokens:
-    """Of the event `tokens`."""
+    """Parse the event `tokens`."""
     pieces = tuple(Piece(str(piece["text"]), piece["origin"]) for piece in data["pieces"])
     return Tokens(pieces, int(data.get("region", 0)))
 
@@ -118,7 +118,7 @@ Final = TypeVar("Final")
 
 
 class Items(Generic[Item], Iterator[Item]):
-    """What comes, as it comes. Closing it, or leaving its `with`, ends the work at the service."""
+    """Yields items as they arrive. Closing it, or leaving its `with`, cancels the work at the service."""
 
     def __init__(self, items: Generator[Item, None, None]) -> None:
         self._items = items
@@ -138,18 +138,18 @@ class Items(Generic[Item], Iterator[Item]):
         self.close()
 
     def close(self) -> None:
-        """Take no more; what is under way for it at the service ends."""
+        """Stop, and cancel the work at the service."""
         self._items.close()
 
 
 class Stream(Items[Phase | Tokens | Final], Generic[Final]):
-    """Phases and tokens as they come, and the answer as the last."""
+    """Yields phases and tokens as they arrive, and at the end the answer."""
 
     def __enter__(self) -> Stream[Final]:
         return self
 
     def result(self) -> Final:
-        """Pass over what is still to come; return the answer."""
+        """Skip the remaining events and return the answer."""
         answers = [event for event in self if not isinstance(event, Phase | Tokens)]
         if answers:
             return answers[0]
@@ -157,7 +157,7 @@ class Stream(Items[Phase | Tokens | Final], Generic[Final]):
 
 
 class AsyncItems(Generic[Item], AsyncIterator[Item]):
-    """As `Items`; leave it by `async with`, or `aclose` it, where it is not read to its end."""
+    """`Items` for an event loop; use `async with` or `aclose` where it is not read to its end."""
 
     def __init__(self, items: AsyncGenerator[Item, None]) -> None:
         self._items = items
@@ -177,18 +177,18 @@ class AsyncItems(Generic[Item], AsyncIterator[Item]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Take no more; what is under way for it at the service ends."""
+        """Stop, and cancel the work at the service."""
         await self._items.aclose()
 
 
 class AsyncStream(AsyncItems[Phase | Tokens | Final], Generic[Final]):
-    """As `Stream`."""
+    """`Stream` for an event loop."""
 
     async def __aenter__(self) -> AsyncStream[Final]:
         return self
 
     async def result(self) -> Final:
-        """Pass over what is still to come; return the answer."""
+        """Skip the remaining events and return the answer."""
         answers = [event async for event in self if not isinstance(event, Phase | Tokens)]
         if answers:
             return answers[0]
@@ -197,34 +197,34 @@ class AsyncStream(AsyncItems[Phase | Tokens | Final], Generic[Final]):
 
 @dataclass(slots=True)
 class EventReader(Generic[Final]):
-    """Makes typed events of server-sent ones; `read` makes the answer of the last."""
+    """Parses server-sent events; `read` parses the answer in the last one."""
 
     read: Callable[[Any], Final]
     base_url: str
     has_ended: bool = False
 
     def parse(self, sent: ServerSentEvent) -> Phase | Tokens | Final | None:
-        """The typed event, None for one of a later version; raises the fault that a problem stands for."""
+        """Return the typed event, None for one of a later version; raises the error of a problem."""
         if sent.event not in ("phase", "tokens", "result", "problem"):
             return None
-        data = parse_with(json.loads, sent.data, f"an event {sent.event!r}", self.base_url)
+        data = parse_answer(json.loads, sent.data, f"an event {sent.event!r}", self.base_url)
         if sent.event == "problem":
-            raise parse_with(fault_of, data, "an event 'problem'", self.base_url)
+            raise parse_answer(fault_of, data, "an event 'problem'", self.base_url)
         self.has_ended = self.has_ended or sent.event == "result"
         reads: dict[str, Callable[[Any], Any]] = {"phase": phase_from_json, "tokens": tokens_from_json}
         read = reads.get(sent.event, self.read)
-        event: Phase | Tokens | Final = parse_with(read, data, f"an event {sent.event!r}", self.base_url)
+        event: Phase | Tokens | Final = parse_answer(read, data, f"an event {sent.event!r}", self.base_url)
         return event
 
     def check_ended(self) -> None:
-        """Raise NoConnection where the stream has ended without its answer."""
+        """Raise NoConnection where the stream has ended without an answer."""
         if not self.has_ended:
             raise cut_off_error(self.base_url)
 
 
 @dataclass(slots=True)
 class LineReader(Generic[Item]):
-    r"""Makes items of lines of JSON: cut at "\n" only, where httpx cuts at U+2028 and the like, too."""
+    r"""Parses lines of JSON, split at "\n" only; httpx also splits at U+2028 and the like."""
 
     read: Callable[[Any], Item]
     num_missing: int
@@ -232,7 +232,7 @@ class LineReader(Generic[Item]):
     _rest: list[bytes] = field(default_factory=list)
 
     def parse(self, data: bytes) -> list[Item]:
-        """Those whose lines these bytes complete."""
+        """Return the items whose lines these bytes complete."""
         first, *more = data.split(b"\n")
         self._rest.append(first)
         if not more:
@@ -240,7 +240,7 @@ class LineReader(Generic[Item]):
         lines = [line for line in (b"".join(self._rest), *more[:-1]) if line.strip()]
         self._rest = [more[-1]]
         self.num_missing -= len(lines)
-        return [parse_with(self._parse_line, line, "a line", self.base_url) for line in lines]
+        return [parse_answer(self._parse_line, line, "a line", self.base_url) for line in lines]
 
     def check_ended(self) -> None:
         """Raise NoConnection where the answer has ended too early."""
@@ -252,5 +252,5 @@ class LineReader(Generic[Item]):
 
 
 def cut_off_error(base_url: str) -> NoConnection:
-    """The connection ended before the answer did."""
-    return NoConnection(f"{base_url} ended its answer before it was whole; was the service stopped?")
+    """Return the error of a connection that ended before the answer did."""
+    return NoConnection(f"{base_url} ended its answer too early; was the service stopped?")

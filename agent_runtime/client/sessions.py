@@ -1,4 +1,4 @@
-"""Sessions of a service, and their calls: read files, ask, apply an edit."""
+"""Sessions of a service, and their calls: read files, ask a question, apply an edit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one question or edit took; `timings` are milliseconds."""
+    """Usage of one question or edit; `timings` are milliseconds."""
 
     kind: Literal["ask", "apply"]
     usage: Usage
@@ -32,26 +32,26 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class SessionUsage:
-    """What a session has taken so far, turn by turn."""
+    """Usage of a session so far, by turn."""
 
     turns: tuple[Turn, ...] = ()
 
     @property
     def total(self) -> Usage:
-        """All turns together."""
+        """The sum of all turns."""
         return total_usage(turn.usage for turn in self.turns)
 
     def add_turn(self, turn: Turn) -> SessionUsage:
-        """One more."""
+        """Return the usage with a further turn."""
         return SessionUsage((*self.turns, turn))
 
 
 class AskOptions(TypedDict, total=False):
-    """How a question is answered.
+    """Options of a question.
 
-    max_tokens: of the answer, 1024 by default. clock: what changes with every turn, such as the time: it stands right
-    before the question, so that nothing before it is computed anew. prediction: what the answer is expected to be; it
-    saves time where it is right and changes nothing where it is not. idempotency_key: as in `EditOptions`. The rest is
+    max_tokens: of the answer, 1024 by default. clock: text that changes with every turn, such as the time; it is placed
+    right before the question, so that nothing before it is computed again. prediction: the expected answer; it saves
+    time where it is right and changes nothing where it is not. idempotency_key: as in `EditOptions`. The others control
     sampling; temperature 0 is greedy.
     """
 
@@ -66,11 +66,11 @@ class AskOptions(TypedDict, total=False):
 
 
 class EditOptions(TypedDict, total=False):
-    """How an edit is applied in a session: what `agent_runtime.types.Options` has, and this.
+    """Options of an edit in a session: those of `agent_runtime.types.Options`, and these.
 
-    path: the file; without, those that the edit names. write: the merged files take their places, and the next question
-    shows them. expected_sha256: of the file as the sender believes it to be. prediction: what the whole file is likely
-    to be. idempotency_key: of a call that is sent again by another process; each call has one of its own otherwise.
+    path: the file; without it, those that the edit names. write: the merged files are written, and the next question
+    shows them. expected_sha256: the hash that the sender expects of the file. prediction: the expected text of the
+    whole file. idempotency_key: to repeat a call from another process; by default each call has its own.
     """
 
     path: str | None
@@ -94,31 +94,31 @@ class EditOptions(TypedDict, total=False):
 
 
 def begin_call(workspace: str | None, reuse: ReuseName | None, preamble: str | None) -> Call[str]:
-    """A new session; its id."""
+    """Build the call that starts a session; its value is the id."""
     body = {"workspace": workspace, "reuse": reuse, "preamble": preamble}
     return Call("POST", "/sessions", lambda answer: str(answer["id"]), _drop_none(body))
 
 
 def state_call(session_id: str) -> Call[SessionState]:
-    """What it holds."""
+    """Build the call for a session's state."""
     return Call("GET", build_path("sessions", session_id), values.state_from_json)
 
 
 def end_call(session_id: str) -> Call[None]:
-    """The session is no more."""
+    """Build the call that ends a session."""
     return Call("DELETE", build_path("sessions", session_id), lambda _: None)
 
 
 def read_call(
     session_id: str, paths: Iterable[str], texts: Mapping[str, str], forget: Iterable[str], *, with_text: bool
 ) -> Call[tuple[ReadFile, ...]]:
-    """Files into the context, and out of it."""
+    """Build the call that puts files into the context, or takes them out."""
     body = {"paths": [*paths], "texts": dict(texts), "forget": [*forget], "with_text": with_text}
     return Call("POST", build_path("sessions", session_id, "read"), values.read_from_json, body)
 
 
 def ask_call(session_id: str, question: str, options: AskOptions, *, stream: bool) -> Call[SessionAnswer]:
-    """A question; it has a key, so that it can be sent again without being asked twice."""
+    """Build the call of a question; it has a key, so that a repeated call is not asked twice."""
     body = {"question": question, **options, "stream": stream}
     key = body.pop("idempotency_key", None)
     if "stop" in options:
@@ -134,7 +134,7 @@ def ask_call(session_id: str, question: str, options: AskOptions, *, stream: boo
 
 
 def apply_call(session_id: str, edit: str, options: EditOptions, *, stream: bool) -> Call[ApplyResult]:
-    """An edit; it has a key, as it counts in what the session has used even where nothing is written."""
+    """Build the call of an edit; it has a key, as it counts in the session's usage even where nothing is written."""
     body = {"edit": edit, **options, "stream": stream}
     key = body.pop("idempotency_key", None)
     return Call(
@@ -152,19 +152,19 @@ def _drop_none(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Follow(Protocol):
-    """Makes a call, sends it and gives what its answer is made of as it comes."""
+    """Builds a call, sends it and returns the events of its answer."""
 
     def __call__(self, make: Callable[[], Call[Final]], /) -> Stream[Final]: ...
 
 
 class AsyncFollow(Protocol):
-    """As `Follow`."""
+    """`Follow` for an event loop."""
 
     def __call__(self, make: Callable[[], Awaitable[Call[Final]]], /) -> AsyncStream[Final]: ...
 
 
 class _SessionBase:
-    """What both kinds of sessions remember: the id, once it has begun, and what each turn took."""
+    """The id, once the session has begun, and the usage of its turns."""
 
     def __init__(self, begin: Call[str]) -> None:
         self._begin_call = begin
@@ -174,15 +174,15 @@ class _SessionBase:
 
     @property
     def usage(self) -> SessionUsage:
-        """What each question and edit took, and all of them."""
+        """The usage of each question and edit, and in total."""
         return self._usage
 
     def _check_open(self) -> None:
         if self._ended:
-            raise SessionMissing("this session was closed; begin another one")
+            raise SessionMissing("this session is closed; start another one")
 
     def _count_turn(self, kind: Literal["ask", "apply"], call: Call[Value]) -> Call[Value]:
-        """The call; reading its answer adds a turn."""
+        """Return the call so that parsing its answer adds a turn."""
 
         def read(answer: Any) -> Value:
             value: Any = call.read(answer)
@@ -194,9 +194,9 @@ class _SessionBase:
 
 
 class Session(_SessionBase):
-    """One conversation about files; it begins with the first call, and `close` or the end of `with` ends it.
+    """A conversation about files; the first call starts it, and `close` or the end of `with` ends it.
 
-    One call works at a time: another one is refused with SessionBusy. What fails leaves the conversation as it was.
+    One call at a time: a second one is refused with SessionBusy. A failed call leaves the conversation as it was.
     """
 
     def __init__(self, send: Send, follow: Follow, begin: Call[str]) -> None:
@@ -223,38 +223,38 @@ class Session(_SessionBase):
         forget: Iterable[str] = (),
         with_text: bool = False,
     ) -> tuple[ReadFile, ...]:
-        """Put files of the workspace, and texts under paths of their own, into what the model is shown: all or none.
+        """Add files of the workspace, and texts under paths of their own, to the context: all or none.
 
-        They are shown as they are whenever a question is asked, so that none has to be read again. Says of each
-        whether it is new or has changed, and with `with_text` what it holds. `forget`: files to be taken out.
+        Each question shows them as they are then, so that none has to be read again. Returns for each whether it is
+        new or has changed, and with `with_text` its text. `forget`: files to remove from the context.
         """
         return self._send(read_call(self._ensure_id(), paths, texts or {}, forget, with_text=with_text))
 
     def ask(self, question: str, **options: Unpack[AskOptions]) -> SessionAnswer:
-        """Ask the model, which is shown the files as they are now and all that was said; see `AskOptions`.
+        """Ask the model, which sees the files as they are now and the conversation; see `AskOptions`.
 
-        Raises TooLarge where it does not fit the model's context, SessionMissing where the session was idle too long.
+        Raises TooLarge where this does not fit the model's context, SessionMissing where the session has expired.
         """
         return self._send(self._build_ask_call(question, options, stream=False))
 
     def stream(self, question: str, **options: Unpack[AskOptions]) -> Stream[SessionAnswer]:
-        """As `ask`: tokens as the model writes them, and the Answer as the last. Closing ends the work."""
+        """Ask as `ask`: yields tokens as the model writes them, and at the end the Answer. Closing cancels the work."""
         return self._follow(lambda: self._build_ask_call(question, options, stream=True))
 
     def apply(self, edit: str, **options: Unpack[EditOptions]) -> ApplyResult:
-        """Have an edit merged into one file, or without `path` into those that it names; see `EditOptions`."""
+        """Merge an edit into one file, or without `path` into those that it names; see `EditOptions`."""
         return self._send(self._build_apply_call(edit, options, stream=False))
 
     def stream_apply(self, edit: str, **options: Unpack[EditOptions]) -> Stream[ApplyResult]:
-        """As `apply`: phases and tokens while it is merged, and the ApplyResult as the last."""
+        """Merge as `apply`: yields phases and tokens, and at the end the ApplyResult."""
         return self._follow(lambda: self._build_apply_call(edit, options, stream=True))
 
     def state(self) -> SessionState:
-        """What the service knows of it: files, messages, usage."""
+        """Return the session's state: files, messages, usage."""
         return self._send(state_call(self._ensure_id()))
 
     def close(self) -> None:
-        """End the session, if it has begun and is still there."""
+        """End the session, if it has begun and still exists."""
         session_id, self._id, self._ended = self._id, None, True
         if session_id is not None:
             try:
@@ -276,7 +276,7 @@ class Session(_SessionBase):
 
 
 class AsyncSession(_SessionBase):
-    """As `Session`."""
+    """`Session` for an event loop."""
 
     def __init__(self, send: AsyncSend, follow: AsyncFollow, begin: Call[str]) -> None:
         super().__init__(begin)
@@ -302,31 +302,31 @@ class AsyncSession(_SessionBase):
         forget: Iterable[str] = (),
         with_text: bool = False,
     ) -> tuple[ReadFile, ...]:
-        """As `Session.read`."""
+        """See `Session.read`."""
         return await self._send(read_call(await self._ensure_id(), paths, texts or {}, forget, with_text=with_text))
 
     async def ask(self, question: str, **options: Unpack[AskOptions]) -> SessionAnswer:
-        """As `Session.ask`."""
+        """See `Session.ask`."""
         return await self._send(await self._build_ask_call(question, options, stream=False))
 
     def stream(self, question: str, **options: Unpack[AskOptions]) -> AsyncStream[SessionAnswer]:
-        """As `Session.stream`."""
+        """See `Session.stream`."""
         return self._follow(lambda: self._build_ask_call(question, options, stream=True))
 
     async def apply(self, edit: str, **options: Unpack[EditOptions]) -> ApplyResult:
-        """As `Session.apply`."""
+        """See `Session.apply`."""
         return await self._send(await self._build_apply_call(edit, options, stream=False))
 
     def stream_apply(self, edit: str, **options: Unpack[EditOptions]) -> AsyncStream[ApplyResult]:
-        """As `Session.stream_apply`."""
+        """See `Session.stream_apply`."""
         return self._follow(lambda: self._build_apply_call(edit, options, stream=True))
 
     async def state(self) -> SessionState:
-        """As `Session.state`."""
+        """See `Session.state`."""
         return await self._send(state_call(await self._ensure_id()))
 
     async def aclose(self) -> None:
-        """As `Session.close`."""
+        """See `Session.close`."""
         session_id, self._id, self._ended = self._id, None, True
         if session_id is not None:
             try:

@@ -1,4 +1,4 @@
-"""Sends calls by httpx, with retries."""
+"""Requests and retries of calls, for httpx."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from agent_runtime.client.call import Call
 from agent_runtime.client.config import MAX_CONNECTIONS, ClientSettings, Retries
 from agent_runtime.errors import BadRequest, HunkError, NoConnection
 
-PASSING = frozenset({429, 502, 503, 504})
-"""Statuses of what may be over in a moment. Where it is, Hunk says when to come back; a proxy may not say."""
+TEMPORARY = frozenset({429, 502, 503, 504})
+"""Statuses of errors that may be temporary. Of a temporary one Hunk sends Retry-After; a proxy may not."""
 
 
 class RetryPolicy:
-    """The attempts at one call."""
+    """Decides whether and when one call is sent again."""
 
     def __init__(self, call: Call[Any], retries: Retries, base_url: str) -> None:
         self._call, self._retries, self._base_url = call, retries, base_url
         self._num_failed = 0
 
     def wait_after(self, error: Exception) -> float:
-        """Seconds until the next attempt, as no answer came; raises NoConnection where there is none."""
-        fault = no_connection(error, self._base_url, self._call)
+        """Return the seconds to wait after a failed attempt; raises NoConnection where there is no further one."""
+        fault = connection_error(error, self._base_url, self._call)
         wait_s = self._draw_wait(0.0)
         if wait_s is None:
             raise fault from error
         return wait_s
 
     def wait_after_answer(self, response: httpx.Response) -> float | None:
-        """Seconds until the next attempt, None where the answer holds; its body has been read."""
+        """Return the seconds to wait after an answer, None where it is final."""
         header = response.headers.get("Retry-After", "")
-        lasts = not header and "problem+json" in response.headers.get("Content-Type", "")
-        if response.status_code not in PASSING or lasts:
+        is_permanent = not header and "problem+json" in response.headers.get("Content-Type", "")
+        if response.status_code not in TEMPORARY or is_permanent:
             return None
-        asked_for = parse_retry_after(header)
-        return self._draw_wait(asked_for) if asked_for <= self._retries.longest_retry_after_s else None
+        retry_after = parse_retry_after(header)
+        return self._draw_wait(retry_after) if retry_after <= self._retries.longest_retry_after_s else None
 
-    def _draw_wait(self, asked_for: float) -> float | None:
+    def _draw_wait(self, retry_after: float) -> float | None:
         if not self._call.may_repeat or self._num_failed >= self._retries.times:
             return None
         most = min(self._retries.longest_s, self._retries.first_s * 2**self._num_failed)
         self._num_failed += 1
-        return asked_for + random.uniform(0.0, most)
+        return retry_after + random.uniform(0.0, most)
 
 
 def parse_retry_after(header: str) -> float:
-    """The seconds of a Retry-After header, which may hold a date; 0 where there is none, or none that can be read."""
+    """Parse a Retry-After header, which may hold a date, into seconds; 0 where it is missing or unreadable."""
     if header.strip().isdecimal():
         return float(header)
     try:
@@ -62,8 +62,8 @@ def parse_retry_after(header: str) -> float:
         return 0.0
 
 
-def no_connection(error: Exception, base_url: str, call: Call[Any]) -> HunkError:
-    """What it means that no answer came."""
+def connection_error(error: Exception, base_url: str, call: Call[Any]) -> HunkError:
+    """Return the error of an attempt without an answer."""
     what = str(error) or type(error).__name__
     if isinstance(error, httpx.ReadTimeout):
         text = f"{base_url} took the request and was silent for longer than the client waits ({what})"
@@ -71,27 +71,27 @@ def no_connection(error: Exception, base_url: str, call: Call[Any]) -> HunkError
         text = f"no answer from {base_url} ({what}); is `hunk serve` running there?"
     if call.idempotency_key is not None:
         text += (
-            ". Whether it did what it was asked to is not known; the same call again with "
-            f"idempotency_key={call.idempotency_key!r} has it done at most once"
+            ". It is not known whether the service did it; the same call with "
+            f"idempotency_key={call.idempotency_key!r} does it at most once"
         )
     return NoConnection(text)
 
 
 FAILURES = (httpx.RequestError, httpx.InvalidURL)
-"""What an attempt raises that brings no answer."""
+"""Errors of an attempt without an answer."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Transport:
-    """How one service is spoken to."""
+    """Builds the requests to one service, for the blocking and the asynchronous client."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self.base_url = settings.base_url
 
     def build_options(self) -> dict[str, Any]:
-        """For httpx's clients. A proxy of the environment is for other machines, not for a service on this one."""
+        """Build the arguments of httpx's clients. A proxy of the environment is not used for a service on loopback."""
         headers = {"Accept": "application/json"}
         if self._settings.token is not None:
             headers["Authorization"] = f"Bearer {self._settings.token}"
@@ -103,11 +103,11 @@ class Transport:
         }
 
     def build_request(self, http: httpx.Client | httpx.AsyncClient, call: Call[Any], accept: str = "") -> httpx.Request:
-        """One attempt; raises BadRequest where something in it cannot be sent."""
+        """Build the request of one attempt; raises BadRequest where its body is not valid JSON."""
         headers = {"Accept": accept} if accept else {}
         if call.idempotency_key is not None:
             headers["Idempotency-Key"] = call.idempotency_key
-        query, timeout = dict(call.query), self._timeout(call)
+        query, timeout = dict(call.query), self._build_timeout(call)
         try:
             return http.build_request(
                 call.method, call.path, json=call.body, params=query, headers=headers, timeout=timeout
@@ -116,18 +116,18 @@ class Transport:
             raise BadRequest(f"the request cannot be sent: {error}") from error
 
     def retry_policy(self, call: Call[Any]) -> RetryPolicy:
-        """Those at one call."""
+        """Return the retry policy of one call."""
         return RetryPolicy(call, self._settings.retries, self.base_url)
 
     @contextmanager
     def translate_errors(self, call: Call[Any]) -> Iterator[None]:
-        """What httpx raises while an answer is read, as NoConnection."""
+        """Raise errors of httpx while an answer is read as NoConnection."""
         try:
             yield
         except FAILURES as error:
-            raise no_connection(error, self.base_url, call) from error
+            raise connection_error(error, self.base_url, call) from error
 
-    def _timeout(self, call: Call[Any]) -> httpx.Timeout:
+    def _build_timeout(self, call: Call[Any]) -> httpx.Timeout:
         seconds = self._settings.timeouts
         silence = seconds.work_s if call.works else seconds.read_s
         read = None if silence is None else silence + call.silence_s

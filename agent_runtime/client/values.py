@@ -1,7 +1,7 @@
-"""Values of the API out of JSON; fields of a later version are passed over, missing ones are a KeyError or TypeError.
+"""Parses answers about workspaces and sessions.
 
-What belongs to workspaces and sessions is imported when it comes: it brings the tokenizer's library along, and who only
-has edits merged needs none of it.
+Unknown fields, of a later version, are ignored; missing ones raise KeyError or TypeError. Types of workspaces and
+sessions are imported when needed: they load the tokenizer's library, which merging edits does not need.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ Value = TypeVar("Value")
 
 
 def status_from_json(answer: Mapping[str, Any]) -> WorkspaceStatus:
-    """Of `GET /workspaces/{name}`."""
+    """Parse the answer of `GET /workspaces/{name}`."""
     from agent_runtime.server.views import WorkspaceStatus
 
     return _make_value(WorkspaceStatus, answer)
 
 
 def files_from_json(answer: Mapping[str, Any]) -> FilePage:
-    """Of `GET /workspaces/{name}/files`."""
+    """Parse the answer of `GET /workspaces/{name}/files`."""
     from agent_runtime.workspace.registry import FilePage, ListedFile
 
     return FilePage(tuple(_make_value(ListedFile, file) for file in answer["files"]), answer["next"])
 
 
 def content_from_json(answer: Mapping[str, Any]) -> FileContent:
-    """Of `GET /workspaces/{name}/files/{path}`."""
+    """Parse the answer of `GET /workspaces/{name}/files/{path}`."""
     from agent_runtime.server.views import FileContent
 
     return _make_value(FileContent, answer)
 
 
 def snapshot_from_json(answer: Mapping[str, Any]) -> SnapshotPage:
-    """Of `GET /workspaces/{name}/snapshot`."""
+    """Parse the answer of `GET /workspaces/{name}/snapshot`."""
     from agent_runtime.server.views import SnapshotFile, SnapshotPage
 
     files = tuple(_make_value(SnapshotFile, file, spans=_parse_spans(file.get("spans"))) for file in answer["files"])
@@ -50,7 +50,7 @@ def snapshot_from_json(answer: Mapping[str, Any]) -> SnapshotPage:
 
 
 def changes_from_json(answer: Mapping[str, Any]) -> WorkspaceChanges:
-    """Of `GET /workspaces/{name}/changes`."""
+    """Parse the answer of `GET /workspaces/{name}/changes`."""
     from agent_runtime.server.views import ChangedFile, WorkspaceChanges
 
     return _make_value(
@@ -59,14 +59,14 @@ def changes_from_json(answer: Mapping[str, Any]) -> WorkspaceChanges:
 
 
 def read_from_json(answer: Mapping[str, Any]) -> tuple[ReadFile, ...]:
-    """Of `POST /sessions/{id}/read`."""
+    """Parse the answer of `POST /sessions/{id}/read`."""
     from agent_runtime.session import ReadFile
 
     return tuple(_make_value(ReadFile, file) for file in answer["files"])
 
 
 def answer_from_json(answer: Mapping[str, Any]) -> SessionAnswer:
-    """Of `POST /sessions/{id}/ask`."""
+    """Parse the answer of `POST /sessions/{id}/ask`."""
     from agent_runtime.session import SessionAnswer
 
     usage, noted = usage_from_json(answer["usage"]), tuple(answer["noted"])
@@ -81,7 +81,7 @@ def answer_from_json(answer: Mapping[str, Any]) -> SessionAnswer:
 
 
 def state_from_json(answer: Mapping[str, Any]) -> SessionState:
-    """Of `GET /sessions/{id}`."""
+    """Parse the answer of `GET /sessions/{id}`."""
     from agent_runtime.session import HistoryMessage, SessionState
 
     return _make_value(

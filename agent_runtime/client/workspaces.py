@@ -1,4 +1,4 @@
-"""The workspaces of a service, and the calls about them."""
+"""Workspaces of a service, and the calls about them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Walk = Generator[Call[Any], Any, Whole]
 
 
 def list_call() -> Call[tuple[WorkspaceStatus, ...]]:
-    """All that the token may see."""
+    """Build the call that lists all workspaces of the token."""
     return Call(
         "GET",
         "/workspaces",
@@ -33,35 +33,35 @@ def list_call() -> Call[tuple[WorkspaceStatus, ...]]:
 
 
 def register_call(root: str, name: str | None) -> Call[WorkspaceStatus]:
-    """Again the same does nothing."""
+    """Build the call that registers a workspace; registering the same again has no effect."""
     body = {"root": root} | ({"name": name} if name is not None else {})
     return Call("POST", "/workspaces", values.status_from_json, body, changes_nothing=True)
 
 
 def status_call(name: str) -> Call[WorkspaceStatus]:
-    """Of one."""
+    """Build the call for the state of one workspace."""
     return Call("GET", build_path("workspaces", name), values.status_from_json)
 
 
 def remove_call(name: str) -> Call[None]:
-    """Its files stay."""
+    """Build the call that removes a workspace; its files stay."""
     return Call("DELETE", build_path("workspaces", name), lambda _: None)
 
 
 def read_call(name: str, path: str) -> Call[FileContent]:
-    """One file."""
+    """Build the call that reads one file."""
     return Call("GET", f"{build_path('workspaces', name, 'files')}/{quote_file_path(path)}", values.content_from_json)
 
 
 def changes_call(name: str, since: str, timeout_s: float) -> Call[WorkspaceChanges]:
-    """The service is silent until something changes, or for `timeout_s`."""
+    """Build the call for changes; the service is silent until a change, for at most `timeout_s`."""
     path = build_path("workspaces", name, "changes")
     query: dict[str, Any] = {"since": since, "timeout_s": timeout_s}
     return Call("GET", path, values.changes_from_json, query=query, silence_s=timeout_s)
 
 
 def walk_files(name: str) -> Walk[tuple[ListedFile, ...]]:
-    """All files of a workspace."""
+    """Walk the pages of a workspace's files; returns all."""
     found: list[ListedFile] = []
     after: str | None = ""
     while after is not None:
@@ -73,7 +73,7 @@ def walk_files(name: str) -> Walk[tuple[ListedFile, ...]]:
 
 
 def walk_snapshot(name: str, *, spans: bool) -> Walk[SnapshotPage]:
-    """A whole snapshot: the pages behind the first are of its version."""
+    """Walk the pages of a snapshot, all of the version of the first; returns the whole."""
     query: dict[str, Any] = {"limit": PAGE} | ({"spans": "true"} if spans else {})
     path = build_path("workspaces", name, "snapshot")
     found: list[SnapshotFile] = []
@@ -86,59 +86,59 @@ def walk_snapshot(name: str, *, spans: bool) -> Walk[SnapshotPage]:
 
 
 class Send(Protocol):
-    """Sends a call and gives the value of its answer."""
+    """Sends a call and returns the value of its answer."""
 
     def __call__(self, call: Call[Value], /) -> Value: ...
 
 
 class AsyncSend(Protocol):
-    """As `Send`, to be awaited."""
+    """`Send`, to be awaited."""
 
     def __call__(self, call: Call[Value], /) -> Awaitable[Value]: ...
 
 
 class ClientWorkspaces:
-    """Those that the client's token may see; the one that the service was started with is called `default`."""
+    """The workspaces that the client's token may see; the one that the service was started with is `default`."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
 
     def list(self) -> tuple[WorkspaceStatus, ...]:
-        """The state of each."""
+        """Return the state of each."""
         return self._send(list_call())
 
     def register(self, root: str, name: str | None = None) -> WorkspaceStatus:
-        """Make a folder on the service's machine a workspace, called as the folder is if not otherwise.
+        """Register a folder on the service's machine as a workspace, by default under the folder's name.
 
-        Again the same does nothing. Raises Forbidden without the scope `admin`, OutsideRoot where the service was not
-        started with `--allow-root` for it, Conflict where the name is taken.
+        Registering the same again has no effect. Raises Forbidden without the scope `admin`, OutsideRoot where the
+        service was not started with `--allow-root` for it, Conflict where the name is taken.
         """
         return self._send(register_call(root, name))
 
     def status(self, name: str = DEFAULT) -> WorkspaceStatus:
-        """The state of one; raises WorkspaceMissing."""
+        """Return the state of one; raises WorkspaceMissing."""
         return self._send(status_call(name))
 
     def remove(self, name: str) -> None:
-        """Have the service forget one and end its sessions; its files stay. Raises Forbidden, WorkspaceMissing."""
+        """Remove one from the service and end its sessions; its files stay. Raises Forbidden, WorkspaceMissing."""
         self._send(remove_call(name))
 
     def files(self, name: str = DEFAULT) -> tuple[ListedFile, ...]:
-        """All files by path, but those that git ignores."""
+        """Return all files by path, without those that git ignores."""
         return self._walk(walk_files(name))
 
     def read(self, path: str, name: str = DEFAULT) -> FileContent:
-        """One file: text, encoding and hash; raises FileMissing, OutsideRoot, BadFile where it is no text."""
+        """Return a file's text, encoding and hash; raises FileMissing, OutsideRoot, or BadFile where it is not text."""
         return self._send(read_call(name, path))
 
     def snapshot(self, name: str = DEFAULT, *, spans: bool = False) -> SnapshotPage:
-        """All files as tokens, with hashes, and with the ends of their spans if asked for; raises NotIndexed."""
+        """Return all files as tokens with hashes, and with the ends of their spans if `spans`; raises NotIndexed."""
         return self._walk(walk_snapshot(name, spans=spans))
 
     def changes(self, since: str, name: str = DEFAULT, *, timeout_s: float = WAIT_SECONDS) -> WorkspaceChanges:
-        """What changed since a version, as soon as anything has; nothing, where nothing does for `timeout_s`.
+        """Wait for changes since a version and return them; no changes after `timeout_s` without one.
 
-        `since` is the `version` of a snapshot or of the last changes; raises SnapshotGone where it is too old.
+        `since` is the `version` of a snapshot or of earlier changes; raises SnapshotGone where it is too old.
         """
         return self._send(changes_call(name, since, timeout_s))
 
@@ -154,41 +154,41 @@ class ClientWorkspaces:
 
 
 class AsyncClientWorkspaces:
-    """As `ClientWorkspaces`."""
+    """`ClientWorkspaces` for an event loop."""
 
     def __init__(self, send: AsyncSend) -> None:
         self._send = send
 
     async def list(self) -> tuple[WorkspaceStatus, ...]:
-        """As `ClientWorkspaces.list`."""
+        """See `ClientWorkspaces.list`."""
         return await self._send(list_call())
 
     async def register(self, root: str, name: str | None = None) -> WorkspaceStatus:
-        """As `ClientWorkspaces.register`."""
+        """See `ClientWorkspaces.register`."""
         return await self._send(register_call(root, name))
 
     async def status(self, name: str = DEFAULT) -> WorkspaceStatus:
-        """As `ClientWorkspaces.status`."""
+        """See `ClientWorkspaces.status`."""
         return await self._send(status_call(name))
 
     async def remove(self, name: str) -> None:
-        """As `ClientWorkspaces.remove`."""
+        """See `ClientWorkspaces.remove`."""
         await self._send(remove_call(name))
 
     async def files(self, name: str = DEFAULT) -> tuple[ListedFile, ...]:
-        """As `ClientWorkspaces.files`."""
+        """See `ClientWorkspaces.files`."""
         return await self._walk(walk_files(name))
 
     async def read(self, path: str, name: str = DEFAULT) -> FileContent:
-        """As `ClientWorkspaces.read`."""
+        """See `ClientWorkspaces.read`."""
         return await self._send(read_call(name, path))
 
     async def snapshot(self, name: str = DEFAULT, *, spans: bool = False) -> SnapshotPage:
-        """As `ClientWorkspaces.snapshot`."""
+        """See `ClientWorkspaces.snapshot`."""
         return await self._walk(walk_snapshot(name, spans=spans))
 
     async def changes(self, since: str, name: str = DEFAULT, *, timeout_s: float = WAIT_SECONDS) -> WorkspaceChanges:
-        """As `ClientWorkspaces.changes`."""
+        """See `ClientWorkspaces.changes`."""
         return await self._send(changes_call(name, since, timeout_s))
 
     async def _walk(self, walk: Walk[Whole]) -> Whole:

@@ -1,48 +1,29 @@
-"""Options of model, merge and tenant limits, made from the settings."""
+"""Model options made from the settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from agent_runtime.config.settings import SETTINGS, Settings
-from agent_runtime.config.sources import Chosen, choose
-from agent_runtime.models.config import DEFAULT_SPAN_GIB, SMALL_SPAN_GIB, LoadOptions, MergeOptions, ModelSettings
-from agent_runtime.quotas import TenantLimits
+from agent_runtime.config.sources import ResolvedSettings, resolve
+from agent_runtime.models.config import DEFAULT_SPAN_GIB, SMALL_SPAN_GIB, LoadOptions, ModelSettings
 
 
-def model_settings(environ: Mapping[str, str], chosen: Chosen | None = None) -> ModelSettings:
-    """Where models are; raises BadRequest on a bad value. For commands without settings of their own, too."""
-    values = (chosen or choose(environ)).values
-    written = {
-        "cache": None if values.cache is None else str(values.cache),
-        "model_sources": None if values.model_sources is None else ",".join(values.model_sources),
-        "prompt_form": values.prompt_form,
-    }
-    named = {SETTINGS[name].variable: value for name, value in written.items() if value is not None}
-    return ModelSettings.from_env({**named, **environ})
+def model_settings(environ: Mapping[str, str], resolved: ResolvedSettings | None = None) -> ModelSettings:
+    """Return where models are stored and how they are prompted; raises BadRequest on a bad value.
 
-
-def service_options(values: Settings) -> LoadOptions:
-    """How a service loads its model, which other edits follow."""
-    span_gib = values.span_memory
-    if span_gib is None:
-        span_gib = SMALL_SPAN_GIB if values.reuse == "exact" and not values.span_disk else DEFAULT_SPAN_GIB
-    return LoadOptions(
-        values.dtype,
-        values.context,
-        values.adapter,
-        values.quantize,
-        values.max_num_seqs,
-        values.kv_gib,
-        batch_invariant=values.batch_invariant,
-        span_gib=span_gib,
-        span_disk_gib=values.span_disk if span_gib else 0.0,
-        device=values.device,
-    )
+    Without `resolved`, for commands that take no settings as flags, they are resolved here.
+    """
+    values = (resolved or resolve(environ)).values
+    sources = None if values.model_sources is None else ",".join(values.model_sources)
+    from_file = {"cache": values.cache, "model_sources": sources, "prompt_form": values.prompt_form}
+    variables = {SETTINGS[name].variable: str(value) for name, value in from_file.items() if value is not None}
+    return ModelSettings.from_env({**variables, **environ})
 
 
 def single_options(values: Settings) -> LoadOptions:
-    """How a model is loaded for one edit, which no other follows."""
+    """Return how to load a model for a single edit."""
     return LoadOptions(
         values.dtype,
         adapter=values.adapter,
@@ -55,18 +36,17 @@ def single_options(values: Settings) -> LoadOptions:
     )
 
 
-def merge_options(values: Settings) -> MergeOptions:
-    """How a service's model merges."""
-    return MergeOptions(values.deadline, values.reuse)
-
-
-MANY = 256
-"""Requests of one tenant in work at once where there may be others: of those that the service takes, a quarter."""
-
-
-def tenant_limits(values: Settings, *, has_tokens: bool) -> TenantLimits:
-    """What each tenant may take of a service; `has_tokens` says that there may be more than one."""
-    concurrent = values.concurrent_requests
-    if concurrent is None and has_tokens:
-        concurrent = MANY
-    return TenantLimits(values.requests_per_minute, concurrent, values.tokens_per_minute)
+def service_options(values: Settings) -> LoadOptions:
+    """Return how a service loads its model, for many edits."""
+    span_gib = values.span_memory
+    if span_gib is None:
+        span_gib = SMALL_SPAN_GIB if values.reuse == "exact" and not values.span_disk else DEFAULT_SPAN_GIB
+    return replace(
+        single_options(values),
+        context=values.context,
+        max_num_seqs=values.max_num_seqs,
+        kv_gib=values.kv_gib,
+        kv_sequences=2,
+        span_gib=span_gib,
+        span_disk_gib=values.span_disk if span_gib else 0.0,
+    )

@@ -1,437 +1,266 @@
-"""All settings of `hunk`, declared once: types, bounds, defaults and help."""
+"""All settings of `hunk`: one frozen class that declares each with its type, default, help, flags and bounds."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from math import isfinite
 from pathlib import Path
-from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType, NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from agent_runtime.models.config import DEFAULT_CONTEXT, DEFAULT_MODEL, DEFAULT_NUM_SEQS, Dtype, Quantize
 from agent_runtime.telemetry.log import LogFormat, LogLevel
 from agent_runtime.types import ReuseName
 
-WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-
-BASES = (bool, int, float, str, Path)
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """`base` is one of `BASES`; `choices` are the only texts that there are, if any; `many` is a tuple of it."""
-
-    base: type[Any]
-    choices: tuple[str, ...] = ()
-    many: bool = False
-    optional: bool = False
-    minimum: float | None = None
-    maximum: float | None = None
-
-    def from_text(self, text: str) -> Any:
-        """A value as a variable holds it; raises ValueError. An empty one is None or () where that is a value."""
-        if self.many:
-            return tuple(self._one_of_text(part.strip()) for part in text.split(",") if part.strip())
-        return None if self.optional and not text.strip() else self._one_of_text(text.strip())
-
-    def from_toml(self, value: Any, folder: Path) -> Any:
-        """A value as a file in `folder` holds it, to which paths are relative; raises ValueError."""
-        if self.many:
-            if not isinstance(value, list):
-                raise ValueError
-            return tuple(self._one_of_toml(each, folder) for each in value)
-        return self._one_of_toml(value, folder)
-
-    def wanted(self) -> str:
-        """What to give, in words."""
-        one = self._one_wanted()
-        return f"a list, each {one}" if self.many else one
-
-    def _one_of_text(self, text: str) -> Any:
-        if self.base is bool:
-            if text.lower() not in WORDS:
-                raise ValueError
-            return WORDS[text.lower()]
-        if self.base is Path:
-            return _path(text)
-        return self._bounded(self.base(text))
-
-    def _one_of_toml(self, value: Any, folder: Path) -> Any:
-        if self.base is Path:
-            return folder / _path(value) if isinstance(value, str) else _refuse()
-        if self.base is float and type(value) is int:
-            value = float(value)
-        if type(value) is not self.base:  # True is an int, too
-            raise ValueError
-        return self._bounded(value)
-
-    def _bounded(self, value: Any) -> Any:
-        if self.choices and value not in self.choices:
-            raise ValueError
-        if self.base is float and not math.isfinite(value):
-            raise ValueError
-        if (self.minimum is not None and value < self.minimum) or (self.maximum is not None and value > self.maximum):
-            raise ValueError
-        return value
-
-    def _one_wanted(self) -> str:
-        if self.choices:
-            return f"one of {', '.join(self.choices)}"
-        name = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}[
-            self.base
-        ]
-        match self.minimum, self.maximum:
-            case None, None:
-                return name
-            case least, None:
-                return f"{name} of at least {least:g}"
-            case None, most:
-                return f"{name} of at most {most:g}"
-            case least, most:
-                return f"{name} from {least:g} to {most:g}"
-
-
-def kind_of(annotation: Any, minimum: float | None = None, maximum: float | None = None) -> Kind:
-    """The kind that a type stands for: a base, a Literal of texts, `tuple[base, ...]`, or one of these or None."""
-    optional = False
-    if get_origin(annotation) in (Union, UnionType):
-        annotation, none = get_args(annotation)
-        assert none is NoneType, f"{annotation} | {none} is no kind of setting"
-        optional = True
-    many = get_origin(annotation) is tuple
-    if many:
-        annotation, rest = get_args(annotation)
-        assert rest is ...
-    choices: tuple[str, ...] = ()
-    if get_origin(annotation) is Literal:
-        annotation, choices = str, get_args(annotation)
-    assert annotation in BASES, f"{annotation} is no kind of setting"
-    return Kind(annotation, choices, many, optional, minimum, maximum)
-
-
-def _path(text: str) -> Path:
-    return Path(text).expanduser() if text.strip() else _refuse()
-
-
-def _refuse() -> Any:
-    raise ValueError
-
-
 Command = Literal["serve", "apply", "mcp"]
 """A command that takes settings as flags."""
 
 PREFIX = "HUNK_"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """How a setting is shown and bounded.
-
-    help: one sentence for `--help` and the written file. commands: those that have it as a flag; without any it is set
-    by file or environment only. group: the heading in `--help`. metavar: what stands for the value there. minimum,
-    maximum: of a number. unset: what a default of None means, in words. secret: never shown.
-    """
-
-    help: str
-    commands: tuple[Command, ...] = ()
-    group: str = "Service"
-    metavar: str | None = None
-    minimum: float | None = None
-    maximum: float | None = None
-    unset: str = ""
-    secret: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """One setting as a class declares it."""
-
-    name: str
-    annotation: Any
-    default: Any
-    kind: Kind
-    setting: Setting
-
-    @property
-    def variable(self) -> str:
-        """The environment's name for it."""
-        return PREFIX + self.name.upper()
-
-    @property
-    def flag(self) -> str:
-        """The command line's name for it."""
-        return "--" + self.name.replace("_", "-")
-
-
-def declared(settings: type[Any]) -> Iterator[Declared]:
-    """What a frozen dataclass declares, in its order: each field is `Annotated[type, Setting(...)]` with a default."""
-    hints = get_type_hints(settings, include_extras=True)
-    for field in fields(settings):
-        hint = hints[field.name]
-        assert get_origin(hint) is Annotated, f"{field.name} is not Annotated[type, Setting(...)]"
-        annotation, setting = get_args(hint)
-        assert isinstance(setting, Setting), f"{field.name} has no Setting"
-        kind = kind_of(annotation, setting.minimum, setting.maximum)
-        yield Declared(field.name, annotation, field.default, kind, setting)
-
+"""Begins the name of every variable."""
 
 SERVE: tuple[Command, ...] = ("serve",)
+SERVERS: tuple[Command, ...] = ("serve", "mcp")
 CLIENTS: tuple[Command, ...] = ("apply", "mcp")
-LOADERS: tuple[Command, ...] = ("serve", "apply", "mcp")
+ALL: tuple[Command, ...] = ("serve", "apply", "mcp")
 
-LISTENING = "Listening"
-LIMITS = "Limits of each tenant"
-LOGGING = "Logs and traces"
-MODEL = "Model"
-REUSE = "Reuse"
-CLIENT = "Asking a service"
+# Headings in `--help` and in the file that `hunk config init` writes.
+SERVICE, LISTEN, LIMITS, LOGS = "Service", "Listening", "Limits of each tenant", "Logs and traces"
+MODEL, REUSE, CLIENT, CATALOGUE = "Model", "Reuse", "Asking a service", "Catalogue"
+
+
+def declare(default: Any, help: str, commands: tuple[Command, ...], group: str, **details: Any) -> Any:  # noqa: A002
+    """Return the field of one setting; `details` are further fields of `Setting`."""
+    return field(default=default, metadata={"help": help, "commands": commands, "group": group, **details})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings, in the order in which `--help` and the written file have them."""
+    """The values of all settings, in the order of `--help` and of the written file."""
 
-    root: Annotated[
-        Path | None,
-        Setting(
-            help="Files below it may be named by path.", commands=("serve", "mcp"), metavar="DIR", unset="no files"
-        ),
-    ] = None
-    allow_root: Annotated[
-        tuple[Path, ...],
-        Setting(
-            help="Folders below it may be registered as workspaces, too; may be given again.",
-            commands=SERVE,
-            metavar="DIR",
-        ),
-    ] = ()
-    watch: Annotated[
-        bool, Setting(help="Keep the files of workspaces tokenised, once one is edited.", commands=SERVE)
-    ] = True
-    deadline: Annotated[
-        float | None,
-        Setting(
-            help="Seconds that the model may take an edit.",
-            commands=SERVE,
-            metavar="SECONDS",
-            minimum=0.1,
-            unset="as long as it takes",
-        ),
-    ] = None
-
-    host: Annotated[str, Setting(help="Address to listen on.", commands=SERVE, group=LISTENING)] = "127.0.0.1"
-    port: Annotated[
-        int,
-        Setting(
-            help="Port to listen on; 0 takes a free one.", commands=SERVE, group=LISTENING, minimum=0, maximum=65535
-        ),
-    ] = 8311
-    allow_host: Annotated[
-        tuple[str, ...],
-        Setting(help="A further name of this service; may be given again.", commands=("serve", "mcp"), group=LISTENING),
-    ] = ()
-    tokens: Annotated[
-        Path | None,
-        Setting(
-            help="The file with the tokens of those who may use the service; `hunk token new` makes one.",
-            commands=("serve", "mcp"),
-            group=LISTENING,
-            metavar="FILE",
-            unset="everybody on this machine may",
-        ),
-    ] = None
-    max_connections: Annotated[
-        int,
-        Setting(
-            help="Connections that are open at once.", commands=SERVE, group=LISTENING, minimum=1, metavar="NUMBER"
-        ),
-    ] = 1000
-
-    drain: Annotated[
-        float,
-        Setting(
-            help="How long requests may go on after SIGTERM; 5 s at most after Ctrl-C.",
-            commands=SERVE,
-            group=LISTENING,
-            minimum=0.0,
-            metavar="SECONDS",
-        ),
-    ] = 20.0
-
-    requests_per_minute: Annotated[
-        float | None,
-        Setting(
-            help="Requests that a tenant may send; a minute's worth may come at once.",
-            commands=SERVE,
-            group=LIMITS,
-            minimum=0.1,
-            metavar="NUMBER",
-            unset="any number",
-        ),
-    ] = None
-    concurrent_requests: Annotated[
-        int | None,
-        Setting(
-            help="Requests of a tenant that may be in work at once.",
-            commands=SERVE,
-            group=LIMITS,
-            minimum=1,
-            metavar="NUMBER",
-            unset="256 with tokens, else any number",
-        ),
-    ] = None
-    tokens_per_minute: Annotated[
-        float | None,
-        Setting(
-            help="Tokens that the model may run for a tenant; cached ones do not count.",
-            commands=SERVE,
-            group=LIMITS,
-            minimum=1.0,
-            metavar="NUMBER",
-            unset="any number",
-        ),
-    ] = None
-
-    log_format: Annotated[
-        LogFormat | None,
-        Setting(
-            help="Of the line that each request gets: JSON, or key=value.",
-            commands=SERVE,
-            group=LOGGING,
-            unset="text on a terminal, else json",
-        ),
-    ] = None
-    log_level: Annotated[
-        LogLevel,
-        Setting(help="debug has health checks, too; warning only what failed.", commands=SERVE, group=LOGGING),
-    ] = "info"
-    traces: Annotated[
-        bool,
-        Setting(
-            help="Send OpenTelemetry traces; OTEL_EXPORTER_OTLP_ENDPOINT says where to, and suffices.",
-            commands=SERVE,
-            group=LOGGING,
-        ),
-    ] = False
-
-    model: Annotated[str, Setting(help="A catalogue name or path.", commands=LOADERS, group=MODEL, metavar="MODEL")] = (
-        DEFAULT_MODEL
+    root: Path | None = declare(
+        None, "Folder whose files may be named by path.", SERVERS, SERVICE, metavar="DIR", unset="no files"
     )
-    context: Annotated[int, Setting(help="Tokens of prompt and answer.", commands=SERVE, group=MODEL, minimum=256)] = (
-        DEFAULT_CONTEXT
+    allow_root: tuple[Path, ...] = declare(
+        (), "Folder below which workspaces may be registered too; may be repeated.", SERVE, SERVICE, metavar="DIR"
     )
-    device: Annotated[
-        str,
-        Setting(
-            help="Where the model runs: cpu, cuda (the first card) or cuda:N.",
-            commands=LOADERS,
-            group=MODEL,
-            metavar="DEVICE",
-        ),
-    ] = "cpu"
-    dtype: Annotated[
-        Dtype, Setting(help="Of the weights; bfloat16 is fast, float32 exact.", commands=LOADERS, group=MODEL)
-    ] = "bfloat16"
-    quantize: Annotated[
-        Quantize | None,
-        Setting(
-            help="Store the weights in fewer bits: smaller, less exact.", commands=LOADERS, group=MODEL, unset="as is"
-        ),
-    ] = None
-    adapter: Annotated[
-        Path | None,
-        Setting(
-            help="A LoRA adapter (PEFT) to merge into the model.",
-            commands=LOADERS,
-            group=MODEL,
-            metavar="DIR",
-            unset="none",
-        ),
-    ] = None
-    batch_invariant: Annotated[
-        bool,
-        Setting(help="The same bits whatever runs beside an edit; takes longer.", commands=LOADERS, group=MODEL),
-    ] = False
-    max_num_seqs: Annotated[
-        int,
-        Setting(help="Edits that the model works on at once.", commands=SERVE, group=MODEL, minimum=1, maximum=512),
-    ] = DEFAULT_NUM_SEQS
-    kv_gib: Annotated[
-        float | None,
-        Setting(
-            help="GiB of memory for keys and values.",
-            commands=SERVE,
-            group=MODEL,
-            metavar="GIB",
-            minimum=0.0,
-            unset="two full contexts",
-        ),
-    ] = None
+    watch: bool = declare(True, "Keep the files of a workspace tokenised once one is edited.", SERVE, SERVICE)
+    deadline: float | None = declare(
+        None, "Seconds that the model may take for an edit.", SERVE, SERVICE, metavar="SECONDS", least=0.1
+    )
 
-    reuse: Annotated[
-        ReuseName,
-        Setting(
-            help="What the model takes of earlier edits; fast and turbo approximate.",
-            commands=LOADERS,
-            group=REUSE,
-        ),
-    ] = "exact"
-    span_memory: Annotated[
-        float | None,
-        Setting(
-            help="GiB of memory for KV that fast and turbo take over; 0: none.",
-            commands=LOADERS,
-            group=REUSE,
-            metavar="GIB",
-            minimum=0.0,
-            unset="0.25; 1 where --reuse approximates; 0 for a single edit",
-        ),
-    ] = None
-    span_disk: Annotated[
-        float,
-        Setting(
-            help="GiB of disk that keep such KV across starts; 0: none.",
-            commands=LOADERS,
-            group=REUSE,
-            metavar="GIB",
-            minimum=0.0,
-        ),
-    ] = 0.0
+    host: str = declare("127.0.0.1", "Address to listen on.", SERVE, LISTEN)
+    port: int = declare(8311, "Port to listen on; 0 takes a free one.", SERVE, LISTEN, least=0, most=65535)
+    allow_host: tuple[str, ...] = declare((), "Further name of this service; may be repeated.", SERVERS, LISTEN)
+    tokens: Path | None = declare(
+        None,
+        "File with the tokens of those who may use the service; `hunk token new` makes one.",
+        SERVERS,
+        LISTEN,
+        metavar="FILE",
+        unset="everybody on this machine may",
+    )
+    max_connections: int = declare(1000, "Open connections at once.", SERVE, LISTEN, least=1, metavar="NUMBER")
+    drain: float = declare(
+        20.0,
+        "How long requests may go on after SIGTERM; at most 5 s after Ctrl-C.",
+        SERVE,
+        LISTEN,
+        metavar="SECONDS",
+        least=0.0,
+    )
 
-    url: Annotated[
-        str | None,
-        Setting(
-            help="Ask the service there instead of a model in this process.",
-            commands=CLIENTS,
-            group=CLIENT,
-            metavar="URL",
-            unset="in this process",
-        ),
-    ] = None
-    token: Annotated[
-        str | None,
-        Setting(
-            help="What that service knows the sender by. No flag: others can see a command line.",
-            group=CLIENT,
-            unset="none",
-            secret=True,
-        ),
-    ] = None
+    requests_per_minute: float | None = declare(
+        None, "Requests of a tenant in a minute; all may come at once.", SERVE, LIMITS, metavar="NUMBER", least=0.1
+    )
+    concurrent_requests: int | None = declare(
+        None,
+        "Requests of a tenant at the same time.",
+        SERVE,
+        LIMITS,
+        metavar="NUMBER",
+        least=1,
+        unset="256 with tokens, else no limit",
+    )
+    tokens_per_minute: float | None = declare(
+        None,
+        "Tokens that the model runs for a tenant; cached ones do not count.",
+        SERVE,
+        LIMITS,
+        metavar="NUMBER",
+        least=1.0,
+    )
 
-    cache: Annotated[
-        Path | None,
-        Setting(help="The folder of models, token ids and KV.", group="Catalogue", unset="the user's cache folder"),
-    ] = None
-    model_sources: Annotated[
-        tuple[Literal["hub", "registry"], ...] | None,
-        Setting(help="Where models are pulled from, the first tried first.", group="Catalogue", unset="hub, registry"),
-    ] = None
-    prompt_form: Annotated[
-        str | None,
-        Setting(help="The form in which any model is asked.", group="Catalogue", unset="the catalogue's"),
-    ] = None
+    log_format: LogFormat | None = declare(
+        None, "Format of request lines: JSON, or key=value.", SERVE, LOGS, unset="text on a terminal, else json"
+    )
+    log_level: LogLevel = declare("info", "debug adds health checks; warning has only failures.", SERVE, LOGS)
+    traces: bool = declare(
+        False, "Send OpenTelemetry traces. OTEL_EXPORTER_OTLP_ENDPOINT names the receiver, and suffices.", SERVE, LOGS
+    )
+
+    model: str = declare(DEFAULT_MODEL, "Catalogue name or path.", ALL, MODEL, metavar="MODEL")
+    context: int = declare(DEFAULT_CONTEXT, "Tokens of prompt and answer.", SERVE, MODEL, least=256)
+    device: str = declare(
+        "cpu", "Where the model runs: cpu, cuda (the first GPU) or cuda:N.", ALL, MODEL, metavar="DEVICE"
+    )
+    dtype: Dtype = declare("bfloat16", "Type of the weights; bfloat16 is fast, float32 exact.", ALL, MODEL)
+    quantize: Quantize | None = declare(
+        None, "Store the weights in fewer bits: smaller, less exact.", ALL, MODEL, unset="as is"
+    )
+    adapter: Path | None = declare(
+        None, "LoRA adapter (PEFT) to merge into the model.", ALL, MODEL, metavar="DIR", unset="none"
+    )
+    batch_invariant: bool = declare(False, "Same bits whatever else is in the batch; slower.", ALL, MODEL)
+    max_num_seqs: int = declare(
+        DEFAULT_NUM_SEQS, "Edits that the model works on at once.", SERVE, MODEL, least=1, most=512
+    )
+    kv_gib: float | None = declare(
+        None, "GiB of memory for keys and values.", SERVE, MODEL, metavar="GIB", least=0.0, unset="two full contexts"
+    )
+
+    reuse: ReuseName = declare("exact", "Which KV of earlier edits is reused; fast and turbo approximate.", ALL, REUSE)
+    span_memory: float | None = declare(
+        None,
+        "GiB of memory for KV that fast and turbo reuse; 0: none.",
+        ALL,
+        REUSE,
+        metavar="GIB",
+        least=0.0,
+        unset="0.25; 1 where --reuse approximates; 0 for a single edit",
+    )
+    span_disk: float = declare(
+        0.0, "GiB of disk that keep this KV across restarts; 0: none.", ALL, REUSE, metavar="GIB", least=0.0
+    )
+
+    url: str | None = declare(
+        None,
+        "Service to ask, instead of a model in this process.",
+        CLIENTS,
+        CLIENT,
+        metavar="URL",
+        unset="in this process",
+    )
+    token: str | None = declare(
+        None, "Token for that service. No flag: others can see a command line.", (), CLIENT, unset="none", secret=True
+    )
+
+    cache: Path | None = declare(
+        None, "Folder of models, token ids and KV.", (), CATALOGUE, unset="the user's cache folder"
+    )
+    model_sources: tuple[Literal["hub", "registry"], ...] | None = declare(
+        None, "Where models are pulled from, in this order.", (), CATALOGUE, unset="hub, registry"
+    )
+    prompt_form: str | None = declare(
+        None, "Prompt form of every model.", (), CATALOGUE, unset="the form of the catalogue"
+    )
 
 
-SETTINGS = MappingProxyType({each.name: each for each in declared(Settings)})
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The declaration of one setting.
+
+    base: bool, int, float, str or Path; of a list, that of its items. choices: the only texts allowed, if any. group:
+    the heading in `--help`; metavar: what stands for the value there. least, most: bounds of a number. unset: what a
+    default of None means, in words. secret: the value is never printed.
+    """
+
+    name: str
+    annotation: Any
+    base: type[Any]
+    choices: tuple[str, ...]
+    is_list: bool
+    is_optional: bool
+    default: Any
+    help: str
+    commands: tuple[Command, ...]
+    group: str
+    metavar: str | None = None
+    least: float | None = None
+    most: float | None = None
+    unset: str = "no limit"
+    secret: bool = False
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """Its option on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    def parse_text(self, text: str) -> Any:
+        """Parse a variable's value; raises ValueError. An empty one is None or () where that is allowed."""
+        if self.is_list:
+            return tuple(self._parse_item(part.strip()) for part in text.split(",") if part.strip())
+        return None if self.is_optional and not text.strip() else self._parse_item(text.strip())
+
+    def parse_toml(self, value: Any, folder: Path) -> Any:
+        """Check a value of a file in `folder`, to which paths are relative; raises ValueError."""
+        if not self.is_list:
+            return self._check(value, folder)
+        if not isinstance(value, list):
+            raise ValueError
+        return tuple(self._check(item, folder) for item in value)
+
+    def describe_values(self) -> str:
+        """Describe the allowed values, such as "a number of at least 0"."""
+        text = f"one of {', '.join(self.choices)}" if self.choices else _TYPE_NAMES[self.base]
+        if self.most is not None:
+            text += f" from {self.least:g} to {self.most:g}"
+        elif self.least is not None:
+            text += f" of at least {self.least:g}"
+        return f"a list, each {text}" if self.is_list else text
+
+    def _parse_item(self, text: str) -> Any:
+        if self.base is bool:
+            return self._check(_BOOLEANS.get(text.lower()))
+        return self._check(text if self.base is Path else self.base(text))
+
+    def _check(self, value: Any, folder: Path = Path()) -> Any:
+        """Return the value of type `base`; raises ValueError where it has another type or is out of bounds."""
+        if self.base is Path and type(value) is str and value.strip():
+            return folder / Path(value).expanduser()
+        if self.base is float and type(value) is int:
+            value = float(value)
+        if type(value) is not self.base or (self.choices and value not in self.choices):
+            raise ValueError
+        if self.base in (int, float) and not (
+            isfinite(value)
+            and (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+        ):
+            raise ValueError
+        return value
+
+
+def _read_declarations() -> Iterator[Setting]:
+    hints = get_type_hints(Settings)
+    for declared in fields(Settings):
+        annotation = hints[declared.name]
+        types = [each for each in get_args(annotation) if each is not NoneType]
+        is_optional = NoneType in get_args(annotation)
+        inner = types[0] if is_optional else annotation
+        is_list = get_origin(inner) is tuple
+        item = get_args(inner)[0] if is_list else inner
+        choices = get_args(item) if get_origin(item) is Literal else ()
+        yield Setting(
+            name=declared.name,
+            annotation=annotation,
+            base=str if choices else item,
+            choices=choices,
+            is_list=is_list,
+            is_optional=is_optional,
+            default=declared.default,
+            **declared.metadata,
+        )
+
+
+SETTINGS = MappingProxyType({each.name: each for each in _read_declarations()})
 """Every setting by name."""

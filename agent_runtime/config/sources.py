@@ -1,4 +1,4 @@
-"""Resolves settings: flag over environment over file over default. Writes a configuration file to begin with."""
+"""Resolves settings: a flag wins over the environment, the environment over the file, the file over the default."""
 
 from __future__ import annotations
 
@@ -13,54 +13,53 @@ from textwrap import wrap
 from typing import Any, Literal
 
 import platformdirs
-from rapidfuzz import process
-from rapidfuzz.distance import OSA
 
-from agent_runtime.config.settings import PREFIX, SETTINGS, Declared, Settings
+from agent_runtime.config.settings import PREFIX, SETTINGS, Setting, Settings
 from agent_runtime.errors import BadRequest
+from agent_runtime.suggestion import find_nearest
 
 VARIABLE = "HUNK_CONFIG"
 """Names the file in place of the usual one; empty: none is read."""
 
 MAX_BYTES = 1 << 20
+SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """The file that was looked for; `path` is None where none is to be read, `found` says whether it is there.
-
-    `raw` is what it holds by key, `lines` where each key stands, as far as that can be told.
-    """
+    """The configuration file; `path` is None where none is to be read. raw: its values by key."""
 
     path: Path | None
     found: bool = False
     raw: Mapping[str, Any] = field(default_factory=dict)
-    lines: Mapping[str, int] = field(default_factory=dict)
+    text: str = field(default="", repr=False)
 
-    def place(self, key: str) -> str:
-        """`FILE:LINE` of a key."""
-        return f"{self.path}:{self.lines[key]}" if key in self.lines else str(self.path)
+    def locate(self, key: str) -> str:
+        """Return `FILE:LINE` of the line that sets a key or opens a table of that name; `FILE` where it is not sure."""
+        name = rf"(?:{re.escape(key)}|\"{re.escape(key)}\"|'{re.escape(key)}')"
+        setting = re.compile(rf"\s*(?:\[\[?\s*{name}\s*[.\]]|{name}\s*[.=])")
+        found = [number for number, line in enumerate(self.text.split("\n"), 1) if setting.match(line)]
+        return f"{self.path}:{found[0]}" if len(found) == 1 else str(self.path)
 
 
-def find(environ: Mapping[str, str], named: Path | None = None) -> tuple[Path | None, bool]:
-    """The file to read, and whether it has to be there: `named` (--config), `HUNK_CONFIG`, or the user's own.
+def find_file(environ: Mapping[str, str], given: Path | None = None) -> tuple[Path | None, bool]:
+    """Find the file to read: `given` (--config), `HUNK_CONFIG` or the user's own; the flag says whether it must exist.
 
-    There is none of a project: whoever gives a repository to somebody could else choose the address that the edits of
-    its files are sent to.
+    A project has no file: a repository from somebody else could otherwise choose where the edits of its files are sent.
     """
-    if named is not None:
-        return named, True
-    chosen = environ.get(VARIABLE)
-    if chosen is not None:
-        return (Path(chosen).expanduser(), True) if chosen.strip() else (None, False)
+    if given is not None:
+        return given, True
+    variable = environ.get(VARIABLE)
+    if variable is not None:
+        return (Path(variable).expanduser(), True) if variable.strip() else (None, False)
     xdg = Path(environ.get("XDG_CONFIG_HOME", ""))  # the XDG specification has relative values ignored
     folder = xdg / "hunk" if xdg.is_absolute() else platformdirs.user_config_path("hunk", appauthor=False)
     return folder / "config.toml", False
 
 
-def read(environ: Mapping[str, str], named: Path | None = None) -> ConfigFile:
+def read_file(environ: Mapping[str, str], given: Path | None = None) -> ConfigFile:
     """Read the file, if there is one; raises BadRequest where it cannot be read or is not TOML."""
-    path, required = find(environ, named)
+    path, is_required = find_file(environ, given)
     if path is None:
         return ConfigFile(None)
     try:
@@ -69,41 +68,23 @@ def read(environ: Mapping[str, str], named: Path | None = None) -> ConfigFile:
         if len(data) > MAX_BYTES:
             raise BadRequest(f"{path} is over {MAX_BYTES // 1024:,} KiB; it is no configuration file", field="config")
         text = data.decode("utf-8-sig")
-        raw = tomllib.loads(text)
+        return ConfigFile(path, True, tomllib.loads(text), text)
     except FileNotFoundError:
-        if required:
-            raise BadRequest(
-                f"there is no configuration file {path}; `hunk config init` writes one", field="config"
-            ) from None
-        return ConfigFile(path)
+        if not is_required:
+            return ConfigFile(path)
+        fault = f"there is no configuration file {path}; `hunk config init` writes one"
     except OSError as error:
-        raise BadRequest(
-            f"cannot read the configuration file {path}: {error.strerror or error}", field="config"
-        ) from None
+        fault = f"cannot read the configuration file {path}: {error.strerror or error}"
     except UnicodeDecodeError as error:
-        raise BadRequest(f"{path} is not UTF-8 text (byte {error.start})", field="config") from None
+        fault = f"{path} is not UTF-8 text (byte {error.start})"
     except tomllib.TOMLDecodeError as error:
-        raise BadRequest(f"{path} is not TOML: {error}", field="config") from None
-    return ConfigFile(path, True, raw, {key: line for key in raw if (line := _line_of(key, text))})
-
-
-def _line_of(key: str, text: str) -> int | None:
-    """The line that sets a key or opens a table of that name; None where several look as if they did."""
-    name = rf"(?:{re.escape(key)}|\"{re.escape(key)}\"|'{re.escape(key)}')"
-    setting = re.compile(rf"\s*(?:\[\[?\s*{name}\s*[.\]]|{name}\s*[.=])")
-    found = [number for number, line in enumerate(text.split("\n"), 1) if setting.match(line)]
-    return found[0] if len(found) == 1 else None
-
-
-ALIKE = 0.6
-"""Of 1: what resembles a setting's name so much is taken for a slip of the pen."""
-
-SHOWN_CHARACTERS = 60
+        fault = f"{path} is not TOML: {error}"
+    raise BadRequest(fault, field="config")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value came from, and the place there: `FILE:LINE`, a variable, a flag."""
+    """Where a value comes from, and the place there: `FILE:LINE`, a variable, a flag."""
 
     layer: Literal["default", "file", "environment", "flag"]
     place: str = ""
@@ -112,144 +93,107 @@ class Origin:
         return self.place or self.layer
 
 
-DEFAULT = Origin("default")
-
-
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """All settings, and of each where its value came from."""
+class ResolvedSettings:
+    """All settings, and the origin of each value."""
 
     values: Settings
     origins: Mapping[str, Origin]
     file: ConfigFile
 
-    def flags(self) -> set[str]:
-        """The settings that were given as flags."""
-        return {name for name, origin in self.origins.items() if origin.layer == "flag"}
+    def has_flag(self, name: str) -> bool:
+        """Whether the setting was given on the command line."""
+        return self.origins[name].layer == "flag"
 
 
-def choose(environ: Mapping[str, str], flags: Mapping[str, Any] | None = None, *, config: Path | None = None) -> Chosen:
-    """The settings that hold; `flags` are those given, checked already, and `config` is the file named by `--config`.
+def resolve(
+    environ: Mapping[str, str], flags: Mapping[str, Any] | None = None, *, config: Path | None = None
+) -> ResolvedSettings:
+    """Resolve all settings; `flags` are checked values from the command line, `config` is the file of `--config`.
 
-    Raises BadRequest, naming the place, where a file or a variable holds what is no setting or no value of one.
+    Raises BadRequest, naming the place, for an unknown key, a misspelt variable or a value that is not allowed.
     """
-    file = read(environ, config)
-    _refuse_unknown_keys(file)
-    _refuse_misspelt_variables(environ)
+    file, flags = read_file(environ, config), flags or {}
+    for key in [key for key in file.raw if key not in SETTINGS]:
+        near = _find_setting(key)
+        hint = f"did you mean {near}?" if near else "`hunk config show` lists them"
+        raise BadRequest(f"{file.locate(key)}: there is no setting {key!r}; {hint}", field=key)
+    for name in find_unknown_variables(environ):
+        if near := _find_setting(name.removeprefix(PREFIX)):
+            raise BadRequest(f"the variable {name} is no setting; did you mean {SETTINGS[near].variable}?", field=name)
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
-    for each in SETTINGS.values():
-        values[each.name], origins[each.name] = _value(each, file, environ, flags or {})
-    return Chosen(Settings(**values), origins, file)
+    for name, setting in SETTINGS.items():
+        if name in flags:
+            values[name], origins[name] = flags[name], Origin("flag", setting.flag)
+        elif (text := environ.get(setting.variable)) is not None:
+            origins[name] = Origin("environment", setting.variable)
+            try:
+                values[name] = setting.parse_text(text)
+            except ValueError:
+                raise _bad_value(setting, setting.variable, setting.variable, text) from None
+        elif name in file.raw and file.path is not None:
+            origins[name] = Origin("file", file.locate(name))
+            try:
+                values[name] = setting.parse_toml(file.raw[name], file.path.parent)
+            except ValueError:
+                raise _bad_value(setting, name, f"{origins[name]}: {name}", file.raw[name]) from None
+        else:
+            values[name], origins[name] = setting.default, Origin("default")
+    return ResolvedSettings(Settings(**values), origins, file)
 
 
-def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Variables that begin as ours do and are no setting."""
-    known = {each.variable for each in SETTINGS.values()} | {VARIABLE}
+def find_unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that begin with `HUNK_` and are no setting: they may be another program's."""
+    known = {setting.variable for setting in SETTINGS.values()} | {VARIABLE}
     return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
 
 
-def _value(
-    each: Declared, file: ConfigFile, environ: Mapping[str, str], flags: Mapping[str, Any]
-) -> tuple[Any, Origin]:
-    if each.name in flags:
-        return flags[each.name], Origin("flag", each.flag)
-    text = environ.get(each.variable)
-    if text is not None:
-        try:
-            return each.kind.from_text(text), Origin("environment", each.variable)
-        except ValueError:
-            raise _bad(each, each.variable, each.variable, text) from None
-    if each.name in file.raw:
-        assert file.path is not None
-        place = file.place(each.name)
-        try:
-            return each.kind.from_toml(file.raw[each.name], file.path.parent), Origin("file", place)
-        except ValueError:
-            raise _bad(each, each.name, f"{place}: {each.name}", file.raw[each.name]) from None
-    return each.default, DEFAULT
+def _find_setting(name: str) -> str | None:
+    return find_nearest(name.lower().replace("-", "_"), SETTINGS)
 
 
-def _bad(each: Declared, field: str, what: str, value: Any) -> BadRequest:
-    shown = "not what it can be" if each.setting.secret else repr(value)
+def _bad_value(setting: Setting, field: str, where: str, value: Any) -> BadRequest:
+    shown = "not valid" if setting.secret else repr(value)
     if len(shown) > SHOWN_CHARACTERS:
         shown = f"{shown[:SHOWN_CHARACTERS]}..."
-    return BadRequest(f"{what} is {shown}: give {each.kind.wanted()}", field=field)
-
-
-def _refuse_unknown_keys(file: ConfigFile) -> None:
-    for key in file.raw:
-        if key not in SETTINGS:
-            near = _nearest(key)
-            meant = f"did you mean {near}?" if near else "`hunk config show` lists them"
-            raise BadRequest(f"{file.place(key)}: there is no setting {key!r}; {meant}", field=key)
-
-
-def _refuse_misspelt_variables(environ: Mapping[str, str]) -> None:
-    """Others are passed over: they may be another program's."""
-    for name in unknown_variables(environ):
-        if near := _nearest(name.removeprefix(PREFIX)):
-            raise BadRequest(f"the variable {name} is no setting; did you mean {SETTINGS[near].variable}?", field=name)
-
-
-def _nearest(name: str) -> str | None:
-    found = process.extractOne(
-        name.lower().replace("-", "_"), list(SETTINGS), scorer=OSA.normalized_similarity, score_cutoff=ALIKE
-    )
-    return found[0] if found else None
+    return BadRequest(f"{where} is {shown}: give {setting.describe_values()}", field=field)
 
 
 HEAD = """\
-# Settings of hunk, in TOML. Take the # away before a line to set it; paths are relative to this file.
-# The environment (HUNK_ and the name in capitals) and flags have the last word; `hunk config show` tells where
-# each value comes from.
+# Settings of hunk, in TOML. Remove the # before a line to set it; paths are relative to this file.
+# The environment (HUNK_ and the name in capitals) and flags take precedence; `hunk config show` prints where each
+# value comes from.
 """
 
 WIDTH = 110
 
 
-def commented_file() -> str:
-    """The whole text."""
+def render_template() -> str:
+    """Render the file that `hunk config init` writes: every setting with its default, commented out."""
     parts = [HEAD]
-    for group, settings in groupby(SETTINGS.values(), key=lambda each: each.setting.group):
+    for group, settings in groupby(SETTINGS.values(), key=lambda setting: setting.group):
         parts.append(f"\n# {group}\n")
-        parts += [_lines(each) for each in settings]
+        for setting in settings:
+            allowed = setting.describe_values()
+            words = wrap(f"{setting.help} {allowed[:1].upper()}{allowed[1:]}.", WIDTH)
+            default = "  # " + setting.unset if setting.default is None else " " + json.dumps(setting.default)
+            parts.append("".join(f"\n# {line}" for line in words) + f"\n# {setting.name} ={default}\n")
     return "".join(parts)
 
 
-def as_toml(value: Any) -> str:
-    """A value of a setting as TOML has it: what JSON has, as far as settings go."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
-
-
-def _lines(each: Declared) -> str:
-    words = f"{each.setting.help} {_bounds(each)}"
-    default = f"{each.name} =" if each.default is None else f"{each.name} = {as_toml(each.default)}"
-    unset = f"  # {each.setting.unset}" if each.default is None else ""
-    return "".join(f"\n# {line}" for line in wrap(words, WIDTH)) + f"\n# {default}{unset}\n"
-
-
-def _bounds(each: Declared) -> str:
-    wanted = each.kind.wanted()
-    return f"{wanted[:1].upper()}{wanted[1:]}."
-
-
-def shown(each: Declared, value: Any) -> Any:
-    """A value as it may be printed as JSON; a secret is only told to be there."""
-    if value is None:
-        return None
-    if each.setting.secret:
+def to_json(setting: Setting, value: Any) -> Any:
+    """Return a value as JSON has it; a secret is masked."""
+    if value is not None and setting.secret:
         return "********"
     return json.loads(json.dumps(value, default=str))
 
 
-def words(each: Declared, values: Mapping[str, Any]) -> str:
-    """The same for a person."""
-    value = shown(each, values[each.name])
-    if value is None:
-        return f"({each.setting.unset})"
-    return ", ".join(map(str, value)) if isinstance(value, list) else _plain(value)
-
-
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def format_value(setting: Setting, value: Any) -> str:
+    """Format a value for a person."""
+    shown = to_json(setting, value)
+    if shown is None:
+        return f"({setting.unset})"
+    if isinstance(shown, list):
+        return ", ".join(map(str, shown))
+    return str(shown).lower() if isinstance(shown, bool) else str(shown)

@@ -1,4 +1,4 @@
-"""What broke the prefix that two prompts have in common: where, what it was, what it cost, what to do about it."""
+"""Explains where the common prefix of two prompts ends, why, what that costs, and how to avoid it."""
 
 from agent_runtime.doctor.diagnosis import Diagnosis, diagnose
 from agent_runtime.doctor.transcripts import PromptText, read_prompt, render_prompt

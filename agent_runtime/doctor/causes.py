@@ -43,12 +43,12 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("counter", re.compile(r"(?<![\w.])\d+(?![\w.])|(?<=[#_])\d+\b")),
 )
-"""In the order in which they are tried: a point in time holds numbers, too."""
+"""In the order in which they are tried: a point in time also contains numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class VolatileValue:
-    """A value that differs between two lines: its kind, what it reads in either, the character at which it begins."""
+    """A value that differs between two lines: its kind, its text in each, the character at which it starts."""
 
     kind: str
     first: str
@@ -57,7 +57,7 @@ class VolatileValue:
 
 
 def find_volatile(first: str, second: str, place: int) -> VolatileValue | None:
-    """What value of these kinds two lines part in, at character `place`; None where they do not part in one."""
+    """Find the value of a volatile kind that differs between two lines at character `place`."""
     for kind, pattern in _KINDS:
         one, other = _match_at(pattern, first, place), _match_at(pattern, second, place)
         if one is not None and other is not None and one.group() != other.group():
@@ -66,7 +66,7 @@ def find_volatile(first: str, second: str, place: int) -> VolatileValue | None:
 
 
 def _is_value(kind: str, one: re.Match[str], other: re.Match[str]) -> bool:
-    """Names in code look like ids; random ones are full of digits."""
+    """Return whether two texts are values of a kind: names in code look like ids, but random ids have many digits."""
     if kind != "id":
         return True
     return all(sum(char.isdigit() for char in each.group()) >= max(2, len(each.group()) // 8) for each in (one, other))
@@ -94,31 +94,31 @@ CauseKind = Literal[
 ]
 
 ADVICE: dict[CauseKind, str] = {
-    "timestamp": "Put the clock behind everything that stays, right before the question, or give it as roughly as will "
-    "do: the day.",
-    "uuid": "Leave the id out of the prompt, or put it behind everything that stays.",
-    "id": "Leave the id out of the prompt, or put it behind everything that stays.",
-    "counter": "Leave the number out, or put it behind everything that stays.",
-    "tools_order": "Sort the tools by name before each request: sets and registries give them in any order.",
+    "timestamp": "Put the time after all text that stays the same, right before the question, or use a coarser value: "
+    "the day.",
+    "uuid": "Leave the id out of the prompt, or put it after all text that stays the same.",
+    "id": "Leave the id out of the prompt, or put it after all text that stays the same.",
+    "counter": "Leave the number out, or put it after all text that stays the same.",
+    "tools_order": "Sort the tools by name before each request: sets and registries return them in any order.",
     "tools_keys": "Write the tools' JSON with sorted keys, or keep the text of the first request.",
-    "tools_changed": "Give all tools from the first request on, and say later which of them may be used.",
-    "moved": "Leave the text where it was first sent and say it again at the end, instead of taking it out above.",
+    "tools_changed": "Send all tools from the first request on, and say later which of them may be used.",
+    "moved": "Leave the text where it was first sent and repeat it at the end, instead of removing it above.",
     "line_endings": "Write texts into prompts with one kind of line ending.",
-    "whitespace": "Put texts together the same way each time: blanks and line breaks are tokens.",
-    "system_line": "Keep the system's message as it was first sent, and say what is new right before the question.",
-    "file": "Ask with reuse `fast`, which computes the changed span again and what it must behind it, or `balanced`, "
-    "which leaves the file and appends the change; or put files that change often behind those that do not.",
-    "history": "Only append to the history. Where it has to be cut, cut much at once and seldom.",
-    "text": "Send what stands before the question byte for byte as it was sent before.",
+    "whitespace": "Join texts the same way each time: spaces and line breaks are tokens.",
+    "system_line": "Keep the system message as it was first sent, and put new text right before the question.",
+    "file": "Use reuse `fast`, which recomputes the changed span and the necessary tokens after it, or `balanced`, "
+    "which leaves the file and appends the change; or put files that change often after those that do not.",
+    "history": "Only append to the history. Where it must be shortened, remove much at once and rarely.",
+    "text": "Send the text before the question byte for byte as it was sent before.",
 }
 
 _MANY_LINES = 40
-"""Of a file a change of more lines than this, and of half of them, is another file."""
+"""A change of more lines than this, and of more than half of a file, is another file instead of an edit."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """Lines that differ: text before and after, and the character at which each begins in its prompt."""
+    """Lines that differ: their text in both prompts, and the character at which each starts in its prompt."""
 
     first: str
     second: str
@@ -127,7 +127,7 @@ class LineChange:
 
     @property
     def position(self) -> int:
-        """The first character that differs, from the beginning of the lines."""
+        """The first character that differs, counted from the start of the lines."""
         shorter = min(len(self.first), len(self.second))
         same = (at for at in range(shorter) if self.first[at] != self.second[at])
         return next(same, shorter)
@@ -135,19 +135,19 @@ class LineChange:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What a change is: its kind, a sentence about it, and what to do."""
+    """The cause of a change: its kind, and a sentence about it."""
 
     kind: CauseKind
     what: str
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """How to avoid it."""
         return ADVICE[self.kind]
 
 
 def find_changes(first: str, second: str) -> list[LineChange]:
-    """The changes from one text to the other by lines, in order."""
+    """Find the changed lines between two texts, in order."""
     old, new = split_lines(first), split_lines(second)
     found, at_old, at_new = [], 0, 0
     for op in line_opcodes(old, new):
@@ -159,7 +159,7 @@ def find_changes(first: str, second: str) -> list[LineChange]:
 
 
 def classify(number: int, all_changes: Sequence[LineChange], first: PromptText, second: PromptText) -> Cause:
-    """What the change of that number is."""
+    """Return the cause of the change of that number."""
     change = all_changes[number]
     part = second.part_at(change.second_start + change.position)
     for found in (
@@ -178,7 +178,7 @@ def classify(number: int, all_changes: Sequence[LineChange], first: PromptText, 
 
 
 def _classify_whitespace(change: LineChange) -> Cause | None:
-    """Texts that differ in what cannot be seen."""
+    """Return the cause of texts that differ in white space only."""
     if change.first.replace("\r\n", "\n") == change.second.replace("\r\n", "\n"):
         ends = [("CR LF" if "\r\n" in text else "LF") for text in (change.first, change.second)]
         return Cause("line_endings", f"lines end with {ends[0]} in the first prompt and with {ends[1]} in the second")
@@ -188,7 +188,7 @@ def _classify_whitespace(change: LineChange) -> Cause | None:
 
 
 def _classify_tools(first: PromptText, second: PromptText, part: TextPart) -> Cause | None:
-    """The tools of requests, as values."""
+    """Return how the tools of two requests differ."""
     if part.kind != "tools" or not first.tools or not second.tools:
         return None
     if Counter(map(_to_json, first.tools)) == Counter(map(_to_json, second.tools)):
@@ -198,14 +198,14 @@ def _classify_tools(first: PromptText, second: PromptText, part: TextPart) -> Ca
     old, new = (
         {_find_tool_name(tool): _to_sorted_json(tool) for tool in tools} for tools in (first.tools, second.tools)
     )
-    said = [f"{name} came" for name in new if name not in old]
-    said += [f"{name} went" for name in old if name not in new]
-    said += [f"{name} is described otherwise" for name in new if name in old and new[name] != old[name]]
-    return Cause("tools_changed", "the tools are others: " + ", ".join(said[:4]) + (", ..." if len(said) > 4 else ""))
+    changed = [f"{name} added" for name in new if name not in old]
+    changed += [f"{name} removed" for name in old if name not in new]
+    changed += [f"{name} described differently" for name in new if name in old and new[name] != old[name]]
+    return Cause("tools_changed", "other tools: " + ", ".join(changed[:4]) + (", ..." if len(changed) > 4 else ""))
 
 
 def _classify_reorder(later: Sequence[LineChange]) -> Cause | None:
-    """The same lines in another order, all of them within what differs from here on."""
+    """Return the cause where the remaining changes have the same lines in another order."""
     old = Counter(line.strip(" ,\n") for change in later for line in split_lines(change.first))
     new = Counter(line.strip(" ,\n") for change in later for line in split_lines(change.second))
     del old[""], new[""]
@@ -218,34 +218,32 @@ def _classify_reorder(later: Sequence[LineChange]) -> Cause | None:
 
 
 def _classify_move(number: int, all_changes: Sequence[LineChange]) -> Cause | None:
-    """A block that one side has here and the other elsewhere."""
+    """Return the cause where one prompt has a block here and the other has it elsewhere."""
     change = all_changes[number]
     for own, others, where in (
-        (change.first, [other.second for other in all_changes if other is not change], "further on"),
-        (change.second, [other.first for other in all_changes if other is not change], "elsewhere"),
+        (change.first, [other.second for other in all_changes if other is not change], "moved from here"),
+        (change.second, [other.first for other in all_changes if other is not change], "moved to here"),
     ):
         block = own.strip()
         if len(block) >= 16 and any(block in other for other in others):
             name = _shorten(block)
-            went = where == "further on"
-            said = f"{name!r} is gone from here and stands elsewhere" if went else f"{name!r} stood elsewhere before"
-            return Cause("moved", said)
+            return Cause("moved", f"{name!r} {where}")
     return None
 
 
 def _classify_moved_end(change: LineChange, first: PromptText, second: PromptText, part: TextPart) -> Cause | None:
-    """The end of a message that now is the end of a later one, as of a reminder that is sent with the last message."""
+    """Return the cause where the end of a message moved to a later one, such as a reminder in the last message."""
     place = change.first_start + change.position
     was = first.part_at(place)
     rest = first.text[place : was.end].strip()
     at = second.text.find(rest, part.end)
     if part.kind != "message" or len(rest) < 16 or at < 0:
         return None
-    return Cause("moved", f"{_shorten(rest)!r} is gone from {was.name} and stands in {second.part_at(at).name}")
+    return Cause("moved", f"{_shorten(rest)!r} moved from {was.name} to {second.part_at(at).name}")
 
 
 def _classify_value(change: LineChange, second: PromptText) -> Cause | None:
-    """A time, an id or a number in a line that is the same otherwise."""
+    """Return the cause where a line differs in a time, an id or a number."""
     place = change.position
     start = change.first.rfind("\n", 0, place) + 1
     one, other = (text[start:].split("\n", 1)[0] for text in (change.first, change.second))
@@ -254,9 +252,9 @@ def _classify_value(change: LineChange, second: PromptText) -> Cause | None:
         return None
     names = {"timestamp": "a date or time", "uuid": "a UUID", "id": "a random id", "counter": "a number that counts"}
     byte = len(second.text[: change.second_start + start + value.start].encode("utf-8", "surrogatepass"))
-    said = f"{names[value.kind]} at byte {byte}: {_shorten(value.first)} became {_shorten(value.second)}"
+    text = f"{names[value.kind]} at byte {byte}: {_shorten(value.first)} became {_shorten(value.second)}"
     kind: CauseKind = value.kind  # type: ignore[assignment]
-    return Cause(kind, said)
+    return Cause(kind, text)
 
 
 def _classify_system(change: LineChange, part: TextPart) -> Cause | None:
@@ -266,18 +264,18 @@ def _classify_system(change: LineChange, part: TextPart) -> Cause | None:
     if change.second.startswith(change.first.rstrip("\n")) or not change.first:
         return Cause(
             "system_line",
-            f"the system's message has {_format_lines(added - gone or 1)} more: {_shorten(change.second)!r}",
+            f"the system message has {_format_lines(added - gone or 1)} more: {_shorten(change.second)!r}",
         )
     if change.first.startswith(change.second.rstrip("\n")) or not change.second:
         return Cause(
             "system_line",
-            f"the system's message has {_format_lines(gone - added or 1)} less: {_shorten(change.first)!r}",
+            f"the system message has {_format_lines(gone - added or 1)} less: {_shorten(change.first)!r}",
         )
-    return Cause("system_line", f"the system's message reads otherwise: {_shorten(change.second[change.position :])!r}")
+    return Cause("system_line", f"the system message changed: {_shorten(change.second[change.position :])!r}")
 
 
 def _classify_file_edit(change: LineChange, second: PromptText, part: TextPart) -> Cause | None:
-    """An edit within a file's text."""
+    """Return the cause where a file's text was edited."""
     place = change.second_start + change.position
     file = find_file(second, place, part)
     if file is None:
@@ -293,10 +291,10 @@ def _classify_history(change: LineChange, first: PromptText, second: PromptText,
         return None
     was = first.part_at(change.first_start + change.position)
     gone = len(first.parts) - len(second.parts)
-    said = f"{was.name} was rewritten" if was.kind == "message" else f"{part.name} is another"
+    text = f"{was.name} was rewritten" if was.kind == "message" else f"{part.name} differs"
     if gone > 0:
-        said += f"; the second prompt has {gone} messages less"
-    return Cause("history", said)
+        text += f"; the second prompt has {gone} fewer messages"
+    return Cause("history", text)
 
 
 def _to_json(tool: Any) -> str:
@@ -313,7 +311,7 @@ def _find_tool_name(tool: Any) -> str:
 
 
 def _parse_tool_line(line: str) -> str:
-    """The name of the tool that a line of JSON describes, "" where it is none."""
+    """Return the name of the tool that a line of JSON describes, "" where it describes none."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

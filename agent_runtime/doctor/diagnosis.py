@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from agent_runtime.doctor.causes import Cause, LineChange, causes
@@ -14,26 +14,28 @@ from agent_runtime.errors import BadRequest
 from engine.prompt_difference import first_difference
 
 BYTES_PER_TOKEN = 3.4
-"""Of Qwen2.5-Coder's tokenizer on recorded agent sessions; what is assumed without a tokenizer."""
+"""Average of Qwen2.5-Coder's tokenizer on recorded agent sessions; assumed without a tokenizer."""
 
 RUN = 8
-"""A shorter run of equal tokens is not worth taking over (`engine.reuse.plan.FEWEST_TOKENS`)."""
+"""Shortest run of equal tokens whose KV is reused (`engine.reuse.plan.FEWEST_TOKENS`)."""
 
 _PIECE = re.compile(r"\w+|\s+|[^\w\s]+")
 
 
 class Encoder(Protocol):
-    """What counting needs of a tokenizer."""
+    """Encodes text as token ids."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text in which nothing is a control token."""
+        """Return the ids of a text, none of them a control token."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of the second prompt: all tokens, those before the first that differs, and those behind it whose content the
-    first prompt has too, wherever it stands, in runs of `RUN`. `estimated`: from bytes.
+    """Token counts of the second prompt.
+
+    num_kept: before the first token that differs. num_same: after it, in runs of at least `RUN` tokens that the first
+    prompt also contains, at any position. estimated: from bytes.
     """
 
     num_tokens: int
@@ -43,24 +45,24 @@ class Counts:
 
 
 def count_tokens(first: str, second: str, place: int, encoder: Encoder | None) -> Counts:
-    """Count; `place` is the first character that differs."""
+    """Count the tokens of the second prompt; `place` is the first character that differs."""
     if encoder is not None:
         one, other = encoder.encode(first), encoder.encode(second)
         difference = first_difference(one, other)
         num_kept = len(other) if difference is None else difference.index
         found = sum(length for _, length in find_runs(one, other, num_kept))
         return Counts(len(other), num_kept, found, estimated=False)
-    kept, behind = _estimate_tokens(second[:place]), second[place:]
-    pieces = _PIECE.findall(behind)
+    kept, rest = _estimate_tokens(second[:place]), second[place:]
+    pieces = _PIECE.findall(rest)
     same = sum(
         len("".join(pieces[start : start + length]).encode("utf-8", "replace"))
         for start, length in find_runs(_PIECE.findall(first), pieces, 0)
     )
-    return Counts(kept + _estimate_tokens(behind), kept, round(same / BYTES_PER_TOKEN), estimated=True)
+    return Counts(kept + _estimate_tokens(rest), kept, round(same / BYTES_PER_TOKEN), estimated=True)
 
 
 def find_runs(first: Sequence[Hashable], second: Sequence[Hashable], start: int) -> list[tuple[int, int]]:
-    """Where `second` behind `start` has runs of `RUN` and more that stand in `first` too: places and lengths."""
+    """Find runs of at least `RUN` items of `second` from `start` on that `first` also has: positions and lengths."""
     places = {tuple(first[place : place + RUN]): place for place in reversed(range(len(first) - RUN + 1))}
     found = []
     while start + RUN <= len(second):
@@ -85,31 +87,31 @@ def _estimate_tokens(text: str) -> int:
 
 
 MOST_LATER = 5
-"""Changes behind the first that are told of: they break the prefix once the first is mended."""
+"""Maximum changes after the first that are reported: they break the prefix once the first is fixed."""
 
 EXCERPT = 60
-"""Characters that are shown on each side of the place."""
+"""Characters that are shown on each side of the position."""
 
 SpeedFrom = Literal["given", "measured", "assumed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens a second of prefill, and where the number comes from."""
+    """Prefill speed, and where the number comes from."""
 
     tokens_per_s: float
     source: SpeedFrom
 
 
 ASSUMED_SPEED = Speed(1000.0, "assumed")
-"""About what the 0.5B model does on two cores with AMX, or a 7B model on a small card."""
+"""About the speed of the 0.5B model on two cores with AMX, or of a 7B model on a small GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakPosition:
-    """Where the prompts part: `byte` and `token` from 0 (token None where it is estimated), the others from 1.
+    """The first difference: `byte` and `token` from 0 (token None if estimated), `line` and `column` from 1.
 
-    `part` says of which part of the second prompt, where parts are known.
+    part: the name of the part of the second prompt, where parts are known.
     """
 
     byte: int
@@ -121,7 +123,7 @@ class BreakPosition:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A line of one prompt, cut to what stands near, and the character in it that is the place."""
+    """Part of a line of a prompt; `mark` is the character in it that is the position."""
 
     text: str
     mark: int
@@ -129,10 +131,11 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`same`: the prompts are equal. `continued`: the second begins with all of the first. `broken`: it does not.
+    """The comparison of two prompts.
 
-    place, cause, before, after and later are there where it is broken; `later` are causes behind the first, with the
-    lines of the second prompt at which they stand.
+    status: `same`: they are equal; `continued`: the second begins with all of the first; `broken`: it does not. place,
+    cause, before, after and later are set where it is broken. later: causes after the first, with their lines in the
+    second prompt.
     """
 
     status: Literal["same", "continued", "broken"]
@@ -146,16 +149,16 @@ class Diagnosis:
 
     @property
     def num_recomputed(self) -> int:
-        """Tokens of the second prompt that a prefix cache computes."""
+        """Tokens of the second prompt that are computed with a prefix cache."""
         return self.counts.num_tokens - self.counts.num_kept
 
     @property
     def seconds(self) -> float:
-        """What that takes."""
+        """The time to compute them."""
         return self.num_recomputed / self.speed.tokens_per_s
 
     def to_json(self) -> Mapping[str, Any]:
-        """All of it, for programs."""
+        """Return the diagnosis as JSON."""
         counts = self.counts
         answer: dict[str, Any] = {
             "status": self.status,
@@ -173,17 +176,9 @@ class Diagnosis:
             },
         }
         if self.place is not None and self.cause is not None and self.before is not None and self.after is not None:
-            place = self.place
-            answer["break"] = {
-                "byte": place.byte,
-                "line": place.line,
-                "column": place.column,
-                "token": place.token,
-                "part": place.part,
-            }
-            answer["cause"] = {"kind": self.cause.kind, "what": self.cause.what, "advice": self.cause.advice}
-            answer["first"] = {"text": self.before.text, "mark": self.before.mark}
-            answer["second"] = {"text": self.after.text, "mark": self.after.mark}
+            answer["break"] = asdict(self.place)
+            answer["cause"] = {**asdict(self.cause), "advice": self.cause.advice}
+            answer["first"], answer["second"] = asdict(self.before), asdict(self.after)
             answer["later"] = [{"line": line, "kind": cause.kind, "what": cause.what} for line, cause in self.later]
         return answer
 
@@ -191,7 +186,7 @@ class Diagnosis:
 def diagnose(
     first: PromptText, second: PromptText, encoder: Encoder | None = None, speed: Speed = ASSUMED_SPEED
 ) -> Diagnosis:
-    """Compare two prompts that came one after the other; without an encoder tokens are estimated."""
+    """Compare two successive prompts; without an encoder tokens are estimated."""
     at = count_common_characters(first.text, second.text)
     counts = count_tokens(first.text, second.text, at, encoder)
     if at == len(first.text):
@@ -218,7 +213,7 @@ def diagnose(
 
 
 def count_common_characters(first: str, second: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Return the length of the common prefix of two texts."""
     low, high = 0, min(len(first), len(second))
     while low < high:  # slices are compared at memory speed
         middle = (low + high + 1) // 2
@@ -241,7 +236,7 @@ def _cut_excerpt(text: str, at: int) -> Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class BrokenTurn:
-    """A turn, counted from 1, whose prompt does not begin with that of the turn before."""
+    """A turn, counted from 1, whose prompt does not begin with the prompt of the turn before."""
 
     number: int
     diagnosis: Diagnosis
@@ -250,7 +245,7 @@ class BrokenTurn:
 def diagnose_turn(
     session: RecordedSession, number: int, encoder: Encoder | None = None, speed: Speed = ASSUMED_SPEED
 ) -> Diagnosis:
-    """A turn, counted from 1, against the one before; raises BadRequest where there are no such two."""
+    """Compare a turn, counted from 1, with the one before; raises BadRequest where there are no such turns."""
     if not 2 <= number <= len(session.turns):
         what = f"the turns 2 to {len(session.turns)} can be compared with the one before them"
         if len(session.turns) < 2:
@@ -263,7 +258,7 @@ def diagnose_turn(
 def find_broken_turns(
     session: RecordedSession, encoder: Encoder | None = None, speed: Speed = ASSUMED_SPEED
 ) -> Iterator[BrokenTurn]:
-    """All turns that break the prefix of the one before, in order."""
+    """Yield the turns that break the prefix of the turn before, in order."""
     before = None
     for number, turn in enumerate(session.turns, start=1):
         now = render_prompt(turn)
@@ -273,6 +268,6 @@ def find_broken_turns(
 
 
 def count_causes(turns: list[BrokenTurn]) -> dict[str, int]:
-    """How many turns each kind of cause broke, most first."""
+    """Count the broken turns of each kind of cause, most first."""
     kinds = Counter(each.diagnosis.cause.kind for each in turns if each.diagnosis.cause is not None)
     return dict(kinds.most_common())

@@ -14,7 +14,7 @@ from agent_runtime.models.store import ModelStore, resolve
 
 
 def find_fingerprint(weights: Path, cache_dir: Path, compute: Callable[[], str]) -> str:
-    """That of a folder's weights, in hex; `compute` is asked where its files are not those of last time."""
+    """Return the fingerprint of a folder's weights in hex, from the cache or, where its files changed, by `compute`."""
     stats = [(each.name, each.stat()) for each in sorted(weights.iterdir()) if each.is_file()]
     files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
     key = blake2b(f"{weights.resolve()} {files}".encode(), digest_size=16).hexdigest()
@@ -30,13 +30,13 @@ def find_fingerprint(weights: Path, cache_dir: Path, compute: Callable[[], str])
 
 
 ROWS = 1024
-"""Of a pass of the prefill, whose time is looked up."""
+"""Tokens of the prefill step whose time is looked up."""
 
 
 def find_measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | None:
-    """Of a model's bf16 weights; None where the engine has not yet measured it here.
+    """Find the speed of a model's bf16 weights; None where the engine has not measured it on this machine.
 
-    Takes a second or two the first time: times are kept under the weights' fingerprint. Raises UnknownModel,
+    Takes a second or two the first time, as times are stored by the weights' fingerprint. Raises UnknownModel,
     ModelUnavailable.
     """
     folder = settings.cache_dir / "pass-times"
@@ -46,7 +46,7 @@ def find_measured_speed(name_or_path: str, settings: ModelSettings) -> Speed | N
     weights = files.path if files.kind == "safetensors" else find_copy(files, settings.cache_dir)
     if weights is None:
         return None
-    import torch  # takes a second to import
+    import torch  # a slow import
 
     from engine.errors import WeightsError
     from engine.runner.step_times import machine

@@ -18,12 +18,12 @@ from agent_runtime.limits import check_size
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".traj", ".traj.gz")
 MAX_BYTES = 1 << 30
-"""Of a session, unpacked."""
+"""Maximum size of a session, unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool's name, and its arguments: an object, or text where they were no JSON."""
+    """A tool's name, and its arguments: an object, or text where they were not JSON."""
 
     name: str
     arguments: Mapping[str, Any] | str
@@ -31,7 +31,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMessage:
-    """One message. `role` is "system", "user", "assistant" or "tool"; `tool` names the tool that a result is of."""
+    """A message. `role` is "system", "user", "assistant" or "tool"; `tool` names the tool of a result."""
 
     role: str
     text: str
@@ -41,7 +41,7 @@ class RecordedMessage:
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """What the model was sent, and what it answered; `tools` are as they were written down, often left out."""
+    """A request to the model and its answer; `tools` are as recorded, which is often not at all."""
 
     messages: tuple[RecordedMessage, ...]
     tools: tuple[Any, ...] = ()
@@ -50,14 +50,14 @@ class RecordedTurn:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSession:
-    """A session by its name, turns in order."""
+    """A session's name, and its turns in order."""
 
     name: str
     turns: Sequence[RecordedTurn]
 
 
 class _GrowingHistory(Sequence[RecordedTurn]):
-    """The turns of a history that only grows: each is what stands before an answer. Made when they are asked for."""
+    """The turns of a history that only grows: each is the messages before an answer. Built when accessed."""
 
     def __init__(self, messages: Sequence[RecordedMessage]) -> None:
         self._messages = tuple(messages)
@@ -79,21 +79,11 @@ class _GrowingHistory(Sequence[RecordedTurn]):
         return RecordedTurn(self._messages[:place], answer=self._messages[place])
 
 
-def find_session_files(path: Path) -> list[Path]:
-    """The file, or the files of a folder that may hold sessions by their names, sorted; raises BadFile without one."""
-    if not path.is_dir():
-        return [path]
-    found = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.is_file())
-    if not found:
-        raise BadFile(f"{path} holds no sessions ({', '.join(SUFFIXES)})")
-    return found
-
-
 def read_session(path: Path) -> RecordedSession:
-    """The session in a file; raises BadFile where it cannot be read or holds none.
+    """Read the session in a file; raises BadFile where it cannot be read or holds none.
 
-    Three shapes are known: the records of pi's coding agent (a JSON object a line, `type` and `message`), trajectories
-    of SWE-agent (one object with `history`), and lines that are messages (`role`, `content`) or, for clients whose
+    Three formats are known: records of pi's coding agent (a JSON object a line, `type` and `message`), trajectories of
+    SWE-agent (one object with `history`), and lines that are messages (`role`, `content`) or, for clients whose
     history is not append-only, whole requests (`messages`, `tools`).
     """
     text = _read_text(path)
@@ -104,14 +94,14 @@ def read_session(path: Path) -> RecordedSession:
 
 
 def parse_request(body: Mapping[str, Any]) -> RecordedTurn:
-    """A chat request's body (`messages`, and maybe `tools`) as a turn; raises ValueError where it is none."""
+    """Parse a chat request's body (`messages`, and optional `tools`) as a turn; raises ValueError."""
     messages, tools = body.get("messages"), body.get("tools")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise ValueError("`messages` is not a list of objects")
     if tools is not None and not isinstance(tools, list):
         raise ValueError("`tools` is not a list")
     made = [_parse_message(message) for message in messages]
-    system = body.get("system")  # beside the messages, as Anthropic has it
+    system = body.get("system")  # next to the messages in Anthropic's format
     if system:
         made.insert(0, RecordedMessage("system", _parse_text(system)))
     return RecordedTurn(tuple(made), tuple(tools or ()))
@@ -124,7 +114,7 @@ def _parse_turns(path: Path, text: str) -> Sequence[RecordedTurn]:
         if not isinstance(history, list):
             raise BadFile(f"{path} is not a trajectory: it has no list `history`")
         return _GrowingHistory([_parse_message(entry) for entry in history if isinstance(entry, dict)])
-    # Not str.splitlines: JSON may hold U+2028 as it is.
+    # Not str.splitlines: JSON may contain U+2028.
     rows = [_parse_object(path, line, number) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if any("messages" in row for row in rows):
         try:
@@ -135,7 +125,7 @@ def _parse_turns(path: Path, text: str) -> Sequence[RecordedTurn]:
 
 
 def _parse_messages(rows: Sequence[Mapping[str, Any]]) -> Iterator[RecordedMessage]:
-    """Messages among records; what a broken off request left empty is left out."""
+    """Yield the messages among records; empty answers of cancelled requests are left out."""
     for row in rows:
         record = row.get("message") if row.get("type") == "message" else row
         if isinstance(record, dict) and "role" in record:
@@ -154,7 +144,7 @@ def _parse_message(entry: Mapping[str, Any]) -> RecordedMessage:
 
 
 def _parse_text(content: Any) -> str:
-    """All text of a message; pictures and the like stand as their type."""
+    """Return all text of a message; other parts, such as pictures, are replaced by their type."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
@@ -166,7 +156,7 @@ def _parse_part(part: Any) -> str:
     if not isinstance(part, dict):
         return str(part)
     text = part.get("text", part.get("thinking"))
-    if text is None and "content" in part:  # a tool's result in a message of Anthropic's
+    if text is None and "content" in part:  # a tool's result in Anthropic's format
         return _parse_text(part["content"])
     return text if isinstance(text, str) else f"[{part.get('type', 'part')}]"
 
@@ -196,7 +186,7 @@ def _parse_arguments(value: Any) -> Mapping[str, Any] | str:
 
 
 def _parse_list(value: Any) -> list[Any]:
-    """Tool calls are a list, in trajectories a list as Python prints it."""
+    """Parse tool calls: a list, or in trajectories a list printed by Python."""
     if isinstance(value, str):
         try:
             value = ast.literal_eval(value)
@@ -233,7 +223,7 @@ PartKind = Literal["text", "system", "tools", "message"]
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """Characters [start, end) of a prompt; `path` names the file whose text it holds, where that is known."""
+    """Characters [start, end) of a prompt; `path` is the file whose text it holds, where that is known."""
 
     kind: PartKind
     name: str
@@ -244,9 +234,9 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """A prompt's text; its parts ascend and leave nothing out but what the layout puts between them.
+    """A prompt's text; `parts` ascend and cover all of it except the text that the template puts between them.
 
-    `tools` are those of a request, as they were written.
+    tools: of a request, as they were written.
     """
 
     text: str
@@ -254,20 +244,16 @@ class PromptText:
     tools: tuple[Any, ...] = ()
 
     def part_at(self, place: int) -> TextPart:
-        """The part that holds a character, or the one before it."""
+        """Return the part that holds a character, or the last one before it."""
         return self.parts[max(0, bisect_right([part.start for part in self.parts], place) - 1)]
 
 
 def read_prompt(path: Path) -> PromptText:
-    """A file with a prompt as text, or a chat request's body in JSON (`messages`, and maybe `tools`).
+    """Read a prompt from a file: text, or a chat request's body in JSON (`messages`, and optional `tools`).
 
-    Raises BadFile where it cannot be read as either.
+    Raises BadFile where it is neither.
     """
-    data = _read(path)
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{path} is not UTF-8 text (byte {error.start})") from None
+    text = _read_text(path)
     body = _parse_request_body(text)
     if body is None:
         return PromptText(text, (TextPart("text", "", 0, len(text)),))
@@ -278,9 +264,9 @@ def read_prompt(path: Path) -> PromptText:
 
 
 def render_prompt(turn: RecordedTurn) -> PromptText:
-    """A turn as ChatML, the layout of the catalogue's models: the system's message, the tools in it, the messages.
+    """Render a turn as ChatML, the template of the catalogue's models: system message with tools, then the messages.
 
-    Other models' templates put other texts around the messages; what breaks a prefix is the same.
+    Other models' templates put other text around the messages; the same changes break a prefix.
     """
     pieces: list[str] = []
     parts: list[TextPart] = []
@@ -313,17 +299,14 @@ def render_prompt(turn: RecordedTurn) -> PromptText:
 
 def _render_message(message: RecordedMessage) -> str:
     calls = [
-        json.dumps({"name": call.name, "arguments": _to_plain(call)}, ensure_ascii=False) for call in message.tool_calls
+        json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False, default=dict)
+        for call in message.tool_calls
     ]
     return "\n".join([*([message.text] if message.text or not calls else []), *calls])
 
 
-def _to_plain(call: ToolCall) -> Any:
-    return call.arguments if isinstance(call.arguments, str) else dict(call.arguments)
-
-
 def _find_paths(messages: Iterable[RecordedMessage]) -> list[str]:
-    """For each message the file that a tool was asked for whose result it is, "" otherwise."""
+    """Return for each message the file that its tool call asked for, "" where it is no result of a file tool."""
     asked: list[str] = []
     paths = []
     for message in messages:
@@ -352,16 +335,6 @@ def _parse_request_body(text: str) -> dict[str, Any] | None:
     return body if isinstance(body, dict) and "messages" in body else None
 
 
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise BadFile(f"{path} cannot be read: {error.strerror}") from error
-    check_size(len(data), str(path), MAX_BYTES)
-    return data
-
-
 _HEADER = re.compile(
     r"""<(?:file|document|edited|source)\b[^>\n]*?(?:path|name|src|source)\s*=\s*["']([^"'\n]+)["']
     | ^\#{1,6}\s+(?:[Ff]ile:?\s+)?`?([\w./-]+\.\w{1,8})`?:?\s*$
@@ -373,14 +346,14 @@ _HEADER = re.compile(
     | ^(?:This\ is|Here\ is)\ the\ file\s+`([^`\n]+)`""",
     re.VERBOSE | re.MULTILINE,
 )
-"""How prompts name a file above its text."""
+"""Lines with which prompts name a file above its text."""
 
 _CLOSED = re.compile(r"^(?:</(?:file|document|edited|source)>|```\s*|<\|im_end\|>)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class FileSpan:
-    """The text of a file at characters [start, end) of a prompt."""
+    """A file's text at characters [start, end) of a prompt."""
 
     path: str
     start: int
@@ -388,7 +361,7 @@ class FileSpan:
 
 
 def find_file(prompt: PromptText, place: int, part: TextPart) -> FileSpan | None:
-    """The file whose text holds a character of a part; None where no line above names one, or its text has ended."""
+    """Find the file whose text holds a character; None where no line above names one or its text has ended."""
     if part.path and part.start <= place < part.end:
         return FileSpan(part.path, part.start, part.end)
     text = prompt.text

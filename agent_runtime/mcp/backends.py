@@ -24,7 +24,7 @@ from agent_runtime.workspace.workspace import Workspace
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """One file: its whole text, in `encoding` (a codec of Python) its bytes, and their hash."""
+    """A file's whole text, the Python codec of its bytes, and their hash."""
 
     path: str
     text: str
@@ -34,7 +34,7 @@ class FileText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """What an agent asks for; without `write` the file stays as it is."""
+    """An edit that an agent asks for; without `write` the file stays as it is."""
 
     path: str
     edit: str
@@ -46,10 +46,10 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendStatus:
-    """Where the files are and who merges: a folder's `root`, or a service's `url` and `workspace`, or both.
+    """Where the files are and where edits are merged: `root` of a folder, `url` and `workspace` of a service, or both.
 
-    model: what merges where no rule decides, None if that is not known. model_state: whether it is there yet. details:
-    what a service says of its workspace.
+    model: merges where no rule decides; None if unknown. model_state: whether it is loaded. details: the service's
+    state of the workspace.
     """
 
     model_state: str
@@ -61,10 +61,10 @@ class BackendStatus:
 
 
 def build_options(edit: Edit, given: Options) -> dict[str, Any]:
-    """The options of one edit; the mode is never `model`, whatever the server was started with: agents get no guess.
+    """Build the options of one edit; the mode is never `model`, whatever the server was started with.
 
-    Nobody sees a merge before it is written, so it has to be `UNSEEN` at least, or what the server was started with.
-    An edit may ask for more, never for less.
+    Nobody sees a merge before it is written, so its certainty must be at least `UNSEEN`, or the one that the server was
+    started with. An edit may ask for more, never for less.
     """
     mode: Mode = "auto" if given.mode == "model" else given.mode
     floor = given.min_certainty or UNSEEN
@@ -73,48 +73,48 @@ def build_options(edit: Edit, given: Options) -> dict[str, Any]:
 
 
 class Backend(Protocol):
-    """The files, and whoever merges edits into them; any number of threads may use it at once."""
+    """Reads files and merges edits into them. Thread-safe."""
 
     def read(self, path: str) -> FileText:
-        """One file; raises BadFile, or NoConnection."""
+        """Read one file; raises BadFile or NoConnection."""
         ...
 
     def edit(self, edit: Edit, watcher: Watcher) -> ApplyResult:
-        """Merge an edit, and write the result if it is merged and is to be written.
+        """Merge an edit, and write the result if `write` is set and no check rejects it.
 
-        Raises Stale, EditRefused, BadFile, ModelUnavailable and what else a merge can end with.
+        Raises Stale, EditRefused, BadFile, ModelUnavailable and other errors of a merge.
         """
         ...
 
     def status(self) -> BackendStatus:
-        """What an agent may want to know of the place; raises NoConnection."""
+        """Return where the files are and the model's state; raises NoConnection."""
         ...
 
     def close(self) -> None:
-        """End what is under way, and take no more."""
+        """Cancel the running edits; no more are accepted."""
         ...
 
 
 def follow_stream(events: Stream[ApplyResult], watcher: Watcher) -> ApplyResult:
-    """The answer that a stream ends with; raises Cancelled, with the stream closed, once the watcher has stopped it.
+    """Report a stream's progress and return its answer; raises Cancelled, with the stream closed, once it is cancelled.
 
-    That is seen between two events: the service tells of every phase, and of every pass in which the model writes.
+    Cancellation takes effect at the next event: the service sends one for every phase and every forward pass.
     """
-    left = threading.Event()
-    watcher.began(left.set)
+    cancelled = threading.Event()
+    watcher.began(cancelled.set)
     num_tokens = 0
     with events:
         for event in events:
             if not isinstance(event, Phase | Tokens):
                 return event
-            if left.is_set():
+            if cancelled.is_set():
                 break
             if isinstance(event, Phase):
                 watcher.entered(event.name)
             else:
                 num_tokens += len(event.pieces)
                 watcher.wrote(num_tokens)
-    raise Cancelled("whoever asked has left; the service was told")
+    raise Cancelled("the client has disconnected; the work at the service is cancelled")
 
 
 Apply = Callable[[ApplyRequest, Watcher], ApplyResult]
@@ -122,7 +122,7 @@ Apply = Callable[[ApplyRequest, Watcher], ApplyResult]
 
 @dataclass(frozen=True, slots=True)
 class EditApplier:
-    """Who merges: `apply` does, `status` says what there is to say about it, `close` ends it."""
+    """Merges edits in this process or through a service; `status` describes it, `close` ends it."""
 
     apply: Apply
     status: Callable[[], BackendStatus]
@@ -130,26 +130,26 @@ class EditApplier:
 
 
 class LocalBackend:
-    """Files below `root`; a path is relative to it, or absolute and below it."""
+    """Files below `root`, a folder of this machine; a path is relative to it, or absolute and below it."""
 
     def __init__(
         self, root: Path, applier: EditApplier, *, options: Options | None = None, journals: Path | None = None
     ) -> None:
-        """`options` are those of every edit, but for what the edit says itself; `journals` as in `Workspace`."""
+        """Open the folder; `options` are the defaults of every edit, `journals` as in `Workspace`."""
         self._given = root.absolute()
         self._workspace = Workspace(root, journals)
         self._applier = applier
         self._options = options or Options()
 
     def read(self, path: str) -> FileText:
-        """One file; raises BadFile."""
+        """Read one file; raises BadFile."""
         path = self._relative(path)
         data = self._workspace.read(path)
         encoding = decode(data, path).encoding
         return FileText(path, data.decode(encoding), encoding, sha256(data).hexdigest())
 
     def edit(self, edit: Edit, watcher: Watcher) -> ApplyResult:
-        """Merge an edit and write it, unless the file is not what the agent believes or has changed meanwhile."""
+        """Merge an edit and write it, unless the file is not the expected one or has changed meanwhile."""
         path = self._relative(edit.path)
         check_size(len(edit.edit), "the edit", MAX_EDIT_BYTES)
         data = self._workspace.read(path)
@@ -163,15 +163,15 @@ class LocalBackend:
         return result
 
     def status(self) -> BackendStatus:
-        """The folder, and who merges."""
+        """Return the folder and the model's state."""
         return replace(self._applier.status(), root=str(self._workspace.root))
 
     def close(self) -> None:
-        """End what is under way."""
+        """Cancel the running edits."""
         self._applier.close()
 
     def _relative(self, path: str) -> str:
-        """Agents like absolute paths; one that leads elsewhere stays as it is, and is refused when it is read."""
+        """Return a path relative to the folder; one outside it is unchanged, and is refused when it is read."""
         given = Path(path)
         for root in (self._workspace.root, self._given):
             if given.is_absolute() and given.is_relative_to(root):
@@ -189,7 +189,7 @@ class LazyModel:
         self._merger: Merger | None = None
 
     def get(self) -> Merger:
-        """The model; loads it once, whoever else waits for it too. Raises ModelUnavailable."""
+        """Return the model, loading it once; other callers wait. Raises ModelUnavailable."""
         with self._lock:
             if self._merger is None:
                 self._merger = self._load()
@@ -206,7 +206,7 @@ class LazyModel:
 
 
 def make_local_applier(model: LazyModel, aside: Aside | None = None) -> EditApplier:
-    """Rules, on large texts `aside` where that is given, and where they do not decide, a model of this process."""
+    """Merge in this process: by rules, for large texts in the process `aside` if given, else by the model."""
 
     def close() -> None:
         model.close()
@@ -217,7 +217,7 @@ def make_local_applier(model: LazyModel, aside: Aside | None = None) -> EditAppl
 
 
 def make_remote_applier(client: Client, url: str) -> EditApplier:
-    """A service, to which the file's text travels."""
+    """Merge through a service, to which the file's text is sent."""
 
     def status() -> BackendStatus:
         return BackendStatus(model_state="loaded" if client.is_ready() else "not loaded yet", url=url)
@@ -226,22 +226,22 @@ def make_remote_applier(client: Client, url: str) -> EditApplier:
 
 
 class RemoteBackend:
-    """The files are where the service is, and it writes them; nothing of this machine is read."""
+    """Files of a service's workspace, which the service reads and writes."""
 
     def __init__(self, client: Client, url: str, workspace: str = DEFAULT, *, options: Options | None = None) -> None:
-        """`workspace` is a name that the service knows, by default the folder that it was started with."""
+        """Use the service's workspace of that name, by default the folder that it was started with."""
         self._client = client
         self._url = url
         self._workspace = workspace
         self._options = options or Options()
 
     def read(self, path: str) -> FileText:
-        """One file, as the service has it."""
+        """Read one file of the service."""
         file = self._client.workspaces.read(path, self._workspace)
         return FileText(file.path, file.text, file.encoding, file.sha256)
 
     def edit(self, edit: Edit, watcher: Watcher) -> ApplyResult:
-        """Have the service merge and write, both if the file is what the agent believes."""
+        """Let the service merge and write, unless the file is not the expected one."""
         check_size(len(edit.edit), "the edit", MAX_EDIT_BYTES)
         request = WorkspaceRequest(
             edit=edit.edit,
@@ -253,7 +253,7 @@ class RemoteBackend:
         return follow_stream(self._client.stream(request, write=edit.write), watcher)
 
     def status(self) -> BackendStatus:
-        """What the service says of the workspace."""
+        """Return the service's state of the workspace."""
         state = "loaded" if self._client.is_ready() else "not loaded yet"
         details = asdict(self._client.workspaces.status(self._workspace))
         return BackendStatus(url=self._url, workspace=self._workspace, model_state=state, details=details)

@@ -18,7 +18,7 @@ from editor.types import LineKind
 MAX_REASONS = 5
 
 MAX_READ_CHARACTERS = 200_000
-"""Of one answer; a model that reads more than that at once has little room left."""
+"""Maximum characters of one answer: more would fill much of an agent's context."""
 
 
 class LineAnswer(BaseModel):
@@ -30,7 +30,7 @@ class LineAnswer(BaseModel):
 
 
 class CheckAnswer(BaseModel):
-    """One check of the merged text."""
+    """A check of the merged text."""
 
     name: str
     ok: bool
@@ -39,54 +39,54 @@ class CheckAnswer(BaseModel):
 
 
 class EditAnswer(BaseModel):
-    """What became of an edit."""
+    """The outcome of an edit."""
 
     path: str
-    status: Status = Field(description="`rejected`: a check failed, and nothing is written; `noop`: nothing to do.")
+    status: Status = Field(description="`rejected`: a check failed, nothing is written; `noop`: nothing to do.")
     written: bool
     diff: str
     method: Method = Field(description="`deterministic`: by rule; `model`: a model wrote it.")
     rung: str
     certainty: Certainty = Field(
-        description="Surest first: `certain`, `likely` (a reading that is very probably right), `scored` (a model "
-        "chose a reading), `model`."
+        description="Most certain first: `certain`, `likely` (a reading that is very probably right), `scored` (a "
+        "model chose a reading), `model` (a model wrote it)."
     )
-    confidence: float | None = Field(description="Of a reading or a choice: how probably it is right, 0 to 1.")
-    candidates: int = Field(description="How many places or readings came into question.")
+    confidence: float | None = Field(description="Probability, 0 to 1, that the reading or choice is right.")
+    candidates: int = Field(description="Number of places or readings considered.")
     checks: list[CheckAnswer]
-    repaired: list[LineAnswer] = Field(description="Lines of a model's text for which the file's own lines stand.")
+    repaired: list[LineAnswer] = Field(description="Lines of the model's text that were replaced by the file's own.")
     sha256_before: str
-    sha256: str = Field(description="Of the file now, to be given as `expected_sha256` of the next edit.")
+    sha256: str = Field(description="Hash of the file now; pass it as `expected_sha256` of the next edit.")
     milliseconds: float
 
 
 class FileAnswer(BaseModel):
-    """One file, or some lines of it."""
+    """A file, or some of its lines."""
 
     path: str
     text: str
     first_line: int
     last_line: int
     num_lines: int = Field(description="Of the whole file.")
-    truncated: bool = Field(description="There is more than fits one answer: ask for the next lines.")
+    truncated: bool = Field(description="The lines do not fit one answer: ask for the rest.")
     encoding: str
-    sha256: str = Field(description="Of the whole file, to be given as `expected_sha256` of an edit.")
+    sha256: str = Field(description="Hash of the whole file; pass it as `expected_sha256` of an edit.")
 
 
 class StatusAnswer(BaseModel):
-    """The place of the files, and who merges."""
+    """Where the files are, and where edits are merged."""
 
     version: str
-    root: str | None = Field(description="The folder, where it is on this machine.")
-    url: str | None = Field(description="The service that merges, where it is not this process.")
-    workspace: str | None = Field(description="Of the service, where it has the files.")
+    root: str | None = Field(description="The folder, if it is on this machine.")
+    url: str | None = Field(description="The service that merges, if it is not this process.")
+    workspace: str | None = Field(description="The service's workspace, if it has the files.")
     model: str | None
     model_state: str
     details: dict[str, Any]
 
 
 def edit_response(result: ApplyResult, *, written: bool) -> CallToolResult:
-    """An edit that was merged, or need not be, or was rejected by a check: an error then, so that it is not missed."""
+    """Return the answer to an edit; one that a check rejected is an error, so that an agent does not overlook it."""
     file = result.file
     written = written and result.status == "merged"
     now = file.sha256_after if written or file.status == "noop" else file.sha256_before
@@ -117,7 +117,7 @@ def edit_response(result: ApplyResult, *, written: bool) -> CallToolResult:
 
 
 def fault_response(fault: HunkError) -> CallToolResult:
-    """A fault: what is wrong, the nearest miss, what to send instead; and the problem as HTTP would have it."""
+    """Return an error: what is wrong, the nearest miss, what to send instead; its data is the problem of HTTP."""
     texts = [str(fault)]
     if isinstance(fault, Stale):
         texts.append(f"its sha256 is now {fault.current_sha256}")
@@ -125,15 +125,15 @@ def fault_response(fault: HunkError) -> CallToolResult:
         if isinstance(fault, ModelUnavailable) and fault.reasons:
             texts.append("A model is needed because no rule decides this edit; one that matches exactly needs none.")
         for reason in fault.reasons[:MAX_REASONS]:
-            texts += _format_reason(reason, told=str(fault))
+            texts += _format_reason(reason, message=str(fault))
     return CallToolResult(content=[_make_text("\n".join(texts))], structured_content=problem_of(fault), is_error=True)
 
 
 def read_response(file: FileText, start_line: int | None, end_line: int | None) -> CallToolResult:
-    """The lines asked for, from 1, both ends included, as far as they fit."""
+    """Return the requested lines, counted from 1, both ends included, as far as they fit."""
     lines = file.text.split("\n")
     if lines[-1] == "":
-        lines.pop()  # what ends with a newline has no line behind it
+        lines.pop()  # a final newline ends a line and starts none
     first = max(1, start_line or 1)
     asked = lines[first - 1 : end_line]
     shown: list[str] = []
@@ -166,10 +166,10 @@ def read_response(file: FileText, start_line: int | None, end_line: int | None) 
 
 
 def status_response(status: BackendStatus) -> CallToolResult:
-    """Where the files are and who merges."""
+    """Return where the files are and where edits are merged."""
     answer = StatusAnswer(version=version("hunk"), **asdict(status))
-    told = [f"{name}: {value}" for name, value in answer.model_dump().items() if value not in (None, {})]
-    return CallToolResult(content=[_make_text("\n".join(told))], structured_content=answer.model_dump(mode="json"))
+    texts = [f"{name}: {value}" for name, value in answer.model_dump().items() if value not in (None, {})]
+    return CallToolResult(content=[_make_text("\n".join(texts))], structured_content=answer.model_dump(mode="json"))
 
 
 def _format_headline(file: FileResult, *, written: bool) -> str:
@@ -184,8 +184,8 @@ def _list_failed_checks(file: FileResult) -> list[str]:
     return [f"{check.name}: {check.detail}" for check in file.checks if not check.ok]
 
 
-def _format_reason(reason: Reason, *, told: str) -> list[str]:
-    texts = [] if reason.reason in told else [reason.reason]
+def _format_reason(reason: Reason, *, message: str) -> list[str]:
+    texts = [] if reason.reason in message else [reason.reason]
     if reason.nearest:
         texts += ["", reason.nearest]
     for number, reading in enumerate(reason.candidates, 1):

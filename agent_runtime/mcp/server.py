@@ -33,7 +33,7 @@ SESSION_ID = "mcp-session-id"
 MAX_OF_HOLDER = 64
 MAX_IN_ALL = 1024
 IDLE_SECONDS = 1800.0
-"""Without a request or an open stream; then a session ends, and its agent begins another."""
+"""A session ends after this time without a request or an open stream; its agent may start another."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Session:
 
 
 class SessionLimit:
-    """Middleware around the protocol's own, which ends what is idle: answers 429 where a sender has too many sessions.
+    """Middleware that answers 429 where a sender has too many sessions; the SDK ends idle ones.
 
     A sender is a tenant, or an address where there are no tokens. Used on one event loop.
     """
@@ -64,7 +64,7 @@ class SessionLimit:
         self._sessions: dict[str, _Session] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and follow which session it begins, uses or ends."""
+        """Pass the request on, and record which session it starts, uses or ends."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -78,13 +78,13 @@ class SessionLimit:
         holder, now = holder_of(scope), self._clock()
         for name in [name for name, one in self._sessions.items() if self._is_expired(one, now)]:
             del self._sessions[name]
-        # A session that has just begun stands here by its name and as beginning, and counts once.
+        # A session that is being started has two entries, and counts once.
         if len({id(one) for one in self._sessions.values() if one.holder == holder}) >= self._most:
-            fault = TooManyRequests(f"there are {self._most} sessions of yours already; end one of them")
+            fault = TooManyRequests(f"you have {self._most} sessions already; end one of them")
             await problem_response(fault)(scope, receive, send)
             return
         session = _Session(holder, now, num_in_work=1)
-        beginning = f"{id(session)} begins"  # no id of the protocol's has a blank; it counts from here on
+        beginning = f"{id(session)} begins"  # ids of the protocol contain no space
         self._sessions[beginning] = session
 
         async def record_and_send(message: Message) -> None:
@@ -127,25 +127,25 @@ class SessionLimit:
 PATH = "/mcp"
 
 NEEDED: tuple[AccessScope, ...] = ("apply", "read")
-"""What a token has to allow: the tools read files and have edits merged."""
+"""Scopes that a token needs: the tools read files and merge edits."""
 
 MAX_BODY_BYTES = 16 << 20
-"""An edit of 2 MB, however JSON spells it."""
+"""Enough for an edit of 2 MB with every character escaped in JSON."""
 
 MAX_LINE_BYTES = 64 << 20
-"""Over stdio; what is over the bounds of an edit is told so up to there."""
+"""Over stdio; a shorter line with an edit that is too large gets an answer that says so."""
 
 GRACE_SECONDS = 5
 
 
 def serve_stdio(server: MCPServer) -> None:
-    """Until standard input ends. What is printed meanwhile goes to standard error: the output is the protocol's.
+    """Serve until standard input ends. The protocol owns standard output: other output goes to standard error.
 
-    Raises TooLarge where a line does not end: it would fill the memory.
+    Raises TooLarge for a line that is too long: it would fill the memory.
     """
     lines = _Lines(FileIO(os.dup(0)))
     with Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)  # no child reads what is the protocol's
+        os.dup2(nothing.fileno(), 0)  # no child process reads the protocol's input
     sys.stdin = TextIOWrapper(lines)
     server.run("stdio")
     if lines.is_cut:
@@ -153,14 +153,14 @@ def serve_stdio(server: MCPServer) -> None:
 
 
 class _Lines(BufferedReader):
-    """Ends where a line is too long."""
+    """Reads lines; ends at one that is too long."""
 
     is_cut = False
     _num_bytes = 0
-    """Of the line so far."""
+    """Length of the current line."""
 
     def read1(self, size: int = -1, /) -> bytes:
-        """As of any file, but nothing from there on."""
+        """Read bytes, none after a line that is too long."""
         data = b"" if self.is_cut else super().read1(size)
         start = data.rfind(b"\n") + 1
         self._num_bytes = len(data) - start + (0 if start else self._num_bytes)
@@ -171,7 +171,7 @@ class _Lines(BufferedReader):
 def serve_http(
     server: MCPServer, listener: socket.socket, *, hosts: Iterable[str] = (), tokens: LiveTokens | None = None
 ) -> None:
-    """Until Ctrl-C, on a socket that listens."""
+    """Serve on a listening socket until Ctrl-C."""
     app = build_http_app(server, listener, hosts=hosts, tokens=tokens)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS, **connection_settings())
     uvicorn.Server(config).run(sockets=[listener])
@@ -180,7 +180,7 @@ def serve_http(
 def build_http_app(
     server: MCPServer, listener: socket.socket, *, hosts: Iterable[str] = (), tokens: LiveTokens | None = None
 ) -> ASGIApp:
-    """The application; Host, and Origin where a browser sends one, have to name this address, or one of `hosts`.
+    """Build the application; Host, and Origin where a browser sends one, must name this address or one of `hosts`.
 
     A server on loopback is otherwise open to every page that the user visits (DNS rebinding). With `tokens` each
     request needs one of them.
@@ -202,7 +202,7 @@ def build_http_app(
 
 
 class ScopeCheck:
-    """Middleware: the token has to allow what the tools do, and a session is its tenant's who began it."""
+    """Middleware that checks the token's scopes, and binds a session to the tenant that started it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

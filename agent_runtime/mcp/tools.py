@@ -1,4 +1,4 @@
-"""The tools: read a file, edit a file, ask about the place."""
+"""The tools: edit a file, read a file, describe the workspace."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from agent_runtime.types import ApplyResult, Certainty
 
 INSTRUCTIONS = (
     "Edits files of one folder. Send edit_file only what changes: it finds the place, merges, checks the result and "
-    "writes it, or refuses with the nearest place and what to send instead; then mend the edit and call it again. It "
-    "never guesses: where the old text of an edit is not found, or fits two places, the edit is refused. A snippet "
-    "that shows the changed parts and quotes no old text is merged where it is sure enough what it means, and else "
-    "refused with the readings in question; the answer's certainty says how sure a merge is. Give the sha256 that "
-    "read_file or edit_file told as expected_sha256, so that a file that somebody changed meanwhile is not "
+    "writes it, or refuses with the nearest place and what to send instead; then correct the edit and call it again. "
+    "It never guesses: where the old text of an edit is not found, or matches two places, the edit is refused. A "
+    "snippet that shows the changed parts and quotes no old text is merged where its meaning is certain enough, and "
+    "otherwise refused with the possible readings; the answer's certainty says how certain a merge is. Pass the sha256 "
+    "that read_file or edit_file returned as expected_sha256, so that a file that somebody changed meanwhile is not "
     "overwritten. Paths are relative to the folder that workspace_status names."
 )
 
 EDIT = (
     "What changes, in one of these forms: SEARCH/REPLACE blocks (<<<<<<< SEARCH, the old lines, =======, the new "
-    "lines, >>>>>>> REPLACE), which are certain and quick; a unified diff; a V4A patch; the changed parts "
+    "lines, >>>>>>> REPLACE), which are certain and fast; a unified diff; a V4A patch; the changed parts "
     "of the file with a comment such as `// ... existing code ...` for what stays; or the whole file."
 )
 
 MIN_CERTAINTY = (
-    "Refuse what is less sure, and tell the readings in question; surest first: certain, likely, scored, model. Less "
-    "than the server itself asks for (likely, as a rule: no model decides) changes nothing."
+    "Refuse a merge that is less certain, and return the possible readings; most certain first: certain, likely, "
+    "scored, model. A value below the server's own (usually likely: no model decides) has no effect."
 )
 
 REPORT_EVERY_SECONDS = 1.0
@@ -56,7 +56,7 @@ Result = TypeVar("Result")
 
 
 def build_server(backend: Backend) -> MCPServer:
-    """The server, with its tools, for one place; edits by rule take turns as they do in the service (`Places`)."""
+    """Build the server with its tools; edits by rule share CPU slots as in the service (`Places`)."""
     places = Places()
     server = _Server(
         "hunk",
@@ -68,7 +68,7 @@ def build_server(backend: Backend) -> MCPServer:
     )
 
     @server.tool(
-        description="Merge an edit into a file and write it, if it is sure and passes all checks.",
+        description="Merge an edit into a file and write it, if the merge is certain and passes all checks.",
         annotations=ToolAnnotations(
             title="Edit a file",
             read_only_hint=False,
@@ -80,15 +80,16 @@ def build_server(backend: Backend) -> MCPServer:
     async def edit_file(
         context: Context,
         path: Path,
-        instruction: Annotated[str, Field(description="What the edit is for, in one sentence.")],
+        instruction: Annotated[str, Field(description="The purpose of the edit, in one sentence.")],
         edit: Annotated[str, Field(description=EDIT)],
         expected_sha256: Annotated[
-            Sha256 | None, Field(description="Of the file as it was read; another one is refused as stale.")
+            Sha256 | None,
+            Field(description="Hash of the file as it was read; if it differs now, the edit is refused as stale."),
         ] = None,
         dry_run: Annotated[bool, Field(description="Show the diff and write nothing.")] = False,
         min_certainty: Annotated[Certainty | None, Field(description=MIN_CERTAINTY)] = None,
     ) -> Annotated[CallToolResult, EditAnswer]:
-        asked = Edit(
+        request = Edit(
             path=path,
             edit=edit,
             instruction=instruction,
@@ -99,13 +100,13 @@ def build_server(backend: Backend) -> MCPServer:
         call = _EditCall()
         async with places.place(_find_holder(context)) as give_back:
             watcher = Placed(call, give_back)
-            outcome = await call.run(context, partial(_catch_fault, _edit, backend, asked, watcher))
+            outcome = await call.run(context, partial(_catch_fault, _edit, backend, request, watcher))
         if isinstance(outcome, HunkError):
             return responses.fault_response(outcome)
-        return responses.edit_response(outcome, written=asked.write)
+        return responses.edit_response(outcome, written=request.write)
 
     @server.tool(
-        description="Read a file, or some lines of it, with the sha256 that an edit of it can be held to.",
+        description="Read a file, or some of its lines, with the sha256 to pass to edit_file.",
         annotations=ToolAnnotations(title="Read a file", read_only_hint=True, open_world_hint=False),
     )
     async def read_file(
@@ -119,8 +120,8 @@ def build_server(backend: Backend) -> MCPServer:
         return responses.read_response(outcome, start_line, end_line)
 
     @server.tool(
-        description="Tell which folder the files are in, which model merges what no rule decides, and its state.",
-        annotations=ToolAnnotations(title="Ask about the workspace", read_only_hint=True, open_world_hint=False),
+        description="Return the folder of the files, the model that merges where no rule decides, and its state.",
+        annotations=ToolAnnotations(title="Describe the workspace", read_only_hint=True, open_world_hint=False),
     )
     async def workspace_status() -> Annotated[CallToolResult, StatusAnswer]:
         outcome = await run_sync(_catch_fault, backend.status)
@@ -132,12 +133,12 @@ def build_server(backend: Backend) -> MCPServer:
 
 
 class _Server(MCPServer):
-    """Answers arguments that are missing or wrong as all faults are answered; the framework quotes its validator."""
+    """Answers missing or invalid arguments like other errors, instead of with the validator's text."""
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """The tool's answer."""
+        """Call a tool."""
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as fault:
@@ -148,7 +149,7 @@ class _Server(MCPServer):
 
 
 def _describe_bad_argument(error: ValidationError, tool: Tool) -> BadRequest:
-    """What to send in place of the first argument that is missing or wrong; that is its field."""
+    """Describe the first argument that is missing or wrong, and what to send instead."""
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0])
     wanted = _to_clause(tool.input_schema["properties"][name]["description"])
@@ -163,18 +164,18 @@ def _to_clause(text: str) -> str:
 
 
 class _EditCall(Departure):
-    """One edit under way: tells the client how far it is, and ends when the client gives it up."""
+    """A running edit: reports its progress to the client, and is cancelled when the client cancels the call."""
 
     def __init__(self) -> None:
         super().__init__()
         self._num_tokens = 0
 
     def wrote(self, num_tokens: int) -> None:
-        """Remembered until the next report."""
+        """Record the number of tokens for the next report."""
         self._num_tokens = num_tokens
 
     async def run(self, context: Context, work: Callable[[], Result]) -> Result:
-        """Do the work in a thread."""
+        """Run the work in a thread."""
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._report, context)
@@ -188,12 +189,12 @@ class _EditCall(Departure):
         started = time.monotonic()
         while True:
             await anyio.sleep(REPORT_EVERY_SECONDS)
-            written = f"{self._num_tokens} tokens written" if self._num_tokens else "the model is asked"
+            written = f"{self._num_tokens} tokens written" if self._num_tokens else "waiting for the model"
             await context.report_progress(round(time.monotonic() - started, 1), None, written)
 
 
 def _find_holder(context: Context) -> str:
-    """Whom an edit counts against; over stdio there is one agent."""
+    """Return the sender whose limits apply; over stdio there is one agent."""
     request = context.request_context.request
     return "" if request is None else holder_of(request.scope)
 
@@ -204,7 +205,7 @@ def _edit(place: Backend, edit: Edit, watcher: Watcher) -> ApplyResult:
 
 
 def _catch_fault(work: Callable[..., Result], *arguments: object) -> Result | HunkError:
-    """What the work gives, or the fault that it ends with."""
+    """Return the result of the work, or the error that it raises."""
     try:
         return work(*arguments)
     except HunkError as fault:

@@ -65,7 +65,7 @@ def test_path(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_check_tells_what_a_start_would_trip_over(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUNK_SOMETHING_ELSE", "1")
     done = hunk_here("config", "check")
-    assert (done.exit_code, done.stdout) == (0, f"{file}: fine\nHUNK_SOMETHING_ELSE is no setting and is passed over\n")
+    assert (done.exit_code, done.stdout) == (0, f"{file}: fine\nHUNK_SOMETHING_ELSE is no setting and is ignored\n")
     assert json.loads(hunk_here("config", "check", "--json").stdout)["unknown_variables"] == ["HUNK_SOMETHING_ELSE"]
     file.write_text("port = 9000\nprot = 1\n")
     fault = hunk_here("config", "check").exception

@@ -52,7 +52,7 @@ def test_everything_that_a_reason_holds_is_shown_in_order() -> None:
         "one of these, the likeliest of 12",
         "1. SEARCH taken at lines 3-4 (score 0.99)",
         "2. at 9 (score 0.50)",
-        "(8 lines more)",
+        "(8 more lines)",
         "Copy the SEARCH lines",
     ]
     places = [text.index(part) for part in parts]
@@ -64,7 +64,7 @@ def test_every_refused_file_is_named_and_the_sixth_is_counted() -> None:
     text = shown(EditRefused("7 files cannot be edited", reasons=reasons))
     assert "'4.py' is not there" in text
     assert "'5.py'" not in text
-    assert "2 files more" in text
+    assert "2 more files" in text
 
 
 def test_a_missing_model_comes_with_the_reason_why_it_was_asked_for_and_a_command_to_copy() -> None:

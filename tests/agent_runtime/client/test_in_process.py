@@ -135,7 +135,7 @@ def test_many_threads_may_ask_at_once() -> None:
 def test_a_bug_of_the_application_is_a_500_and_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with probing(Probe()) as client:
         assert client.get("/bug").status_code == 500
-    assert "GET /bug broke down" in caplog.text
+    assert "GET /bug failed" in caplog.text
     assert "a bug" in caplog.text
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.config import Settings, choose
+from agent_runtime.config import Settings, resolve
 from agent_runtime.config.settings import SETTINGS
 from agent_runtime.errors import BadRequest
 
@@ -18,7 +18,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_without_file_and_environment_all_is_default(tmp_path: Path) -> None:
-    chosen = choose({"XDG_CONFIG_HOME": str(tmp_path)})
+    chosen = resolve({"XDG_CONFIG_HOME": str(tmp_path)})
     assert chosen.values == Settings()
     assert {str(origin) for origin in chosen.origins.values()} == {"default"}
     assert chosen.file.path == tmp_path / "hunk" / "config.toml"
@@ -27,7 +27,7 @@ def test_without_file_and_environment_all_is_default(tmp_path: Path) -> None:
 def test_each_layer_is_stronger_than_the_one_before(file: Path) -> None:
     file.write_text('# mine\nport = 1\nhost = "10.0.0.1"\n\nmodel = "a"\ncontext = 512\n')
     environ = {"HUNK_CONFIG": str(file), "HUNK_PORT": "2", "HUNK_MODEL": "b"}
-    chosen = choose(environ, {"model": "c"})
+    chosen = resolve(environ, {"model": "c"})
     values = chosen.values
     assert (values.context, values.host, values.port, values.model) == (512, "10.0.0.1", 2, "c")
     assert values.dtype == "bfloat16"
@@ -39,7 +39,7 @@ def test_each_layer_is_stronger_than_the_one_before(file: Path) -> None:
         "port": "HUNK_PORT",
         "model": "--model",
     }
-    assert chosen.flags() == {"model"}
+    assert {name for name in SETTINGS if chosen.has_flag(name)} == {"model"}
 
 
 def test_every_kind_of_value_is_read_from_a_file_and_from_the_environment(file: Path) -> None:
@@ -47,10 +47,10 @@ def test_every_kind_of_value_is_read_from_a_file_and_from_the_environment(file: 
         'root = "src"\nwatch = false\ndeadline = 3\nallow_host = ["a", "b"]\nport = 9\ndtype = "float32"\n'
         'model_sources = ["registry"]\nspan_memory = 0.5\n'
     )
-    from_file = choose({}, config=file).values
+    from_file = resolve({}, config=file).values
     variables = {"ROOT": f"{file.parent}/src", "WATCH": "no", "DEADLINE": "3", "ALLOW_HOST": "a, b", "PORT": "9"}
     variables |= {"DTYPE": "float32", "MODEL_SOURCES": "registry", "SPAN_MEMORY": "0.5", "CONFIG": ""}
-    from_environ = choose({f"HUNK_{name}": value for name, value in variables.items()}).values
+    from_environ = resolve({f"HUNK_{name}": value for name, value in variables.items()}).values
     assert from_file == from_environ
     assert from_file == Settings(
         root=file.parent / "src",
@@ -66,7 +66,7 @@ def test_every_kind_of_value_is_read_from_a_file_and_from_the_environment(file: 
 
 def test_an_empty_variable_takes_away_what_the_file_says(file: Path) -> None:
     file.write_text('url = "http://127.0.0.1:1"\nallow_host = ["a"]\n')
-    values = choose({"HUNK_URL": "", "HUNK_ALLOW_HOST": ""}, config=file).values
+    values = resolve({"HUNK_URL": "", "HUNK_ALLOW_HOST": ""}, config=file).values
     assert (values.url, values.allow_host) == (None, ())
 
 
@@ -95,7 +95,7 @@ def test_an_empty_variable_takes_away_what_the_file_says(file: Path) -> None:
 def test_what_is_wrong_in_a_file_is_named_with_its_line(file: Path, text: str, line: int, words: list[str]) -> None:
     file.write_text(f"# mine\n\n{text}\n")
     with pytest.raises(BadRequest) as caught:
-        choose({"HUNK_CONFIG": str(file)})
+        resolve({"HUNK_CONFIG": str(file)})
     for word in [f"{file}:{line}: ", *words]:
         assert word in str(caught.value)
 
@@ -113,19 +113,19 @@ def test_what_is_wrong_in_a_file_is_named_with_its_line(file: Path, text: str, l
 )
 def test_what_is_wrong_in_the_environment_is_named(name: str, value: str, words: list[str]) -> None:
     with pytest.raises(BadRequest) as caught:
-        choose({"HUNK_CONFIG": "", name: value})
+        resolve({"HUNK_CONFIG": "", name: value})
     for word in words:
         assert word in str(caught.value)
 
 
 def test_variables_that_are_like_none_of_ours_are_passed_over() -> None:
-    assert choose({"HUNK_CONFIG": "", "HUNK_SERVICE_NAMES_OF_OTHERS": "x"}).values == Settings()
+    assert resolve({"HUNK_CONFIG": "", "HUNK_SERVICE_NAMES_OF_OTHERS": "x"}).values == Settings()
 
 
 def test_a_bad_secret_is_not_repeated(file: Path) -> None:
     file.write_text('token = ["very secret"]\n')
     with pytest.raises(BadRequest) as caught:
-        choose({}, config=file)
+        resolve({}, config=file)
     assert "very" not in str(caught.value)
 
 
@@ -135,27 +135,27 @@ def test_a_bad_secret_is_not_repeated(file: Path) -> None:
 def test_a_file_that_is_none_is_refused(file: Path, data: bytes, word: str) -> None:
     file.write_bytes(data)
     with pytest.raises(BadRequest, match=word):
-        choose({}, config=file)
+        resolve({}, config=file)
 
 
 def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
     for chosen in ({"environ": {"HUNK_CONFIG": str(tmp_path / "none")}}, {"environ": {}, "config": tmp_path / "none"}):
         arguments: dict[str, Any] = chosen
         with pytest.raises(BadRequest, match="there is no configuration file"):
-            choose(**arguments)
+            resolve(**arguments)
     with pytest.raises(BadRequest, match="cannot read"):
-        choose({}, config=tmp_path)
+        resolve({}, config=tmp_path)
 
 
 def test_a_line_is_told_only_where_it_is_sure(file: Path) -> None:
     file.write_text('model = """\nport = 1\n"""\nport = 70000\n')
     with pytest.raises(BadRequest) as caught:
-        choose({}, config=file)
+        resolve({}, config=file)
     assert str(caught.value).startswith(f"{file}: port is 70000")
 
 
 def test_every_setting_has_a_group_a_help_and_words_for_none() -> None:
     for each in SETTINGS.values():
-        assert each.setting.help.endswith("."), each.name
-        assert each.default is not None or each.setting.unset, each.name
-        assert each.kind.many or each.default is None or each.kind.from_text(str(each.default)) == each.default
+        assert each.help.endswith("."), each.name
+        assert each.default is not None or each.unset, each.name
+        assert each.is_list or each.default is None or each.parse_text(str(each.default)) == each.default

