@@ -94,7 +94,8 @@ def _open_backend(
     if workspace is not None and (settings.root is not None or not settings.url):
         raise BadRequest("--workspace needs --url, and no --root", field="workspace")
     from agent_runtime.apply.rule_process import RULE_SECONDS, Aside
-    from agent_runtime.mcp.backends import LazyModel, LocalBackend, make_local_applier, make_remote_applier
+    from agent_runtime.llm.model_slot import ModelOnDemand
+    from agent_runtime.mcp.backends import LocalBackend, make_local_applier, make_remote_applier
     from agent_runtime.types import Options
 
     # A service uses its own reuse mode unless the command line names one.
@@ -119,6 +120,6 @@ def _open_backend(
         return open_merger(settings.model, models, service_options(settings), progress)
 
     assert settings.root is not None
-    model = LazyModel(settings.model, load)
+    model = ModelOnDemand(settings.model, load)
     merging = make_local_applier(model, Aside(RULE_SECONDS) if http else None)
     return LocalBackend(settings.root, merging, options=options, journals=journals)

@@ -15,7 +15,7 @@ from agent_runtime.apply.rule_process import Aside
 from agent_runtime.client import Client, Phase, Stream, Tokens, WorkspaceRequest
 from agent_runtime.errors import Cancelled, Stale
 from agent_runtime.limits import MAX_EDIT_BYTES, check_size
-from agent_runtime.llm.interface import Merger
+from agent_runtime.llm.model_slot import ModelOnDemand
 from agent_runtime.progress import Watcher
 from agent_runtime.types import UNSEEN, ApplyRequest, ApplyResult, Certainty, Mode, Options, surest
 from agent_runtime.workspace.registry import DEFAULT
@@ -179,41 +179,19 @@ class LocalBackend:
         return path
 
 
-class LazyModel:
-    """A model that is loaded when the first edit needs it: most need none."""
-
-    def __init__(self, name: str, load: Callable[[], Merger]) -> None:
-        self.name = name
-        self._load = load
-        self._lock = threading.Lock()
-        self._merger: Merger | None = None
-
-    def get(self) -> Merger:
-        """Return the model, loading it once; other callers wait. Raises ModelUnavailable."""
-        with self._lock:
-            if self._merger is None:
-                self._merger = self._load()
-            return self._merger
-
-    def status(self) -> BackendStatus:
-        """Its name, and whether it is loaded."""
-        return BackendStatus(model=self.name, model_state="loaded when needed" if self._merger is None else "loaded")
-
-    def close(self) -> None:
-        """Take no more edits."""
-        if self._merger is not None:
-            self._merger.close()
-
-
-def make_local_applier(model: LazyModel, aside: Aside | None = None) -> EditApplier:
+def make_local_applier(model: ModelOnDemand, aside: Aside | None = None) -> EditApplier:
     """Merge in this process: by rules, for large texts in the process `aside` if given, else by the model."""
 
+    def status() -> BackendStatus:
+        return BackendStatus(model=model.name, model_state="loaded" if model.is_ready else "loaded when needed")
+
     def close() -> None:
-        model.close()
+        if model.is_ready:
+            model.close()
         if aside is not None:
             aside.close()
 
-    return EditApplier(Applier(model.get, aside).apply, model.status, close)
+    return EditApplier(Applier(model.get, aside).apply, status, close)
 
 
 def make_remote_applier(client: Client, url: str) -> EditApplier:

@@ -21,7 +21,8 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.client import local
 from agent_runtime.errors import EditRefused, ModelUnavailable
 from agent_runtime.llm.interface import ModelMerge, ModelTask
-from agent_runtime.mcp.backends import LazyModel, LocalBackend, make_local_applier
+from agent_runtime.llm.model_slot import ModelOnDemand
+from agent_runtime.mcp.backends import LocalBackend, make_local_applier
 from agent_runtime.progress import Watcher
 from agent_runtime.serialization import fault_of, problem_of
 from agent_runtime.types import (
@@ -350,7 +351,7 @@ def on_the_command_line(url: str, root: Path, least: str) -> dict[str, Any]:
 
 
 def by_an_agent(url: str, root: Path, least: str) -> dict[str, Any]:
-    with served(LocalBackend(root, make_local_applier(LazyModel("none", Asked().get)))) as mcp:
+    with served(LocalBackend(root, make_local_applier(ModelOnDemand("none", Asked().get)))) as mcp:
         answer = called(
             mcp, "edit_file", path="a.py", instruction="", edit=SNIPPET, dry_run=True, min_certainty=least
         ).structured_content
@@ -472,7 +473,7 @@ def test_the_command_line_says_what_is_likely_and_lists_the_readings(file: Path,
 
 
 def _agent(root: Path, options: Options | None, merger: ScriptedMerger, **arguments: Any) -> Any:
-    place = LocalBackend(root, make_local_applier(LazyModel("scripted", lambda: merger)), options=options)
+    place = LocalBackend(root, make_local_applier(ModelOnDemand("scripted", lambda: merger)), options=options)
     with served(place) as at:
         return called(at, "edit_file", path="a.py", instruction="", edit=SNIPPET, **arguments)
 

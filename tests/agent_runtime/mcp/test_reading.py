@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.mcp.backends import Backend, LazyModel, LocalBackend, make_local_applier
+from agent_runtime.llm.model_slot import ModelOnDemand
+from agent_runtime.mcp.backends import Backend, LocalBackend, make_local_applier
 from agent_runtime.mcp.responses import MAX_READ_CHARACTERS, read_response
 from tests.agent_runtime.scripted import ScriptedMerger
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Backend:
-    return LocalBackend(tmp_path, make_local_applier(LazyModel("scripted", ScriptedMerger)))
+    return LocalBackend(tmp_path, make_local_applier(ModelOnDemand("scripted", ScriptedMerger)))
 
 
 def read(place: Backend, start_line: int | None = None, end_line: int | None = None) -> dict[str, Any]:

@@ -19,7 +19,8 @@ import pytest
 
 from agent_runtime.access import AccessScope, new_token
 from agent_runtime.errors import BadRequest
-from agent_runtime.mcp.backends import LazyModel, LocalBackend, make_local_applier
+from agent_runtime.llm.model_slot import ModelOnDemand
+from agent_runtime.mcp.backends import LocalBackend, make_local_applier
 from agent_runtime.mcp.server import SessionLimit
 from agent_runtime.server.request_body import BodyLimit
 from agent_runtime.server.token_file import LiveTokens, TokenFile
@@ -96,7 +97,7 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    with served(LocalBackend(tmp_path, make_local_applier(LazyModel("scripted", ScriptedMerger)))) as url:
+    with served(LocalBackend(tmp_path, make_local_applier(ModelOnDemand("scripted", ScriptedMerger)))) as url:
         yield url
 
 
@@ -136,7 +137,7 @@ def test_with_tokens_each_request_needs_one_that_may_read_and_apply(tmp_path: Pa
     file = TokenFile(tmp_path / "tokens.json")
     for token, _ in made.values():
         file.change(lambda known, token=token: known.with_token(token))  # type: ignore[misc]
-    folder = LocalBackend(tmp_path, make_local_applier(LazyModel("scripted", ScriptedMerger)))
+    folder = LocalBackend(tmp_path, make_local_applier(ModelOnDemand("scripted", ScriptedMerger)))
     with served(folder, LiveTokens(file)) as url:
 
         def status(**headers: str) -> int:
@@ -160,7 +161,7 @@ def made(tmp_path: Path, *tenants: str) -> tuple[LiveTokens, dict[str, dict[str,
 
 @pytest.fixture
 def place(tmp_path: Path) -> LocalBackend:
-    return LocalBackend(tmp_path, make_local_applier(LazyModel("scripted", ScriptedMerger)))
+    return LocalBackend(tmp_path, make_local_applier(ModelOnDemand("scripted", ScriptedMerger)))
 
 
 CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}

@@ -18,11 +18,11 @@ from agent_runtime.apply.pipeline import Applier
 from agent_runtime.apply.rule_process import Aside
 from agent_runtime.client import Client
 from agent_runtime.errors import ModelUnavailable
+from agent_runtime.llm.model_slot import ModelOnDemand
 from agent_runtime.mcp import tools
 from agent_runtime.mcp.backends import (
     BackendStatus,
     EditApplier,
-    LazyModel,
     LocalBackend,
     RemoteBackend,
     make_local_applier,
@@ -82,7 +82,7 @@ def merger(scripted: ScriptedMerger) -> ScriptedMerger:
 def here(folder: Path, scripted: ScriptedMerger) -> Iterator[str]:
     """The server for a folder whose edits are merged in this process."""
     folder.mkdir(exist_ok=True)
-    place = LocalBackend(folder, make_local_applier(LazyModel("scripted", lambda: scripted)), options=BY_MODEL)
+    place = LocalBackend(folder, make_local_applier(ModelOnDemand("scripted", lambda: scripted)), options=BY_MODEL)
     with served(place) as url:
         yield url
 
@@ -168,7 +168,7 @@ def test_without_a_model_it_tells_what_is_nearest(root: Path) -> None:
     def load() -> ScriptedMerger:
         raise ModelUnavailable("smollm2 is not here: run `hunk models pull smollm2`")
 
-    with served(LocalBackend(root, make_local_applier(LazyModel("smollm2", load)), options=BY_MODEL)) as url:
+    with served(LocalBackend(root, make_local_applier(ModelOnDemand("smollm2", load)), options=BY_MODEL)) as url:
         refused = called(url, "edit_file", path="src/limits.py", instruction="", edit=SNIPPET)
     assert refused.is_error
     (reason,) = refused.structured_content["reasons"]
@@ -197,7 +197,7 @@ def test_no_model_is_asked_where_an_edit_quotes_what_has_no_place_or_several(
         asked.append("the model")
         raise ModelUnavailable("no model in this test")
 
-    place = LocalBackend(root, make_local_applier(LazyModel("counted", load)), options=Options(mode=mode))
+    place = LocalBackend(root, make_local_applier(ModelOnDemand("counted", load)), options=Options(mode=mode))
     with served(place) as url:
         answers = [called(url, "edit_file", path="three.py", instruction="Wait longer.", edit=edit) for edit in edits]
     for answer in answers:
@@ -375,7 +375,7 @@ def test_edits_by_rule_take_turns(root: Path) -> None:
     """Two of one agent's at once, as in the service; the third begins when one of them has ended."""
     begun, go = threading.Semaphore(0), threading.Event()
     at_once: list[int] = []
-    applier = Applier(LazyModel("scripted", ScriptedMerger).get)
+    applier = Applier(ModelOnDemand("scripted", ScriptedMerger).get)
 
     def apply(request: ApplyRequest, watcher: Watcher) -> ApplyResult:
         at_once.append(1)
@@ -407,7 +407,7 @@ def test_edits_by_rule_take_turns(root: Path) -> None:
 def test_large_edits_are_worked_on_aside(root: Path) -> None:
     (root / "large.py").write_text(TEXT + "# more\n" * 100)
     aside = Aside(10.0, large_bytes=500)
-    place = LocalBackend(root, make_local_applier(LazyModel("scripted", ScriptedMerger), aside), options=BY_MODEL)
+    place = LocalBackend(root, make_local_applier(ModelOnDemand("scripted", ScriptedMerger), aside), options=BY_MODEL)
     with served(place) as url:
         for path, num_processes in (("src/limits.py", 0), ("large.py", 1)):
             assert not called(url, "edit_file", **EDIT, path=path).is_error
