@@ -27,7 +27,7 @@ from agent_runtime.models.catalogue import CATALOGUE
 from agent_runtime.models.config import LoadOptions, ModelSettings
 from agent_runtime.models.loader import LoadedModel, load_model
 from agent_runtime.models.store import ModelStore, resolve
-from agent_runtime.process import settings
+from agent_runtime.process import build_environment
 from agent_runtime.prompt import ApplyPrompt, build_prompt
 from agent_runtime.wiring import open_model
 from benchmarks.harness import describe_machine
@@ -145,7 +145,7 @@ def _measure_first_load(name: str) -> float:
 
 def _run_step(name: str, step: str) -> Any:
     command = [sys.executable, "-m", "benchmarks.models", "--models", name, "--step", step]
-    environ = os.environ | settings(os.environ)
+    environ = os.environ | build_environment(os.environ)
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr.strip().splitlines()[-1]}")

@@ -188,7 +188,7 @@ def main() -> None:
         sys.argv = sys.argv[2:]
         runpy.run_path(command, run_name="__main__")
     else:
-        command_line.settle = lambda: None  # it is for torch, which is here already
+        command_line.set_environment = lambda: None  # it is for torch, which is here already
         sys.argv = ["hunk", *sys.argv[2:]]
         command_line.run()
 

@@ -44,15 +44,13 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         _print("The second prompt begins with all of the first: nothing broke.", console, "green")
         _print(_format_cost(diagnosis), console)
         return
-    place, cause = diagnosis.place, diagnosis.cause
-    assert place is not None, "a broken prefix has a position"
+    position, cause = diagnosis.position, diagnosis.cause
+    assert position is not None, "a broken prefix has a position"
     assert cause is not None, "and a cause"
-    token = "" if place.token is None else f", token {place.token:,}"
-    where = f" in {place.part}" if place.part else ""
-    _print(
-        f"The prefix breaks at byte {place.byte:,} (line {place.line:,}, column {place.column:,}{token}){where}:",
-        console,
-    )
+    token = "" if position.token is None else f", token {position.token:,}"
+    part = f" in {position.part}" if position.part else ""
+    where = f"line {position.line:,}, column {position.column:,}{token}"
+    _print(f"The prefix breaks at byte {position.byte:,} ({where}){part}:", console)
     _print(f"  {cause.what}", console, "bold red")
     console.print()
     _print_side("first ", diagnosis.before, console)

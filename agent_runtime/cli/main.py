@@ -22,7 +22,7 @@ from agent_runtime.cli.serve import serve_command
 from agent_runtime.cli.token import tokens
 from agent_runtime.cli.watch import watch_command
 from agent_runtime.errors import HunkError
-from agent_runtime.process import settle
+from agent_runtime.process import set_environment
 
 HELP = "Applies code edits to files, by rules or with a language model; the cost depends on the edit, not on the file."
 
@@ -72,7 +72,7 @@ def main(show_version: Annotated[bool, typer.Option("--version", help="Print the
 
 def run() -> None:
     """Run the command: the entry point of the console script."""
-    settle()
+    set_environment()
     try:
         app()
     except HunkError as fault:

@@ -56,10 +56,10 @@ class VolatileValue:
     start: int
 
 
-def find_volatile(first: str, second: str, place: int) -> VolatileValue | None:
-    """Find the value of a volatile kind that differs between two lines at character `place`."""
+def find_volatile(first: str, second: str, position: int) -> VolatileValue | None:
+    """Find the value of a volatile kind that differs between two lines at character `position`."""
     for kind, pattern in _KINDS:
-        one, other = _match_at(pattern, first, place), _match_at(pattern, second, place)
+        one, other = _match_at(pattern, first, position), _match_at(pattern, second, position)
         if one is not None and other is not None and one.group() != other.group():
             return VolatileValue(kind, one.group(), other.group(), one.start()) if _is_value(kind, one, other) else None
     return None
@@ -72,8 +72,8 @@ def _is_value(kind: str, one: re.Match[str], other: re.Match[str]) -> bool:
     return all(sum(char.isdigit() for char in each.group()) >= max(2, len(each.group()) // 8) for each in (one, other))
 
 
-def _match_at(pattern: re.Pattern[str], line: str, place: int) -> re.Match[str] | None:
-    return next((found for found in pattern.finditer(line) if found.start() <= place <= found.end()), None)
+def _match_at(pattern: re.Pattern[str], line: str, position: int) -> re.Match[str] | None:
+    return next((found for found in pattern.finditer(line) if found.start() <= position <= found.end()), None)
 
 
 CauseKind = Literal[
@@ -233,9 +233,9 @@ def _classify_move(number: int, all_changes: Sequence[LineChange]) -> Cause | No
 
 def _classify_moved_end(change: LineChange, first: PromptText, second: PromptText, part: TextPart) -> Cause | None:
     """Return the cause where the end of a message moved to a later one, such as a reminder in the last message."""
-    place = change.first_start + change.position
-    was = first.part_at(place)
-    rest = first.text[place : was.end].strip()
+    position = change.first_start + change.position
+    was = first.part_at(position)
+    rest = first.text[position : was.end].strip()
     at = second.text.find(rest, part.end)
     if part.kind != "message" or len(rest) < 16 or at < 0:
         return None
@@ -244,10 +244,10 @@ def _classify_moved_end(change: LineChange, first: PromptText, second: PromptTex
 
 def _classify_value(change: LineChange, second: PromptText) -> Cause | None:
     """Return the cause where a line differs in a time, an id or a number."""
-    place = change.position
-    start = change.first.rfind("\n", 0, place) + 1
+    position = change.position
+    start = change.first.rfind("\n", 0, position) + 1
     one, other = (text[start:].split("\n", 1)[0] for text in (change.first, change.second))
-    value = find_volatile(one, other, place - start)
+    value = find_volatile(one, other, position - start)
     if value is None:
         return None
     names = {"timestamp": "a date or time", "uuid": "a UUID", "id": "a random id", "counter": "a number that counts"}
@@ -276,13 +276,13 @@ def _classify_system(change: LineChange, part: TextPart) -> Cause | None:
 
 def _classify_file_edit(change: LineChange, second: PromptText, part: TextPart) -> Cause | None:
     """Return the cause where a file's text was edited."""
-    place = change.second_start + change.position
-    file = find_file(second, place, part)
+    position = change.second_start + change.position
+    file = find_file(second, position, part)
     if file is None:
         return None
     if len(split_lines(change.second)) > _MANY_LINES and 2 * len(change.second) > file.end - file.start:
         return None
-    line = second.text.count("\n", file.start, place) + 1
+    line = second.text.count("\n", file.start, position) + 1
     return Cause("file", f"{file.path} was edited at line {line} ({_describe_size(change)})")
 
 

@@ -44,15 +44,15 @@ class Counts:
     estimated: bool
 
 
-def count_tokens(first: str, second: str, place: int, encoder: Encoder | None) -> Counts:
-    """Count the tokens of the second prompt; `place` is the first character that differs."""
+def count_tokens(first: str, second: str, position: int, encoder: Encoder | None) -> Counts:
+    """Count the tokens of the second prompt; `position` is the first character that differs."""
     if encoder is not None:
         one, other = encoder.encode(first), encoder.encode(second)
         difference = first_difference(one, other)
         num_kept = len(other) if difference is None else difference.index
         found = sum(length for _, length in find_runs(one, other, num_kept))
         return Counts(len(other), num_kept, found, estimated=False)
-    kept, rest = _estimate_tokens(second[:place]), second[place:]
+    kept, rest = _estimate_tokens(second[:position]), second[position:]
     pieces = _PIECE.findall(rest)
     same = sum(
         len("".join(pieces[start : start + length]).encode("utf-8", "replace"))
@@ -63,18 +63,20 @@ def count_tokens(first: str, second: str, place: int, encoder: Encoder | None) -
 
 def find_runs(first: Sequence[Hashable], second: Sequence[Hashable], start: int) -> list[tuple[int, int]]:
     """Find runs of at least `RUN` items of `second` from `start` on that `first` also has: positions and lengths."""
-    places = {tuple(first[place : place + RUN]): place for place in reversed(range(len(first) - RUN + 1))}
+    positions = {
+        tuple(first[position : position + RUN]): position for position in reversed(range(len(first) - RUN + 1))
+    }
     found = []
     while start + RUN <= len(second):
-        place = places.get(tuple(second[start : start + RUN]))
-        if place is None:
+        position = positions.get(tuple(second[start : start + RUN]))
+        if position is None:
             start += 1
             continue
         length = RUN
         while (
             start + length < len(second)
-            and place + length < len(first)
-            and second[start + length] == first[place + length]
+            and position + length < len(first)
+            and second[start + length] == first[position + length]
         ):
             length += 1
         found.append((start, length))
@@ -133,15 +135,15 @@ class Excerpt:
 class Diagnosis:
     """The comparison of two prompts.
 
-    status: `same`: they are equal; `continued`: the second begins with all of the first; `broken`: it does not. place,
-    cause, before, after and later are set where it is broken. later: causes after the first, with their lines in the
-    second prompt.
+    status: `same`: they are equal; `continued`: the second begins with all of the first; `broken`: it does not. The
+    fields from `position` on are set where it is broken. later: causes after the first, with their lines in the second
+    prompt.
     """
 
     status: Literal["same", "continued", "broken"]
     counts: Counts
     speed: Speed
-    place: BreakPosition | None = None
+    position: BreakPosition | None = None
     cause: Cause | None = None
     before: Excerpt | None = None
     after: Excerpt | None = None
@@ -175,8 +177,8 @@ class Diagnosis:
                 "speed": self.speed.source,
             },
         }
-        if self.place is not None and self.cause is not None and self.before is not None and self.after is not None:
-            answer["break"] = asdict(self.place)
+        if self.position is not None and self.cause is not None and self.before is not None and self.after is not None:
+            answer["break"] = asdict(self.position)
             answer["cause"] = {**asdict(self.cause), "advice": self.cause.advice}
             answer["first"], answer["second"] = asdict(self.before), asdict(self.after)
             answer["later"] = [{"line": line, "kind": cause.kind, "what": cause.what} for line, cause in self.later]
@@ -193,7 +195,7 @@ def diagnose(
         return Diagnosis("same" if at == len(second.text) else "continued", counts, speed)
     (_, cause), *later = causes(first, second, 1 + MOST_LATER)
     part = second.part_at(at)
-    place = BreakPosition(
+    position = BreakPosition(
         byte=len(second.text[:at].encode("utf-8", "surrogatepass")),
         line=second.text.count("\n", 0, at) + 1,
         column=at - (second.text.rfind("\n", 0, at) + 1) + 1,
@@ -204,7 +206,7 @@ def diagnose(
         "broken",
         counts,
         speed,
-        place,
+        position,
         cause,
         _cut_excerpt(first.text, at),
         _cut_excerpt(second.text, at),

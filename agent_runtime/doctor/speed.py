@@ -18,14 +18,14 @@ def find_fingerprint(weights: Path, cache_dir: Path, compute: Callable[[], str])
     stats = [(each.name, each.stat()) for each in sorted(weights.iterdir()) if each.is_file()]
     files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
     key = blake2b(f"{weights.resolve()} {files}".encode(), digest_size=16).hexdigest()
-    place = cache_dir / "fingerprints" / key
+    path = cache_dir / "fingerprints" / key
     with contextlib.suppress(OSError, ValueError):
-        if kept := bytes.fromhex(place.read_text(encoding="ascii")):
+        if kept := bytes.fromhex(path.read_text(encoding="ascii")):
             return kept.hex()
     fingerprint = compute()
     with contextlib.suppress(OSError):  # it only saves time
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(fingerprint, encoding="ascii")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(fingerprint, encoding="ascii")
     return fingerprint
 
 

@@ -61,7 +61,9 @@ class _GrowingHistory(Sequence[RecordedTurn]):
 
     def __init__(self, messages: Sequence[RecordedMessage]) -> None:
         self._messages = tuple(messages)
-        self._answers = [place for place, message in enumerate(messages) if place and message.role == "assistant"]
+        self._answers = [
+            position for position, message in enumerate(messages) if position and message.role == "assistant"
+        ]
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -75,8 +77,8 @@ class _GrowingHistory(Sequence[RecordedTurn]):
     def __getitem__(self, number: int | slice) -> RecordedTurn | Sequence[RecordedTurn]:
         if isinstance(number, slice):
             return [self[each] for each in range(*number.indices(len(self)))]
-        place = self._answers[number]
-        return RecordedTurn(self._messages[:place], answer=self._messages[place])
+        position = self._answers[number]
+        return RecordedTurn(self._messages[:position], answer=self._messages[position])
 
 
 def read_session(path: Path) -> RecordedSession:
@@ -243,9 +245,9 @@ class PromptText:
     parts: tuple[TextPart, ...]
     tools: tuple[Any, ...] = ()
 
-    def part_at(self, place: int) -> TextPart:
+    def part_at(self, position: int) -> TextPart:
         """Return the part that holds a character, or the last one before it."""
-        return self.parts[max(0, bisect_right([part.start for part in self.parts], place) - 1)]
+        return self.parts[max(0, bisect_right([part.start for part in self.parts], position) - 1)]
 
 
 def read_prompt(path: Path) -> PromptText:
@@ -360,20 +362,20 @@ class FileSpan:
     end: int
 
 
-def find_file(prompt: PromptText, place: int, part: TextPart) -> FileSpan | None:
+def find_file(prompt: PromptText, position: int, part: TextPart) -> FileSpan | None:
     """Find the file whose text holds a character; None where no line above names one or its text has ended."""
-    if part.path and part.start <= place < part.end:
+    if part.path and part.start <= position < part.end:
         return FileSpan(part.path, part.start, part.end)
     text = prompt.text
-    heads = list(_HEADER.finditer(text, part.start, place))
+    heads = list(_HEADER.finditer(text, part.start, position))
     start = text.find("\n", heads[-1].end()) + 1 if heads else 0
-    if not start or start > place:
+    if not start or start > position:
         return None
     if text.startswith("\n```", start):
         start += 1
     if text.startswith("```", start):
         start = text.find("\n", start) + 1
-    if not start or start > place or _CLOSED.search(text, start, place):
+    if not start or start > position or _CLOSED.search(text, start, position):
         return None
-    closed = _CLOSED.search(text, place)
+    closed = _CLOSED.search(text, position)
     return FileSpan(next(name for name in heads[-1].groups() if name), start, closed.start() if closed else part.end)

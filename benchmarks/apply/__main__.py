@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from agent_runtime.apply.pipeline import Applier
 from agent_runtime.errors import UnknownModel
-from agent_runtime.process import settle
+from agent_runtime.process import set_environment
 from agent_runtime.types import Decide, Mode, Options, ScopeName
 from benchmarks.apply.growth import measure_growth, render_growth
 from benchmarks.apply.run import Row, measure
@@ -64,7 +64,7 @@ OWN_COLUMNS = {
 
 def main() -> None:
     """Run what the command line asks for, print the tables and write the JSON."""
-    settle()
+    set_environment()
     options = _options()
     wanted = Options(mode=options.mode, scope=options.scope, decide=options.decide)
     applier = Applier(_make_opener(options.model))

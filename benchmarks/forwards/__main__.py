@@ -33,7 +33,7 @@ from typing import Any
 from agent_runtime.errors import HunkError
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.store import ModelStore, resolve
-from agent_runtime.process import settle
+from agent_runtime.process import set_environment
 from benchmarks.cases import DEFAULT_CASES
 from benchmarks.forwards.cases import ForwardsCase, count_files, make_cases
 from benchmarks.forwards.drafters import DRAFTERS, MERGE_DRAFT, count_forwards
@@ -165,7 +165,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _open_tokenizer() -> BPETokenizer:
-    from agent_runtime.models.tokenizer import (  # loads torch, which `settle` must come before
+    from agent_runtime.models.tokenizer import (  # loads torch, which `set_environment` must come before
         read_folder_tokenizer,
         read_gguf_tokenizer,
     )
@@ -181,5 +181,5 @@ def _open_tokenizer() -> BPETokenizer:
 
 
 if __name__ == "__main__":
-    settle()
+    set_environment()
     main()

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from agent_runtime.models.bf16_copy import locate_copy
 from agent_runtime.models.store import ModelFiles, ModelStore, resolve
-from agent_runtime.process import settings, spin_settings
+from agent_runtime.process import build_environment, build_spin_environment
 from benchmarks.peers.environments import PEERS, Peer
 from benchmarks.peers.protocol import Answer, Arrival, Contestant, ContestantFailed
 from engine.config import ModelConfig
@@ -115,7 +115,7 @@ def open_entrants(
     model cannot be had.
     """
     with ExitStack() as stack:
-        environ = settings(os.environ)
+        environ = build_environment(os.environ)
         command = [sys.executable, "-m", module, "--model", model, "--context", str(context)]
         files = resolve(model, ModelStore(cache_dir))
         ours = stack.enter_context(Contestant(OURS, command, CHECKOUT, environ))
@@ -149,7 +149,7 @@ def _start(
         raise ContestantFailed(f"it reads GGUF files only, and {files.name} is none")
     model = files.path if peer.reads_gguf else folder
     command = [str(python), "-P", "-m", peer.module, "--model", str(model), *options]
-    environ = spin_settings(os.environ) | peer.environ(cache_dir) | {"PYTHONPATH": str(outside)}
+    environ = build_spin_environment(os.environ) | peer.environ(cache_dir) | {"PYTHONPATH": str(outside)}
     return Contestant(peer.name, command, outside, environ)
 
 

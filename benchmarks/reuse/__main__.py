@@ -31,7 +31,7 @@ from typing import Any
 from agent_runtime.errors import BadFile, HunkError
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.tokenizer import open_tokenizer
-from agent_runtime.process import settings
+from agent_runtime.process import build_environment
 from benchmarks.harness import describe_machine, warn_if_busy, write_json
 from benchmarks.reuse.edits import count_edits, make_edit_pairs
 from benchmarks.reuse.prompts import (
@@ -152,7 +152,7 @@ def _measure_quality(options: argparse.Namespace) -> dict[str, Any]:
         out = Path(folder) / "quality.json"
         command = [sys.executable, "-m", "benchmarks.reuse.quality", "--model", options.model, "--json", str(out)]
         command += ["--probes", str(options.probes), "--seed", str(options.seed)]
-        if subprocess.run(command, env=os.environ | settings(os.environ), check=False).returncode:
+        if subprocess.run(command, env=os.environ | build_environment(os.environ), check=False).returncode:
             sys.exit("benchmarks.reuse.quality failed; what it said stands above")
         return dict(json.loads(out.read_text(encoding="utf-8"))["summary"])
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from agent_runtime.process import settle
+from agent_runtime.process import set_environment
 from benchmarks.cases import DEFAULT_CASES, Case
 from benchmarks.harness import describe_machine
 from benchmarks.slow_inputs import make_slow_inputs
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 def main() -> None:
     """Run what the command line asks for, print the tables and write the JSON."""
-    settle()
+    set_environment()
     options = _options()
     if not options.cases.exists():
         sys.exit(f"{options.cases}: no such folder; name one with --cases")

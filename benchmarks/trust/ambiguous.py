@@ -33,7 +33,8 @@ from agent_runtime.client.local import InProcessTransport, LocalClient
 from agent_runtime.errors import HunkError
 from agent_runtime.llm.interface import ChatModel, Merger, ModelChoice, ModelMerge, ModelTask
 from agent_runtime.llm.model_slot import ModelOnDemand
-from agent_runtime.mcp.backends import LazyModel, LocalBackend, make_local_applier
+from agent_runtime.llm.model_slot import ModelOnDemand
+from agent_runtime.mcp.backends import LocalBackend, make_local_applier
 from agent_runtime.mcp.tools import build_server
 from agent_runtime.progress import Watcher
 from agent_runtime.server.app import build_app
@@ -118,7 +119,7 @@ class Doors:
             httpx.Client(transport=InProcessTransport(build_app(service)), base_url="http://localhost")
         )
         self._sdk = self._open.enter_context(LocalClient(model=self.model.name, watch=False))
-        place = LocalBackend(self._folder, make_local_applier(LazyModel(self.model.name, self.model.load)))
+        place = LocalBackend(self._folder, make_local_applier(ModelOnDemand(self.model.name, self.model.load)))
         self._portal = self._open.enter_context(start_blocking_portal())
         self._mcp = self._open.enter_context(self._portal.wrap_async_context_manager(McpClient(build_server(place))))
         self.ways: Mapping[str, Callable[[Case], bytes | None]] = {

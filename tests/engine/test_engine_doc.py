@@ -18,7 +18,7 @@ from agent_runtime.models.bf16_copy import locate_copy
 from agent_runtime.models.config import ModelSettings
 from agent_runtime.models.loader import load_model
 from agent_runtime.models.store import ModelStore, resolve
-from agent_runtime.process import settings
+from agent_runtime.process import build_environment
 from engine.engine_config import EngineConfig
 from engine.scheduler import SchedulerConfig
 from engine.types import GenerationRequest
@@ -48,7 +48,7 @@ def model_folder(smollm2: RealModel, tmp_path: Path) -> Path:
 
 def python(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """A process whose torch threads sleep while they wait, for tests run beside others."""
-    env = os.environ | settings(os.environ)
+    env = os.environ | build_environment(os.environ)
     return subprocess.run([sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
 
 

@@ -15,9 +15,9 @@ import json
 import sys
 from dataclasses import asdict
 
-from agent_runtime.process import settle
+from agent_runtime.process import set_environment
 
-settle()  # before torch is imported
+set_environment()  # before torch is imported
 
 from tests.soak.setting import TINY, setting  # noqa: E402
 from tests.soak.soak import soak  # noqa: E402

@@ -77,9 +77,9 @@ def test_a_timestamp_at_byte_0_is_named(before: str, after: str) -> None:
     found = of_texts(f"{before}\n{BODY}", f"{after}\n{BODY}")
     assert kind(found) == "timestamp"
     assert what(found) == f"a date or time at byte 0: {before} became {after}"
-    assert found.place is not None
-    assert found.place.line == 1
-    assert found.place.byte == count_common_characters(before, after)
+    assert found.position is not None
+    assert found.position.line == 1
+    assert found.position.byte == count_common_characters(before, after)
     assert found.counts.num_kept < 10
     assert found.counts.num_same / found.counts.num_tokens > 0.9
 
@@ -104,8 +104,12 @@ def test_other_values_that_never_stay(before: str, after: str, expected: str) ->
 
 def test_the_place_counts_bytes_lines_and_columns() -> None:
     found = of_texts("é日😀\nab é 10:01 x\n", "é日😀\nab é 10:02 x\n")
-    assert found.place is not None
-    assert (found.place.byte, found.place.line, found.place.column) == (len("é日😀\nab é 10:0".encode()), 2, 10)
+    assert found.position is not None
+    assert (found.position.byte, found.position.line, found.position.column) == (
+        len("é日😀\nab é 10:0".encode()),
+        2,
+        10,
+    )
     assert found.before is not None
     assert found.after is not None
     assert (found.before.text, found.after.text) == ("ab é 10:01 x", "ab é 10:02 x")
@@ -123,8 +127,8 @@ def test_tools_in_another_order() -> None:
     first, second = ({"messages": [SYSTEM, USER], "tools": tools} for tools in (TOOLS, [TOOLS[2], *TOOLS[:2]]))
     found = of_requests(first, second)
     assert kind(found) == "tools_order"
-    assert found.place is not None
-    assert found.place.part == "the tools"
+    assert found.position is not None
+    assert found.position.part == "the tools"
     lines = "".join(json.dumps(tool) + "\n" for tool in TOOLS)
     other = "".join(json.dumps(tool) + "\n" for tool in reversed(TOOLS))
     assert kind(of_texts(f"{lines}{BODY}", f"{other}{BODY}")) == "tools_order"
@@ -225,9 +229,9 @@ def test_with_a_tokenizer_tokens_are_counted(smollm2: RealModel) -> None:
     ids = smollm2.tokenizer.encode(second)
     assert not found.counts.estimated
     assert found.counts.num_tokens == len(ids)
-    assert found.place is not None
+    assert found.position is not None
     assert (
-        found.place.token
+        found.position.token
         == found.counts.num_kept
         == next(
             at

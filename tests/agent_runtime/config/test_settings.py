@@ -1,7 +1,9 @@
-"""A value comes from its default, the file, the environment or a flag, the later the stronger, and says which."""
+"""Settings: each value comes from its default, the file, the environment or a flag; the template of the file."""
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from agent_runtime.config import Settings, resolve
 from agent_runtime.config.settings import SETTINGS
+from agent_runtime.config.sources import render_template
 from agent_runtime.errors import BadRequest
 
 
@@ -159,3 +162,24 @@ def test_every_setting_has_a_group_a_help_and_words_for_none() -> None:
         assert each.help.endswith("."), each.name
         assert each.default is not None or each.unset, each.name
         assert each.is_list or each.default is None or each.parse_text(str(each.default)) == each.default
+
+
+def test_the_commented_file_sets_nothing(tmp_path: Path) -> None:
+    assert tomllib.loads(render_template()) == {}
+
+
+def test_each_line_can_be_taken_in(tmp_path: Path) -> None:
+    text = re.sub(r"^# (\w+ = \S.*)$", r"\1", render_template(), flags=re.MULTILINE)
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    chosen = resolve({}, config=file)
+    assert chosen.values == Settings()
+    in_file = {name for name, origin in chosen.origins.items() if origin.layer == "file"}
+    assert in_file == {each.name for each in SETTINGS.values() if each.default is not None}
+
+
+def test_every_setting_stands_in_it_with_its_help() -> None:
+    text = re.sub(r"\n# (?!\w+ =)", " ", render_template())
+    for each in SETTINGS.values():
+        assert each.help in text
+        assert f"# {each.name} =" in text
