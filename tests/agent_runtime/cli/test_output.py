@@ -203,7 +203,7 @@ def test_an_unknown_model_is_not_said_to_be_loaded_and_no_mode_mends_it(file: Pa
     said = " ".join(done.stderr.split())
     assert said.startswith("hunk: 'nosuch' is neither a model of the catalogue")
     assert said.endswith("Send SEARCH/REPLACE blocks with the exact lines to change.")
-    assert "mode" not in said.split("The model was asked for")[1]
+    assert "mode" not in said.split("A model is needed")[1]
 
 
 def test_off_a_terminal_long_work_says_a_line_now_and_then(

@@ -53,7 +53,7 @@ def test_an_agent_edits_over_stdio(tmp_path: Path) -> None:
             assert (tmp_path / "a.py").read_text() == "a = 3\nb = 2\n"
             assert (await session.call_tool("read_file", {"path": "../a.py"})).is_error
             refused = await session.call_tool("edit_file", {"path": "a.py", "edit": edit["edit"]})
-            wanted = "edit_file needs the argument 'instruction': what the edit is for, in one sentence."
+            wanted = "edit_file needs the argument 'instruction': the purpose of the edit, in one sentence."
             assert (refused.is_error, text_of(refused)) == (True, wanted)
 
     anyio.run(run)

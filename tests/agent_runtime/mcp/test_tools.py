@@ -270,7 +270,7 @@ def test_an_absolute_path_inside_the_root_is_taken(here: str, root: Path) -> Non
 
 
 WRONG = [
-    ("edit_file", {"path": "a", "edit": "x"}, "instruction", "edit_file needs the argument 'instruction': what the"),
+    ("edit_file", {"path": "a", "edit": "x"}, "instruction", "edit_file needs the argument 'instruction': the purpose"),
     (
         "edit_file",
         {"path": "a", "instruction": "x"},
