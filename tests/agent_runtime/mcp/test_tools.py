@@ -1,4 +1,4 @@
-"""The tools as an agent calls them, through the official client and a real socket."""
+"""The MCP tools: edits and files as agents get them, refusals, arguments, progress, cancellation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -21,6 +22,7 @@ from agent_runtime.errors import ModelUnavailable
 from agent_runtime.llm.model_slot import ModelOnDemand
 from agent_runtime.mcp import tools
 from agent_runtime.mcp.backends import (
+    Backend,
     BackendStatus,
     EditApplier,
     LocalBackend,
@@ -28,6 +30,7 @@ from agent_runtime.mcp.backends import (
     make_local_applier,
     make_remote_applier,
 )
+from agent_runtime.mcp.responses import MAX_READ_CHARACTERS, read_response
 from agent_runtime.progress import Watcher
 from agent_runtime.types import ApplyRequest, ApplyResult, Mode, Options
 from tests.agent_runtime.mcp.agents import asking, called, over_http, served, text_of
@@ -413,3 +416,67 @@ def test_large_edits_are_worked_on_aside(root: Path) -> None:
             assert not called(url, "edit_file", **EDIT, path=path).is_error
             assert len(aside._idle) == num_processes
     assert not aside._idle, "they end with the server"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Backend:
+    return LocalBackend(tmp_path, make_local_applier(ModelOnDemand("scripted", ScriptedMerger)))
+
+
+def read(place: Backend, start_line: int | None = None, end_line: int | None = None) -> dict[str, Any]:
+    result = read_response(place.read("file"), start_line, end_line)
+    assert not result.is_error
+    answer: dict[str, Any] = result.structured_content
+    shown, about = (content.text for content in result.content if content.type == "text")
+    assert shown == answer["text"]
+    assert answer["sha256"] in about
+    assert (f"start_line {answer['last_line'] + 1}" in about) == answer["truncated"]
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("start_line", "end_line", "text"),
+    [
+        (None, None, "a\nb\nc\n"),
+        (2, None, "b\nc\n"),
+        (None, 1, "a\n"),
+        (2, 2, "b\n"),
+        (3, 99, "c\n"),
+        (4, None, ""),
+        (3, 1, ""),
+    ],
+)
+def test_lines_of_a_file(
+    place: Backend, tmp_path: Path, start_line: int | None, end_line: int | None, text: str
+) -> None:
+    (tmp_path / "file").write_bytes(b"a\nb\nc\n")
+    answer = read(place, start_line, end_line)
+    assert (answer["text"], answer["num_lines"], answer["truncated"]) == (text, 3, False)
+    assert answer["sha256"] == sha256(b"a\nb\nc\n").hexdigest()
+
+
+@pytest.mark.parametrize("text", ["a\r\nb", "a\r\nb\r\n", "\ufeffa\n", "", "\n", "ä\n", "a\rb\x0cc\u2028d"])
+def test_line_ends_and_marks_stay_as_they_are(place: Backend, tmp_path: Path, text: str) -> None:
+    (tmp_path / "file").write_bytes(text.encode())
+    assert read(place)["text"] == text
+
+
+def test_other_encodings_are_read_as_text(place: Backend, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes("é\n".encode("utf-16"))
+    answer = read(place)
+    assert (answer["text"], answer["encoding"]) == ("\ufeffé\n", "utf-16-le")
+
+
+@pytest.mark.parametrize("ending", ["\n", ""])
+def test_a_long_file_is_read_in_parts_that_add_up(place: Backend, tmp_path: Path, ending: str) -> None:
+    text = "\n".join(f"{number:06} {'x' * 90}" for number in range(6000)) + ending
+    (tmp_path / "file").write_text(text)
+    parts: list[str] = []
+    line, more = 1, True
+    while more:
+        answer = read(place, line)
+        parts.append(answer["text"])
+        assert answer["first_line"] == line
+        line, more = answer["last_line"] + 1, answer["truncated"]
+    assert len(parts) == -(-len(text) // MAX_READ_CHARACTERS) == 3
+    assert "".join(parts) == text
