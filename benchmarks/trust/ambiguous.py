@@ -33,7 +33,6 @@ from agent_runtime.client.local import InProcessTransport, LocalClient
 from agent_runtime.errors import HunkError
 from agent_runtime.llm.interface import ChatModel, Merger, ModelChoice, ModelMerge, ModelTask
 from agent_runtime.llm.model_slot import ModelOnDemand
-from agent_runtime.llm.model_slot import ModelOnDemand
 from agent_runtime.mcp.backends import LocalBackend, make_local_applier
 from agent_runtime.mcp.tools import build_server
 from agent_runtime.progress import Watcher
