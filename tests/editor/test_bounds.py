@@ -1,6 +1,6 @@
 """Bounds: no input takes time by the square of its length, none crashes, and what is too much is refused by name.
 
-How long the inputs of `benchmarks/slow_inputs.py` take, a benchmark tells; here they are small, and only have to end.
+How long the inputs of `benchmarks/slow_inputs` take, a benchmark tells; here they are small, and only have to end.
 """
 
 from __future__ import annotations
