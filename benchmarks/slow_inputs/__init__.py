@@ -3,8 +3,8 @@
     explicit formats    files up to 1 MB, edits up to 200 kB
     lazy snippets       files of 400 kB and of 1 MB, edits up to 200 kB
 
-`make_slow_inputs(scale=0.5)` gives the same inputs at half of these sizes: what grows by more than twice from there is not
-linear. All texts come from formulas and from one seeded generator, so that every call gives the same bytes.
+`make_slow_inputs(scale=0.5)` gives the same inputs at half of these sizes: what grows by more than twice from there
+is not linear. All texts come from formulas and from one seeded generator, so that every call gives the same bytes.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ as they should be.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -32,17 +31,16 @@ from typing import Any, TypeVar
 
 from agent_runtime.process import set_environment
 from benchmarks.cases import DEFAULT_CASES, Case
-from benchmarks.harness import describe_machine
+from benchmarks.harness import describe_machine, say, write_json
 from benchmarks.slow_inputs import make_slow_inputs
 from benchmarks.trust import adversary, ambiguous
 from benchmarks.trust import stale as other_states
 from benchmarks.trust.ambiguous import DOORS
 from benchmarks.trust.corruptions import CORRUPTIONS
-from benchmarks.trust.planted import RIGHT, Row, measure_all
+from benchmarks.trust.planted import RIGHT, measure_all
 from benchmarks.trust.report import make_blocks, render_counted, render_planted, render_right
 from benchmarks.trust.right_results import load_right_results
 
-SHOWN = ("missed", "refused", "legal_other", "certain")
 _SUMMED = ("planted", "detected", "legal_other", "correct", "correct_refused", "repaired_exact")
 _NUM_SHOWN = 50
 
@@ -63,11 +61,10 @@ def main() -> None:
     for part in (part for part in PARTS if part in options.only):
         started = time.monotonic()
         found = PARTS[part](cases, options)
-        print(f"{part}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+        say(f"{part}: {time.monotonic() - started:.0f} s")
         summary |= found[0]
         rows += found[1]
-    if options.json:
-        options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=1, ensure_ascii=False), "utf-8")
+    write_json(options.json, summary, rows)
 
 
 def _run_planted(cases: Sequence[Case], options: argparse.Namespace) -> tuple[dict[str, Any], Rows]:
@@ -77,15 +74,16 @@ def _run_planted(cases: Sequence[Case], options: argparse.Namespace) -> tuple[di
     made = make_blocks(rows)
     print(render_planted(made))
     print(render_right(made))
-    _show(rows, options.show)
     return {key: made[0][key] for key in _SUMMED}, made + [
-        {"kind": "case", **asdict(row)} for row in rows if _is_telling(row)
+        {"kind": "case", **asdict(row)}
+        for row in rows
+        if (row.is_refused if row.name == RIGHT else row.legal or not row.is_detected)
     ]
 
 
 def _draw_classes(options: argparse.Namespace, number: int) -> tuple[str, ...]:
     """Return the classes of corruptions that are planted into one right result: each as often as the others."""
-    names = list(options.classes)
+    names = list(CORRUPTIONS)
     Random(f"classes\0{options.seed}\0{number // len(names)}").shuffle(names)
     first = number % len(names)
     return tuple((names[first:] + names[:first])[: options.plants])
@@ -202,28 +200,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="a sample of this many right results; the other parts in proportion")
     parser.add_argument("--seed", type=int, default=0, help="for samples and corruptions")
     parser.add_argument("--only", type=_parse_parts, default=tuple(PARTS), help=f"parts: {','.join(PARTS)}")
-    parser.add_argument(
-        "--classes", type=_parse_classes, default=tuple(CORRUPTIONS), help="of corruptions, commas between"
-    )
     parser.add_argument("--plants", type=int, default=10, help="corruptions of each right result (default 10)")
-    parser.add_argument("--show", choices=SHOWN, action="append", default=[], help="print fifty of these")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument("--json", type=Path, help="write summary and rows there")
     return parser.parse_args()
 
 
 def _parse_parts(text: str) -> tuple[str, ...]:
-    return _parse_names(text, PARTS)
-
-
-def _parse_classes(text: str) -> tuple[str, ...]:
-    return _parse_names(text, CORRUPTIONS)
-
-
-def _parse_names(text: str, known: Iterable[str]) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    if unknown := set(names) - set(known):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
+    if unknown := set(names) - set(PARTS):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(PARTS)}")
     return names
 
 
@@ -234,27 +220,7 @@ def _show_progress(part: str, found: Iterable[T], total: int | None) -> Iterator
         yield one
         if time.monotonic() - said > 10:
             said = time.monotonic()
-            print(f"{part}: {number}{'' if total is None else f'/{total}'}", file=sys.stderr, flush=True)
-
-
-def _is_telling(row: Row) -> bool:
-    return row.is_refused if row.name == RIGHT else bool(row.legal) or not row.is_detected
-
-
-def _show(rows: Sequence[Row], kinds: Sequence[str]) -> None:
-    picked = {
-        "missed": [row for row in rows if row.name != RIGHT and not row.legal and not row.is_detected],
-        "refused": [row for row in rows if row.name == RIGHT and row.is_refused],
-        "legal_other": [row for row in rows if row.legal],
-        "certain": [row for row in rows if row.certain],
-    }
-    for kind in kinds:
-        found = picked[kind]
-        print(f"{kind}: {len(found)}")
-        for row in found[:: max(1, -(-len(found) // _NUM_SHOWN))]:
-            print(f"  {row.name} {row.format} {row.source}/{row.style} {row.id} line {row.line}: {row.what}")
-            why = " | ".join(filter(None, (row.legal, *row.failed)))
-            print(f"    answer {row.as_answer}, rule {row.as_rule}; {why}")
+            say(f"{part}: {number}{'' if total is None else f'/{total}'}")
 
 
 if __name__ == "__main__":

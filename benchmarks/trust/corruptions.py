@@ -26,10 +26,11 @@ No blank line is planted or taken away: where blank lines belong, edits seldom s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
+from typing import Any
 
 from benchmarks.cases import Case
 from benchmarks.edit_formats import Span, diff_texts
@@ -121,77 +122,77 @@ Plant = tuple[list[str], int, str]
 """The lines of the planted text, the line (from 0) that was changed, and what was done."""
 
 
+@dataclass(frozen=True, slots=True)
+class Corruption:
+    """Where a corruption can be planted into a right result, and how it is made at one of these places."""
+
+    find: Callable[[RightText], Sequence[Any]]
+    make: Callable[[RightText, Any, Random], Plant]
+
+
 def plant(right: RightText, name: str, seed: int) -> Planted | None:
     """Plant the corruption of this name, at a place drawn by the seed; None where there is no place for it.
 
     What is written to the file differs from the right result and from the original.
     """
     rng = Random(f"{name}\0{seed}\0{right.case.id}\0{right.case.format}\0{right.case.style}")
-    for _ in range(_TRIES):
-        made = CORRUPTIONS[name](right, rng)
-        if made is None:
-            return None
-        lines, at, what = made
-        text = "\n".join(lines)
-        if [line.rstrip(" \t") for line in lines if line.strip()] == [
-            line.rstrip(" \t") for line in right.b if line.strip()
-        ]:
+    corruption = CORRUPTIONS[name]
+    places = corruption.find(right)
+    solid = [line.rstrip(" \t") for line in right.b if line.strip()]
+    for _ in range(_TRIES if places else 0):
+        lines, at, what = corruption.make(right, rng.choice(places), rng)
+        if [line.rstrip(" \t") for line in lines if line.strip()] == solid:
             continue
+        text = "\n".join(lines)
         data = codec.encode(text, right.source)
         if data not in (right.case.original.encode(), right.case.expected.encode()):
             return Planted(name, text, at + 1, what)
     return None
 
 
-def _delete_outside(right: RightText, rng: Random) -> Plant | None:
-    if not right.outside:
-        return None
-    at = rng.choice(right.outside)
+def _delete(right: RightText, at: int, rng: Random) -> Plant:
     return right.b[:at] + right.b[at + 1 :], at, f"deleted: {right.b[at].strip()}"
 
 
-def _duplicate_outside(right: RightText, rng: Random) -> Plant | None:
-    if not right.outside:
-        return None
-    at = rng.choice(right.outside)
+def _double(right: RightText, at: int, rng: Random) -> Plant:
     return [*right.b[: at + 1], *right.b[at:]], at, f"doubled: {right.b[at].strip()}"
 
 
-def _move_outside(right: RightText, rng: Random) -> Plant | None:
-    pairs = [
-        (right.outside[one], right.outside[one + far])
+def _alter(right: RightText, at: int, rng: Random) -> Plant:
+    lines = list(right.b)
+    lines[at] = alter_token(lines[at], right, rng)
+    return lines, at, f"altered: {right.b[at].strip()} -> {lines[at].strip()}"
+
+
+def _find_moves(right: RightText) -> list[tuple[int, int]]:
+    outside = right.outside
+    return [
+        (outside[one], outside[one + far])
         for far in range(1, _MAX_MOVE + 1)
-        for one in range(len(right.outside) - far)
-        if not any(right.outside[one] < span.b_start <= right.outside[one + far] for span in right.spans)
+        for one in range(len(outside) - far)
+        if not any(outside[one] < span.b_start <= outside[one + far] for span in right.spans)
     ]
-    if not pairs:
-        return None
-    at, to = rng.choice(pairs)
+
+
+def _move(right: RightText, place: tuple[int, int], rng: Random) -> Plant:
+    at, to = place
     lines = [*right.b[:at], *right.b[at + 1 : to + 1], right.b[at], *right.b[to + 1 :]]
     return lines, at, f"moved below line {to + 1}: {right.b[at].strip()}"
 
 
-def _insert_outside(right: RightText, rng: Random) -> Plant | None:
-    pairs = [
-        (one, two) for one, two in zip(right.outside, right.outside[1:], strict=False) if right.find_below(one) == two
-    ]
-    if not pairs:
-        return None
-    _, at = rng.choice(pairs)
+def _find_insertions(right: RightText) -> list[int]:
+    pairs = zip(right.outside, right.outside[1:], strict=False)
+    return [two for one, two in pairs if right.find_below(one) == two]
+
+
+def _insert(right: RightText, at: int, rng: Random) -> Plant:
     indent = right.b[at][: len(right.b[at]) - len(right.b[at].lstrip())]
     other = right.b[rng.choice(right.solid)].strip()
     line = indent + (alter_token(other, right, rng) if rng.random() < 0.5 else other)
     return [*right.b[:at], line, *right.b[at:]], at, f"inserted: {line.strip()}"
 
 
-def _alter_outside(right: RightText, rng: Random) -> Plant | None:
-    return _alter_line(right, right.outside, rng)
-
-
-def _indent_outside(right: RightText, rng: Random) -> Plant | None:
-    if not right.outside:
-        return None
-    at = rng.choice(right.outside)
+def _indent(right: RightText, at: int, rng: Random) -> Plant:
     line = right.b[at]
     indent = line[: len(line) - len(line.lstrip())]
     unit = "\t" if indent.startswith("\t") else "  " if any(_depth(one) == 2 for one in right.b) else "    "
@@ -201,82 +202,59 @@ def _indent_outside(right: RightText, rng: Random) -> Plant | None:
     return lines, at, f"indented {'less' if less else 'more'}: {line.strip()}"
 
 
-def _change_ending(right: RightText, rng: Random) -> Plant | None:
-    lines = [at for at in right.outside if at < len(right.b) - 1 and not right.b[at].endswith("\r")]
-    if not lines or "\r\n" in right.source.line_endings:
-        return None
-    at = rng.choice(lines)
+def _find_endings(right: RightText) -> list[int]:
+    if "\r\n" in right.source.line_endings:
+        return []
+    return [at for at in right.outside if at < len(right.b) - 1 and not right.b[at].endswith("\r")]
+
+
+def _change_ending(right: RightText, at: int, rng: Random) -> Plant:
     return [*right.b[:at], right.b[at] + "\r", *right.b[at + 1 :]], at, f"ends with CR LF: {right.b[at].strip()}"
 
 
-def _alter_new(right: RightText, rng: Random) -> Plant | None:
-    return _alter_line(right, _list_new_lines(right), rng)
-
-
-def _drop_new(right: RightText, rng: Random) -> Plant | None:
-    found = _list_new_lines(right)
-    if not found:
-        return None
-    at = rng.choice(found)
-    return right.b[:at] + right.b[at + 1 :], at, f"dropped: {right.b[at].strip()}"
-
-
-def _double_new(right: RightText, rng: Random) -> Plant | None:
-    found = _list_new_lines(right)
-    if not found:
-        return None
-    at = rng.choice(found)
-    return [*right.b[: at + 1], *right.b[at:]], at, f"doubled: {right.b[at].strip()}"
-
-
-def _reorder_new(right: RightText, rng: Random) -> Plant | None:
+def _find_swaps(right: RightText) -> list[int]:
     found = [at for at in _list_new_lines(right) if at + 1 in right.new and right.b[at + 1].strip()]
-    found = [at for at in found if right.b[at].strip() != right.b[at + 1].strip()]
-    if not found:
-        return None
-    at = rng.choice(found)
-    lines = [*right.b[:at], right.b[at + 1], right.b[at], *right.b[at + 2 :]]
-    return lines, at, f"changed places: {right.b[at].strip()} | {right.b[at + 1].strip()}"
+    return [at for at in found if right.b[at].strip() != right.b[at + 1].strip()]
 
 
-def _raise_new(right: RightText, rng: Random) -> Plant | None:
-    found = [
-        (span, at) for span in right.runs if (at := right.find_above(span.b_start)) is not None and at not in right.new
-    ]
-    if not found:
-        return None
-    span, at = rng.choice(found)
+def _swap(right: RightText, at: int, rng: Random) -> Plant:
     b = right.b
+    return [*b[:at], b[at + 1], b[at], *b[at + 2 :]], at, f"changed places: {b[at].strip()} | {b[at + 1].strip()}"
+
+
+def _find_higher(right: RightText) -> list[tuple[Span, int]]:
+    found = ((span, right.find_above(span.b_start)) for span in right.runs)
+    return [(span, at) for span, at in found if at is not None and at not in right.new]
+
+
+def _raise_run(right: RightText, place: tuple[Span, int], rng: Random) -> Plant:
+    (span, at), b = place, right.b
     lines = [*b[:at], *b[span.b_start : span.b_end], *b[at : span.b_start], *b[span.b_end :]]
     return lines, at, f"{span.b_end - span.b_start} new lines above: {b[at].strip()}"
 
 
-def _lower_new(right: RightText, rng: Random) -> Plant | None:
-    found = [
-        (span, at)
-        for span in right.runs
-        if (at := right.find_below(span.b_end - 1)) is not None and at not in right.new
-    ]
-    if not found:
-        return None
-    span, at = rng.choice(found)
-    b = right.b
+def _find_lower(right: RightText) -> list[tuple[Span, int]]:
+    found = ((span, right.find_below(span.b_end - 1)) for span in right.runs)
+    return [(span, at) for span, at in found if at is not None and at not in right.new]
+
+
+def _lower_run(right: RightText, place: tuple[Span, int], rng: Random) -> Plant:
+    (span, at), b = place, right.b
     lines = [*b[: span.b_start], *b[span.b_end : at + 1], *b[span.b_start : span.b_end], *b[at + 1 :]]
     return lines, at, f"{span.b_end - span.b_start} new lines below: {b[at].strip()}"
 
 
-def _move_to_sibling(right: RightText, rng: Random) -> Plant | None:
-    found = [(span, own, other) for span in right.runs for own, other in _find_siblings(right, span)]
-    if not found:
-        return None
-    span, own, other = rng.choice(found)
-    b = right.b
+def _find_sibling_places(right: RightText) -> list[tuple[Span, Symbol, Symbol]]:
+    return [(span, own, other) for span in right.runs for own, other in _find_siblings(right, span)]
+
+
+def _move_to_sibling(right: RightText, place: tuple[Span, Symbol, Symbol], rng: Random) -> Plant:
+    (span, own, other), b = place, right.b
     new = b[span.b_start : span.b_end]
     above = right.find_above(span.b_start)
     body = range(_find_body_line(other), other.end_line)
-    same = [
-        at for at in body if above is not None and above >= _find_body_line(own) and b[at].strip() == b[above].strip()
-    ]
+    is_inside = above is not None and above >= _find_body_line(own)
+    same = [at for at in body if is_inside and above is not None and b[at].strip() == b[above].strip()]
     to = same[0] + 1 if same else _find_body_line(other)
     undone = [*b[: span.b_start], *right.a[span.a_start : span.a_end], *b[span.b_end :]]
     if to > span.b_start:
@@ -284,53 +262,39 @@ def _move_to_sibling(right: RightText, rng: Random) -> Plant | None:
     return [*undone[:to], *new, *undone[to:]], to, f"{len(new)} new lines of {own.name} in {other.name}"
 
 
-def _keep_old(right: RightText, rng: Random) -> Plant | None:
-    found = [span for span in right.runs if any(map(str.strip, right.a[span.a_start : span.a_end]))]
-    if not found:
-        return None
-    span = rng.choice(found)
+def _find_replaced(right: RightText) -> list[Span]:
+    return [span for span in right.runs if any(map(str.strip, right.a[span.a_start : span.a_end]))]
+
+
+def _keep_old(right: RightText, span: Span, rng: Random) -> Plant:
     old, new = right.a[span.a_start : span.a_end], right.b[span.b_start : span.b_end]
     both = [*old, *new] if rng.random() < 0.5 else [*new, *old]
     lines = [*right.b[: span.b_start], *both, *right.b[span.b_end :]]
     return lines, span.b_start, f"kept: {next(line.strip() for line in old if line.strip())}"
 
 
-def _delete_neighbour(right: RightText, rng: Random) -> Plant | None:
+def _find_neighbours(right: RightText) -> list[int]:
     found = {at for span in right.runs for at in (right.find_above(span.b_start), right.find_below(span.b_end - 1))}
-    kept = sorted(at for at in found if at is not None and at not in right.new)
-    if not kept:
-        return None
-    at = rng.choice(kept)
-    return right.b[:at] + right.b[at + 1 :], at, f"deleted: {right.b[at].strip()}"
+    return sorted(at for at in found if at is not None and at not in right.new)
 
 
-def _delete_twin(right: RightText, rng: Random) -> Plant | None:
-    """The edit's changes, and what stands next to them, are what it shows for sure."""
+def _find_twins(right: RightText) -> list[int]:
+    """Find lines that the edit shows: its changes and what stands next to them; closing braces if there are any."""
     shown = set(map(str.strip, right.case.edit.split("\n"))) | {
         line[1:].strip() for line in right.case.edit.split("\n") if line[:1] in (" ", "+")
     }
     near = {at for span in right.runs for at in range(span.b_start - _TWIN_REACH, span.b_end + _TWIN_REACH)}
     found = [at for at in right.outside if at in near and right.b[at].strip() in shown]
     found = [at for at in found if sum(line.strip() == right.b[at].strip() for line in right.b) > 1]
-    closers = [at for at in found if _CLOSER.match(right.b[at].strip())]
-    if not found:
-        return None
-    at = rng.choice(closers or found)
-    return right.b[:at] + right.b[at + 1 :], at, f"twin deleted: {right.b[at].strip()}"
+    return [at for at in found if _CLOSER.match(right.b[at].strip())] or found
+
+
+def _find_tokens(right: RightText, lines: Sequence[int]) -> list[int]:
+    return [at for at in lines if _TOKEN.search(right.b[at])]
 
 
 def _list_new_lines(right: RightText) -> list[int]:
     return [at for at in sorted(right.new) if right.b[at].strip()]
-
-
-def _alter_line(right: RightText, found: list[int], rng: Random) -> Plant | None:
-    found = [at for at in found if _TOKEN.search(right.b[at])]
-    if not found:
-        return None
-    at = rng.choice(found)
-    lines = list(right.b)
-    lines[at] = alter_token(lines[at], right, rng)
-    return lines, at, f"altered: {right.b[at].strip()} -> {lines[at].strip()}"
 
 
 def alter_token(line: str, right: RightText, rng: Random) -> str:
@@ -372,25 +336,25 @@ def _depth(line: str) -> int:
     return len(line) - len(line.lstrip(" ")) if line.strip() else 0
 
 
-OUTSIDE: Mapping[str, Callable[[RightText, Random], Plant | None]] = {
-    "out_deleted": _delete_outside,
-    "out_duplicated": _duplicate_outside,
-    "out_moved": _move_outside,
-    "out_inserted": _insert_outside,
-    "out_token": _alter_outside,
-    "out_indented": _indent_outside,
-    "out_ending": _change_ending,
+OUTSIDE = {
+    "out_deleted": Corruption(lambda right: right.outside, _delete),
+    "out_duplicated": Corruption(lambda right: right.outside, _double),
+    "out_moved": Corruption(_find_moves, _move),
+    "out_inserted": Corruption(_find_insertions, _insert),
+    "out_token": Corruption(lambda right: _find_tokens(right, right.outside), _alter),
+    "out_indented": Corruption(lambda right: right.outside, _indent),
+    "out_ending": Corruption(_find_endings, _change_ending),
 }
-WITHIN: Mapping[str, Callable[[RightText, Random], Plant | None]] = {
-    "new_altered": _alter_new,
-    "new_dropped": _drop_new,
-    "new_doubled": _double_new,
-    "new_reordered": _reorder_new,
-    "new_higher": _raise_new,
-    "new_lower": _lower_new,
-    "new_in_sibling": _move_to_sibling,
-    "old_kept": _keep_old,
-    "neighbour_deleted": _delete_neighbour,
-    "twin_deleted": _delete_twin,
+WITHIN = {
+    "new_altered": Corruption(lambda right: _find_tokens(right, _list_new_lines(right)), _alter),
+    "new_dropped": Corruption(_list_new_lines, _delete),
+    "new_doubled": Corruption(_list_new_lines, _double),
+    "new_reordered": Corruption(_find_swaps, _swap),
+    "new_higher": Corruption(_find_higher, _raise_run),
+    "new_lower": Corruption(_find_lower, _lower_run),
+    "new_in_sibling": Corruption(_find_sibling_places, _move_to_sibling),
+    "old_kept": Corruption(_find_replaced, _keep_old),
+    "neighbour_deleted": Corruption(_find_neighbours, _delete),
+    "twin_deleted": Corruption(_find_twins, _delete),
 }
-CORRUPTIONS = {**OUTSIDE, **WITHIN}
+CORRUPTIONS: Mapping[str, Corruption] = {**OUTSIDE, **WITHIN}

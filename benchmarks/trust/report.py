@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
+from benchmarks.harness import render_rows, render_table
 from benchmarks.scoring import Counts, compute_interval
 from benchmarks.trust.corruptions import OUTSIDE, WITHIN
 from benchmarks.trust.planted import REPAIRED, RIGHT, Row
@@ -70,73 +71,59 @@ def make_blocks(rows: Sequence[Row]) -> list[Counts]:
 
 
 def render_planted(found: Sequence[Counts]) -> str:
-    """Lay out which corruptions were detected, a class a line."""
-    lines: list[Sequence[Any]] = [
-        (
-            "",
-            "planted",
-            "detected",
-            "share",
-            "95 %",
-            "of accepted",
-            "answer passed",
-            "rule passed",
-            "legal",
-            "repaired",
-            "wrongly",
-        )
+    """Render which corruptions were detected, a class a line."""
+    rows = [
+        block
+        | {
+            "of_accepted": _compute_share(block["detected_in_accepted"], block["planted_in_accepted"]),
+            "interval": _format_interval(block["detected_interval"]),
+            "repaired": block["repaired_exact"] + block["repaired_blanks"],
+        }
+        for block in found
+        if block["planted"] or block["legal_other"]
     ]
-    for block in found:
-        if block["planted"] or block["legal_other"]:
-            of_accepted = _compute_share(block["detected_in_accepted"], block["planted_in_accepted"])
-            shares = (
-                _format_percent(block["detected_share"]),
-                _format_range(block["detected_interval"]),
-                _format_percent(of_accepted),
-            )
-            passed = (block["passed_as_answer"], block["passed_as_rule"], block["legal_other"])
-            repaired = (block["repaired_exact"] + block["repaired_blanks"], block["repaired_wrong"])
-            lines.append(
-                (f"{block['kind']} {block['name']}", block["planted"], block["detected"], *shares, *passed, *repaired)
-            )
-    return _lay_out(lines)
+    return render_rows(
+        rows,
+        {
+            "": "{kind} {name}",
+            "planted": "{planted}",
+            "detected": "{detected}",
+            "share": "{detected_share:.1%}",
+            "95 %": "{interval}",
+            "of accepted": "{of_accepted:.1%}",
+            "answer passed": "{passed_as_answer}",
+            "rule passed": "{passed_as_rule}",
+            "legal": "{legal_other}",
+            "repaired": "{repaired}",
+            "wrongly": "{repaired_wrong}",
+        },
+    )
 
 
 def render_right(found: Sequence[Counts]) -> str:
-    """Lay out which right results were refused, a format or style a line."""
-    lines: list[Sequence[Any]] = [("", "right", "refused", "share", "95 %", "blanks only")]
-    for block in found:
-        if block["correct"]:
-            shares = (_format_percent(block["refused_share"]), _format_range(block["refused_interval"]))
-            title = f"{block['kind']} {block['name']}"
-            lines.append((title, block["correct"], block["correct_refused"], *shares, block["refused_blank_only"]))
-    return _lay_out(lines)
+    """Render which right results were refused, a format or style a line."""
+    return render_rows(
+        [block | {"interval": _format_interval(block["refused_interval"])} for block in found if block["correct"]],
+        {
+            "": "{kind} {name}",
+            "right": "{correct}",
+            "refused": "{correct_refused}",
+            "share": "{refused_share:.1%}",
+            "95 %": "{interval}",
+            "blanks only": "{refused_blank_only}",
+        },
+    )
 
 
 def render_counted(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Lay out rows of counts by their `name`; a count that a row does not have is 0."""
+    """Render rows of counts by their `name`; a count that a row does not have is 0."""
     columns = list(dict.fromkeys(key for row in rows for key in row if key not in ("kind", "name")))
-    return _lay_out([(title, *columns), *((row["name"], *(row.get(key, 0) for key in columns)) for row in rows)])
+    return render_table([title, *columns], [[row["name"], *(str(row.get(key, 0)) for key in columns)] for row in rows])
 
 
 def _compute_share(found: int, total: int) -> float | None:
     return round(found / total, 4) if total else None
 
 
-def _format_percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
-
-
-def _format_range(found: tuple[float, float] | None) -> str:
+def _format_interval(found: tuple[float, float] | None) -> str:
     return "-" if found is None else f"{found[0]:.1%} to {found[1]:.1%}"
-
-
-def _lay_out(lines: Sequence[Sequence[Any]]) -> str:
-    cells = [[str(cell) for cell in line] for line in lines]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    return "\n".join(
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in cells
-    )
