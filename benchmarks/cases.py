@@ -1,4 +1,4 @@
-"""Recorded edits as benchmark cases: files are read, each record's shape is told by its fields.
+"""Recorded edits as benchmark cases: files are read, each record's shape is known by its fields.
 
 name             fields                              becomes
 aider            blocks, original, expected          SEARCH/REPLACE blocks
@@ -73,7 +73,7 @@ class Case:
 
     `inexact` says that final newlines and spaces at line ends are not to be trusted; `variety` that the case is input
     variety and no goal. `also` holds the same edit in another format, measured apart. `style` is how the snippet is
-    written; `repo` is where the file is from ("" where that is not known), and with `path` tells the part (`part_of`).
+    written; `repo` is where the file is from ("" where that is not known), and gives the part with `path` (`part_of`).
     """
 
     id: str
@@ -269,7 +269,7 @@ def _read_edit_eval(record: Record, name: str) -> Case | str:
 
 
 def _is_whole_lines(text: str, old: str, new: str) -> bool:
-    """Tell whether a block of whole lines can say the same as this replacement of characters."""
+    """Return whether a block of whole lines can say the same as this replacement of characters."""
     at = text.find(old)
     end = at + len(old)
     begins = at == 0 or text[at - 1] == "\n"
@@ -278,7 +278,7 @@ def _is_whole_lines(text: str, old: str, new: str) -> bool:
 
 
 def _has_stray_blanks(expected: str, *sources: str) -> bool:
-    """Tell whether blank lines of the expected text hold spaces from nowhere: a text rebuilt from a diff has such."""
+    """Return whether blank lines of the expected text hold spaces from nowhere: a text rebuilt from a diff has such."""
     known = {line for source in sources for line in source.split("\n")}
     return any(line and not line.strip() and line not in known for line in expected.split("\n"))
 
@@ -323,7 +323,7 @@ def add_case_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of interfaces.md that say what is run, and where the result is written."""
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="a .jsonl or .jsonl.gz file, or a folder")
     parser.add_argument(
-        "--case-format", choices=SHAPES, help="the shape of all records (told by their fields if not given)"
+        "--case-format", choices=SHAPES, help="the shape of all records (known by their fields if not given)"
     )
     parser.add_argument("--format", choices=get_args(FormatName), help="only the cases with an edit in this format")
     parser.add_argument("--limit", type=int, help="a sample of this many cases")

@@ -119,7 +119,7 @@ def render_line_ranges(before: str, after: str) -> str | None:
 
 
 def has_same_ends(before: str, after: str) -> bool:
-    """Tell whether an edit that says nothing of the final newline can mean this; a file that is created gets one."""
+    """Return whether an edit that says nothing of the final newline can mean this; a file that is created gets one."""
     return (not before or before.endswith("\n")) == after.endswith("\n")
 
 

@@ -2,7 +2,7 @@
 
 The task is an apply of about 900 prompt tokens: the model copies `examples/shopping_cart.ts` with one method
 changed. Prefill is the whole prompt with an empty cache; plain decoding and decoding with the merge draft, which has no
-merge here but the file and the edit alone, both start behind the cached prompt. Every model runs in a process of its
+merge here but the file and the edit alone, both start after the cached prompt. Every model runs in a process of its
 own, so that its peak memory is its own. The first load dequantises the GGUF file and keeps a bf16 copy, which the later
 ones read.
 """

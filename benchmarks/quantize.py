@@ -3,7 +3,7 @@
 All schemes run in one process on the same texts, in turns with bf16. Quality is of every next token in the first
 `--tokens` tokens of each text: the Kullback-Leibler divergence of the quantised model's distribution from bf16's (in
 nats), how often the likeliest token is the same, and the perplexity. The texts are modules of Python's standard
-library, which lie on every machine; `--text` gives others. Speed is of forward passes over 1 to 512 tokens behind a
+library, which lie on every machine; `--text` gives others. Speed is of forward passes over 1 to 512 tokens after a
 prefix of 256: the least time of several, of bf16 divided by the scheme's.
 """
 

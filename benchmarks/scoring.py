@@ -17,7 +17,7 @@ OUTCOMES: tuple[Outcome, ...] = ("exact", "first_candidate", "any_candidate", "r
 
 
 def judge(case: Case, merged: str | None, *, claims_done: bool, candidates: Sequence[str] = ()) -> Outcome:
-    """Say what an answer is worth: a merged text, the claim that the edit is done already, or candidates, or nothing.
+    """Return the outcome of an answer: a merged text, the claim that the edit is done already, candidates, or nothing.
 
     A merge that a check rejects is a refusal: it is given as nothing.
     """
@@ -31,12 +31,12 @@ def judge(case: Case, merged: str | None, *, claims_done: bool, candidates: Sequ
 
 
 def is_same(text: str, expected: str, *, inexact: bool) -> bool:
-    """Tell whether two texts are equal; inexact data counts modulo spaces at line ends and blank lines at the end."""
+    """Return whether two texts are equal; inexact data counts modulo spaces at line ends and blank lines at the end."""
     return text == expected or (inexact and _strip_ends(text) == _strip_ends(expected))
 
 
 def is_same_but_blank_lines(text: str, expected: str) -> bool:
-    """Tell whether two texts have the same lines, blank ones and spaces at line ends aside."""
+    """Return whether two texts have the same lines, blank ones and spaces at line ends aside."""
     return _list_solid(text) == _list_solid(expected)
 
 
@@ -52,7 +52,7 @@ def _strip_ends(text: str) -> list[str]:
 
 
 class Judged(Protocol):
-    """What one case came to; `certain` says that the answer was claimed certain and every check let it pass."""
+    """The result of one case; `certain` says that the answer was claimed certain and every check let it pass."""
 
     @property
     def outcome(self) -> Outcome:
@@ -187,7 +187,7 @@ _REMOVAL = re.compile(
 
 
 def hides_deletion(case: Case) -> bool:
-    """Tell whether a snippet without one marker leaves out lines that are to go, and nothing says so.
+    """Return whether a snippet without one marker leaves out lines that are to go, and nothing says so.
 
     Without markers, a hole between two lines of the snippet is an omission as well as a deletion. Lines that others
     replace are no holes; a word of removal in the instruction, or in the prose about fences, says enough.

@@ -88,7 +88,7 @@ def _run(options: argparse.Namespace, applier: Applier, wanted: Options) -> tupl
     cases: Sequence[AnyCase] = _make_snippets(options) if options.styles else loaded.cases
     cases = select_cases(cases, options.format, options.limit, options.seed)
     rows: list[Row] = []
-    with suppress(KeyboardInterrupt):  # what was measured until then is worth its summary
+    with suppress(KeyboardInterrupt):  # what was measured until then gets its summary
         for case in cases:
             rows.append(measure(case, applier, wanted))
             row = rows[-1]

@@ -26,7 +26,7 @@ _MAX_DIFF = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one case came to.
+    """The result of one case.
 
     `certainty` is what the answer claimed, "" for a refusal; of several files the least of theirs. `syntax_equal` says
     that the merged text has the tree of the expected one: it differs at most in white space that means nothing. `scope`

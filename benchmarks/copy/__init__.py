@@ -1,1 +1,1 @@
-"""How fast a file is copied with an edit, beside plain decoding and what others make of it: `benchmarks.copy`."""
+"""How fast a file is copied with an edit, compared with plain decoding and with other engines: `benchmarks.copy`."""

@@ -29,7 +29,7 @@ FRESH_REQUEST = (
 
 @dataclass(frozen=True, slots=True)
 class CopyCase:
-    """One file, its lazy snippet and the right result. `name` tells lines and hunks, as in `--only`."""
+    """One file, its lazy snippet and the right result. `name` says lines and hunks, as in `--only`."""
 
     name: str
     path: str

@@ -33,7 +33,7 @@ class Likeness:
 class Outcome:
     """All that was measured of one model. `samples`: by case, contestant and figure, a value of each round.
 
-    `parted`: why no speed of a case is told. `settings`: each peer's settings with their tokens a second, best first.
+    `parted`: why a case has no speed. `settings`: each peer's settings with their tokens a second, best first.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ PIECES = 3
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A prompt, and our greedy output behind it, which is what is to be written."""
+    """A prompt, and our greedy output after it, which is what is to be written."""
 
     name: str
     prompt_ids: tuple[int, ...]
@@ -120,7 +120,7 @@ def write(contestant: Contestant, task: Task, salt: str, speculation: Speculatio
     """Have it write the task's output, or pieces of it.
 
     A whole output is timed from its request, with the prompt cached. A piece is timed from the end of its first pass
-    on, which is left out with its tokens: caches end at borders of blocks, and what is behind them is run again. So is
+    on, which is left out with its tokens: caches end at borders of blocks, and what is after them is run again. So is
     the output of a contestant that caches no prompts.
     """
     parts = cut_pieces(task.num_new, budget)
@@ -316,9 +316,9 @@ class Contest:
         )
 
     def _compare_with_plain(self, task: Task, drafted: Answer, plain: Run) -> None:
-        """What was drafted is our plain output, or no speed is told.
+        """What was drafted is our plain output, or there is no speed.
 
-        Both are compared with the output that is to be written, whose beginning is what the plain pieces stand behind.
+        Both are compared with the output that is to be written, whose beginning is what the plain pieces stand after.
         """
         whole, wanted = (task.arrival(0, task.num_new),), Answer(0.0, task.output_ids, ())
         found = _compare_run(plain, task.output_ids, self._margin(), task)

@@ -207,7 +207,7 @@ class CopyOurs(Ours):
             self._core.times.replace(kept)
 
     def trace(self, raw: dict[str, Any]) -> list[dict[str, Any]]:
-        """Run a job's only request, and tell of each pass what was drafted from where, and what was accepted."""
+        """Run a job's only request, and return for each pass what was drafted from where, and what was accepted."""
         job = Job.from_json(raw)
         proposer = self.proposer(job.speculation)
         assert proposer is not None

@@ -57,7 +57,7 @@ PASS_COLUMNS = {
 }
 
 SPEEDS = ("tok_s", "plain_tok_s", "ratio_plain", "ratio_best_peer", "seconds", "cold_seconds", "plain_seconds")
-"""What is not told of a case whose drafted output is not our plain output."""
+"""Left out of a case whose drafted output is not our plain output."""
 
 
 def make_rows(outcome: Outcome) -> list[Row]:
@@ -216,7 +216,7 @@ def render_tables(outcome: Outcome) -> str:
         render_rows(peers, PEER_COLUMNS),
         render_rows(settings, {"peer": "{peer}", "setting": "{setting}", "tok/s": "{rate:n}"}),
         render_rows(passes, PASS_COLUMNS),
-        *(f"{row['case']}: no speed is told: {row['parted']}" for row in found if "parted" in row),
+        *(f"{row['case']}: no speed is shown: {row['parted']}" for row in found if "parted" in row),
         *(
             f"nothing to copy: {row['tok_s']:.1f} tok/s with drafts, {row['plain_tok_s']:.1f} without: "
             f"{row['ratio_plain']:.3f} x plain (median of pairs)"

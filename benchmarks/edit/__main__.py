@@ -133,7 +133,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def count_rows(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the counts of one block, with the times without checks beside."""
+    """Return the counts of one block, with the times without checks."""
     without_checks = sorted(row.parse_ms + row.merge_ms for row in rows)
     return {
         **count_outcomes(rows),

@@ -2,7 +2,7 @@
 
 The texts are made up of tricky lines, or cut from real files. What says where it belongs (a whole file, line ranges)
 must come back equal. Diffs, patches, blocks, replacements and lazy snippets may also be refused, where the new lines
-stand already beside the old ones, or a line looks like a marker; they are never to be merged into anything else."""
+stand already next to the old ones, or a line looks like a marker; they are never to be merged into anything else."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _render_lines(before: str, after: str) -> str | None:
 
 
 def _has_unshown_deletion(a: list[str], b: list[str]) -> bool:
-    """Tell whether two lines of context on both sides of a deletion stand so, blank ends aside, in the old text."""
+    """Return whether two lines of context on both sides of a deletion stand so, blank ends aside, in the old text."""
     old = "\n".join(["", *a, ""])
     for span in rendering.diff_texts(a, b):
         if span.b_start == span.b_end:

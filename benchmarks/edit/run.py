@@ -24,7 +24,7 @@ from editor.verify import verify
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one case came to; `certain` says that the editor claimed its answer certain and every check let it pass.
+    """The result of one case; `certain` says that the editor claimed its answer certain and every check let it pass.
 
     `certainty` is what it claimed: certain, likely, or "" of a refusal, with its `confidence` where it has one. `first`
     says whether its first reading is right, `among` whether one of all is, each byte for byte and modulo blank lines; a
@@ -223,7 +223,7 @@ def _ask_editor(text: str, edit: str, format_name: FormatName, path: str, said: 
 
 
 def _judge(case: Case, outcome: MergeOutcome, failed: tuple[str, ...], restore: Callable[[str], str]) -> Outcome:
-    """Say what an answer is worth; a merge that a check rejects is a refusal."""
+    """Return the outcome of an answer; a merge that a check rejects is a refusal."""
     if isinstance(outcome, Unresolved):
         return judge(case, None, claims_done=False, candidates=[restore(one.text) for one in outcome.candidates])
     if isinstance(outcome, AlreadyApplied):

@@ -1,1 +1,1 @@
-"""How fast the engine is, beside what the machine gives and what others make of it: `python -m benchmarks.engine`."""
+"""How fast the engine is, compared with the machine's limits and with other engines: `python -m benchmarks.engine`."""

@@ -1,6 +1,6 @@
 """How fast the engine is: `python -m benchmarks.engine --model qwen2.5-coder-0.5b --peers vllm,transformers`.
 
-Prefill of cold prompts and its share of the GEMM ceiling that is measured beside it, plain decoding by batch size,
+Prefill of cold prompts and its share of the GEMM ceiling that is measured with it, plain decoding by batch size,
 what a request waits for its first token while others decode, a cached prefix, passes over k draft tokens, and the
 operations and bytes of each pass with the least time for them on this machine. Greedy, bf16, the same token ids and
 the same number of new tokens for everyone; each contestant has a process of its own, and they run in turns. Figures

@@ -79,7 +79,7 @@ class Ours:
         ]
 
     def margin(self, asked: dict[str, Any]) -> float:
-        """By how much the model finds `first` likelier than `second` behind `context`, natural logarithm."""
+        """By how much the model finds `first` likelier than `second` after `context`, natural logarithm."""
         request = GenerationRequest(asked["context"], 1, logprobs=MOST_LOGPROBS, salt="margin")
         request_id, found = self._core.add(request), dict[int, float]()
         while self._core.has_pending_work():

@@ -174,7 +174,7 @@ def measure_median_seconds(work: Callable[[], object]) -> float:
 
 
 def _make_products(rows: Tensor, weight: Tensor) -> Iterator[tuple[bool, Callable[[], Tensor]]]:
-    """rows [num_rows, in], weight [out, in]. oneDNN packs a weight for the row count that it is told."""
+    """rows [num_rows, in], weight [out, in]. oneDNN packs a weight for the given row count."""
     yield False, lambda: F.linear(rows, weight)
     if packs(weight.device.type, weight.dtype):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(rows))

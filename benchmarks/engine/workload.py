@@ -59,7 +59,7 @@ class Text:
 
 
 def read_source_text(folder: Path = Path(os.__file__).parent) -> str:
-    """The modules, one behind the other."""
+    """The modules, one after the other."""
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in MODULES)
 
 

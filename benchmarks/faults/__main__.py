@@ -1,7 +1,7 @@
 """Attacks and faults on a running service: `python -m benchmarks.faults`. It starts `hunk serve` itself, on loopback.
 
     idle                     a polite tenant sends one-line edits, a probe asks `/healthz` every 50 ms
-    ATTACK, all at once      the same beside attackers from 127.0.0.2; `--attacks` chooses them; idle before each
+    ATTACK, all at once      the same next to attackers from 127.0.0.2; `--attacks` chooses them; idle before each
     SIGTERM under all        how long the service takes to end
     kills                    SIGKILL in the middle of writes, and a start
     disks, damaged caches    no room for a write; every file of the cache folder damaged in one way

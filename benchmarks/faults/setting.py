@@ -54,7 +54,7 @@ class Setting:
     def open_service(
         self, *options: str | Path, root: Path | None = None, cache: Path | None = None
     ) -> Iterator[Running]:
-        """A service of its own process; raises RuntimeError where it does not start, or end when it is told to."""
+        """A service of its own process; raises RuntimeError where it does not start, or end when it is asked to."""
         limits = ("--max-connections", str(MAX_CONNECTIONS), "--drain", str(DRAIN_S))
         environ = {"HUNK_CACHE": str(cache or self.cache), "HUNK_CONFIG": ""}
         model = self.folder / "model"
@@ -220,7 +220,7 @@ READ_SECONDS = 0.002
 """How often the file is read meanwhile, to see whether it is ever torn."""
 
 COMMAND_SHARE = 40
-"""A process for each write takes so many times longer than a request: so many times fewer are made beside these."""
+"""A process for each write takes so many times longer than a request: so many times fewer are made next to these."""
 
 
 def run_races(setting: Setting, num_writes: int) -> list[Row]:

@@ -5,8 +5,8 @@ pair of texts of at least 80 lines, before and after, turned into a lazy snippet
 that can say it. M, the merge that is drafted, is the editor's merge or its first candidate, even when it is wrong;
 where the editor has none, the original is drafted first.
 
-Counted are the passes behind the prefill, which gives the first token itself. The merge draft's first window, all of M,
-is fused with the prefill; behind that a pass drafts 1,024 tokens at most. The first row below it has this cap in the
+Counted are the passes after the prefill, which gives the first token itself. The merge draft's first window, all of M,
+is fused with the prefill; after that a pass drafts 1,024 tokens at most. The first row below it has this cap in the
 fused pass, too; its other rows have nothing fused, as the general servers, whose windows are their own. Recreated from:
 
     pointer             one pointer over the original and the update that re-synchronises on the longest match, 256
@@ -92,7 +92,7 @@ def render_lines(rows: Sequence[dict[str, Any]], summary: dict[str, Any]) -> Ite
         members = [row for row in rows if row["group"] == group]
         if members:
             yield ""
-            yield f"| forward passes behind the prefill; {group}: {members[0]['cases']} | mean | median | p90 | most |"
+            yield f"| forward passes after the prefill; {group}: {members[0]['cases']} | mean | median | p90 | most |"
             yield "| --- | --- | --- | --- | --- |"
             for row in members:
                 figures = (f"{row[key]:,}" for key in ("mean", "median", "p90", "most"))

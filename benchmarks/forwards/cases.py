@@ -31,7 +31,7 @@ Answers = Callable[[str], tuple[int, ...]]
 class ForwardsCase:
     """One edit: the texts as token ids; `target` is what a model writes that makes no mistake.
 
-    `merged` are the editor's merges, best first, none where it has none, and `merges` their ids; `group` tells whether
+    `merged` are the editor's merges, best first, none where it has none, and `merges` their ids; `group` says whether
     the first one is the target.
     """
 

@@ -18,7 +18,7 @@ UNCAPPED = 1 << 30
 class Windows:
     """How many tokens a pass drafts: `first` in the pass that is fused with the prefill, then `least` to `most`.
 
-    A window grows fourfold when all of it was accepted, and is `least` again behind a miss.
+    A window grows fourfold when all of it was accepted, and is `least` again after a miss.
     """
 
     first: int
@@ -32,7 +32,7 @@ class Windows:
 
 
 def count_forwards(proposer: Proposer, target: Sequence[int], windows: Windows) -> int:
-    """Passes behind the prefill until all of `target` is written.
+    """Passes after the prefill until all of `target` is written.
 
     Each pass confirms the drafted tokens that are right, and gives one more; so does the prefill, which is not counted.
     """
@@ -57,7 +57,7 @@ def count_common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 TREE_DEPTH = 24
-"""`suffix_decoding_max_tree_depth` of vLLM: a match and what is drafted behind it are no longer together."""
+"""`suffix_decoding_max_tree_depth` of vLLM: a match and what is drafted after it are no longer together."""
 
 MIN_PROBABILITY = 0.1
 """`suffix_decoding_min_token_prob` of vLLM."""
@@ -81,7 +81,7 @@ class NgramDraft:
         self._num_seen = 0
 
     def propose(self, output_ids: Sequence[int], max_tokens: int) -> Draft:
-        """The tokens behind that place."""
+        """The tokens after that place."""
         self._context.grow(output_ids[self._num_seen :])
         self._num_seen = len(output_ids)
         places, lengths = self._context.search(output_ids[-self._most :], self._most)
@@ -96,7 +96,7 @@ class SuffixDecodingDraft:
     """The method of vLLM's and Arctic's suffix decoding: the most frequent continuation of the longest match.
 
     As long as the match (`max_spec_factor` 1), within a tree of TREE_DEPTH tokens, while its estimated probability is
-    at least MIN_PROBABILITY. So 12 tokens behind a match of 12 are the longest draft. Oliaro et al. 2024
+    at least MIN_PROBABILITY. So 12 tokens after a match of 12 are the longest draft. Oliaro et al. 2024
     (SuffixDecoding). Of all match lengths the method takes the one with the best sum of probabilities; here it is the
     longest up to half the depth, which is that wherever the continuation is certain.
     """

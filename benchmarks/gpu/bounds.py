@@ -101,7 +101,7 @@ def compute_decode_s(config: ModelConfig, num_rows: int, ceilings: Ceilings) -> 
 def compute_second_turn_s(config: ModelConfig, num_tokens: int, mode: str, ceilings: Ceilings) -> float:
     """Seconds to the first token of a prompt that was run before but for CHANGED tokens in its middle.
 
-    cold: all is run. exact: what stands behind the change, too. fast: the changed segment, and what is stored of the
+    cold: all is run. exact: what follows the change, too. fast: the changed segment, and what is stored of the
     rest is read and written. turbo: the same for the changed tokens alone.
     """
     if mode == COLD:

@@ -83,7 +83,7 @@ BETWEEN = "~~~~\n"
 
 
 class Unforked:
-    """A proposer's drafts without their branches, and without a look at what the model would have written behind them.
+    """A proposer's drafts without their branches, and without a look at what the model would have written after them.
 
     A script knows neither, so that what they would save is not counted.
     """

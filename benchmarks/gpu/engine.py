@@ -71,7 +71,7 @@ class ScriptedDecoder(Decoder):
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
-        """As the decoder's, but for the logit of the text's token behind each row, as far as it goes."""
+        """As the decoder's, but for the logit of the text's token after each row, as far as it goes."""
         logits = super().logits(hidden)
         if self._ids is not None:
             ids = self._ids[self._next : self._next + len(logits)]
@@ -105,7 +105,7 @@ class Written:
 
     @property
     def decode_tok_s(self) -> float:
-        """Tokens a second behind the first pass that gave any."""
+        """Tokens a second after the first pass that gave any."""
         behind = len(self.token_ids) - (self.passes[0][1] + 1)
         return behind / (self.seconds - self.first_s)
 
@@ -116,7 +116,7 @@ def write(
     proposer: Proposer | None = None,
     script: ScriptedDecoder | None = None,
 ) -> Written:
-    """Run one request to its end; `script`, the core's model, is told before each pass how much it has written."""
+    """Run one request to its end; `script`, the core's model, hears before each pass how much it has written."""
     written, num_written = Written(), 0
     began = time.perf_counter()
     request_id = core.add(request, proposer)
@@ -207,7 +207,7 @@ class Copied:
 
 @dataclass(slots=True)
 class Found:
-    """Seconds or rates by the names that `bounds` has, one each round; edits, and why one is not told."""
+    """Seconds or rates by the names that `bounds` has, one each round; edits, and why one has no figure."""
 
     figures: dict[str, list[float]] = field(default_factory=dict)
     copied: list[Copied] = field(default_factory=list)
@@ -256,7 +256,7 @@ def _measure_speeds(
 
 
 def _measure_passes(decoder: Decoder, rounds: int, found: Found) -> None:
-    """Single steps of an engine over a token and a confirmed draft, however long, behind a prompt that is cached."""
+    """Single steps of an engine over a token and a confirmed draft, however long, after a prompt that is cached."""
     script = ScriptedDecoder(decoder)
     core = EngineCore(script, [], _make_config(CONTEXT + max(PASSES) + SPARE))
     core.times.replace(ROWS_ARE_FREE)
@@ -277,7 +277,7 @@ def _measure_passes(decoder: Decoder, rounds: int, found: Found) -> None:
 def _measure_copy(
     core: EngineCore, script: ScriptedDecoder, edit: Edit, tokens: TextTokens, rounds: int, found: Found
 ) -> None:
-    """An edit that the model is made to write, behind a prompt that is cached; the first run does not count."""
+    """An edit that the model is made to write, after a prompt that is cached; the first run does not count."""
     request = GenerationRequest(edit.prompt, len(edit.output))
     rates, last = [], Written()
     for number in range(-1, rounds):
@@ -297,7 +297,7 @@ def _measure_copy(
 
 
 def _measure_second_turns(decoder: Decoder, num_tokens: int, rounds: int, found: Found) -> None:
-    """A prompt, and the same with some tokens changed in its middle, in each mode behind a first turn of its own."""
+    """A prompt, and the same with some tokens changed in its middle, in each mode after a first turn of its own."""
     config = decoder.config
     room = num_tokens + SPARE
     span_bytes = 2 * room * page_bytes(config, 1, decoder.weights.dtype)
@@ -322,7 +322,7 @@ def _measure_second_turns(decoder: Decoder, num_tokens: int, rounds: int, found:
 
 
 def _find_reuse_fault(warm: Written, mode: str, num_tokens: int) -> str | None:
-    """Whether a second turn ran what its mode has it run: a time is told of nothing else."""
+    """Whether a second turn ran what its mode has it run: nothing else has a time."""
     usage, changed_at = warm.usage, num_tokens // 2
     expected = {"exact": num_tokens - changed_at, "fast": SEGMENT + 1, "turbo": CHANGED + 1}[mode]
     if usage.recomputed != expected:

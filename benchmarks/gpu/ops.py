@@ -41,7 +41,7 @@ def label(shape: Shape, without: Shape | None = None) -> str:
 def choose_shapes(op: Op, asked: Sequence[str]) -> list[Shape]:
     """The op's timed shapes, or those that hold all sizes of one that is asked for (`num_seqs=4,num_keys=8192`).
 
-    A size may be any where all sizes are told. Raises ValueError for what is no shape.
+    A size may be any where all sizes are given. Raises ValueError for what is no shape.
     """
     if not asked:
         return list(op.timed_shapes)
@@ -111,7 +111,10 @@ CACHES = 3
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to compute it. error: to the reference, or of others to our own output; no timing: `why` tells."""
+    """One way to compute it. error: distance to the reference, of others to our own output.
+
+    Without a timing, `why` says why.
+    """
 
     name: str
     is_own: bool
@@ -316,7 +319,7 @@ def make_row(row: Measured) -> dict[str, Any]:
 
 
 def format_digits(number: float) -> str:
-    """Format three digits that count: 0.0123, 1.23, 123, 12,300; what is tiny is told as that."""
+    """Format three digits that count: 0.0123, 1.23, 123, 12,300; what is tiny is `< 0.001`."""
     if 0 < number < TINY:
         return f"< {TINY}"
     return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"

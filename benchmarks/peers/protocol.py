@@ -176,9 +176,7 @@ class Contestant:
     def ask(self, operation: str, argument: Any = None) -> Any:
         """Have it do something; raises ContestantFailed."""
         assert self._process.stdin is not None
-        with contextlib.suppress(
-            BrokenPipeError
-        ):  # then there is nothing to read, and that is told with its last words
+        with contextlib.suppress(BrokenPipeError):  # then there is nothing to read, and the error has its last words
             self._process.stdin.write(json.dumps({"operation": operation, "argument": argument}) + "\n")
             self._process.stdin.flush()
         return self._read()

@@ -41,7 +41,7 @@ class Transformers:
         num_seen = prompt_len
 
         def note(input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
-            """Called as a stopping criterion behind every pass: int64 [batch, tokens so far]."""
+            """Called as a stopping criterion after every pass: int64 [batch, tokens so far]."""
             nonlocal num_seen
             now = time.perf_counter()
             for number, token_ids in enumerate(input_ids[:, num_seen:].tolist()):

@@ -1,4 +1,4 @@
-"""vLLM's own drafters behind its seam for others, so that one engine is measured with each of them, and with none."""
+"""vLLM's own drafters after its seam for others, so that one engine is measured with each of them, and with none."""
 
 from __future__ import annotations
 

@@ -4,14 +4,14 @@ Recorded sessions are replayed turn by turn in a window of 16k tokens (see `comp
 engine, one after the other. Tokens are counted over all turns by the engine's own bookkeeping, without a forward pass:
 
     exact      the longest cached prefix: what vLLM, SGLang and TensorRT-LLM do
-    fast       and unchanged tokens behind a change, but for the rest of the changed segment
+    fast       and unchanged tokens after a change, but for the rest of the changed segment
     turbo      and all unchanged tokens
     balanced   the exact prefix of a prompt that keeps files as they were and has notes on what changed
 
 `fast` and `turbo` are counted with time between the turns, while tools run, in which the engine runs exactly what it
 took over: as much as it needs, as much as 2,048 tokens take, none. Sessions that read whole files are replayed a second
 time with these files in the prompt (see `workspace`). The same is counted of turns around one edit in a context of
-6,000 tokens. Unless `--count-only`, a sample is timed: to the first token, cold, behind the exact prefix and in each
+6,000 tokens. Unless `--count-only`, a sample is timed: to the first token, cold, after the exact prefix and in each
 mode, with peers on the same prompts. What reuse does to answers is measured by `benchmarks.reuse.quality`: from here
 with `--probes`, or taken over from its JSON with `--quality`.
 """
@@ -165,7 +165,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--session", type=Path, required=True, help=".jsonl, .jsonl.gz, .traj.gz or a folder of them")
     parser.add_argument("--mode", default=",".join(MODES), help="which modes, by commas")
     parser.add_argument("--count-only", action="store_true", help="no model is loaded, only its tokenizer")
-    parser.add_argument("--turns", type=int, default=2, help="timed: so many turns, and so many behind compactions")
+    parser.add_argument("--turns", type=int, default=2, help="timed: so many turns, and so many after compactions")
     parser.add_argument("--pairs", type=int, default=3, help="timed: so many recorded edits, and so many made ones")
     parser.add_argument("--rounds", type=int, default=3, help="how often each is timed")
     parser.add_argument("--seed", type=int, default=1, help="which turns and edits")

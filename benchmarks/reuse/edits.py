@@ -1,8 +1,9 @@
 """Two turns around one edit: a context of about 6,000 tokens, and the same with one hunk changed in its middle.
 
-Edits are real ones of one hunk, before and after, where recorded ones lie beside the checkout; others are made in files
-of the standard library by a seeded edit of a line in a function. The edited file stands between other files, so that
-its hunk is in the middle. The second turn asks another question; with `balanced` it has the old files and a note.
+Edits are real ones of one hunk, before and after, where recorded ones lie next to the checkout; others are made in
+files of the standard library by a seeded edit of a line in a function. The edited file stands between other files, so
+that its hunk is in the middle. The second turn asks another question; with `balanced` it has the old files and a
+note.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ class SessionCount:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One turn's prompt: its segments, the answer's ids, and what `TurnCount` says of it beside the counts."""
+    """One turn's prompt: its segments, the answer's ids, and what `TurnCount` says of it next to the counts."""
 
     segments: list[PromptSegment]
     answer_ids: list[int]

@@ -130,9 +130,9 @@ def summarise(
     quality: Mapping[str, Mapping[str, Any]],
 ) -> Row:
     """By mode: the sessions' tokens and times, and the quality; under `workspace` the tokens with files in the prompt,
-    under `edit` tokens and times of the turn behind an edit.
+    under `edit` tokens and times of the turn after an edit.
 
-    Times of the sessions are those of turns behind a compaction, where the modes differ.
+    Times of the sessions are those of turns after a compaction, where the modes differ.
     """
     summary = summarise_counts(counts)
     for name, kept in summarise_counts(workspace).items():

@@ -156,7 +156,7 @@ def _get_path(call: ToolCall) -> str:
 
 
 def _render_text(message: Recorded) -> str:
-    """The text with the calls of tools behind it, as Qwen's chat template writes them."""
+    """The text with the calls of tools after it, as Qwen's chat template writes them."""
     calls = [
         json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False) for call in message.tool_calls
     ]
@@ -170,7 +170,7 @@ KEPT_RESULTS = 3
 """The newest tool results that are cleared last; Anthropic's default."""
 
 MOST_REQUESTS, REQUEST_CHARS, MOST_PATHS = 8, 160, 12
-"""What of the user's messages and of the files read is told in a summary."""
+"""What of the user's messages and of the files read stands in a summary."""
 
 _HEAD_SHARE = 2 / 3
 
@@ -201,7 +201,7 @@ class Compactor:
     num_compactions: int = 0
     _seen: list[Message] = field(default_factory=list)
     _shown: list[Message] = field(default_factory=list)
-    _num_dropped: int = 0  # messages behind the first that stand in the summary
+    _num_dropped: int = 0  # messages after the first that stand in the summary
 
     def prompt(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages of the next turn's prompt; a history that does not go on from the last one starts anew."""

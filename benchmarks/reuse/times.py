@@ -1,4 +1,4 @@
-"""Times to the first token of a second turn: cold, behind the exact prefix, in each mode, and a peer's.
+"""Times to the first token of a second turn: cold, after the exact prefix, in each mode, and a peer's.
 
 Every time has a first turn of its own before it, with nothing cached, so that no mode finds what another has left; that
 first turn, of the same length, is the cold time. All take turns, round after round, so that drift meets all alike.
@@ -33,7 +33,7 @@ from engine.types import GenerationRequest
 
 COLD = "cold"
 LAST = "exact"
-"""The mode that is measured last: then the whole second prompt is cached, behind which the floors are measured."""
+"""The mode that is measured last: then the whole second prompt is cached, after which the floors are measured."""
 
 
 @dataclass(slots=True)
@@ -184,7 +184,7 @@ class ReuseOurs(Ours):
         raise AssertionError("the request gave nothing")
 
     def floor(self, asked: dict[str, Any]) -> float:
-        """Seconds of a pass over a prompt's last `num_tokens` alone, behind all others, whose KV must be cached."""
+        """Seconds of a pass over a prompt's last `num_tokens` alone, after all others, whose KV must be cached."""
         prompt, count, size = asked["prompt_ids"], asked["num_tokens"], self._core.model.config.vocab_size
         self._num_floors += 1  # no two may run the same tokens, or the second finds them cached
         own = [(token + self._num_floors) % size for token in prompt[len(prompt) - count :]]

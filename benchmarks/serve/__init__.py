@@ -1,1 +1,1 @@
-"""What the service costs beside the merge, and what becomes of it under load."""
+"""What the service adds to the merge, and how it holds under load."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def convert_indent(line: str, unit: str, other: str) -> str:
 
 
 def is_whole_levels(line: str, unit: str) -> bool:
-    """Tell whether a line's indentation is made of whole levels, so that nobody can mistake its depth."""
+    """Return whether a line's indentation is made of whole levels, so that nobody can mistake its depth."""
     return not line.strip() or len(get_indent(line)) % len(unit) == 0
 
 
@@ -85,6 +86,7 @@ ODD_WORDINGS = (
     "rest unchanged",
 )
 """What markers say in the words of models that were not asked for any."""
+WORD = re.compile(r"[A-Za-z_]\w{2,}")
 PLAIN = "..."
 """A marker without a comment."""
 
@@ -191,7 +193,7 @@ class Change:
         )
 
     def is_deletion(self, span: Span) -> bool:
-        """Tell whether the span takes away much more than it writes: such a hole is easily taken for an omission."""
+        """Return whether the span takes away much more than it writes: such a hole is easily taken for an omission."""
         num_old, num_new = span.a_end - span.a_start, span.b_end - span.b_start
         return num_old > 2 * num_new + 2 or not any(line.strip() for line in self.b[span.b_start : span.b_end])
 
@@ -287,7 +289,7 @@ def _mixes_endings(text: str) -> bool:
 
 
 def _can_be_seen(change: Change) -> bool:
-    """Tell whether every change shows: more than spaces at line ends, and no blank line at an end of the file."""
+    """Return whether every change shows: more than spaces at line ends, and no blank line at an end of the file."""
     if not change.spans or not any(line.strip() for line in change.b):
         return False
     for span in change.spans:
@@ -298,3 +300,54 @@ def _can_be_seen(change: Change) -> bool:
         if old == new or at_top or at_end:
             return False
     return True
+
+
+def instruct(change: Change, rng: Random) -> str:
+    """Say in one line what the change does, by the names that it adds and takes away."""
+    old, new = (_list_words(lines) for lines in _list_changed(change))
+    gone = [word for word in old if word not in set(_list_words(change.b))]
+    come = [word for word in new if word not in set(_list_words(change.a))]
+    if gone and come:
+        said = rng.choice((f"Replace {gone[0]} with {come[0]}", f"Use {come[0]} instead of {gone[0]}"))
+    elif gone:
+        said = f"{rng.choice(('Remove', 'Drop', 'Delete'))} {' and '.join(gone[:2])}"
+    elif come:
+        said = f"Add {' and '.join(come[:2])}"
+    elif old and not new:
+        said = f"{rng.choice(('Remove', 'Drop'))} the {old[0]} line"
+    else:
+        said = f"Update {(new or old or ['the file'])[0]}"
+    return said + rng.choice(("", ".", f" in {change.path.rpartition('/')[2]}"))
+
+
+def instruct_removal(change: Change, rng: Random) -> str:
+    """Say in one line which lines go, by a name in each run of them, the rarest in the file."""
+    counts = Counter(word for line in change.a for word in WORD.findall(line))
+    named = []
+    for span in find_holes(change):
+        words = _list_words(change.a[span.a_start : span.a_end])
+        named += [min(words, key=lambda word: counts[word])] if words else []
+    verb = rng.choice(("Remove", "Drop", "Delete", "I will remove", "Get rid of"))
+    return f"{verb} {' and '.join(dict.fromkeys(named)) or 'these lines'}"
+
+
+def _list_changed(change: Change) -> tuple[list[str], list[str]]:
+    """Return the lines that go and those that come."""
+    old = [line for span in change.spans for line in change.a[span.a_start : span.a_end]]
+    return old, [line for span in change.spans for line in change.b[span.b_start : span.b_end]]
+
+
+def _list_words(lines: Sequence[str]) -> list[str]:
+    """Return the identifiers of the lines, each once, in order."""
+    found: Iterator[str] = (word for line in lines for word in WORD.findall(line))
+    return list(dict.fromkeys(found))
+
+
+def find_holes(change: Change) -> list[Span]:
+    """Return the changes that only take lines away."""
+    return [
+        span
+        for span in change.spans
+        if not any(line.strip() for line in change.b[span.b_start : span.b_end])
+        and any(line.strip() for line in change.a[span.a_start : span.a_end])
+    ]

@@ -1,4 +1,4 @@
-"""Snippets that imitate what coding models write, made from real edits: bare excerpts, chat answers, removals told.
+"""Snippets that imitate what coding models write, made from real edits: bare excerpts, chat answers, named removals.
 
 style              what it looks like
 minimal            each change with a few lines about it, markers between, the outer markers often missing
@@ -14,16 +14,15 @@ deletion_omitted   lines that are to go are left out between their neighbours
 deletion_comment   a comment stands where lines are to go
 deletion_told      lines that are to go are left out, and the instruction names them
 
-`benchmarks.snippets.styles` makes snippets that can be told for certain; these are as careless as a model's: a snippet
+`benchmarks.snippets.styles` makes snippets that have one reading; these are as careless as a model's: a snippet
 may be read in several ways, one of which is right. A style is a pure function of a change and a source of random
 numbers. Everything is seeded with text, so a snippet is the same in every process.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -35,6 +34,7 @@ from benchmarks.cases import TEST_LAYOUT, TEST_WORDING, Case, Part, Record, find
 from benchmarks.edit_formats import Span
 from benchmarks.snippets.changes import (
     ODD_WORDINGS,
+    WORD,
     WORDINGS,
     Change,
     Marker,
@@ -42,8 +42,11 @@ from benchmarks.snippets.changes import (
     fill_gaps,
     find_change,
     find_gaps,
+    find_holes,
     find_runs,
     get_indent,
+    instruct,
+    instruct_removal,
     list_header_lines,
     render_comment,
 )
@@ -64,7 +67,6 @@ _SHARE_FENCE_MARKERS = 0.25
 _SHARE_TEST_ONLY = 0.5
 _LIKE = 60
 _TRIES = 24
-_WORD = re.compile(r"[A-Za-z_]\w{2,}")
 _OPENERS = ("Here is the change:", "I would change this:", "Only this part changes.", "Update it like this:")
 _LINKS = ("Then:", "And further down:", "Also here:", "This part changes, too:", "Next, this one:")
 _CLOSINGS = ("", "", "Nothing else needs to change.", "The rest stays as it is.")
@@ -136,35 +138,6 @@ def make_imitations(folder: Path, num_cases: int, seed: int, part: Part) -> list
         misses = misses + 1 if case is None else 0
         made += [] if case is None else [case]
     raise AssertionError("a cycle does not end")
-
-
-def instruct(change: Change, rng: Random) -> str:
-    """Say in one line what the change does, by the names that it adds and takes away."""
-    old, new = (_list_words(lines) for lines in _list_changed(change))
-    gone = [word for word in old if word not in set(_list_words(change.b))]
-    come = [word for word in new if word not in set(_list_words(change.a))]
-    if gone and come:
-        said = rng.choice((f"Replace {gone[0]} with {come[0]}", f"Use {come[0]} instead of {gone[0]}"))
-    elif gone:
-        said = f"{rng.choice(('Remove', 'Drop', 'Delete'))} {' and '.join(gone[:2])}"
-    elif come:
-        said = f"Add {' and '.join(come[:2])}"
-    elif old and not new:
-        said = f"{rng.choice(('Remove', 'Drop'))} the {old[0]} line"
-    else:
-        said = f"Update {(new or old or ['the file'])[0]}"
-    return said + rng.choice(("", ".", f" in {change.path.rpartition('/')[2]}"))
-
-
-def instruct_removal(change: Change, rng: Random) -> str:
-    """Say in one line which lines go, by a name in each run of them, the rarest in the file."""
-    counts = Counter(word for line in change.a for word in _WORD.findall(line))
-    named = []
-    for span in _find_holes(change):
-        words = _list_words(change.a[span.a_start : span.a_end])
-        named += [min(words, key=lambda word: counts[word])] if words else []
-    verb = rng.choice(("Remove", "Drop", "Delete", "I will remove", "Get rid of"))
-    return f"{verb} {' and '.join(dict.fromkeys(named)) or 'these lines'}"
 
 
 def _write_minimal(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
@@ -275,20 +248,20 @@ def _write_odd_marker(change: Change, hand: _Hand, rng: Random) -> list[str] | N
 
 
 def _write_deletion_omitted(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    if not _find_holes(change):
+    if not find_holes(change):
         return None
     return _write_minimal(change, hand, rng)
 
 
 def _write_deletion_comment(change: Change, hand: _Hand, rng: Random) -> list[str] | None:
-    holes = _find_holes(change)
+    holes = find_holes(change)
     shown = _add_context(change, rng.choice((1, 2)))
     if not holes or shown is None:
         return None
     notes: dict[int, str] = {}
     for span in holes:
         gone = [line for line in change.a[span.a_start : span.a_end] if line.strip()]
-        name = (_WORD.findall(gone[0]) or ["lines"])[-1]
+        name = (WORD.findall(gone[0]) or ["lines"])[-1]
         whole = gone[0].strip().rstrip("{:;,")
         words = rng.choice((f"removed: {name}", f"{name} removed", f"removed {whole[:60]}", f"deleted: {whole[:60]}"))
         line = render_comment(change.path, words)
@@ -299,7 +272,7 @@ def _write_deletion_comment(change: Change, hand: _Hand, rng: Random) -> list[st
 
 
 def _add_context(change: Change, num_lines: int) -> set[int] | None:
-    """Return the lines of all changes with so many about each or more, until it can be told where they belong."""
+    """Return the lines of all changes with so many about each or more, until it is clear where they belong."""
     shown: set[int] = set()
     for span in change.spans:
         context = change.context(span, num_lines)
@@ -327,7 +300,7 @@ def _drop_long_runs(change: Change, shown: set[int]) -> set[int]:
 
 
 def _is_plain_substitution(change: Change, span: Span) -> bool:
-    """Tell whether lines replace as many that are like them, and like no others of the file as much."""
+    """Return whether lines replace as many that are like them, and like no others of the file as much."""
     old, new = change.a[span.a_start : span.a_end], change.b[span.b_start : span.b_end]
     if len(old) != len(new) or not new:
         return False
@@ -337,16 +310,6 @@ def _is_plain_substitution(change: Change, span: Span) -> bool:
         if not line.strip() or own < _LIKE or own <= max(others, default=0):
             return False
     return True
-
-
-def _find_holes(change: Change) -> list[Span]:
-    """Return the changes that only take lines away."""
-    return [
-        span
-        for span in change.spans
-        if not any(line.strip() for line in change.b[span.b_start : span.b_end])
-        and any(line.strip() for line in change.a[span.a_start : span.a_end])
-    ]
 
 
 def _lay_out(
@@ -459,18 +422,6 @@ def _make_case(record: Record, style: str, seed: int, part: Part) -> Case | None
         style=style,
         repo=record["repo"],
     )
-
-
-def _list_changed(change: Change) -> tuple[list[str], list[str]]:
-    """Return the lines that go and those that come."""
-    old = [line for span in change.spans for line in change.a[span.a_start : span.a_end]]
-    return old, [line for span in change.spans for line in change.b[span.b_start : span.b_end]]
-
-
-def _list_words(lines: Sequence[str]) -> list[str]:
-    """Return the identifiers of the lines, each once, in order."""
-    found: Iterator[str] = (word for line in lines for word in _WORD.findall(line))
-    return list(dict.fromkeys(found))
 
 
 _STYLES: Mapping[str, _Style] = {

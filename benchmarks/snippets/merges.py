@@ -221,7 +221,7 @@ def _members(lines: Sequence[str], seen: Survey, name: str) -> dict[str, str]:
 
 
 def _leave_out(lines: Sequence[str], seen: Survey, own: Symbol, names: set[str]) -> str:
-    """Return a definition's text without the members of these names and the blank lines behind each."""
+    """Return a definition's text without the members of these names and the blank lines after each."""
     gone: set[int] = set()
     for symbol in seen.symbols:
         if symbol.name in names and own.first_line <= symbol.first_line < own.end_line and symbol.kind == "method":

@@ -13,7 +13,7 @@ Everything is drawn from `random.Random` seeded with text, so a snippet is the s
 How a snippet is to be read: shown lines that follow each other directly follow each other in the result, and all lines
 that are new are shown. **A deletion** is what stood in the original between two lines that are shown side by side: the
 line above and the line below are there, nothing and no marker between. Where lines are left out without a marker, such
-a hole could as well be an omission, so `bare_hunks` says no deletions, and beside one `missing_markers` drops only the
+a hole could as well be an omission, so `bare_hunks` says no deletions, and next to one `missing_markers` drops only the
 marker at the beginning or end.
 """
 
@@ -56,7 +56,7 @@ class _Plan:
 
 
 def make_snippet(before: str, after: str, path: str, style: str, seed: int) -> str | None:
-    """Write the change as a lazy snippet of this style; None where that style cannot say it so that it can be told.
+    """Write the change as a lazy snippet of this style; None where that style cannot say it clearly.
 
     No style can say: a change of the final newline or of spaces at line ends; blank lines added at the very beginning
     or end; a change whose surroundings stand several times in the file; lines that look like a marker themselves. Line
@@ -179,7 +179,7 @@ def _find_frame(symbol: Symbol, b: Sequence[str]) -> list[int]:
 
 
 def _move_to_column_0(change: Change, shown: set[int], rng: Random) -> dict[int, str] | None:
-    """Dedent each block, with an unchanged line in it that tells how far; None where one has no such line."""
+    """Dedent each block, with an unchanged line in it that shows how far; None where one has no such line."""
     changed = {at for span in change.spans for at in range(span.b_start, span.b_end)}
     out: dict[int, str] = {}
     for block in find_runs(shown):

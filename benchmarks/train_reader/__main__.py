@@ -154,7 +154,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES, help="the folder with snippets and commits")
     parser.add_argument("--made", type=int, default=1200, help="so many made snippets to train on (default 1200)")
     parser.add_argument("--made-test", type=int, default=600, help="and so many of the test part (default 600)")
-    parser.add_argument("--made-weight", type=float, default=0.5, help="what a made one counts beside a real one")
+    parser.add_argument("--made-weight", type=float, default=0.5, help="weight of a made one; a real one has 1")
     parser.add_argument("--l2", type=float, default=0.05, help="how small the weights are held (default 0.05)")
     parser.add_argument("--seed", type=int, default=0, help="for the made snippets")
     parser.add_argument("--cache", type=Path, default=user_cache_path("hunk") / "train_reader", help="for the readings")
@@ -173,7 +173,7 @@ def _load_cases(options: argparse.Namespace) -> list[Case]:
 
 
 def _select_open(cases: Sequence[Case]) -> Iterator[Case]:
-    """Yield the cases, and tell now and then how many there were."""
+    """Yield the cases, and print now and then how many there were."""
     for number, case in enumerate(cases):
         if number % 100 == 0:
             print(f"{number} of {len(cases)} cases read", file=sys.stderr, flush=True)

@@ -43,7 +43,7 @@ class Reading(Protocol):
 
 
 Read = Callable[[str, ParsedEdit, str | None, tuple[str, ...]], Sequence[Reading]]
-"""Returns all readings of an edit of a text, before any order: text, edit, language, what is said beside the edit."""
+"""Returns all readings of an edit of a text, before any order: text, edit, language, the instruction."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _read_cache(cache: Path) -> dict[str, dict[str, Any]]:
 
 
 _BLANK_SHARE = 0.15
-"""What a reading with other blank lines than expected is worth where an exact one is among them."""
+"""What a reading with other blank lines than expected counts where an exact one is among them."""
 _MEMORY = 12
 
 
@@ -240,7 +240,7 @@ def _make_batch(cases: Sequence[Labelled], scale: Floats, made_weight: float) ->
 
 
 def _make_targets(case: Labelled) -> Floats:
-    """Return what each reading is worth, and "none of these" behind them."""
+    """Return the target share of each reading, and "none of these" after them."""
     if case.exact.any():
         worth = np.where(case.exact, 1.0, np.where(case.modulo, _BLANK_SHARE, 0.0))
     else:
@@ -261,7 +261,7 @@ def _compute_loss(weights: Floats, batch: _Batch, held: Floats) -> tuple[float, 
 
 
 _FEWEST = 20
-"""So many cases at least are behind a point of the line."""
+"""So many cases at least are after a point of the line."""
 
 
 @dataclass(frozen=True)

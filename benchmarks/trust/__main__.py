@@ -3,7 +3,7 @@
 Parts, named with `--only`:
 
     planted    right results, and the same with one corruption planted, sent as a model's answer and as a rule's result
-    ambiguous  explicit edits whose text stands in two places or more, through all six doors, beside a model that counts
+    ambiguous  explicit edits whose text stands in two places or more, through all six doors; a model counts its calls
     stale      edits of files that have changed since the edit was written
     resent     edits that were merged right, sent to their own result
     adversary  edits made to break the rules

@@ -64,7 +64,7 @@ class Guesser:
         self.num_calls = 0
 
     def load(self, *_: Any) -> Merger:
-        """Count a load, whatever it is told of models and settings."""
+        """Count a load, whatever the models and settings."""
         self._count()
         return self
 

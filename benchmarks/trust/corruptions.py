@@ -16,7 +16,7 @@ within            a run of lines that the edit writes
   new_higher        the run stands one line higher
   new_lower         the run stands one line lower
   new_in_sibling    the run stands in the sibling definition, its own place is as it was
-  old_kept          the lines that the run replaces stand beside it
+  old_kept          the lines that the run replaces stand next to it
   neighbour_deleted the kept line next to the run is gone
   twin_deleted      the twin, near by, of a line that the edit shows is gone: of a closing brace where there is one
 
@@ -60,7 +60,7 @@ class Planted:
 
 
 class RightText:
-    r"""A right result as lines beside the original's: which are new, which are kept. Lines end with "\n"."""
+    r"""A right result as lines, aligned with the original's: which are new, which are kept. Lines end with "\n"."""
 
     def __init__(self, case: Case) -> None:
         self.case = case

@@ -92,7 +92,7 @@ class Legal:
         return {(one.strip(), two.strip()) for block in self._blocks for one, two in pairwise(block)}
 
     def _keeps_what_is_replaced(self, lines: Sequence[str]) -> bool:
-        """Tell whether a line that the expected text replaces still stands, beside a new line that is like it."""
+        """Return whether a line that the expected text replaces still stands, next to a new line that is like it."""
         new, gone = _diff(self._old, lines)
         kept = _diff(self._old, self._expected)[1] - gone
         return any(fuzz.ratio(old, line) >= _MIN_LIKENESS for old in kept for line in new)
@@ -127,7 +127,7 @@ class Legal:
         return chunks
 
     def _is_replaced(self, at: int) -> bool:
-        """Tell whether expected line `at`, which is gone, stands where a run of new lines may end at a marker."""
+        """Return whether expected line `at`, which is gone, stands where a run of new lines may end at a marker."""
         spans = diff_texts([line.strip() for line in self._old], [line.strip() for line in self._expected])
         for span in spans:
             if not (span.b_start < span.b_end and at in (span.b_start - 1, span.b_end)):

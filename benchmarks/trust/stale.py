@@ -3,7 +3,7 @@
 stale, by how the file differs from the one that the edit was written for:
 
     earlier       the real commit before the edit's is not in it
-    later         it has the edit, as it was written, and the real commit behind it (explicit formats)
+    later         it has the edit, as it was written, and the real commit after it (explicit formats)
     far_inserted  a line more, away from the change
     far_deleted   a line less, away from the change
     doubled       the definition about the change stands again below it, as it was, under another name
@@ -111,7 +111,7 @@ def make_stale_cases(cases: Sequence[Case], folder: Path, num_chained: int, seed
 
 
 def chain_commits(folder: Path, num_cases: int, seed: int) -> Iterator[Stale]:
-    """Yield edits of real commits for the file before the commit before theirs, or behind the commit behind theirs."""
+    """Yield edits of real commits for the file before the commit before theirs, or after the commit after theirs."""
     rng = Random(f"chained\0{seed}")
     found = read_commits(find_folder(folder, "commits"))
     after = {(record["repo"], record["path"], record["expected"]): record for record in found}

@@ -1,1 +1,1 @@
-"""What `repo_cache` costs, beside the tokenizer alone and beside encoding a file whole."""
+"""What `repo_cache` costs, compared with the tokenizer alone and with encoding a file whole."""

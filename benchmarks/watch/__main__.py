@@ -167,14 +167,14 @@ def _make_edit_rows(found: Sequence[Edits]) -> list[Row]:
 def _make_watch_rows(found: Watching) -> list[Row]:
     return [
         {
-            "what": "event to snapshot, behind the debounce",
+            "what": "event to snapshot, after the debounce",
             "value": f"{median(found.delays) * 1e3:.1f} ms",
             "of": f"p99 {take_quantile(found.delays, 0.99) * 1e3:.1f} ms",
         },
         {
             "what": f"branch switch, {found.switch_files:,} files",
             "value": f"{median(found.switch_seconds):.2f} s",
-            "of": f"behind the checkout, which took {median(found.checkout_seconds):.2f} s",
+            "of": f"after the checkout, which took {median(found.checkout_seconds):.2f} s",
         },
     ]
 

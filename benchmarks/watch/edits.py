@@ -1,4 +1,4 @@
-"""One-line edits: from the written file to the snapshot, beside encoding the file whole; and what the watcher adds."""
+"""One-line edits: from the file to the snapshot, compared with encoding the file whole; and what the watcher adds."""
 
 from __future__ import annotations
 

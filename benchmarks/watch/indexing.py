@@ -47,7 +47,7 @@ class Sources:
         """`count` different texts, each with the suffix of its file.
 
         They are the files as they are, and when there are no more, parts of them: from a line to another, drawn by the
-        seed, below a first line that tells it apart.
+        seed, below a first line that makes it different.
         """
         drawn = random.Random(seed)
         files = [(path.suffix, text) for path in self.paths[:count] if (text := _read_text(path))]
@@ -59,7 +59,7 @@ class Sources:
             yield suffix, f"# part {number}\n" + "".join(lines[first : first + drawn.randint(20, 600)])
 
     def long_text(self, num_lines: int) -> str:
-        """Python sources behind one another, cut to so many lines."""
+        """Python sources one after the other, cut to so many lines."""
         lines: list[str] = []
         for path in self.paths:
             if path.suffix == ".py" and len(lines) < num_lines:
@@ -195,7 +195,7 @@ def _measure_warm(folder: Path, tokenizer_file: Path, store: Path, rounds: int, 
 
 
 def _measure_memory(folder: Path, tokenizer_file: Path) -> float:
-    """Megabytes that a process has more behind indexing than before, for a million tokens."""
+    """Megabytes that a process has more after indexing than before, for a million tokens."""
     command = [sys.executable, "-m", "benchmarks.watch.memory", str(folder), str(tokenizer_file)]
     ran = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     told = json.loads(ran.stdout)

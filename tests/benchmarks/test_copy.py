@@ -219,7 +219,7 @@ def test_no_speed_is_told_where_drafts_changed_the_output() -> None:
     assert row["ratio_plain"] is None
     assert "is not our plain output" in row["parted"]
     assert row_of(outcome, "fresh")["tok_s"] is None
-    assert f"{GOAL}: no speed is told: the drafted output is not our plain output" in render_tables(outcome)
+    assert f"{GOAL}: no speed is shown: the drafted output is not our plain output" in render_tables(outcome)
     json.dumps(summarise("some-model", outcome))
 
 
