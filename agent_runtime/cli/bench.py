@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from agent_runtime.cli.render import print_faults_as_json
+from agent_runtime.cli.render import print_faults_as_json, print_table
 from agent_runtime.errors import BadRequest
 from agent_runtime.suggestion import find_nearest
 
@@ -68,16 +66,11 @@ def _is_checkout() -> bool:
 
 
 def _print_list(*, as_json: bool) -> None:
-    rows = [{"name": name, "what": what} for name, what in _list_benchmarks().items()]
+    benchmarks = _list_benchmarks()
     if as_json:
-        typer.echo(json.dumps({"benchmarks": rows}))
-        return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    table.add_column("what")
-    for row in rows:
-        table.add_row(row["name"], row["what"])
-    Console(highlight=False).print(table)
+        typer.echo(json.dumps({"benchmarks": [{"name": name, "what": what} for name, what in benchmarks.items()]}))
+    else:
+        print_table(("name", "what"), benchmarks.items())
 
 
 def _list_benchmarks() -> dict[str, str]:

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from agent_runtime.cli.options import INTERRUPTED, JSON, complete_model
-from agent_runtime.cli.render import print_faults_as_json
+from agent_runtime.cli.render import print_faults_as_json, print_table
 from agent_runtime.config.options import model_settings
 from agent_runtime.models import catalogue
 from agent_runtime.models.bf16_copy import remove_damaged_copy
@@ -43,13 +42,10 @@ def list_command(as_json: JSON = False) -> None:
     if as_json:
         typer.echo(json.dumps({"models": rows}))
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("name", "size", "here", "licence", "for"):
-        table.add_column(heading, no_wrap=heading == "name")
-    for row in rows:
-        size = f"{row['num_bytes'] / 1e6:,.0f} MB"
-        table.add_row(row["name"], size, row["state"], row["licence"], row["use"])
-    Console(highlight=False).print(table)
+    cells = [
+        (row["name"], f"{row['num_bytes'] / 1e6:,.0f} MB", row["state"], row["licence"], row["use"]) for row in rows
+    ]
+    print_table(("name", "size", "here", "licence", "for"), cells)
 
 
 @models.command("pull")

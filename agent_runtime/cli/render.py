@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from agent_runtime.errors import EditRefused, HunkError, ModelUnavailable
@@ -44,6 +45,16 @@ def print_remarks(result: ApplyResult, console: Console, where: str) -> None:
             console.print(Text(f"  {_describe_scope(file.scope)}", style="dim"), soft_wrap=True)
     if any(file.method == "model" for file in result.files):
         console.print(Text(f"  {_format_cost(result)}", style="dim"), soft_wrap=True)
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows below headings; the first column is never wrapped."""
+    table = Table(box=None, pad_edge=False)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=number == 0)
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
 
 
 def print_diff(diff: str, console: Console) -> None:

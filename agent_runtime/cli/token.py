@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import platformdirs
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from agent_runtime.access import ALL_SCOPES, NAME, AccessScope, AccessToken, TokenSet, new_token
 from agent_runtime.cli.options import JSON
-from agent_runtime.cli.render import print_faults_as_json
+from agent_runtime.cli.render import print_faults_as_json, print_table
 from agent_runtime.config import resolve
 from agent_runtime.errors import BadRequest
 
@@ -81,12 +79,8 @@ def list_command(file: FILE = None, as_json: JSON = False) -> None:
     if as_json:
         typer.echo(json.dumps({"tokens": rows}))
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("name", "id", "tenant", "scopes", "created", "expires"):
-        table.add_column(heading, no_wrap=heading == "name")
-    for row in rows:
-        table.add_row(*(", ".join(row[key]) if key == "scopes" else row[key] or "never" for key in row))
-    Console(highlight=False).print(table)
+    cells = ([", ".join(row[key]) if key == "scopes" else row[key] or "never" for key in row] for row in rows)
+    print_table(("name", "id", "tenant", "scopes", "created", "expires"), cells)
 
 
 @tokens.command("revoke")

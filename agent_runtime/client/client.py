@@ -6,8 +6,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import aclosing, closing
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import anyio
 import httpx
@@ -46,8 +45,6 @@ from agent_runtime.client.workspaces import AsyncClientWorkspaces, ClientWorkspa
 from agent_runtime.errors import ModelUnavailable
 from agent_runtime.types import ApplyResult, PatchRequest, Reader, ReuseName
 
-Own = TypeVar("Own", bound="Client")
-
 
 class Client:
     """A service at `base_url`, by default `HUNK_URL` or http://127.0.0.1:8311. Thread-safe.
@@ -75,12 +72,10 @@ class Client:
         self._transport = Transport(settings)
         self._http = httpx.Client(transport=transport, **self._transport.build_options())
 
-    def __enter__(self: Own) -> Own:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -209,9 +204,6 @@ class Client:
                 reader.check_ended()
 
 
-AsyncOwn = TypeVar("AsyncOwn", bound="AsyncClient")
-
-
 class AsyncClient:
     """`Client` for an event loop: the same methods, to be awaited; streams are iterated by `async for`."""
 
@@ -230,12 +222,10 @@ class AsyncClient:
         self._transport = Transport(settings)
         self._http = httpx.AsyncClient(transport=transport, **self._transport.build_options())
 
-    async def __aenter__(self: AsyncOwn) -> AsyncOwn:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import httpx
 from httpx_sse import ServerSentEvent
@@ -129,12 +128,10 @@ class Items(Generic[Item], Iterator[Item]):
     def __next__(self) -> Item:
         return next(self._items)
 
-    def __enter__(self) -> Items[Item]:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -144,9 +141,6 @@ class Items(Generic[Item], Iterator[Item]):
 
 class Stream(Items[Phase | Tokens | Final], Generic[Final]):
     """Yields phases and tokens as they arrive, and at the end the answer."""
-
-    def __enter__(self) -> Stream[Final]:
-        return self
 
     def result(self) -> Final:
         """Skip the remaining events and return the answer."""
@@ -168,12 +162,10 @@ class AsyncItems(Generic[Item], AsyncIterator[Item]):
     async def __anext__(self) -> Item:
         return await anext(self._items)
 
-    async def __aenter__(self) -> AsyncItems[Item]:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -183,9 +175,6 @@ class AsyncItems(Generic[Item], AsyncIterator[Item]):
 
 class AsyncStream(AsyncItems[Phase | Tokens | Final], Generic[Final]):
     """`Stream` for an event loop."""
-
-    async def __aenter__(self) -> AsyncStream[Final]:
-        return self
 
     async def result(self) -> Final:
         """Skip the remaining events and return the answer."""

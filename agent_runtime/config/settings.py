@@ -53,38 +53,22 @@ class Settings:
     port: int = declare(8311, "Port to listen on; 0 takes a free one.", SERVE, LISTEN, least=0, most=65535)
     allow_host: tuple[str, ...] = declare((), "Further name of this service; may be repeated.", SERVERS, LISTEN)
     tokens: Path | None = declare(
-        None,
-        "File with the tokens of those who may use the service; `hunk token new` makes one.",
-        SERVERS,
-        LISTEN,
-        metavar="FILE",
-        unset="everybody on this machine may",
+        None, "File of access tokens; `hunk token new` makes one.", SERVERS, LISTEN, metavar="FILE", unset="none needed"
     )
     max_connections: int = declare(1000, "Open connections at once.", SERVE, LISTEN, least=1, metavar="NUMBER")
     drain: float = declare(
-        20.0,
-        "How long requests may go on after SIGTERM; at most 5 s after Ctrl-C.",
-        SERVE,
-        LISTEN,
-        metavar="SECONDS",
-        least=0.0,
+        20.0, "Seconds to finish requests after SIGTERM (Ctrl-C: 5).", SERVE, LISTEN, metavar="SECONDS", least=0.0
     )
 
     requests_per_minute: float | None = declare(
-        None, "Requests of a tenant in a minute; all may come at once.", SERVE, LIMITS, metavar="NUMBER", least=0.1
+        None, "Requests in a minute; all may come at once.", SERVE, LIMITS, metavar="NUMBER", least=0.1
     )
     concurrent_requests: int | None = declare(
-        None,
-        "Requests of a tenant at the same time.",
-        SERVE,
-        LIMITS,
-        metavar="NUMBER",
-        least=1,
-        unset="256 with tokens, else no limit",
+        None, "Concurrent requests.", SERVE, LIMITS, metavar="NUMBER", least=1, unset="256 with tokens, else no limit"
     )
     tokens_per_minute: float | None = declare(
         None,
-        "Tokens that the model runs for a tenant; cached ones do not count.",
+        "Tokens in a minute that the model computes; cached ones are free.",
         SERVE,
         LIMITS,
         metavar="NUMBER",
@@ -134,12 +118,7 @@ class Settings:
     )
 
     url: str | None = declare(
-        None,
-        "Service to ask, instead of a model in this process.",
-        CLIENTS,
-        CLIENT,
-        metavar="URL",
-        unset="in this process",
+        None, "Service to use instead of a model in this process.", CLIENTS, CLIENT, metavar="URL", unset="none"
     )
     token: str | None = declare(
         None, "Token for that service. No flag: others can see a command line.", (), CLIENT, unset="none", secret=True
