@@ -167,12 +167,12 @@ def _describe_destination(result: ApplyResult, where: str) -> str:
     return "not written: another file was rejected" if result.status == "rejected" else where
 
 
-def _format_headline(file: FileResult, place: str) -> Text:
+def _format_headline(file: FileResult, destination: str) -> Text:
     if file.status == "noop":
         return Text(f"nothing to do: {file.checks[0].detail}", style="bold")
     if file.status == "rejected":
         return Text("rejected by a check; nothing was written", style="bold red")
-    return Text(f"merged {file.how}; {place}", style="bold")
+    return Text(f"merged {file.how}; {destination}", style="bold")
 
 
 def _describe_scope(scope: GivenScope) -> str:

@@ -68,7 +68,7 @@ class Settings:
     )
     tokens_per_minute: float | None = declare(
         None,
-        "Tokens in a minute that the model computes; cached ones are free.",
+        "Tokens computed in a minute; cached ones are free.",
         SERVE,
         LIMITS,
         metavar="NUMBER",

@@ -199,9 +199,9 @@ def _find_holder(context: Context) -> str:
     return "" if request is None else holder_of(request.scope)
 
 
-def _edit(place: Backend, edit: Edit, watcher: Watcher) -> ApplyResult:
+def _edit(backend: Backend, edit: Edit, watcher: Watcher) -> ApplyResult:
     with rule_time(watcher):
-        return place.edit(edit, watcher)
+        return backend.edit(edit, watcher)
 
 
 def _catch_fault(work: Callable[..., Result], *arguments: object) -> Result | HunkError:

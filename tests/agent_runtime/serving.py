@@ -1,4 +1,4 @@
-"""The service on a socket of its own, in this process."""
+"""Runs the service on a socket in this process."""
 
 from __future__ import annotations
 

@@ -473,8 +473,8 @@ def test_the_command_line_says_what_is_likely_and_lists_the_readings(file: Path,
 
 
 def _agent(root: Path, options: Options | None, merger: ScriptedMerger, **arguments: Any) -> Any:
-    place = LocalBackend(root, make_local_applier(ModelOnDemand("scripted", lambda: merger)), options=options)
-    with served(place) as at:
+    backend = LocalBackend(root, make_local_applier(ModelOnDemand("scripted", lambda: merger)), options=options)
+    with served(backend) as at:
         return called(at, "edit_file", path="a.py", instruction="", edit=SNIPPET, **arguments)
 
 

@@ -1,4 +1,4 @@
-"""What a process that runs models sets for itself, and that the user's own settings win."""
+"""Variables of a process that runs models; those that the user has set stay."""
 
 from __future__ import annotations
 

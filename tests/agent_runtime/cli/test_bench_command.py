@@ -1,4 +1,4 @@
-"""`hunk bench`: lists and runs the benchmarks of a checkout, and says where there is none."""
+"""`hunk bench`: lists and runs the benchmarks of a checkout, and fails without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a person types it, in a process of its own: bad input is one clear line and nothing is half done."""
+"""The command in a process of its own: bad input prints one clear line and changes nothing."""
 
 from __future__ import annotations
 

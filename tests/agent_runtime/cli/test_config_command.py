@@ -1,4 +1,4 @@
-"""`hunk config`: what holds and where it comes from, the file's place, a check, and a file to begin with."""
+"""`hunk config`: shows values and their origins and the file's path, checks the file, and writes a template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/errors.md shows what is printed."""
+"""The examples of docs/errors.md are what the command prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for all commands: completion, plain output, quiet pipes, exit codes, help that loads nothing heavy."""
+"""All commands: completion, output without colours, closed pipes, exit codes, help without heavy imports."""
 
 from __future__ import annotations
 

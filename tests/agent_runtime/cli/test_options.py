@@ -105,7 +105,7 @@ OPTIONS = [
 
 
 class Stopped(Exception):
-    """Instead of a model."""
+    """Raised in place of loading a model."""
 
 
 @pytest.fixture

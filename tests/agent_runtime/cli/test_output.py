@@ -44,7 +44,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The models that were to be loaded in this process; none is."""
+    """Record the models to be loaded in this process, and load none."""
     asked: list[str] = []
 
     def open_merger(name: str, *arguments: object) -> ScriptedMerger:
@@ -57,7 +57,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(scope="module")
 def rejecting() -> Iterator[str]:
-    """A service whose model writes what a check rejects."""
+    """A service whose model writes text that a check rejects."""
     with serving(ScriptedMerger("# ... existing code ...\n")) as url:
         yield url
 

@@ -1,4 +1,4 @@
-"""`hunk apply` without FILE: the edit's own files below --root, all or none."""
+"""`hunk apply` without FILE: edits the files below --root that the edit names, all or none."""
 
 from __future__ import annotations
 

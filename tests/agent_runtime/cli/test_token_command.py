@@ -1,4 +1,4 @@
-"""`hunk token`, and what `hunk serve` makes of it."""
+"""`hunk token`, and `hunk serve` with its tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hunk watch` as a person types it, and what it shows of an update."""
+"""`hunk watch`: the command, and its output of an update."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def env(smollm2: RealModel, tmp_path: Path) -> dict[str, str]:
-    """A cache of its own, and SmolLM2's tokenizer in the working folder."""
+    """Use an empty cache, and SmolLM2's tokenizer in the working folder."""
     smollm2.tokenizer.save(tmp_path / "tokenizer.json")
     return {"HUNK_CACHE": str(tmp_path / "cache")}
 
@@ -133,7 +133,7 @@ def test_the_tokenizer_is_the_models(smollm2: RealModel, tmp_path: Path) -> None
 
 @pytest.fixture
 def updates(folder: Path, smollm2: RealModel) -> Iterator[Callable[..., Update]]:
-    """Changes the folder and gives the update."""
+    """Change the folder and return the update."""
     with RepoCache.open(folder, smollm2.tokenizer, watch=False) as cache, cache.subscribe() as subscription:
 
         def change(**files: str) -> Update:

@@ -1,4 +1,4 @@
-"""The same call by the blocking and by the asynchronous client, so that tests can hold them against each other."""
+"""Runs the same call by the blocking and by the asynchronous client, and compares the outcomes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from agent_runtime.testing import FakeService
 AT_ONCE = Retries(first_s=0.0)
 
 Doing = Callable[[Any], Any]
-"""What is done with a client of either kind; what it returns is awaited, or iterated, if it has to be."""
+"""A call of either client; its result is awaited, or iterated, if necessary."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it: a value, the items of a stream, or an error."""
+    """The outcome: a value, the items of a stream, or an error."""
 
     value: Any = None
     error: tuple[type, str, dict[str, Any]] | None = None
@@ -53,7 +53,7 @@ def by_async(doing: Doing, url: str = "http://fake", transport: httpx.AsyncBaseT
 
 
 def both(doing: Doing, script: Callable[[FakeService], Any]) -> tuple[Outcome, FakeService]:
-    """What both clients make of the same script, which is the same, and the service that the blocking one asked."""
+    """Return the outcome with the same script, equal for both clients, and the service of the blocking one."""
     services = FakeService(), FakeService()
     for service in services:
         script(service)
@@ -65,7 +65,7 @@ def both(doing: Doing, script: Callable[[FakeService], Any]) -> tuple[Outcome, F
 
 
 def _plain(item: Any) -> Any:
-    """Errors are equal to nothing but themselves; what they say is."""
+    """Return an item; the error of a batch item as its type, text and problem."""
     if isinstance(item, BatchItem) and isinstance(item.outcome, HunkError):
         return item.index, _shown(item.outcome)
     return item
@@ -76,13 +76,13 @@ def _shown(error: HunkError) -> tuple[type, str, dict[str, Any]]:
 
 
 def _comparable(recorded: Any) -> tuple[Any, ...]:
-    """All but a key that is drawn for each call; that there is one counts."""
+    """Return the parts of a request, with a random idempotency key replaced."""
     headers = {name: "" if name == "idempotency-key" else value for name, value in recorded.headers.items()}
     return recorded.method, recorded.path, recorded.query, headers, _without_keys(recorded.body), recorded.left
 
 
 def _without_keys(body: Any) -> Any:
-    """The requests of a batch have their keys in the body."""
+    """Return the body with the random keys of a batch replaced."""
     if not isinstance(body, dict) or "requests" not in body:
         return body
     return [{**request, "idempotency_key": bool(request.get("idempotency_key"))} for request in body["requests"]]

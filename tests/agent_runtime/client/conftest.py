@@ -1,4 +1,4 @@
-"""A scripted model with a real tokenizer, for sessions, which lay out their prompts before they ask."""
+"""A scripted model with a real tokenizer, for sessions, which build prompts before they ask."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Chatting = Callable[..., ChattingMerger]
 
 @dataclass
 class TokenizingChat(ScriptedChat):
-    """A scripted chat that can be given prompts."""
+    """A scripted chat that takes prompts."""
 
     text: TokenizerBundle | None = None
 
@@ -30,7 +30,7 @@ def text_side(smollm2: RealModel) -> TokenizerBundle:
 
 @pytest.fixture
 def chatting(text_side: TokenizerBundle) -> Chatting:
-    """Makes mergers that merge to a text, and chat as `ScriptedChat` is told to."""
+    """Make mergers that return a text, and chat like `ScriptedChat`."""
 
     def make(text: str = "", **chat: Any) -> ChattingMerger:
         return ChattingMerger(text, chatting=TokenizingChat(text=text_side, **chat))

@@ -1,4 +1,4 @@
-"""The blocking and the asynchronous client send the same requests and read answers alike, over one scripted service."""
+"""Both clients send the same requests to a scripted service and parse its answers alike."""
 
 from __future__ import annotations
 

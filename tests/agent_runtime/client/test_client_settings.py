@@ -1,4 +1,4 @@
-"""Where a client takes its service, its token and its limits from, and what it refuses."""
+"""Settings of a client: address, token and timeouts, their sources, and refused values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake service answers what it is told, as slowly as it is told, and fails the test where it is told nothing."""
+"""The fake service: scripted answers, delays, and a failing test where nothing is scripted."""
 
 from __future__ import annotations
 

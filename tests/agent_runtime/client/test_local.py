@@ -43,7 +43,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def local(merger: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> LocalClient:
-    """One whose model is `merger`."""
+    """A client whose model is `merger`."""
 
     class Slot:
         def load(self) -> Any:
@@ -65,7 +65,7 @@ def client(request: pytest.FixtureRequest, root: Path, monkeypatch: pytest.Monke
 
 
 def comparable(value: Any) -> Any:
-    """Without what differs from run to run."""
+    """Return the result without values that differ from run to run."""
     if isinstance(value, HunkError):
         return problem_of(value)
     return value.files, value.usage, value.status, value.written
@@ -230,7 +230,7 @@ def test_tokens_and_urls_of_the_environment_are_not_for_this_process(
 
 
 class Probe:
-    """An application that shows what reaches it."""
+    """An application that answers with the request that reaches it."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

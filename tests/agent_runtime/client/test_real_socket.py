@@ -1,4 +1,4 @@
-"""Both clients against the service on a socket: the same answers, streams that end work, writes that happen once."""
+"""Both clients against the service on a socket: the same answers, cancelled streams, writes that happen once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def plain(value: Any) -> Any:
-    """Without times."""
+    """Return the result without times."""
     return (value.files, value.usage, value.written) if isinstance(value, ApplyResult) else value
 
 
@@ -125,7 +125,7 @@ def test_both_clients_get_the_same(root: Path, chatting: Chatting) -> None:
 
 
 def shown(value: Any) -> Any:
-    """Without times, and what a batch answers in the order of its requests."""
+    """Return the outcome without times, and a batch in the order of its requests."""
     if not isinstance(value, list):
         return plain(value)
     if value and isinstance(value[0], Phase):
@@ -196,7 +196,7 @@ def test_a_service_that_ends_in_the_middle_is_no_connection(root: Path) -> None:
 
 @contextmanager
 def losing(url: str, *, first_only: bool = True) -> Iterator[str]:
-    """The URL of a proxy that passes requests on, and loses the answer to the first one, or to all."""
+    """The URL of a proxy that forwards requests, and drops the answer to the first one, or to all."""
     host, port = url.removeprefix("http://").split(":")
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -224,7 +224,7 @@ def losing(url: str, *, first_only: bool = True) -> Iterator[str]:
 
 
 def passed_on(connection: socket.socket, service: socket.socket) -> bytes:
-    """The answer to one request, read to its end."""
+    """Read the whole answer to one request."""
     connection.settimeout(30)
     request = b""
     while b"\r\n\r\n" not in request:

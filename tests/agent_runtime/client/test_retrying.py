@@ -1,4 +1,4 @@
-"""When a call is sent again, and how long before."""
+"""Retries: which calls are repeated, and after which wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snippets of docs/sdk.md run as they stand there, and its tables name what there is."""
+"""The snippets of docs/sdk.md run, and its tables name all methods and options."""
 
 from __future__ import annotations
 

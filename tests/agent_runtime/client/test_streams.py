@@ -1,4 +1,4 @@
-"""However the network cuts an answer into pieces, the same events and items come out."""
+"""The same events and items are parsed however the network splits an answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JSON = st.dictionaries(st.text(), st.text() | st.integers() | st.none())
 
 
 class Pieces(httpx.SyncByteStream):
-    """Bytes, cut at some places."""
+    """Bytes, split at random positions."""
 
     def __init__(self, data: bytes, cuts: list[int]) -> None:
         places = sorted({0, *(cut % (len(data) + 1) for cut in cuts), len(data)})

@@ -33,7 +33,7 @@ PAIRS = [
 
 
 def public(cls: type) -> dict[str, Any]:
-    """Public methods and properties; `close` is `aclose` where it has to be awaited."""
+    """Public methods and properties; `close` is `aclose` where it must be awaited."""
     found = {name: member for name, member in inspect.getmembers(cls) if not name.startswith("_")}
     return {"close" if name == "aclose" else name: member for name, member in found.items()}
 

@@ -1,4 +1,4 @@
-"""What both clients ask about workspaces and sessions, and what they make of the answers, over one scripted service."""
+"""Both clients send the same requests about workspaces and sessions, and parse the answers alike."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_refusals_are_raised(fault: Exception) -> None:
 
 
 def in_session(doing: Any) -> Any:
-    """`doing` with the methods of a session, in either client."""
+    """Run `doing` with a session of either client."""
 
     def blocking(client: Any) -> Any:
         with client.session(workspace="mine", reuse="fast", preamble="Be brief.") as session:

@@ -1,4 +1,4 @@
-"""hunk doctor: the first byte that differs, what it was, what it cost; from prompts, requests and sessions."""
+"""hunk doctor: the first byte that differs, its cause and its cost, in prompts, requests and sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded sessions: three shapes give the same turns, and what is no session says so."""
+"""Recorded sessions: three formats give the same turns, and other files are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent's side of the protocol: the official client, over HTTP to a server in this process, or over stdio."""
+"""MCP's official client, over HTTP to a server in this process, or over stdio."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def served(place: Backend, tokens: LiveTokens | None = None) -> Iterator[str]:
-    """The URL of a server for this place."""
+def served(backend: Backend, tokens: LiveTokens | None = None) -> Iterator[str]:
+    """Serve a backend; yields the URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(build_http_app(build_server(place), listener, tokens=tokens), log_level="critical")
+        config = uvicorn.Config(build_http_app(build_server(backend), listener, tokens=tokens), log_level="critical")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -41,12 +41,12 @@ def served(place: Backend, tokens: LiveTokens | None = None) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
-            place.close()
+            backend.close()
 
 
 @asynccontextmanager
 async def over_http(url: str) -> AsyncIterator[ClientSession]:
-    """A session that has begun."""
+    """Open and initialise a session."""
     async with streamable_http_client(url) as (reading, writing), ClientSession(reading, writing) as session:
         await session.initialize()
         yield session
@@ -54,7 +54,7 @@ async def over_http(url: str) -> AsyncIterator[ClientSession]:
 
 @asynccontextmanager
 async def over_stdio(*arguments: str | Path) -> AsyncIterator[ClientSession]:
-    """A session with `hunk mcp` in a process of its own."""
+    """Open a session with `hunk mcp` in a process of its own."""
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryDirectory() as cache:
         environment = {"HUNK_CONFIG": "", "HUNK_CACHE": cache, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         server = StdioServerParameters(command=str(HUNK), args=["mcp", *map(str, arguments)], env=environment)
@@ -64,7 +64,7 @@ async def over_stdio(*arguments: str | Path) -> AsyncIterator[ClientSession]:
 
 
 def asking(url: str, work: Callable[[ClientSession], Awaitable[Result]]) -> Result:
-    """What comes of one session over HTTP."""
+    """Return the result of one session over HTTP."""
 
     async def run() -> Result:
         async with over_http(url) as session:
@@ -74,7 +74,7 @@ def asking(url: str, work: Callable[[ClientSession], Awaitable[Result]]) -> Resu
 
 
 def called(url: str, tool: str, **arguments: object) -> CallToolResult:
-    """The answer of one tool."""
+    """Call one tool."""
 
     async def call(session: ClientSession) -> CallToolResult:
         return await session.call_tool(tool, arguments)
@@ -83,5 +83,5 @@ def called(url: str, tool: str, **arguments: object) -> CallToolResult:
 
 
 def text_of(result: CallToolResult) -> str:
-    """All text of an answer."""
+    """Return all text of an answer."""
     return "\n".join(content.text for content in result.content if content.type == "text")

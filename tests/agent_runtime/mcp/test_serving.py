@@ -1,4 +1,4 @@
-"""How the MCP server is reached: over stdio with nothing else on the output, over HTTP by its own names only."""
+"""The MCP server over stdio, with nothing else on the output, and over HTTP, by its own host names only."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_with_tokens_each_request_needs_one_that_may_read_and_apply(tmp_path: Pa
 
 
 def made(tmp_path: Path, *tenants: str) -> tuple[LiveTokens, dict[str, dict[str, str]]]:
-    """A token for each tenant, and the headers that a request of it has."""
+    """Make a token for each tenant, and the headers of its requests."""
     file, headers = TokenFile(tmp_path / "tokens.json"), {}
     for tenant in tenants:
         token, text = new_token(tenant, tenant, frozenset({"apply", "read"}), datetime.now(UTC))
@@ -160,17 +160,17 @@ def made(tmp_path: Path, *tenants: str) -> tuple[LiveTokens, dict[str, dict[str,
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> LocalBackend:
+def backend(tmp_path: Path) -> LocalBackend:
     return LocalBackend(tmp_path, make_local_applier(ModelOnDemand("scripted", ScriptedMerger)))
 
 
 CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
 
 
-def test_a_session_is_its_tenants_who_began_it(tmp_path: Path, place: LocalBackend) -> None:
-    """To anybody else it is not there, and goes on for its owner."""
+def test_a_session_is_its_tenants_who_began_it(tmp_path: Path, backend: LocalBackend) -> None:
+    """Another tenant cannot use a session; its owner still can."""
     tokens, headers = made(tmp_path, "ann", "bob")
-    with served(place, tokens) as url:
+    with served(backend, tokens) as url:
         begun = {"mcp-session-id": httpx.post(url, json=BEGIN, headers=headers["ann"]).headers["mcp-session-id"]}
 
         def status(tenant: str, method: str) -> int:
@@ -182,11 +182,11 @@ def test_a_session_is_its_tenants_who_began_it(tmp_path: Path, place: LocalBacke
 
 
 def test_one_tenant_cannot_take_the_sessions_of_all(
-    tmp_path: Path, place: LocalBackend, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent_runtime.mcp.server.SessionLimit", partial(SessionLimit, most=3))
     tokens, headers = made(tmp_path, "ann", "bob")
-    with served(place, tokens) as url, httpx.Client() as client:
+    with served(backend, tokens) as url, httpx.Client() as client:
 
         def begin(tenant: str) -> httpx.Response:
             return client.post(url, json=BEGIN, headers=headers[tenant])
@@ -201,7 +201,7 @@ def test_one_tenant_cannot_take_the_sessions_of_all(
         assert [begin("bob").status_code for _ in range(3)] == [200, 200, 429], "what was refused began no session"
 
 
-def test_sessions_that_are_idle_for_long_do_not_count(place: LocalBackend) -> None:
+def test_sessions_that_are_idle_for_long_do_not_count(backend: LocalBackend) -> None:
     now, statuses = 0.0, []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -231,11 +231,11 @@ def test_sessions_that_are_idle_for_long_do_not_count(place: LocalBackend) -> No
 
 @pytest.mark.parametrize(("how", "answer"), [("GET", b" 406 "), ("DELETE", b" 400 "), ("PUT", b" 408 ")])
 def test_what_takes_no_body_waits_for_none_and_a_slow_one_is_given_up(
-    place: LocalBackend, monkeypatch: pytest.MonkeyPatch, how: str, answer: bytes
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, how: str, answer: bytes
 ) -> None:
-    """A body that never ended was waited for without end, and held a connection and a session."""
+    """A body that never ends must not hold a connection and a session for ever."""
     monkeypatch.setattr("agent_runtime.mcp.server.BodyLimit", partial(BodyLimit, seconds=0.2))
-    with served(place) as url:
+    with served(backend) as url:
         for method, expected in ((how, answer), ("POST", b" 408 ")):
             with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), timeout=30) as connection:
                 head = (

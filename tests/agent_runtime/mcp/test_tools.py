@@ -39,12 +39,12 @@ from tests.agent_runtime.serving import serving
 
 BLOCK = "<<<<<<< SEARCH\ntimeout_seconds = 10\n=======\ntimeout_seconds = 20\n>>>>>>> REPLACE\n"
 SNIPPET = "# ... existing code ...\ntimeout = 11\n"
-"""No rule decides what it means."""
+"""An edit that no rule decides."""
 
 SECRET = "timeout_seconds = 10\n"
 TEXT = "timeout_seconds = 10\nretries = 2\n"
 BY_MODEL = Options(min_certainty="model")
-"""Of a server that was started to let a model decide."""
+"""Options of a server that lets a model decide."""
 
 EDIT = {"instruction": "Raise the limit.", "edit": BLOCK}
 
@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(folder: Path) -> Path:
-    """As it is before each test; the folder itself stays, as servers have it open."""
+    """Reset the folder's files before each test; the folder itself stays, as servers have it open."""
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
@@ -83,16 +83,16 @@ def merger(scripted: ScriptedMerger) -> ScriptedMerger:
 
 @pytest.fixture(scope="module")
 def here(folder: Path, scripted: ScriptedMerger) -> Iterator[str]:
-    """The server for a folder whose edits are merged in this process."""
+    """A server for a folder whose edits are merged in this process."""
     folder.mkdir(exist_ok=True)
-    place = LocalBackend(folder, make_local_applier(ModelOnDemand("scripted", lambda: scripted)), options=BY_MODEL)
-    with served(place) as url:
+    backend = LocalBackend(folder, make_local_applier(ModelOnDemand("scripted", lambda: scripted)), options=BY_MODEL)
+    with served(backend) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def others(folder: Path, scripted: ScriptedMerger) -> Iterator[dict[str, str]]:
-    """Servers for the same files, merged by a service, and had from a service."""
+    """Servers for the same files, merged by a service, and in a workspace of a service."""
     folder.mkdir(exist_ok=True)
     with serving(scripted, folder) as service:
         by_service = LocalBackend(folder, make_remote_applier(Client(service), service), options=BY_MODEL)
@@ -103,7 +103,7 @@ def others(folder: Path, scripted: ScriptedMerger) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(params=["merged here", "merged by a service", "had from a service"])
 def url(request: pytest.FixtureRequest, here: str, others: dict[str, str], root: Path, merger: ScriptedMerger) -> str:
-    """The same files behind every kind of place: an agent cannot tell them apart."""
+    """The same files through every backend: an agent sees no difference."""
     return others.get(request.param, here)
 
 
@@ -200,8 +200,8 @@ def test_no_model_is_asked_where_an_edit_quotes_what_has_no_place_or_several(
         asked.append("the model")
         raise ModelUnavailable("no model in this test")
 
-    place = LocalBackend(root, make_local_applier(ModelOnDemand("counted", load)), options=Options(mode=mode))
-    with served(place) as url:
+    backend = LocalBackend(root, make_local_applier(ModelOnDemand("counted", load)), options=Options(mode=mode))
+    with served(backend) as url:
         answers = [called(url, "edit_file", path="three.py", instruction="Wait longer.", edit=edit) for edit in edits]
     for answer in answers:
         assert answer.is_error
@@ -375,7 +375,7 @@ def test_edits_of_one_file_at_once_lose_nothing(here: str, root: Path) -> None:
 
 
 def test_edits_by_rule_take_turns(root: Path) -> None:
-    """Two of one agent's at once, as in the service; the third begins when one of them has ended."""
+    """One agent's edits run two at a time, as in the service; the third starts when one has ended."""
     begun, go = threading.Semaphore(0), threading.Event()
     at_once: list[int] = []
     applier = Applier(ModelOnDemand("scripted", ScriptedMerger).get)
@@ -387,7 +387,7 @@ def test_edits_by_rule_take_turns(root: Path) -> None:
         at_once.pop()
         return applier.apply(request, watcher)
 
-    place = LocalBackend(
+    backend = LocalBackend(
         root, EditApplier(apply, lambda: BackendStatus(model_state=""), lambda: None), options=BY_MODEL
     )
 
@@ -402,7 +402,7 @@ def test_edits_by_rule_take_turns(root: Path) -> None:
             go.set()
         return num_begun + len(at_once)
 
-    with served(place) as url:
+    with served(backend) as url:
         assert asking(url, three) == 2
     assert begun.acquire(blocking=False)
 
@@ -410,8 +410,8 @@ def test_edits_by_rule_take_turns(root: Path) -> None:
 def test_large_edits_are_worked_on_aside(root: Path) -> None:
     (root / "large.py").write_text(TEXT + "# more\n" * 100)
     aside = Aside(10.0, large_bytes=500)
-    place = LocalBackend(root, make_local_applier(ModelOnDemand("scripted", ScriptedMerger), aside), options=BY_MODEL)
-    with served(place) as url:
+    backend = LocalBackend(root, make_local_applier(ModelOnDemand("scripted", ScriptedMerger), aside), options=BY_MODEL)
+    with served(backend) as url:
         for path, num_processes in (("src/limits.py", 0), ("large.py", 1)):
             assert not called(url, "edit_file", **EDIT, path=path).is_error
             assert len(aside._idle) == num_processes
@@ -419,12 +419,12 @@ def test_large_edits_are_worked_on_aside(root: Path) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Backend:
+def backend(tmp_path: Path) -> Backend:
     return LocalBackend(tmp_path, make_local_applier(ModelOnDemand("scripted", ScriptedMerger)))
 
 
-def read(place: Backend, start_line: int | None = None, end_line: int | None = None) -> dict[str, Any]:
-    result = read_response(place.read("file"), start_line, end_line)
+def read(backend: Backend, start_line: int | None = None, end_line: int | None = None) -> dict[str, Any]:
+    result = read_response(backend.read("file"), start_line, end_line)
     assert not result.is_error
     answer: dict[str, Any] = result.structured_content
     shown, about = (content.text for content in result.content if content.type == "text")
@@ -447,34 +447,34 @@ def read(place: Backend, start_line: int | None = None, end_line: int | None = N
     ],
 )
 def test_lines_of_a_file(
-    place: Backend, tmp_path: Path, start_line: int | None, end_line: int | None, text: str
+    backend: Backend, tmp_path: Path, start_line: int | None, end_line: int | None, text: str
 ) -> None:
     (tmp_path / "file").write_bytes(b"a\nb\nc\n")
-    answer = read(place, start_line, end_line)
+    answer = read(backend, start_line, end_line)
     assert (answer["text"], answer["num_lines"], answer["truncated"]) == (text, 3, False)
     assert answer["sha256"] == sha256(b"a\nb\nc\n").hexdigest()
 
 
 @pytest.mark.parametrize("text", ["a\r\nb", "a\r\nb\r\n", "\ufeffa\n", "", "\n", "ä\n", "a\rb\x0cc\u2028d"])
-def test_line_ends_and_marks_stay_as_they_are(place: Backend, tmp_path: Path, text: str) -> None:
+def test_line_ends_and_marks_stay_as_they_are(backend: Backend, tmp_path: Path, text: str) -> None:
     (tmp_path / "file").write_bytes(text.encode())
-    assert read(place)["text"] == text
+    assert read(backend)["text"] == text
 
 
-def test_other_encodings_are_read_as_text(place: Backend, tmp_path: Path) -> None:
+def test_other_encodings_are_read_as_text(backend: Backend, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes("é\n".encode("utf-16"))
-    answer = read(place)
+    answer = read(backend)
     assert (answer["text"], answer["encoding"]) == ("\ufeffé\n", "utf-16-le")
 
 
 @pytest.mark.parametrize("ending", ["\n", ""])
-def test_a_long_file_is_read_in_parts_that_add_up(place: Backend, tmp_path: Path, ending: str) -> None:
+def test_a_long_file_is_read_in_parts_that_add_up(backend: Backend, tmp_path: Path, ending: str) -> None:
     text = "\n".join(f"{number:06} {'x' * 90}" for number in range(6000)) + ending
     (tmp_path / "file").write_text(text)
     parts: list[str] = []
     line, more = 1, True
     while more:
-        answer = read(place, line)
+        answer = read(backend, line)
         parts.append(answer["text"])
         assert answer["first_line"] == line
         line, more = answer["last_line"] + 1, answer["truncated"]
