@@ -18,8 +18,8 @@ from torch import Tensor
 
 from engine.decoder import Batch, Decoder, KVStore, Pass, runs_of
 from engine.layers import AdapterRows, ProjectionKind
-from kernels.accept import Likeliest, likeliest
-from kernels.attention import first_keys, invariant_attention
+from kernels.accept import TopTokens, find_top_tokens_by_tile
+from kernels.attention import invariant_attention, truncate_runs
 from kernels.rms_norm import rms_norm
 
 ROWS = 16
@@ -97,9 +97,9 @@ class InvariantDecoder(Decoder):
         return _in_pieces(self.weights.lm_head, hidden)
 
     @torch.inference_mode()
-    def likeliest(self, hidden: Tensor) -> Likeliest:
+    def likeliest(self, hidden: Tensor) -> TopTokens:
         """As `Decoder.likeliest`."""
-        return likeliest(hidden, [partial(_in_pieces, tile) for tile in self.weights.lm_head_tiles])
+        return find_top_tokens_by_tile(hidden, [partial(_in_pieces, tile) for tile in self.weights.lm_head_tiles])
 
     def _pass_of(self, piece: slice, positions: Tensor, batch: Batch, kv: KVStore) -> Pass:
         """What concerns the rows of one piece; it looks back for itself."""
@@ -114,7 +114,7 @@ class InvariantDecoder(Decoder):
         """What each row finds in its own sequence, [num_rows, num_heads * head_dim]; padding finds nothing."""
         out = torch.zeros_like(query)
         for each in neighbours:
-            runs = first_keys(kv.runs(index, each.at), each.end) if each.is_part else kv.runs(index, each.at)
+            runs = truncate_runs(kv.runs(index, each.at), each.end) if each.is_part else kv.runs(index, each.at)
             out[each.rows] = invariant_attention(query[each.rows], runs, each.end, self.config.sliding_window)
         return out.view(len(query), -1)
 

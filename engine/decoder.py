@@ -15,8 +15,8 @@ from engine.errors import DoesNotFit
 from engine.layers import Adapter, AdapterRows, DecoderWeights, LayerWeights, Projection, ProjectionKind, Quantization
 from engine.weights.checkpoint import fingerprint
 from engine.weights.parameters import Parameters
-from kernels.accept import Likeliest, likeliest
-from kernels.attention import Run, Scratch, causal_attention, scattered_attention, single_queries
+from kernels.accept import TopTokens, find_top_tokens_by_tile
+from kernels.attention import Run, Scratch, attention_at_positions, causal_attention, decode_attention
 from kernels.rms_norm import rms_norm
 from kernels.rope import apply_rope, rope_table
 from kernels.swiglu import swiglu
@@ -283,9 +283,9 @@ class Decoder:
         return self.weights.lm_head(hidden)
 
     @torch.inference_mode()
-    def likeliest(self, hidden: Tensor) -> Likeliest:
+    def likeliest(self, hidden: Tensor) -> TopTokens:
         """The likeliest next token for each of the given hidden states, whose logits are not kept."""
-        return likeliest(hidden, self.weights.lm_head_tiles)
+        return find_top_tokens_by_tile(hidden, self.weights.lm_head_tiles)
 
     def _attend(self, index: int, layer: LayerWeights, hidden: Tensor, pass_: Pass) -> Tensor:
         query, keys, values, keys_before_rope = self._heads(index, layer, hidden, pass_)
@@ -320,11 +320,11 @@ class Decoder:
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         if kv.singles:
             rows = [pass_.ranges[at][0] for at in kv.singles]
-            out[rows] = single_queries(query[rows], *kv.gather(index))
+            out[rows] = decode_attention(query[rows], *kv.gather(index))
         for at, (first, last) in enumerate(pass_.ranges):
             if at in pass_.scattered:
                 own, positions = query[first:last], pass_.scattered[at]
-                out[first:last] = scattered_attention(own, positions, kv.runs(index, at), self._scratch)
+                out[first:last] = attention_at_positions(own, positions, kv.runs(index, at), self._scratch)
             elif at not in kv.singles:
                 out[first:last] = causal_attention(query[first:last], kv.runs(index, at), self._scratch, window)
         return out

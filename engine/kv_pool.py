@@ -13,7 +13,7 @@ from engine.config import ModelConfig
 from engine.errors import EngineError
 from engine.kv_cache import PageCopy
 from kernels.attention import Run
-from kernels.backend import runs_triton
+from kernels.op import runs_triton
 from kernels.span_placement import move_layers
 
 SlotRange = tuple[int, int]

@@ -1,9 +1,11 @@
-"""The interface of an op with a Triton kernel, and the list of all ops."""
+"""The interface of an op with a Triton kernel, the list of ops, and the choice between Triton and torch."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -11,46 +13,48 @@ import torch
 from torch import Tensor
 
 Shape = Mapping[str, int]
-"""The sizes that an op's inputs are made of, by name: {"num_tokens": 4, "head_dim": 64}."""
+"""Sizes of an op's inputs by name: {"num_tokens": 4, "head_dim": 64}."""
 
 Variant = Mapping[str, int]
-"""A kernel's tunable constants by name, `num_warps` and `num_stages` among them."""
+"""Tunable constants of a kernel by name, including `num_warps` and `num_stages`."""
 
 Inputs = Mapping[str, Any]
-"""An op's arguments by name."""
+"""Arguments of an op by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The least that an op has to do: every input byte read once, every output byte written once, every product."""
+    """The minimum work of an op: each input byte read once, each output byte written once, each product
+    computed once.
+    """
 
     num_bytes: int
     num_flops: int
 
     def floor_s(self, bytes_per_s: float, flops_per_s: float) -> float:
-        """The time that no version is below on a card of this copy bandwidth and this rate of matrix products."""
+        """Return the lower bound of the run time, given a card's copy bandwidth and its rate of matrix products."""
         return max(self.num_bytes / bytes_per_s, self.num_flops / flops_per_s)
 
 
 class Op(Protocol):
-    """One op: how to make inputs of it, what is true of them, how its kernel is run and varied.
+    """An op: its random inputs, its reference, its kernel and the kernel's variants.
 
-    `kernels/<op>/op.py` has it as `OP`, and `kernels.op` lists all.
+    Each op is defined as `OP` in `kernels/<name>/op.py`; `OP_NAMES` lists all of them.
     """
 
     @property
     def name(self) -> str:
-        """As in `kernels/<name>`."""
+        """The name of the op's folder in `kernels`."""
         ...
 
     @property
     def parity_shapes(self) -> Sequence[Shape]:
-        """Awkward ones, small enough for Triton's interpreter: one query, one page, lengths at and around borders."""
+        """Edge cases, small enough for Triton's interpreter: one query, one page, lengths at and near boundaries."""
         ...
 
     @property
-    def timed_shapes(self) -> Sequence[Shape]:
-        """What a service meets, in the order in which a table shows them."""
+    def benchmark_shapes(self) -> Sequence[Shape]:
+        """Shapes that a service runs, in the order of the rows of a table."""
         ...
 
     @property
@@ -59,56 +63,111 @@ class Op(Protocol):
         ...
 
     def is_valid(self, variant: Variant, shape: Shape) -> bool:
-        """Whether a kernel of these constants can run a shape at all."""
+        """Return whether a kernel with these constants can run a shape."""
         ...
 
     def default(self, shape: Shape) -> Variant:
-        """A sane variant where nothing was tuned."""
+        """Return the variant to use when nothing was tuned."""
         ...
 
     def shape_class(self, shape: Shape) -> str:
-        """What shapes share a winner of the tuner: 'head_dim=64 group=7 rows=16..64'."""
+        """Name the class of shapes that share a winner of the tuner: 'head_dim=64 group=7 rows=16..64'."""
         ...
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
-        """Random inputs, from a generator of that device. What must not be read (unused pages, what lies behind an end)
-        is NaN, and so is a pool that the op writes to.
+        """Make random inputs with a generator of the same device.
+
+        Memory that the op must not read (unused pages, elements after the end of a sequence) is NaN. Pools that the op
+        writes to are NaN as well.
         """
         ...
 
     def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
-        """The Triton kernel's outputs, all of a pool that it wrote to among them; None: the wrapper's own variant.
+        """Run the Triton kernel and return its outputs, including every pool that it wrote to.
 
-        Outputs are `torch.empty`, which parity has filled with NaN; inputs that are changed in place are copies.
+        With `variant` None the wrapper's own choice is used. Outputs come from `torch.empty`, which the parity check
+        fills with NaN. Inputs that the op changes in place are copies.
         """
         ...
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """The same by `reference.py`; parity gives it the inputs in float64 where they are of a float dtype.
+        """Return the same outputs computed by the naive implementation.
 
-        It is NaN exactly where the kernel must not write.
+        The parity check passes floating-point inputs in float64. The result is NaN exactly where the kernel must not
+        write.
         """
         ...
 
-    def torch_ways(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
-        """What torch has for it, by name ('sdpa', 'flex_attention', 'compile').
+    def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
+        """Return torch's implementations by name ('sdpa', 'flex_attention', 'compile'); empty if torch has none.
 
-        Masks and compiled functions are made here; a call only computes, and gives what `run` gives. Empty where torch
-        has nothing.
+        Masks and compiled functions are built before they are returned. A call only computes, and returns what `run`
+        returns.
         """
         ...
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
-        """The bytes and operations counted."""
+        """Count the bytes and operations of a shape."""
         ...
 
 
-NAMES = ("paged_attention", "rope_write", "span_placement", "accept", "rms_norm", "swiglu")
+OP_NAMES = ("paged_attention", "rope_write", "span_placement", "accept", "rms_norm", "swiglu")
 
 
-def op_named(name: str) -> Op:
-    """One op; raises ValueError with the names that there are."""
-    if name not in NAMES:
-        raise ValueError(f"there is no op {name!r}; there are {', '.join(NAMES)}")
+def load_op(name: str) -> Op:
+    """Import one op. Raises ValueError, which lists the known names, for an unknown name."""
+    if name not in OP_NAMES:
+        raise ValueError(f"there is no op {name!r}; there are {', '.join(OP_NAMES)}")
     found: Op = import_module(f"kernels.{name}.op").OP
     return found
+
+
+def runs_triton(tensor: Tensor) -> bool:
+    """Return whether an op on this tensor runs its Triton kernel.
+
+    Triton reads `TRITON_INTERPRET` when it is imported. With it kernels run on a CPU, thousands of times slower; this
+    is how tests run them on machines without a GPU.
+    """
+    return tensor.is_cuda or is_interpreting()
+
+
+@cache
+def is_interpreting() -> bool:
+    """Return whether this process uses Triton's interpreter."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+PROGRAMS_PER_PROCESSOR = "PER_PROCESSOR"
+"""The constant of a variant that gives the number of persistent programs on a processor; 0 launches one program a
+block.
+"""
+
+INTERPRETED_PROCESSORS = 2
+"""Processors assumed by the interpreter: few, so that a persistent program takes several blocks."""
+
+
+def count_programs(num_blocks: int, variant: Variant, device: torch.device) -> int:
+    """Return the number of programs of a launch. Each program takes every block whose index differs by a multiple of
+    it.
+    """
+    per_processor = variant[PROGRAMS_PER_PROCESSOR]
+    return num_blocks if not per_processor else min(num_blocks, per_processor * _count_processors(device))
+
+
+def get_compile_constants(variant: Variant) -> dict[str, int]:
+    """Return the constants that a kernel is compiled with."""
+    return {name: value for name, value in variant.items() if name != PROGRAMS_PER_PROCESSOR}
+
+
+@cache
+def _count_processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return INTERPRETED_PROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device asynchronously; torch keeps the host memory alive until the copy is done."""
+    if tensor.device == device:
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)

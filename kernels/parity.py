@@ -1,6 +1,6 @@
-"""Compares a kernel with its reference on random inputs, with guarded memory around them.
+"""Compares a kernel with its reference on random inputs in guarded memory.
 
-The error is ||out - ref|| / ||ref||, the reference in float64. What it may be follows from the dtype alone.
+The error is ||out - ref|| / ||ref|| with the reference in float64. The bound depends on the dtype alone.
 """
 
 from __future__ import annotations
@@ -17,28 +17,36 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from kernels.backend import is_interpreting
-from kernels.op import Op, Shape, Variant
+from kernels.op import Op, Shape, Variant, is_interpreting
 
 GUARD = 256
-"""Elements before and behind each tensor: a few rows off by one, and as aligned as what torch allocates."""
+"""Guard elements before and after each tensor: enough to catch offsets of a few rows, and aligned as torch's own
+memory.
+"""
 
 ALIGNED = 16
-"""Bytes of the widest load: Triton compiles a kernel anew for tensors that do not begin at a multiple."""
+"""Bytes of the widest load. Triton compiles another kernel for tensors that do not begin at a multiple of it."""
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By bytes of an element. The low 6 bits of a NaN are free in each: bfloat16 has no more."""
+"""Integer dtype by element size. The low 6 bits of a NaN are free in each; bfloat16 has no more."""
 
-UNWRITTEN = {torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty}
-WRITTEN = {torch.zeros, torch.zeros_like, torch.full, torch.full_like, torch.Tensor.new_zeros, torch.Tensor.new_full}
+EMPTY_FUNCTIONS = {torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty}
+FILL_FUNCTIONS = {
+    torch.zeros,
+    torch.zeros_like,
+    torch.full,
+    torch.full_like,
+    torch.Tensor.new_zeros,
+    torch.Tensor.new_full,
+}
 
 
 class GuardedMemory(TorchFunctionMode):
-    """While it is entered, what torch allocates is full of poison, and every tensor has guards that must stay as they
-    are.
+    """While active, fills memory that torch allocates with poison and puts guards around every tensor.
 
-    Poison is NaN; in whole numbers the largest there is. Inputs are copied in by `copy`: what is read beside them is
-    NaN, or their own first number where they are whole ones, so that an index read there points to something in use.
+    Poison is NaN, or the largest value of an integer dtype. `copy` moves inputs into guarded memory. A read outside of
+    such a tensor returns NaN, or for integers the tensor's own first element, so that an index read there points to
+    memory in use.
     """
 
     def __init__(self) -> None:
@@ -46,12 +54,12 @@ class GuardedMemory(TorchFunctionMode):
         self._guards: list[tuple[Tensor, Tensor]] = []  # both ends of a tensor's memory, and what they were
 
     def is_untouched(self) -> bool:
-        """Whether nothing was written beside any tensor."""
-        return all(torch.equal(_bytes(ends), _bytes(before)) for ends, before in self._guards)
+        """Return whether all guards still have their values."""
+        return all(torch.equal(_view_bytes(ends), _view_bytes(before)) for ends, before in self._guards)
 
     def copy(self, value: Any) -> Any:
-        """The same tensors in guarded memory, wherever they are in `value`: from the first number of each to its last,
-        with what lies between its rows.
+        """Copy all tensors within `value` to guarded memory, each from its first to its last element, with the gaps
+        between its rows.
         """
         if isinstance(value, Tensor):
             return self._copy_tensor(value)
@@ -67,11 +75,11 @@ class GuardedMemory(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         made = func(*args, **(kwargs or {}))
-        if (func not in UNWRITTEN and func not in WRITTEN) or made.numel() == 0:
+        if (func not in EMPTY_FUNCTIONS and func not in FILL_FUNCTIONS) or made.numel() == 0:
             return made
-        inside = self._allocate(made.numel(), made, _poison(made.dtype))
+        inside = self._allocate(made.numel(), made, _get_poison(made.dtype))
         placed = inside.as_strided(made.shape, made.stride())
-        return placed if func in UNWRITTEN else placed.copy_(made)
+        return placed if func in EMPTY_FUNCTIONS else placed.copy_(made)
 
     def _allocate(self, num_elements: int, like: Tensor, poison: float, shift: int = 0) -> Tensor:
         start = GUARD + shift
@@ -86,36 +94,36 @@ class GuardedMemory(TorchFunctionMode):
             return tensor.clone()
         num_elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         whole = tensor.as_strided((num_elements,), (1,))
-        poison = _poison(tensor.dtype) if tensor.is_floating_point() else int(whole[0])
+        poison = _get_poison(tensor.dtype) if tensor.is_floating_point() else int(whole[0])
         shift = tensor.data_ptr() % ALIGNED // tensor.itemsize  # the copy may not be easier to load than what it is of
         placed = self._allocate(num_elements, tensor, poison, shift).copy_(whole)
         return placed.as_strided(tensor.shape, tensor.stride())
 
 
-def _poison(dtype: torch.dtype) -> float:
+def _get_poison(dtype: torch.dtype) -> float:
     if dtype.is_floating_point:
         return float("nan")
     return 0 if dtype == torch.bool else torch.iinfo(dtype).max
 
 
 def _mark(ends: Tensor, number: int) -> None:
-    """Give each NaN bits of its own: one that was read beside another tensor and is written here is told from them."""
+    """Give each guard NaN bits of its own, so that a guard that was read elsewhere and written here is detected."""
     if ends.is_floating_point() and ends.itemsize in BITS:
         ends.view(BITS[ends.itemsize]).add_(1 + (number + torch.arange(len(ends), device=ends.device)) % 63)
 
 
-def _bytes(tensor: Tensor) -> Tensor:
-    """Which equal themselves, unlike NaN."""
+def _view_bytes(tensor: Tensor) -> Tensor:
+    """View a tensor as bytes, which compare equal to themselves, unlike NaN."""
     return tensor.view(torch.uint8)
 
 
 BOUNDS: Mapping[torch.dtype, float] = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
-"""The largest error of a right kernel: rounding of inputs and products, not of what is summed up in float32."""
+"""The largest error of a correct kernel: inputs and products are rounded, sums are in float32."""
 
 SEED_VARIABLE = "KERNELS_SEED"
 
 
-def check(
+def measure_error(
     op: Op,
     shape: Shape,
     dtype: torch.dtype,
@@ -123,25 +131,25 @@ def check(
     variant: Variant | None = None,
     seed: int | None = None,
 ) -> float:
-    """The worst error of an op's outputs; `inf` where one has a NaN that it should not, or lacks one that it should, or
-    where something was written beside a tensor.
+    """Return the largest error of an op's outputs; `inf` for a NaN in the wrong place, and for a write outside of a
+    tensor.
 
-    What `run` leaves as it found it (rows that see nothing, a pool's other slots) is NaN in the reference, too. Outputs
-    of whole numbers must be equal. Without a variant, the wrapper's choice is checked; without a seed, the run's is
-    taken.
+    Elements that `run` does not write (rows that see no key, other slots of a pool) are NaN in the reference, too.
+    Integer outputs must be equal. `variant` None checks the wrapper's choice; `seed` None takes the seed of the
+    process.
     """
     if not is_interpreting() and device.type != "cuda":
         raise RuntimeError("kernels run on a CUDA device, or with TRITON_INTERPRET=1 set before Python starts")
-    generator = torch.Generator(device).manual_seed(run_seed() if seed is None else seed)
+    generator = torch.Generator(device).manual_seed(get_run_seed() if seed is None else seed)
     inputs = op.inputs(shape, dtype, device, generator)
     memory = GuardedMemory()
     guarded = memory.copy(inputs)
     with memory:
         outputs = op.run(guarded, variant)
-    expected = op.reference(_in_float64(inputs))
+    expected = op.reference(_to_float64(inputs))
     if len(outputs) != len(expected):
         raise AssertionError(f"{op.name} has {len(outputs)} outputs and its reference {len(expected)}")
-    return max(map(error_ratio, outputs, expected)) if memory.is_untouched() else inf
+    return max(map(compute_error_ratio, outputs, expected)) if memory.is_untouched() else inf
 
 
 def assert_equal(
@@ -152,9 +160,9 @@ def assert_equal(
     variant: Variant | None = None,
     seed: int | None = None,
 ) -> None:
-    """Raise AssertionError where the error is above the dtype's bound, saying of what and how to see it again."""
-    seed = run_seed() if seed is None else seed
-    error = check(op, shape, dtype, device, variant, seed)
+    """Raise AssertionError if the error is above the dtype's bound. The message says how to repeat the run."""
+    seed = get_run_seed() if seed is None else seed
+    error = measure_error(op, shape, dtype, device, variant, seed)
     assert error <= BOUNDS[dtype], (
         f"{op.name} {dict(shape)} {dtype} variant {None if variant is None else dict(variant)}: "
         f"error {error:.3g} is above {BOUNDS[dtype]:g}; {SEED_VARIABLE}={seed} in the environment draws this again"
@@ -162,13 +170,13 @@ def assert_equal(
 
 
 @cache
-def run_seed() -> int:
-    """The seed of this process' random inputs: a new one each run, or what the environment says."""
+def get_run_seed() -> int:
+    """Return the seed of this process's random inputs: from the environment, or a new one for each process."""
     return int(os.environ.get(SEED_VARIABLE) or secrets.randbelow(2**31))
 
 
-def error_ratio(output: Tensor, expected: Tensor) -> float:
-    """||output - expected|| / ||expected||; `inf` where they differ in what is no finite number, or in whole ones."""
+def compute_error_ratio(output: Tensor, expected: Tensor) -> float:
+    """Return ||output - expected|| / ||expected||; `inf` if non-finite elements or integers differ."""
     if output.shape != expected.shape:
         raise AssertionError(f"an output is {list(output.shape)} and its reference {list(expected.shape)}")
     if not output.is_floating_point():
@@ -185,14 +193,14 @@ def error_ratio(output: Tensor, expected: Tensor) -> float:
     return float(error / max(size, least * max(1, int(finite.sum())) ** 0.5))
 
 
-def _in_float64(value: Any) -> Any:
-    """The same inputs, with every tensor of a float dtype in float64."""
+def _to_float64(value: Any) -> Any:
+    """Convert every floating-point tensor within a value to float64."""
     if isinstance(value, Tensor):
         return value.double() if value.is_floating_point() else value
     if isinstance(value, Mapping):
-        return {name: _in_float64(part) for name, part in value.items()}
+        return {name: _to_float64(part) for name, part in value.items()}
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(map(_in_float64, value))
+        return type(value)(map(_to_float64, value))
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: _in_float64(getattr(value, field.name)) for field in fields(value)})
+        return replace(value, **{field.name: _to_float64(getattr(value, field.name)) for field in fields(value)})
     return value

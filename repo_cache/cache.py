@@ -5,25 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from repo_cache.contents import DEFAULT_HOT_BYTES, Contents
-from repo_cache.debouncer import Pending
+from repo_cache.debouncer import MAX_PATHS
 from repo_cache.errors import CacheClosed, RootError
 from repo_cache.files import MAX_FILE_BYTES
 from repo_cache.ignore import IgnoreRules
+from repo_cache.indexer import Indexer, IndexProgress
 from repo_cache.snapshot import Changes, Snapshot
 from repo_cache.store import DEFAULT_STORE_BYTES, TokenStore
-from repo_cache.subscriptions import MAX_NOTICES, Subscription, Update, call_back
+from repo_cache.subscriptions import MAX_NOTICES, Subscription, Update, start_callback_thread
+from repo_cache.token_encoder import DEFAULT_HOT_BYTES, TokenEncoder
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import Batch, FileTokens, Notice, NoticeKind
 from repo_cache.watcher import Watcher
-from repo_cache.workspace import IndexProgress, Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ class RepoCache:
     """
 
     def __init__(
-        self, root: Path, workspace: Workspace, rules: IgnoreRules, store: TokenStore | None, rescan_seconds: float
+        self, root: Path, workspace: Indexer, rules: IgnoreRules, store: TokenStore | None, rescan_seconds: float
     ) -> None:
         self.root = root
         self._workspace = workspace
@@ -49,8 +51,10 @@ class RepoCache:
         self._rules = rules
         self._updating = threading.Lock()
         """Held while the workspace looks at files."""
-        self._pending = Pending()
-        self._telling = threading.Lock()
+        self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        """From the watcher to the thread that updates the snapshot; None wakes it to end."""
+        self._closed = False
+        self._publishing = threading.Lock()
         """Guards what is told: snapshots and notices come to all subscribers in one order."""
         self._snapshot = workspace.snapshot
         self._subscriptions: set[Subscription] = set()
@@ -84,32 +88,32 @@ class RepoCache:
         IgnoreRules). `polling`: None picks. Every `rescan_seconds`, all stats are compared, in case an event was lost
         (0: never). `hot_bytes` of text and trees are kept for the next change of files that changed.
         """
-        folder = _readable(root)
+        folder = _resolve_root(root)
         rules = IgnoreRules(folder, include=include, exclude=exclude, use_git=use_git)
         said: list[str] = []
         kept = (
             TokenStore(store, tokenizer.fingerprint, max_bytes=max_store_bytes, notice=said.append) if store else None
         )
-        contents = Contents(tokenizer, kept, hot_bytes)
-        workspace = Workspace(folder, tokenizer.fingerprint, rules, contents, store=kept, max_file_bytes=max_file_bytes)
+        contents = TokenEncoder(tokenizer, kept, hot_bytes)
+        workspace = Indexer(folder, tokenizer.fingerprint, rules, contents, store=kept, max_file_bytes=max_file_bytes)
         made = cls(folder, workspace, rules, kept, rescan_seconds)
         try:
             if watch:
                 made._watcher = Watcher(
                     folder,
                     rules,
-                    made._hear,
+                    made._on_batch,
                     debounce_s=debounce_seconds,
                     polling=polling,
                     max_file_bytes=max_file_bytes,
                 )
                 made._watcher.start()  # before the walk, so that nothing is missed between the two
-            made._look(lambda: workspace.reconcile(progress))
+            made._update(lambda: workspace.rescan_all(progress))
             workspace.save()
             for text in said:
-                made._tell(Notice(NoticeKind.STORE, text))
+                made._publish_notice(Notice(NoticeKind.STORE, text))
             if watch:
-                made._thread = threading.Thread(target=made._follow, name="hunk-cache", daemon=True)
+                made._thread = threading.Thread(target=made._run, name="hunk-cache", daemon=True)
                 made._thread.start()
         except BaseException:
             made.close()
@@ -132,14 +136,14 @@ class RepoCache:
         whole workspace takes a walk over it. Raises CacheClosed.
         """
         if paths is None:
-            return self._look(self._reconcile).snapshot
+            return self._update(self._reconcile).snapshot
         asked = frozenset(paths)
 
         def look() -> Update:
-            folders = self._workspace.folders_among(asked)
-            return self._workspace.look_at(asked, folders)
+            folders = self._workspace.find_folders(asked)
+            return self._workspace.rescan(asked, folders)
 
-        return self._look(look).snapshot
+        return self._update(look).snapshot
 
     def changes(self, since: Snapshot) -> Changes:
         """What happened between a snapshot and the newest; raises ForeignSnapshot where it is of another cache."""
@@ -155,12 +159,12 @@ class RepoCache:
         A slow reader gets several updates joined to one. Raises CacheClosed.
         """
         subscription = Subscription(self._unsubscribe)
-        with self._telling:
-            if self._pending.closed:
+        with self._publishing:
+            if self._closed:
                 raise CacheClosed(f"the cache of {self.root} is closed")
             self._subscriptions.add(subscription)
         if callback is not None:
-            call_back(subscription, callback)
+            start_callback_thread(subscription, callback)
         return subscription
 
     @property
@@ -169,19 +173,22 @@ class RepoCache:
         return tuple(self._notices)
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether it was closed."""
-        return self._pending.closed
+        return self._closed
 
     def close(self) -> None:
         """Stop watching, end the subscriptions, save what is to be kept; nothing happens the second time."""
-        if not self._pending.close():
+        with self._publishing:
+            was_closed, self._closed = self._closed, True
+        if was_closed:
             return
+        self._batches.put(None)
         if self._watcher is not None:
             self._watcher.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        with self._telling:
+        with self._publishing:
             subscriptions = list(self._subscriptions)
         for subscription in subscriptions:
             subscription.close()
@@ -211,29 +218,48 @@ class RepoCache:
         with self._updating:
             self._workspace.check_integrity()
 
-    def _hear(self, batch: Batch) -> None:
+    def _on_batch(self, batch: Batch) -> None:
         """Called by the watcher: note what may have changed, for the thread to look at."""
         for notice in batch.notices:
-            self._tell(notice)
-        self._pending.add(batch)
+            self._publish_notice(notice)
+        if batch.rescan or batch.paths or batch.folders:
+            self._batches.put(batch)
 
-    def _follow(self) -> None:
+    def _run(self) -> None:
         """The thread: bring the snapshot up to date as the watcher tells, and now and then as a whole."""
         due = self._next_rescan(0.0)
-        while (batch := self._pending.take(due)) is not None:
+        while (batch := self._next_batch(due)) is not None:
             try:
                 if batch.rescan:
                     started = time.monotonic()
-                    self._look(self._reconcile)
+                    self._update(self._reconcile)
                     due = self._next_rescan(time.monotonic() - started)
                 else:
-                    self._look(partial(self._workspace.look_at, batch.paths, batch.folders))
+                    self._update(partial(self._workspace.rescan, batch.paths, batch.folders))
             except CacheClosed:
                 return
             except Exception as error:  # the outermost loop of a thread that must not end
                 logger.exception("the repository cache could not be brought up to date")
-                self._tell(Notice(NoticeKind.FAILED, f"looking at files failed ({error!r}); it is tried again"))
+                self._publish_notice(
+                    Notice(NoticeKind.FAILED, f"looking at files failed ({error!r}); it is tried again")
+                )
                 due = time.monotonic() + RETRY_SECONDS
+
+    def _next_batch(self, due: float) -> Batch | None:
+        """Wait for a batch and merge all that are queued; from `due` on return a rescan, and None once closed."""
+        batches: list[Batch | None] = []
+        with suppress(queue.Empty):
+            batches.append(self._batches.get(timeout=None if due == math.inf else max(0.0, due - time.monotonic())))
+            while True:
+                batches.append(self._batches.get_nowait())
+        if self._closed:
+            return None
+        queued = [batch for batch in batches if batch is not None]
+        paths = frozenset(path for batch in queued for path in batch.paths)
+        folders = frozenset(folder for batch in queued for folder in batch.folders)
+        if time.monotonic() >= due or len(paths) > MAX_PATHS or any(batch.rescan for batch in queued):
+            return Batch(rescan=True)
+        return Batch(paths, folders)
 
     def _next_rescan(self, took_seconds: float) -> float:
         """When to look at everything again: at most a twentieth of the time is spent on that."""
@@ -243,38 +269,38 @@ class RepoCache:
 
     def _reconcile(self) -> Update:
         self._rules.forget()
-        update = self._workspace.reconcile()
+        update = self._workspace.rescan_all()
         self._workspace.save()
         return update
 
-    def _look(self, look: Callable[[], Update]) -> Update:
+    def _update(self, look: Callable[[], Update]) -> Update:
         """Have the workspace look, and tell the subscribers in the order in which the snapshots come."""
         with self._updating:
-            if self._pending.closed:
+            if self._closed:
                 raise CacheClosed(f"the cache of {self.root} is closed")
             update = look()
             if update.snapshot is not update.since:
-                with self._telling:
+                with self._publishing:
                     self._snapshot = update.snapshot
-                    self._offer(update)
+                    self._publish(update)
         return update
 
-    def _tell(self, notice: Notice) -> None:
-        with self._telling:
+    def _publish_notice(self, notice: Notice) -> None:
+        with self._publishing:
             self._notices = [*self._notices, notice][-MAX_NOTICES:]
-            self._offer(Update(self._snapshot, self._snapshot, notices=(notice,)))
+            self._publish(Update(self._snapshot, self._snapshot, notices=(notice,)))
 
-    def _offer(self, update: Update) -> None:
+    def _publish(self, update: Update) -> None:
         """To all; the caller holds the lock."""
         for subscription in self._subscriptions:
-            subscription.offer(update)
+            subscription.push(update)
 
     def _unsubscribe(self, subscription: Subscription) -> None:
-        with self._telling:
+        with self._publishing:
             self._subscriptions.discard(subscription)
 
 
-def _readable(root: Path | str) -> Path:
+def _resolve_root(root: Path | str) -> Path:
     """The folder, resolved; raises RootError."""
     folder = Path(root).expanduser()
     try:

@@ -25,12 +25,12 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from repo_cache.incremental import EncodedText, Reencoded, TextChange
-from repo_cache.spans import CutText, FileSpans, span_keys
-from repo_cache.syntax import GRAMMARS, HASHED_BYTES, SyntaxTree, kind_of_line, parse, reparse, syntax_borders
+from repo_cache.incremental import EncodedText, ReencodedText, TextChange
+from repo_cache.spans import CutText, FileSpans, compute_span_keys
+from repo_cache.syntax import GRAMMARS, HASHED_BYTES, SyntaxTree, classify_line, find_syntax_borders, parse, reparse
 
 
-def strongest(
+def select_borders(
     positions: Sequence[int], strengths: Sequence[int], start: int, end: int, *, apart: int, reach: int
 ) -> list[int]:
     """The borders in (start, end) at which to cut, in order. `positions` increase; equal strengths: the first counts.
@@ -50,18 +50,18 @@ def strongest(
     >>> strongest([10, 40, 44, 80], [5, 7, 9, 3], 0, 100, apart=20, reach=50)
     [44]
     """
-    before, behind = _nearest_stronger(positions, strengths, start, end)
+    before, behind = _find_stronger_neighbours(positions, strengths, start, end)
     running = [
         index
         for index, position in enumerate(positions)
         if position - before[index] >= apart and behind[index] - position >= apart
     ]
     kept = [positions[index] for index in running]
-    before, behind = _nearest_stronger(kept, [strengths[index] for index in running], start, end)
+    before, behind = _find_stronger_neighbours(kept, [strengths[index] for index in running], start, end)
     return [position for index, position in enumerate(kept) if behind[index] - before[index] > reach]
 
 
-def _nearest_stronger(
+def _find_stronger_neighbours(
     positions: Sequence[int], strengths: Sequence[int], start: int, end: int
 ) -> tuple[list[int], list[int]]:
     """For each border, where the nearest that is stronger stands on its left and on its right; else the end there."""
@@ -102,32 +102,34 @@ class BlockTokens:
         self.token_ends = token_ends
         self._base = base
 
-    def ends(self, tree: SyntaxTree | None) -> list[int]:
+    def find_ends(self, tree: SyntaxTree | None) -> list[int]:
         """The token behind each span of the block, counted from the block's first."""
-        return list(self._ends(tree))
+        return list(self._cut_block(tree))
 
-    def _ends(self, tree: SyntaxTree | None) -> Iterator[int]:
-        finer = [self._line_borders, self._token_borders]
+    def _cut_block(self, tree: SyntaxTree | None) -> Iterator[int]:
+        finer = [self._find_line_borders, self._hash_token_borders]
         if tree is not None:
-            borders = self._at_tokens(syntax_borders(tree, self.data, WHOLE_BYTES))
-            yield from self._cut(0, len(self.token_ids), borders, finer)
+            borders = self._to_token_borders(find_syntax_borders(tree, self.data, WHOLE_BYTES))
+            yield from self._cut_range(0, len(self.token_ids), borders, finer)
         else:
-            yield from self._cut(0, len(self.token_ids), self._line_borders(0, len(self.token_ids)), finer[1:])
+            yield from self._cut_range(
+                0, len(self.token_ids), self._find_line_borders(0, len(self.token_ids)), finer[1:]
+            )
 
-    def _cut(
+    def _cut_range(
         self, start: int, end: int, borders: _Borders, finer: Sequence[Callable[[int, int], _Borders]]
     ) -> Iterator[int]:
         """Yield where the spans of tokens [start, end) end: at these borders, in long ones at finer ones."""
-        for last in (*strongest(*borders, start, end, apart=MIN_TOKENS, reach=GROUP_TOKENS), end):
+        for last in (*select_borders(*borders, start, end, apart=MIN_TOKENS, reach=GROUP_TOKENS), end):
             num_tokens = last - start
             if num_tokens > MAX_TOKENS and finer:
-                yield from self._cut(start, last, finer[0](start, last), finer[1:])
+                yield from self._cut_range(start, last, finer[0](start, last), finer[1:])
             elif num_tokens > 0:
                 num_parts = -(-num_tokens // MAX_TOKENS)  # more than one where tokens repeat for ever
                 yield from (start + num_tokens * (part + 1) // num_parts for part in range(num_parts))
             start = last
 
-    def _at_tokens(self, borders: _Borders) -> _Borders:
+    def _to_token_borders(self, borders: _Borders) -> _Borders:
         """Borders in bytes as borders in tokens: the first at or behind each; of those at one the strongest counts."""
         strength_at: dict[int, int] = {}
         places = np.searchsorted(self.token_ends, np.array(borders[0], np.int64), side="left") + 1
@@ -136,22 +138,22 @@ class BlockTokens:
                 strength_at[place] = max(strength, strength_at.get(place, 0))
         return list(strength_at), list(strength_at.values())
 
-    def _line_borders(self, start: int, end: int) -> _Borders:
+    def _find_line_borders(self, start: int, end: int) -> _Borders:
         """The lines in tokens [start, end): the strongest is the least indented, of these that below a blank line."""
         positions, strengths = [], []
         first = int(self.token_ends[start - 1]) if start else self._base
         for found in _LINE.finditer(self.data, max(0, first - 1), int(self.token_ends[end - 1])):
             at = found.start() + 1
-            rank = ((255 - min(255, len(found[1]))) << 2) + kind_of_line(self.data, at)
+            rank = ((255 - min(255, len(found[1]))) << 2) + classify_line(self.data, at)
             if self.data[found.end()] in _CLOSERS:
                 rank = 0
             positions.append(at)
             strengths.append((rank << 32) + crc32(self.data[at : at + HASHED_BYTES]))
-        places, strengths_at = self._at_tokens((positions, strengths))
+        places, strengths_at = self._to_token_borders((positions, strengths))
         inside = [index for index, place in enumerate(places) if start < place < end]
         return [places[index] for index in inside], [strengths_at[index] for index in inside]
 
-    def _token_borders(self, start: int, end: int) -> _Borders:
+    def _hash_token_borders(self, start: int, end: int) -> _Borders:
         """Before every token, by a hash of it and of the three before it."""
         ids = self.token_ids[start:end].astype(np.uint64)
         hashes = ids.copy()
@@ -174,30 +176,30 @@ _PARAGRAPH = re.compile(rb"\n[ \t\r]*\n(?=[^\s)\]}])")
 _BLANKS = re.compile(rb"\s*")
 
 
-def block_starts(data: bytes, language: str | None) -> NDArray[np.int64]:
+def find_block_starts(data: bytes, language: str | None) -> NDArray[np.int64]:
     """Where the blocks of a file start; the first at 0. An empty file has none."""
-    return np.array([0, *_starts_between(data, language, 0, len(data))] if data else [], np.int64)
+    return np.array([0, *_find_starts_in_range(data, language, 0, len(data))] if data else [], np.int64)
 
 
-def next_block_starts(
+def update_block_starts(
     old: NDArray[np.int64], old_len: int, data: bytes, language: str | None, change: TextChange
 ) -> NDArray[np.int64]:
-    """What `block_starts` gives for a file's next version: the old starts, and near the change new ones."""
+    """What `find_block_starts` gives for a file's next version: the old starts, and near the change new ones."""
     if not len(old) or not data:
-        return block_starts(data, language)
+        return find_block_starts(data, language)
     moved = change.new_end - change.old_end
     # A paragraph is told by its first letters and by the blank lines above it.
     first = change.start - _OPENING_BYTES
-    last = max(_end_of_blanks(data, change.new_end + offset) for offset in range(3)) - moved
-    left = _last_at(old, first - _REACH)
-    right = _first_at(old, last + _REACH, old_len)
-    context_left, context_right = _last_at(old, left - _REACH), _first_at(old, right + _REACH, old_len)
-    between = _starts_between(data, language, context_left, context_right + moved)
+    last = max(_skip_blanks(data, change.new_end + offset) for offset in range(3)) - moved
+    left = _find_last_start(old, first - _REACH)
+    right = _find_first_start(old, last + _REACH, old_len)
+    context_left, context_right = _find_last_start(old, left - _REACH), _find_first_start(old, right + _REACH, old_len)
+    between = _find_starts_in_range(data, language, context_left, context_right + moved)
     made = [start for start in between if left < start < right + moved]
     return np.concatenate([old[old <= left], np.array(made, np.int64), old[old >= right] + moved])
 
 
-def _starts_between(data: bytes, language: str | None, start: int, end: int) -> list[int]:
+def _find_starts_in_range(data: bytes, language: str | None, start: int, end: int) -> list[int]:
     grammar = GRAMMARS.get(language) if language is not None else None
     opening = grammar.opening if grammar is not None else None
     positions, strengths = [], []
@@ -207,21 +209,21 @@ def _starts_between(data: bytes, language: str | None, start: int, end: int) -> 
             is_wide = not data[max(0, found.start() - 2) : found.start()].strip()  # two blank lines, or more
             positions.append(at)
             strengths.append((is_wide << 32) + crc32(data[at : at + _OPENING_BYTES]))
-    return strongest(positions, strengths, start, end, apart=MIN_BLOCK_BYTES, reach=BLOCK_BYTES)
+    return select_borders(positions, strengths, start, end, apart=MIN_BLOCK_BYTES, reach=BLOCK_BYTES)
 
 
-def _end_of_blanks(data: bytes, start: int) -> int:
+def _skip_blanks(data: bytes, start: int) -> int:
     found = _BLANKS.match(data, min(start, len(data)))
     assert found is not None
     return found.end()
 
 
-def _last_at(starts: NDArray[np.int64], offset: int) -> int:
+def _find_last_start(starts: NDArray[np.int64], offset: int) -> int:
     """The last start that is not behind an offset, else 0."""
     return int(starts[max(0, int(np.searchsorted(starts, offset, side="right")) - 1)])
 
 
-def _first_at(starts: NDArray[np.int64], offset: int, end: int) -> int:
+def _find_first_start(starts: NDArray[np.int64], offset: int, end: int) -> int:
     """The first start that is not before an offset, else the end."""
     index = int(np.searchsorted(starts, offset, side="left"))
     return int(starts[index]) if index < len(starts) else end
@@ -244,21 +246,23 @@ class _Edges:
     def num_blocks(self) -> int:
         return len(self.bytes) - 1
 
-    def between(self, first: int, last: int) -> _Edges:
+    def slice_blocks(self, first: int, last: int) -> _Edges:
         """The edges of blocks [first, last)."""
         return _Edges(self.bytes[first : last + 1], self.tokens[first : last + 1])
 
 
-def cut(text: EncodedText, language: str | None, fingerprint: bytes) -> CutText:
-    """Cut a file from scratch. `language` is `grammars.language_of(path)`, `fingerprint` the tokenizer's."""
-    edges = _edges_in(text, block_starts(text.data, language))
+def cut_spans(text: EncodedText, language: str | None, fingerprint: bytes) -> CutText:
+    """Cut a file from scratch. `language` is `find_language(path)`, `fingerprint` the tokenizer's."""
+    edges = _find_edges(text, find_block_starts(text.data, language))
     trees = {start: parse(text.data[start:end], language) for start, end in pairwise(edges.bytes.tolist())}
     num_lines = text.data.count(b"\n") + _has_open_line(text.data)
-    return CutText(_spans_between(text, edges, trees, fingerprint, 0, num_lines), _long(trees))
+    return CutText(_cut_blocks(text, edges, trees, fingerprint, 0, num_lines), _select_long_trees(trees))
 
 
-def recut(old: CutText, before: EncodedText, after: Reencoded, language: str | None, fingerprint: bytes) -> CutText:
-    """Cut a file's next version: what `cut(after.text, ...)` gives, for the price of the blocks that changed.
+def recut_spans(
+    old: CutText, before: EncodedText, after: ReencodedText, language: str | None, fingerprint: bytes
+) -> CutText:
+    """Cut a file's next version: what `cut_spans(after.text, ...)` gives, for the price of the blocks that changed.
 
     `old` is the cut of `before`, in the same language and by the same tokenizer; its `trees` may be empty. A block's
     spans are a function of its bytes and of its tokens: where both are the old ones, so are the spans.
@@ -266,65 +270,65 @@ def recut(old: CutText, before: EncodedText, after: Reencoded, language: str | N
     change, text = after.change, after.text
     if change is None:
         return old
-    was = _edges_of(old.spans, len(before.data))
-    now = _edges_in(text, next_block_starts(was.bytes[:-1], len(before.data), text.data, language, change))
-    num_leading, num_trailing = _num_same(was, now, after)
-    edges = now.between(num_leading, now.num_blocks - num_trailing)
+    was = _read_edges(old.spans, len(before.data))
+    now = _find_edges(text, update_block_starts(was.bytes[:-1], len(before.data), text.data, language, change))
+    num_leading, num_trailing = _count_same_blocks(was, now, after)
+    edges = now.slice_blocks(num_leading, now.num_blocks - num_trailing)
     trees = {
-        start: _next_tree(old.trees.get(start), before.data, text.data[start:end], start, change, language)
+        start: _update_tree(old.trees.get(start), before.data, text.data[start:end], start, change, language)
         for start, end in pairwise(edges.bytes.tolist())
     }
     more_lines = text.data.count(b"\n", change.start, change.new_end)
     more_lines -= before.data.count(b"\n", change.start, change.old_end)
     num_lines = old.spans.num_lines + more_lines + _has_open_line(text.data) - _has_open_line(before.data)
-    first_line = _num_newlines_before(old.spans, before, num_leading, int(edges.bytes[0]))
-    spans = old.spans.replaced(
+    first_line = _count_newlines_before(old.spans, before, num_leading, int(edges.bytes[0]))
+    spans = old.spans.replace_blocks(
         num_leading,
         was.num_blocks - num_trailing,
-        _spans_between(text, edges, trees, fingerprint, first_line, num_lines),
+        _cut_blocks(text, edges, trees, fingerprint, first_line, num_lines),
         more_bytes=change.new_end - change.old_end,
         more_tokens=after.tokens.new_end - after.tokens.old_end,
         more_lines=more_lines,
     )
-    return CutText(spans, {**_taken_over(old.trees, edges, change), **_long(trees)})
+    return CutText(spans, {**_reuse_trees(old.trees, edges, change), **_select_long_trees(trees)})
 
 
-def _edges_in(text: EncodedText, starts: NDArray[np.int64]) -> _Edges:
+def _find_edges(text: EncodedText, starts: NDArray[np.int64]) -> _Edges:
     """The edges of blocks that start there: in tokens, the first border at or behind each."""
     places = np.searchsorted(text.token_ends, starts.astype(np.uint32), side="left") + 1
     places[:1] = 0
     return _Edges(np.append(starts, len(text.data)), np.append(places, len(text.token_ids)))
 
 
-def _edges_of(spans: FileSpans, num_bytes: int) -> _Edges:
+def _read_edges(spans: FileSpans, num_bytes: int) -> _Edges:
     """The edges of the blocks that a file was cut into."""
     ends = np.concatenate([np.zeros(1, np.uint32), spans.ends])
     tokens = ends[np.append(spans.block_spans, np.uint32(len(spans)))]
     return _Edges(np.append(spans.block_starts.astype(np.int64), num_bytes), tokens.astype(np.int64))
 
 
-def _num_same(was: _Edges, now: _Edges, after: Reencoded) -> tuple[int, int]:
+def _count_same_blocks(was: _Edges, now: _Edges, after: ReencodedText) -> tuple[int, int]:
     """How many blocks at the file's beginning, and at its end, have the bytes and the tokens that they had."""
     change, tokens = after.change, after.tokens
     assert change is not None
     most = min(len(was.bytes), len(now.bytes))
     same = (was.bytes[:most] == now.bytes[:most]) & (was.tokens[:most] == now.tokens[:most])
     same &= (now.bytes[:most] <= change.start) & (now.tokens[:most] <= tokens.start)
-    num_leading = _num_true(same)
+    num_leading = _count_leading_true(same)
     same = was.bytes[-most:] + (change.new_end - change.old_end) == now.bytes[-most:]
     same &= was.tokens[-most:] + (tokens.new_end - tokens.old_end) == now.tokens[-most:]
     same &= (now.bytes[-most:] >= change.new_end) & (now.tokens[-most:] >= tokens.new_end)
-    num_trailing = _num_true(same[::-1])
+    num_trailing = _count_leading_true(same[::-1])
     # Those were edges: of 0 and the first one both are needed for a block. No edge counts on both sides.
     return num_leading - 1, min(num_trailing, most - num_leading + 1) - 1
 
 
-def _num_true(same: NDArray[np.bool_]) -> int:
+def _count_leading_true(same: NDArray[np.bool_]) -> int:
     """How many are true before the first that is not."""
     return len(same) if same.all() else int(same.argmin())
 
 
-def _next_tree(
+def _update_tree(
     old: SyntaxTree | None, before: bytes, block: bytes, start: int, change: TextChange, language: str | None
 ) -> SyntaxTree | None:
     """The tree of the block that starts there, from the old one if the change is inside of the block."""
@@ -336,11 +340,11 @@ def _next_tree(
     return parse(block, language)
 
 
-def _long(trees: Mapping[int, SyntaxTree | None]) -> dict[int, SyntaxTree]:
+def _select_long_trees(trees: Mapping[int, SyntaxTree | None]) -> dict[int, SyntaxTree]:
     return {start: tree for start, tree in trees.items() if tree is not None and tree.num_bytes > LONG_BYTES}
 
 
-def _taken_over(trees: Mapping[int, SyntaxTree], cut_anew: _Edges, change: TextChange) -> dict[int, SyntaxTree]:
+def _reuse_trees(trees: Mapping[int, SyntaxTree], cut_anew: _Edges, change: TextChange) -> dict[int, SyntaxTree]:
     """The old trees of the blocks that were not cut anew."""
     longer = change.new_end - change.old_end
     first, last = int(cut_anew.bytes[0]), int(cut_anew.bytes[-1])
@@ -348,7 +352,7 @@ def _taken_over(trees: Mapping[int, SyntaxTree], cut_anew: _Edges, change: TextC
     return leading | {start + longer: tree for start, tree in trees.items() if start + longer >= last}
 
 
-def _spans_between(
+def _cut_blocks(
     text: EncodedText,
     edges: _Edges,
     trees: Mapping[int, SyntaxTree | None],
@@ -366,12 +370,12 @@ def _spans_between(
         base = int(text.token_ends[first - 1]) - start if first else 0
         token_ends = text.token_ends[first:last].astype(np.int64) - start
         tokens = BlockTokens(text.data[start:end], text.token_ids[first:last], token_ends, base)
-        ends.extend(first + place for place in tokens.ends(trees[start]))
+        ends.extend(first + place for place in tokens.find_ends(trees[start]))
     first_token = int(edges.tokens[0])
-    lines, mid_line = _lines(text, int(edges.bytes[0]), [first_token, *ends[:-1]] if ends else [])
+    lines, mid_line = _find_lines(text, int(edges.bytes[0]), [first_token, *ends[:-1]] if ends else [])
     return FileSpans(
         ends=np.array(ends, np.uint32),
-        keys=span_keys(fingerprint, text.token_ids, first_token, ends),
+        keys=compute_span_keys(fingerprint, text.token_ids, first_token, ends),
         first_lines=(lines + first_line).astype(np.uint32),
         mid_line=mid_line,
         num_lines=num_lines,
@@ -380,7 +384,7 @@ def _spans_between(
     )
 
 
-def _lines(text: EncodedText, start: int, tokens: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _find_lines(text: EncodedText, start: int, tokens: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The newlines between `start` and each token, and whether more than blanks stands before it on its line.
 
     `start` is where a line starts, and the tokens' first bytes are not before it.
@@ -397,7 +401,7 @@ def _lines(text: EncodedText, start: int, tokens: Sequence[int]) -> tuple[NDArra
     return lines, np.array(mid_line, np.bool_)
 
 
-def _num_newlines_before(spans: FileSpans, text: EncodedText, block: int, start: int) -> int:
+def _count_newlines_before(spans: FileSpans, text: EncodedText, block: int, start: int) -> int:
     """The newlines before a block, counted from the nearest span; `start` is the block's, or the file's end."""
     if not len(spans):
         return 0

@@ -55,19 +55,19 @@ class Database:
         self._pending_bytes = 0
         self._given_up = False
         self._rebuilt = False
-        self.rows("SELECT 1")
+        self.query("SELECT 1")
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether there still is a file to read from and write to."""
         return not self._given_up
 
-    def rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def query(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """What a query gives; nothing where the file cannot be read."""
         with self._lock:
-            return self._attempt(lambda connection: connection.execute(query, values).fetchall(), [])
+            return self._try_query(lambda connection: connection.execute(query, values).fetchall(), [])
 
-    def change(self, change: Callable[[sqlite3.Connection], object]) -> None:
+    def run_transaction(self, change: Callable[[sqlite3.Connection], object]) -> None:
         """All of a change or nothing of it."""
 
         def attempt(connection: sqlite3.Connection) -> None:
@@ -81,7 +81,7 @@ class Database:
             connection.execute("COMMIT")
 
         with self._lock:
-            self._attempt(attempt, None)
+            self._try_query(attempt, None)
 
     def submit(self, job: Callable[[], None], num_bytes: int) -> None:
         """Have the writing thread do it; left undone where a slow disk has let too much pile up."""
@@ -90,12 +90,12 @@ class Database:
         with self._counting:
             self._pending_bytes += num_bytes
 
-        def done(_: Future[None]) -> None:
+        def on_done(_: Future[None]) -> None:
             with self._counting:
                 self._pending_bytes -= num_bytes
 
         with suppress(RuntimeError):  # closed
-            self._writer.submit(job).add_done_callback(done)
+            self._writer.submit(job).add_done_callback(on_done)
 
     def flush(self) -> None:
         """Wait until all that was to be written is."""
@@ -109,7 +109,7 @@ class Database:
             self._given_up = True
             self._drop_connection()
 
-    def _attempt(self, use: Callable[[sqlite3.Connection], Result], otherwise: Result) -> Result:
+    def _try_query(self, use: Callable[[sqlite3.Connection], Result], otherwise: Result) -> Result:
         """What a use of the file gives; `otherwise` where it is locked, damaged (it is made anew) or out of reach.
 
         The caller holds the lock.
@@ -118,7 +118,7 @@ class Database:
             return otherwise
         try:
             if self._connection is None:
-                self._connection = _opened(self.path)
+                self._connection = _open(self.path)
             return use(self._connection)
         except (sqlite3.Error, OSError, ValueError, TypeError) as error:  # the last two: damaged texts and numbers
             self._repair(error)
@@ -162,7 +162,7 @@ _OUT_OF_REACH = {
 """Faults of the disk or the folder, against which a new file does not help."""
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _open(path: Path) -> sqlite3.Connection:
     """A connection to the file, made where there is none; raises sqlite3.Error or OSError."""
     make_private(path.parent)
     for suffix in ("", "-wal", "-shm"):

@@ -1,8 +1,7 @@
-"""Gathers changes until they pause, and holds them until they are scanned."""
+"""Gathers changes of files into batches."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Set
@@ -42,27 +41,27 @@ class Debouncer:
             self._folders |= new_folders
             if "" in self._folders or len(self._paths) + len(self._folders) > self._max_paths:
                 self._rescan = True
-            self._mark()
+            self._note_change()
 
-    def rescan(self, notice: Notice | None = None) -> None:
+    def request_rescan(self, notice: Notice | None = None) -> None:
         """Anything may have changed."""
         with self._changed:
             self._rescan = True
             self._notices += (notice,) if notice else ()
-            self._mark()
+            self._note_change()
 
     def add_notice(self, notice: Notice) -> None:
         """Tell people; by itself this makes a batch too."""
         with self._changed:
             self._notices += (notice,)
-            self._mark()
+            self._note_change()
 
-    def owe_rescan(self) -> None:
+    def mark_rescan(self) -> None:
         """The next batch, whenever it comes, is a rescan: the last one was lost on its receiver."""
         with self._changed:
             self._rescan = True
 
-    def due_in(self) -> float | None:
+    def get_delay(self) -> float | None:
         """Seconds until a batch is due, 0 where it is; None while nothing changed."""
         with self._changed:
             if self._first is None:
@@ -83,7 +82,7 @@ class Debouncer:
         """Block until a batch is due; None once closed."""
         with self._changed:
             while not self._closed:
-                due_in = self.due_in()
+                due_in = self.get_delay()
                 if due_in == 0:
                     return self.take()
                 self._changed.wait(due_in)
@@ -103,7 +102,7 @@ class Debouncer:
         self._first: float | None = None
         self._last = 0.0
 
-    def _mark(self) -> None:
+    def _note_change(self) -> None:
         if self._rescan:
             self._paths.clear()
             self._folders.clear()
@@ -119,56 +118,3 @@ def _has_parent_in(path: str, folders: Set[str]) -> bool:
         if path in folders:
             return True
     return False
-
-
-MAX_PENDING_PATHS = 10_000
-"""Of files that may have changed; where more pile up, everything is looked at instead."""
-
-
-class Pending:
-    """Batches put together to one, until they are taken. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._more = threading.Condition()
-        self._paths: set[str] = set()
-        self._folders: set[str] = set()
-        self._everything = False
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing is taken any more."""
-        return self._closed
-
-    def add(self, batch: Batch) -> None:
-        """Have this looked at, too."""
-        with self._more:
-            self._paths |= batch.paths
-            self._folders |= batch.folders
-            if batch.rescan or len(self._paths) > MAX_PENDING_PATHS:
-                self._everything = True
-                self._paths.clear()
-                self._folders.clear()
-            self._more.notify_all()
-
-    def take(self, due: float) -> Batch | None:
-        """What there is, once there is something; from `due` on (of `time.monotonic`) a rescan. None: it is closed."""
-        with self._more:
-            left = due - time.monotonic()
-            self._more.wait_for(self._has_work, None if left == math.inf else max(left, 0.0))
-            if self._closed:
-                return None
-            everything = self._everything or time.monotonic() >= due
-            taken = Batch(rescan=True) if everything else Batch(frozenset(self._paths), frozenset(self._folders))
-            self._paths, self._folders, self._everything = set(), set(), False
-        return taken
-
-    def close(self) -> bool:
-        """Let whoever waits go; returns whether it was open."""
-        with self._more:
-            was_open, self._closed = not self._closed, True
-            self._more.notify_all()
-        return was_open
-
-    def _has_work(self) -> bool:
-        return bool(self._closed or self._everything or self._paths or self._folders)

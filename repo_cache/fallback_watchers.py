@@ -61,18 +61,18 @@ class PollingSource:
             except Exception as error:  # the outermost loop: the next walk may do better
                 logger.exception("a walk failed")
                 notice = Notice(NoticeKind.FAILED, f"a walk of {self._root} failed and is tried again: {error!r}")
-                self._changes.rescan(notice)
+                self._changes.request_rescan(notice)
             duration_s = time.monotonic() - began
 
     def _poll(self) -> None:
         seen, self._seen = self._seen, self._scan()
-        self._changes.touch(changed_paths(seen, self._seen))
+        self._changes.touch(find_changed_paths(seen, self._seen))
 
     def _scan(self) -> Scan:
         return scan(self._root, self._rules, max_file_bytes=self._max_file_bytes)
 
 
-def changed_paths(before: Scan, after: Scan) -> set[str]:
+def find_changed_paths(before: Scan, after: Scan) -> set[str]:
     """Paths that came, went, or have another stat or link; and those whose stat before did not vouch for anything.
 
     The latter were just written when they were seen, so a second write may not show in their stat.
@@ -120,10 +120,10 @@ class _Handler(FileSystemEventHandler):
             return
         for place in (event.src_path, event.dest_path):
             if place and os.fsdecode(place).startswith(self._prefix):
-                self._pass_on(os.fsdecode(place).removeprefix(self._prefix), is_folder=event.is_directory)
+                self._report(os.fsdecode(place).removeprefix(self._prefix), is_folder=event.is_directory)
 
-    def _pass_on(self, path: str, *, is_folder: bool) -> None:
-        governed = self._rules.governed_by(path)
+    def _report(self, path: str, *, is_folder: bool) -> None:
+        governed = self._rules.get_governed_folder(path)
         if governed is not None:
             self._rules.forget(governed)
             self._changes.touch(folders=[governed])
@@ -140,7 +140,7 @@ REMOTE_TYPES = frozenset(
 LOCAL_FUSE_TYPES = frozenset({"fuse.fuse-overlayfs", "fuse.bindfs", "fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse"})
 
 
-def remote_file_system(root: Path, mountinfo: Path = MOUNTINFO) -> str | None:
+def find_remote_file_system(root: Path, mountinfo: Path = MOUNTINFO) -> str | None:
     """The type of a network mount that the root lies on or that lies in it ('nfs4'); None where there is none.
 
     Any FUSE file system counts (sshfs, s3fs, rclone) but those known to be local. Where the system has no such file,
@@ -151,7 +151,7 @@ def remote_file_system(root: Path, mountinfo: Path = MOUNTINFO) -> str | None:
     except OSError:
         return None
     under, inside = ("", ""), []
-    for place, kind in map(_mount, lines):
+    for place, kind in map(_parse_mount, lines):
         if root == Path(place) or root.is_relative_to(place):
             under = max((place, kind), under, key=lambda mount: len(mount[0]))  # of two at one place the later hides
         elif Path(place).is_relative_to(root):
@@ -159,7 +159,7 @@ def remote_file_system(root: Path, mountinfo: Path = MOUNTINFO) -> str | None:
     return next((kind for kind in [under[1], *inside] if _is_remote(kind)), None)
 
 
-def _mount(line: str) -> tuple[str, str]:
+def _parse_mount(line: str) -> tuple[str, str]:
     """Mount point and type: '36 35 98:0 /root /the\\040point rw - ext3 /dev/sda rw'."""
     before, _, behind = line.partition(" - ")
     place = before.split(" ")[4]

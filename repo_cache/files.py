@@ -89,7 +89,7 @@ def read_file(root: Path, path: str, *, max_file_bytes: int = MAX_FILE_BYTES) ->
         try:
             content = _read_once(root, path, max_file_bytes)
         except OSError as error:
-            return Skipped(path, reason_of(error))
+            return Skipped(path, get_skip_reason(error))
         if content is not None:
             return content
     return Skipped(path, SkipReason.UNSTEADY)
@@ -104,7 +104,7 @@ def is_settled(file: FileStat, looked_at_ns: int) -> bool:
     return max(file.mtime_ns, file.ctime_ns) + SETTLE_NS < looked_at_ns
 
 
-def file_stat(result: os.stat_result) -> FileStat:
+def to_file_stat(result: os.stat_result) -> FileStat:
     """The part of a stat that is compared."""
     return FileStat(result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino)
 
@@ -130,7 +130,7 @@ def open_below(root: Path, path: str, flags: int) -> int:
         os.close(at)
 
 
-def link_target(root: Path, path: str) -> str | None:
+def resolve_link(root: Path, path: str) -> str | None:
     """The path in the workspace that a symbolic link in it stands for; None where it leads out or into `.git`.
 
     Raises OSError where it leads nowhere or in a circle.
@@ -153,7 +153,7 @@ def is_git(name: str) -> bool:
     return name.lower().partition(":")[0].rstrip(" .") in (".git", "git~1")
 
 
-def is_direct(root: Path, path: str, target: str) -> bool:
+def is_direct_link(root: Path, path: str, target: str) -> bool:
     """Whether a symbolic link names its target in one step, through no other link; false where it is gone."""
     link = Path(os.path.realpath(root)) / path
     try:
@@ -177,7 +177,7 @@ def read_small_file(folder: Path, path: str) -> bytes | None:
     return None
 
 
-def reason_of(error: OSError) -> SkipReason:
+def get_skip_reason(error: OSError) -> SkipReason:
     """Why a path could not be opened."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE):
         return SkipReason.GONE
@@ -186,16 +186,16 @@ def reason_of(error: OSError) -> SkipReason:
 
 def _read_once(root: Path, path: str, max_file_bytes: int) -> FileContent | Skipped | None:
     """None where the file changed meanwhile."""
-    descriptor = _opened(root, path)
+    descriptor = _open_regular(root, path)
     if isinstance(descriptor, SkipReason):
         return Skipped(path, descriptor)
     with os.fdopen(descriptor, "rb", buffering=0):
         looked_at_ns = time.time_ns()
-        before = file_stat(os.fstat(descriptor))
+        before = to_file_stat(os.fstat(descriptor))
         if before.size > max_file_bytes:
             return Skipped(path, SkipReason.TOO_LARGE, before)
-        data = _bytes_of(descriptor, before.size + 1)
-        if file_stat(os.fstat(descriptor)) != before or len(data) != before.size:
+        data = _read_bytes(descriptor, before.size + 1)
+        if to_file_stat(os.fstat(descriptor)) != before or len(data) != before.size:
             return None
     if b"\0" in data[:NUM_BINARY_BYTES]:
         return Skipped(path, SkipReason.BINARY, before)
@@ -206,7 +206,7 @@ def _read_once(root: Path, path: str, max_file_bytes: int) -> FileContent | Skip
     return FileContent(data, before, is_settled(before, looked_at_ns))
 
 
-def _opened(root: Path, path: str, *, follow: bool = True) -> int | SkipReason:
+def _open_regular(root: Path, path: str, *, follow: bool = True) -> int | SkipReason:
     """A descriptor of a regular file; others are not opened at all, as that alone can set a device or a pipe going."""
     folder, _, name = path.rpartition("/")
     parent = open_below(root, folder, PASSAGE_FLAGS)
@@ -218,11 +218,11 @@ def _opened(root: Path, path: str, *, follow: bool = True) -> int | SkipReason:
         os.close(parent)
     if not stat.S_ISLNK(mode) or not follow:
         return SkipReason.SPECIAL
-    target = link_target(root, path)
-    return SkipReason.OUTSIDE if target is None else _opened(root, target, follow=False)
+    target = resolve_link(root, path)
+    return SkipReason.OUTSIDE if target is None else _open_regular(root, target, follow=False)
 
 
-def _bytes_of(descriptor: int, max_bytes: int) -> bytes:
+def _read_bytes(descriptor: int, max_bytes: int) -> bytes:
     data = os.read(descriptor, max_bytes)
     while data and len(data) < max_bytes and (more := os.read(descriptor, max_bytes - len(data))):
         data += more
@@ -240,7 +240,7 @@ def make_private(folder: Path) -> None:
             above.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _close_to_others(descriptor, folder, 0o700)
+        _restrict(descriptor, folder, 0o700)
     finally:
         os.close(descriptor)
 
@@ -252,12 +252,12 @@ def make_private_file(path: Path) -> None:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise PermissionError(errno.EPERM, "is not a regular file", str(path))
-        _close_to_others(descriptor, path, 0o600)
+        _restrict(descriptor, path, 0o600)
     finally:
         os.close(descriptor)
 
 
-def _close_to_others(descriptor: int, path: Path, mode: int) -> None:
+def _restrict(descriptor: int, path: Path, mode: int) -> None:
     state = os.fstat(descriptor)
     if state.st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, "belongs to another user", str(path))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repo_cache.files import read_small_file
-from repo_cache.ignore_patterns import PatternFile, as_bytes_text
+from repo_cache.ignore_patterns import PatternFile, to_bytes_text
 
 GIT_FOLDER, IGNORE_FILE, EXCLUDE_FILE = ".git", ".gitignore", ".git/info/exclude"
 NOTHING = PatternFile(b"")
@@ -37,7 +37,7 @@ class FolderRules:
         """Whether the entry of this name is out."""
         if name == GIT_FOLDER:
             return True
-        path = self.prefix + as_bytes_text(name)
+        path = self.prefix + to_bytes_text(name)
         for level in self.levels:
             verdict = level.patterns.verdict(level.front + path[level.num_cut :], is_folder=is_folder)
             if verdict is not None:
@@ -73,31 +73,31 @@ class IgnoreRules:
     def ignores(self, path: str, *, is_folder: bool) -> bool:
         """Whether a relative POSIX path is out, by itself or with a folder above it."""
         folder, _, name = path.rpartition("/")
-        rules = self.within(folder)
+        rules = self.get_rules(folder)
         return rules is None or rules.ignores(name, is_folder=is_folder)
 
-    def within(self, folder: str) -> FolderRules | None:
+    def get_rules(self, folder: str) -> FolderRules | None:
         """The rules for the entries of a folder ('' is the root); None where the folder is out."""
         with self._lock:
             if folder in self._folders:
                 return self._folders[folder]
             if "" not in self._folders:
-                self._folders[""] = self._root_rules()
+                self._folders[""] = self._make_root_rules()
             rules, at = self._folders[""], ""
             for name in folder.split("/") if folder else ():
                 parent, at = rules, f"{at}/{name}" if at else name
                 if at not in self._folders:
-                    self._folders[at] = None if parent is None else self._rules_below(parent, at, name)
+                    self._folders[at] = None if parent is None else self._make_folder_rules(parent, at, name)
                 rules = self._folders[at]
             return rules
 
-    def renewed(self, folder: str) -> FolderRules | None:
-        """As `within`, of a folder whose own rules are read anew; those of the folders above are taken as known."""
+    def reload_rules(self, folder: str) -> FolderRules | None:
+        """As `get_rules`, of a folder whose own rules are read anew; those of the folders above are taken as known."""
         with self._lock:
             self._folders.pop(folder, None)
-        return self.within(folder)
+        return self.get_rules(folder)
 
-    def governed_by(self, path: str) -> str | None:
+    def get_governed_folder(self, path: str) -> str | None:
         """The folder ('' is the root) whose rules the file at this path sets; None for other files."""
         if not self._use_git:
             return None
@@ -113,46 +113,46 @@ class IgnoreRules:
             for known in [known for known in self._folders if not folder or known == folder or known.startswith(below)]:
                 del self._folders[known]
 
-    def _root_rules(self) -> FolderRules:
-        levels = [_Level(self._exclude), *self._own_level(""), *self._levels_above()]
+    def _make_root_rules(self) -> FolderRules:
+        levels = [_Level(self._exclude), *self._make_level(""), *self._make_parent_levels()]
         return FolderRules("", tuple(level for level in levels if level.patterns), self._include, is_included=False)
 
-    def _rules_below(self, parent: FolderRules, folder: str, name: str) -> FolderRules | None:
+    def _make_folder_rules(self, parent: FolderRules, folder: str, name: str) -> FolderRules | None:
         if parent.ignores(name, is_folder=True):
             return None
-        path = as_bytes_text(folder)
+        path = to_bytes_text(folder)
         is_included = parent.is_included or (
             self._include is not None and self._include.verdict(path, is_folder=True) is True
         )
         first = parent.levels[:1] if self._exclude else ()
-        levels = (*first, *self._own_level(folder), *parent.levels[len(first) :])
+        levels = (*first, *self._make_level(folder), *parent.levels[len(first) :])
         return FolderRules(path + "/", levels, self._include, is_included)
 
-    def _own_level(self, folder: str) -> tuple[_Level, ...]:
+    def _make_level(self, folder: str) -> tuple[_Level, ...]:
         if not self._use_git:
             return ()
         path = f"{folder}/{IGNORE_FILE}" if folder else IGNORE_FILE
-        patterns = self._patterns(path, read_small_file(self._root, path))
-        return (_Level(patterns, len(as_bytes_text(folder)) + 1 if folder else 0),) if patterns else ()
+        patterns = self._compile_patterns(path, read_small_file(self._root, path))
+        return (_Level(patterns, len(to_bytes_text(folder)) + 1 if folder else 0),) if patterns else ()
 
-    def _levels_above(self) -> list[_Level]:
+    def _make_parent_levels(self) -> list[_Level]:
         """The `.gitignore` files between the workspace and the top of its repository, and the exclude file."""
         top = next((place for place in (self._root, *self._root.parents) if (place / GIT_FOLDER).exists()), None)
         if top is None or not self._use_git:
             return []
         levels = []
         for place in self._root.parents[: len(self._root.parts) - len(top.parts)]:
-            patterns = self._patterns(str(place / IGNORE_FILE), read_small_file(place, IGNORE_FILE))
-            levels.append(_Level(patterns, front=self._way_down(place)))
-        common = _common_git_folder(top / GIT_FOLDER)
-        patterns = self._patterns(str(common / "info/exclude"), read_small_file(common, "info/exclude"))
-        return [*levels, _Level(patterns, front=self._way_down(top))]
+            patterns = self._compile_patterns(str(place / IGNORE_FILE), read_small_file(place, IGNORE_FILE))
+            levels.append(_Level(patterns, front=self._make_prefix(place)))
+        common = _find_common_git_folder(top / GIT_FOLDER)
+        patterns = self._compile_patterns(str(common / "info/exclude"), read_small_file(common, "info/exclude"))
+        return [*levels, _Level(patterns, front=self._make_prefix(top))]
 
-    def _way_down(self, place: Path) -> str:
+    def _make_prefix(self, place: Path) -> str:
         way = self._root.relative_to(place).as_posix()
-        return "" if way == "." else as_bytes_text(way) + "/"
+        return "" if way == "." else to_bytes_text(way) + "/"
 
-    def _patterns(self, source: str, data: bytes | None) -> PatternFile:
+    def _compile_patterns(self, source: str, data: bytes | None) -> PatternFile:
         if not data:
             self._compiled.pop(source, None)
             return NOTHING
@@ -162,7 +162,7 @@ class IgnoreRules:
         return known[1]
 
 
-def _common_git_folder(git: Path) -> Path:
+def _find_common_git_folder(git: Path) -> Path:
     """Where `info/` lies: `.git` itself, or, for a linked worktree, the main repository's."""
     if git.is_dir():
         return git

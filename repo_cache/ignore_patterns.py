@@ -26,11 +26,11 @@ STAR, FOLDERS, REST = "*", "**/", "**"
 """Tokens beside pieces of regular expressions: within a name; any number of folders; all that is left."""
 
 
-class _NeverMatches(ValueError):
+class _InvalidPattern(ValueError):
     """The pattern is malformed; git lets such a one match nothing."""
 
 
-def as_bytes_text(text: str) -> str:
+def to_bytes_text(text: str) -> str:
     """A character a byte, as git matches: its '?' is one byte of 'é'."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
 
@@ -44,9 +44,9 @@ class PatternFile:
     """
 
     def __init__(self, data: bytes) -> None:
-        patterns = [pattern for line in _lines(data) if (pattern := _parsed(line)) is not None]
-        self._for_files = _runs(pattern for pattern in patterns if not pattern.only_folders)
-        self._for_folders = _runs(patterns)
+        patterns = [pattern for line in _split_lines(data) if (pattern := _parse_line(line)) is not None]
+        self._for_files = _group_runs(pattern for pattern in patterns if not pattern.only_folders)
+        self._for_folders = _group_runs(patterns)
 
     def __bool__(self) -> bool:
         return bool(self._for_folders)
@@ -54,7 +54,7 @@ class PatternFile:
     def verdict(self, path: str, *, is_folder: bool) -> bool | None:
         """True: left out; False: brought back; None: no line matches.
 
-        `path` is relative to the file's folder, in the form of `as_bytes_text`. Lines that match a folder above the
+        `path` is relative to the file's folder, in the form of `to_bytes_text`. Lines that match a folder above the
         path say nothing here: ask for that folder.
         """
         name = path[path.rfind("/") + 1 :]
@@ -92,13 +92,13 @@ class _Run:
         )
 
 
-def _lines(data: bytes) -> list[str]:
+def _split_lines(data: bytes) -> list[str]:
     text = data.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
     return [line.removesuffix("\r").partition("\0")[0] for line in text.split("\n")]
 
 
-def _parsed(line: str) -> _Pattern | None:
-    line = _without_trailing_blanks(line)
+def _parse_line(line: str) -> _Pattern | None:
+    line = _strip_trailing_blanks(line)
     if not line or line.startswith("#"):
         return None
     leaves_out = not line.startswith("!")
@@ -110,25 +110,25 @@ def _parsed(line: str) -> _Pattern | None:
     if not text:
         return None
     try:
-        regex = _regex(text)
-    except _NeverMatches:
+        regex = _translate(text)
+    except _InvalidPattern:
         return None
     return _Pattern(leaves_out, only_folders, only_name, text, regex)
 
 
-def _without_trailing_blanks(line: str) -> str:
+def _strip_trailing_blanks(line: str) -> str:
     kept = line.rstrip(" ")
     num_backslashes = len(kept) - len(kept.rstrip("\\"))
     return kept + " " if num_backslashes % 2 and len(kept) < len(line) else kept
 
 
-def _runs(patterns: Iterable[_Pattern]) -> tuple[_Run, ...]:
+def _group_runs(patterns: Iterable[_Pattern]) -> tuple[_Run, ...]:
     """The last run first: the first one that matches decides."""
-    runs = [_run(sign, list(group)) for sign, group in groupby(patterns, key=lambda pattern: pattern.leaves_out)]
+    runs = [_make_run(sign, list(group)) for sign, group in groupby(patterns, key=lambda pattern: pattern.leaves_out)]
     return tuple(reversed(runs))
 
 
-def _run(leaves_out: bool, patterns: Sequence[_Pattern]) -> _Run:
+def _make_run(leaves_out: bool, patterns: Sequence[_Pattern]) -> _Run:
     names, endings, name_regexes, path_regexes = set[str](), list[str](), list[str](), list[str]()
     for pattern in patterns:
         if not pattern.only_name:
@@ -139,34 +139,36 @@ def _run(leaves_out: bool, patterns: Sequence[_Pattern]) -> _Run:
             endings.append(pattern.text[1:])
         else:
             name_regexes.append(pattern.regex)
-    return _Run(leaves_out, frozenset(names), tuple(endings), _union(name_regexes), _union(path_regexes))
+    return _Run(
+        leaves_out, frozenset(names), tuple(endings), _compile_union(name_regexes), _compile_union(path_regexes)
+    )
 
 
-def _union(regexes: Sequence[str]) -> re.Pattern[str] | None:
+def _compile_union(regexes: Sequence[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(dict.fromkeys(regexes)), re.DOTALL) if regexes else None
 
 
-def _regex(text: str) -> str:
+def _translate(text: str) -> str:
     """A pattern as a regular expression for `fullmatch`.
 
     The pieces between two '**' have a fixed number of names, so the first place that fits is as good as any later
     one and is never given up: 'a/**/b*c/**/d' is 'a/' (?> folders*? 'b[^/]*c/') folders* 'd'.
     """
-    tokens = _tokens(text)
+    tokens = _tokenize(text)
     pieces: list[list[str]] = [[]]
     for token in tokens:
         if token == FOLDERS:
             pieces.append([])
         else:
             pieces[-1].append(token)
-    first, *others = [_piece(piece) for piece in pieces]
+    first, *others = [_join_tokens(piece) for piece in pieces]
     if not others:
         return first
     middle = "".join(f"(?>(?:[^/]*/)*?{piece})" for piece in others[:-1] if piece)
     return f"{first}{middle}(?:[^/]*/)*{others[-1]}"
 
 
-def _piece(tokens: Sequence[str]) -> str:
+def _join_tokens(tokens: Sequence[str]) -> str:
     """Tokens without '**/': within a name, only the last '*' before a slash may have to be tried again."""
     parts: list[str] = []
     for is_slash, group in groupby(tokens, key=lambda token: token == "/"):
@@ -182,7 +184,7 @@ def _piece(tokens: Sequence[str]) -> str:
     return "".join(parts)
 
 
-def _tokens(text: str) -> list[str]:
+def _tokenize(text: str) -> list[str]:
     """Regular expressions of single characters, '/', STAR, FOLDERS and REST."""
     tokens: list[str] = []
     at, num_literal = 0, next((place for place, character in enumerate(text) if character in SPECIAL), len(text))
@@ -202,24 +204,24 @@ def _tokens(text: str) -> list[str]:
             tokens.append("[^/]")
             at += 1
         elif character == "[":
-            token, at = _bracket(text, at + 1)
+            token, at = _parse_bracket(text, at + 1)
             tokens.append(token)
         elif character == "\\":
             if at + 1 == len(text):
-                raise _NeverMatches
-            tokens.append(_literal(text[at + 1]))
+                raise _InvalidPattern
+            tokens.append(_escape(text[at + 1]))
             at += 2
         else:
-            tokens.append(_literal(character))
+            tokens.append(_escape(character))
             at += 1
     return tokens
 
 
-def _literal(character: str) -> str:
+def _escape(character: str) -> str:
     return "/" if character == "/" else re.escape(character)
 
 
-def _bracket(text: str, at: int) -> tuple[str, int]:
+def _parse_bracket(text: str, at: int) -> tuple[str, int]:
     """The regular expression of a bracket whose inside starts at `at`, and where the text goes on behind it."""
     negated = text[at : at + 1] in ("!", "^")
     at += negated
@@ -229,21 +231,21 @@ def _bracket(text: str, at: int) -> tuple[str, int]:
     while first or text[at : at + 1] != "]":
         first = False
         if at >= len(text):
-            raise _NeverMatches
+            raise _InvalidPattern
         character = text[at]
         name = re.compile(r"\[:([^\]]*):\]").match(text, at)
         if character == "-" and previous and text[at + 1 : at + 2] not in ("", "]"):
-            last, at = _bracket_character(text, at + 1)
+            last, at = _parse_bracket_character(text, at + 1)
             if previous <= last:
                 parts.append(f"{re.escape(previous)}-{re.escape(last)}")
             previous = ""
         elif name:
             if name[1] not in CLASSES:
-                raise _NeverMatches
+                raise _InvalidPattern
             parts.append(CLASSES[name[1]])
             previous, at = "", name.end()
         else:
-            previous, at = _bracket_character(text, at)
+            previous, at = _parse_bracket_character(text, at)
             parts.append(re.escape(previous))
     inside = "".join(parts)
     if negated:
@@ -251,8 +253,8 @@ def _bracket(text: str, at: int) -> tuple[str, int]:
     return (f"(?!/)[{inside}]" if inside else "(?!)"), at + 1
 
 
-def _bracket_character(text: str, at: int) -> tuple[str, int]:
+def _parse_bracket_character(text: str, at: int) -> tuple[str, int]:
     at += text[at : at + 1] == "\\"
     if at >= len(text):
-        raise _NeverMatches
+        raise _InvalidPattern
     return text[at], at + 1

@@ -26,7 +26,7 @@ class TextChange:
     new_end: int
 
 
-def text_change(old: bytes, new: bytes) -> TextChange | None:
+def find_text_change(old: bytes, new: bytes) -> TextChange | None:
     """The smallest range that differs; None where nothing does. Both are UTF-8.
 
     Where more than one range would do, the last one is given, as the common beginning is taken first: of 'aa' that
@@ -36,17 +36,17 @@ def text_change(old: bytes, new: bytes) -> TextChange | None:
         return None
     first, second = np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8)
     shorter = min(len(old), len(new))
-    start = num_equal(first[:shorter], second[:shorter])
-    while _inside_character(old, start) or _inside_character(new, start):
+    start = count_equal_prefix(first[:shorter], second[:shorter])
+    while _is_inside_character(old, start) or _is_inside_character(new, start):
         start -= 1
     rest = shorter - start
-    num_behind = num_equal_from_the_end(first[len(old) - rest :], second[len(new) - rest :])
-    while _inside_character(old, len(old) - num_behind):  # what follows is the same in both
+    num_behind = count_equal_suffix(first[len(old) - rest :], second[len(new) - rest :])
+    while _is_inside_character(old, len(old) - num_behind):  # what follows is the same in both
         num_behind -= 1
     return TextChange(start, len(old) - num_behind, len(new) - num_behind)
 
 
-def num_equal(first: NDArray[T], second: NDArray[T]) -> int:
+def count_equal_prefix(first: NDArray[T], second: NDArray[T]) -> int:
     """How many elements two arrays of one length have in common at their beginning."""
     for begin in range(0, len(first), _BLOCK):
         differs = first[begin : begin + _BLOCK] != second[begin : begin + _BLOCK]
@@ -56,7 +56,7 @@ def num_equal(first: NDArray[T], second: NDArray[T]) -> int:
     return len(first)
 
 
-def num_equal_from_the_end(first: NDArray[T], second: NDArray[T]) -> int:
+def count_equal_suffix(first: NDArray[T], second: NDArray[T]) -> int:
     """How many elements two arrays of one length have in common at their end."""
     for end in range(len(first), 0, -_BLOCK):
         differs = first[max(0, end - _BLOCK) : end] != second[max(0, end - _BLOCK) : end]
@@ -66,7 +66,7 @@ def num_equal_from_the_end(first: NDArray[T], second: NDArray[T]) -> int:
     return len(first)
 
 
-def _inside_character(data: bytes, offset: int) -> bool:
+def _is_inside_character(data: bytes, offset: int) -> bool:
     return 0 < offset < len(data) and data[offset] & 0xC0 == 0x80
 
 
@@ -90,7 +90,7 @@ class TokenChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Reencoded:
+class ReencodedText:
     """A text's next version."""
 
     text: EncodedText
@@ -102,21 +102,21 @@ class Reencoded:
     """Tokens that were encoded anew; at least those that changed."""
 
 
-def encoded(tokenizer: BPETokenizer, data: bytes) -> EncodedText:
+def encode_text(tokenizer: BPETokenizer, data: bytes) -> EncodedText:
     """Encode all of a text; raises UnicodeDecodeError, and TokenizerError for a byte that the vocabulary lacks."""
-    return restored(tokenizer, tokenizer.encode_batch([data.decode()])[0], data)
+    return restore_text(tokenizer, tokenizer.encode_batch([data.decode()])[0], data)
 
 
-def restored(tokenizer: BPETokenizer, token_ids: NDArray[np.uint32], data: bytes | None = None) -> EncodedText:
+def restore_text(tokenizer: BPETokenizer, token_ids: NDArray[np.uint32], data: bytes | None = None) -> EncodedText:
     """The encoded text of which only the ids were kept. `data`, where it is at hand, is their text."""
     if data is None:
         table = tokenizer.token_bytes()
         data = b"".join([table[token_id] for token_id in token_ids.tolist()])
-    return EncodedText(data, token_ids, tokenizer.token_ends(token_ids))
+    return EncodedText(data, token_ids, tokenizer.compute_token_ends(token_ids))
 
 
-def reencoded(tokenizer: BPETokenizer, old: EncodedText, data: bytes) -> Reencoded:
-    """The next version of `old`, equal to `encoded(tokenizer, data)`; raises as that does.
+def reencode(tokenizer: BPETokenizer, old: EncodedText, data: bytes) -> ReencodedText:
+    """The next version of `old`, equal to `encode_text(tokenizer, data)`; raises as that does.
 
     Let p be the last safe cut (`safe_cuts.py`) with its context before the change, and q the first one with its context
     behind it. Both are safe in the old text and in the new one, as the contexts are in both. So, for either text,
@@ -124,32 +124,32 @@ def reencoded(tokenizer: BPETokenizer, old: EncodedText, data: bytes) -> Reencod
     their ids are those of the old text, and only what is between p and q is encoded. That one of the old text's tokens
     ends at p, and one at q, follows from the same sum.
     """
-    change = text_change(old.data, data)
+    change = find_text_change(old.data, data)
     if change is None:
-        return Reencoded(old, None, TokenChange(0, 0, 0), 0)
-    window = _window(tokenizer.safe_cuts, data, change)
+        return ReencodedText(old, None, TokenChange(0, 0, 0), 0)
+    window = _find_window(tokenizer.safe_cuts, data, change)
     shift = change.old_end - change.new_end
-    first, behind = _num_tokens(old, window.start), _num_tokens(old, window.stop + shift)
-    ids = np.array(tokenizer.encode(_decoded(data, window)), np.uint32)
-    ends = tokenizer.token_ends(ids) + np.uint32(window.start)
+    first, behind = _count_tokens(old, window.start), _count_tokens(old, window.stop + shift)
+    ids = np.array(tokenizer.encode(_decode_window(data, window)), np.uint32)
+    ends = tokenizer.compute_token_ends(ids) + np.uint32(window.start)
     ends_behind = old.token_ends[behind:] - np.uint32(shift % (1 << 32))  # unsigned numbers count round
     text = EncodedText(
         data,
-        _read_only(np.concatenate([old.token_ids[:first], ids, old.token_ids[behind:]])),
-        _read_only(np.concatenate([old.token_ends[:first], ends, ends_behind])),
+        _make_read_only(np.concatenate([old.token_ids[:first], ids, old.token_ids[behind:]])),
+        _make_read_only(np.concatenate([old.token_ends[:first], ends, ends_behind])),
     )
-    tokens = _narrowed(old, text, change, TokenChange(first, behind, first + len(ids)))
-    return Reencoded(text, change, tokens, len(ids))
+    tokens = _narrow_change(old, text, change, TokenChange(first, behind, first + len(ids)))
+    return ReencodedText(text, change, tokens, len(ids))
 
 
-def _window(cuts: SafeCuts | None, data: bytes, change: TextChange) -> range:
+def _find_window(cuts: SafeCuts | None, data: bytes, change: TextChange) -> range:
     """The bytes of the new text to be encoded."""
     if cuts is None:
         return range(len(data))
-    return range(cuts.last_before(data, change.start), cuts.first_behind(data, change.new_end))
+    return range(cuts.find_last_before(data, change.start), cuts.find_first_after(data, change.new_end))
 
 
-def _decoded(data: bytes, window: range) -> str:
+def _decode_window(data: bytes, window: range) -> str:
     """The window's text; what is outside is known to be UTF-8, as the old text was."""
     try:
         return data[window.start : window.stop].decode()
@@ -158,26 +158,26 @@ def _decoded(data: bytes, window: range) -> str:
         raise
 
 
-def _num_tokens(text: EncodedText, num_bytes: int) -> int:
+def _count_tokens(text: EncodedText, num_bytes: int) -> int:
     """How many tokens the first bytes are, at whose end one ends."""
     number = int(text.token_ends.searchsorted(np.uint32(num_bytes), side="right"))
     assert num_bytes == (int(text.token_ends[number - 1]) if number else 0), "a safe cut lies between two tokens"
     return number
 
 
-def _narrowed(old: EncodedText, new: EncodedText, change: TextChange, tokens: TokenChange) -> TokenChange:
+def _narrow_change(old: EncodedText, new: EncodedText, change: TextChange, tokens: TokenChange) -> TokenChange:
     """Without the tokens at both ends that are the same ones, and hold nothing of the text's change."""
     first, second = old.token_ids[tokens.start : tokens.old_end], new.token_ids[tokens.start : tokens.new_end]
     shorter = min(len(first), len(second))
     before = old.token_ends.searchsorted(np.uint32(change.start), side="right")  # tokens that end before the change
     behind = old.token_ends.searchsorted(np.uint32(change.old_end)) + 1 if change.old_end else 0
-    start = min(num_equal(first[:shorter], second[:shorter]), int(before) - tokens.start)
+    start = min(count_equal_prefix(first[:shorter], second[:shorter]), int(before) - tokens.start)
     rest = shorter - start
-    end = num_equal_from_the_end(first[len(first) - rest :], second[len(second) - rest :])
+    end = count_equal_suffix(first[len(first) - rest :], second[len(second) - rest :])
     end = max(0, min(end, tokens.old_end - int(behind)))
     return TokenChange(tokens.start + start, tokens.old_end - end, tokens.new_end - end)
 
 
-def _read_only(array: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _make_read_only(array: NDArray[np.uint32]) -> NDArray[np.uint32]:
     array.flags.writeable = False
     return array

@@ -21,7 +21,7 @@ from watchdog.observers.inotify_c import InotifyConstants, inotify_add_watch, in
 
 from repo_cache.debouncer import Debouncer
 from repo_cache.ignore import EXCLUDE_FILE, IgnoreRules
-from repo_cache.scan import is_utf8, listed_folder
+from repo_cache.scan import is_utf8, list_folder
 from repo_cache.types import Notice, NoticeKind
 
 MASK = (
@@ -58,7 +58,7 @@ class Watches:
         self._watch_of: dict[str, int] = {}
         self.descriptor = inotify_init()
         if self.descriptor == -1:
-            raise _last_error(str(root))
+            raise _make_last_error(str(root))
         os.set_inheritable(self.descriptor, False)
         os.set_blocking(self.descriptor, False)
 
@@ -66,7 +66,7 @@ class Watches:
         """Whether the folder was not watched before; raises OSError."""
         watch = inotify_add_watch(self.descriptor, os.fsencode(self._root / folder), MASK)
         if watch == -1:
-            raise _last_error(folder)
+            raise _make_last_error(folder)
         if self.folders.get(watch) == folder:
             return False
         if watch in self.folders:  # it moved, of which the event is still under way
@@ -94,7 +94,7 @@ class Watches:
         for known in [known for known in self._watch_of if known and known.startswith(prefix)]:
             self.drop(known)
 
-    def events(self) -> Iterator[Event]:
+    def read_events(self) -> Iterator[Event]:
         """What came since the last call; does not block."""
         try:
             data = os.read(self.descriptor, READ_BYTES)
@@ -113,7 +113,7 @@ class Watches:
             self.descriptor = -1
 
 
-def _last_error(place: str) -> OSError:
+def _make_last_error(place: str) -> OSError:
     error = ctypes.get_errno()
     return OSError(error, os.strerror(error), place)
 
@@ -139,7 +139,7 @@ OVERFLOW = (
 logger = logging.getLogger(__name__)
 
 
-class CannotWatch(Exception):
+class WatchError(Exception):
     """Events cannot be had; the notice says why."""
 
     def __init__(self, notice: Notice) -> None:
@@ -157,7 +157,7 @@ class InotifySource:
         self._thread = threading.Thread(target=self._run, name="repo-cache-inotify", daemon=True)
 
     def start(self) -> None:
-        """What changes after this returns is told. Raises CannotWatch."""
+        """What changes after this returns is told. Raises WatchError."""
         self._watches = self._new_watches()
         try:
             self._watch_below("")
@@ -179,9 +179,9 @@ class InotifySource:
 
     def _run(self) -> None:
         try:
-            while self._waited():
-                self._handle(self._watches.events())
-        except CannotWatch as failure:
+            while self._wait_for_events():
+                self._process(self._watches.read_events())
+        except WatchError as failure:
             self._on_failed(failure.notice)
         except Exception as error:  # the outermost loop
             logger.exception("watching failed")
@@ -189,19 +189,19 @@ class InotifySource:
         finally:
             self._watches.close()
 
-    def _waited(self) -> bool:
+    def _wait_for_events(self) -> bool:
         """Block until there are events; False once stopped."""
         poller = select.poll()
         poller.register(self._wake_read, select.POLLIN)
         poller.register(self._watches.descriptor, select.POLLIN)
         return all(descriptor != self._wake_read for descriptor, _ in poller.poll())
 
-    def _handle(self, events: Iterable[Event]) -> None:
+    def _process(self, events: Iterable[Event]) -> None:
         """Pass on what a reading of the kernel's queue says. New folders are watched before they are told of."""
         paths, folders, stale_rules = set[str](), set[str](), set[str]()
         for watch, mask, name in events:
             if mask & InotifyConstants.IN_Q_OVERFLOW:
-                self._start_over()
+                self._restart()
                 return
             folder = self._watches.folders.get(watch)
             if folder is None:  # a watch that was given back meanwhile
@@ -209,32 +209,32 @@ class InotifySource:
             if mask & InotifyConstants.IN_IGNORED:
                 self._watches.forget(watch)
             if not name:
-                self._handle_self(folder, mask, folders)
+                self._process_self(folder, mask, folders)
                 continue
             path = f"{folder}/{name}" if folder else name
             is_folder = bool(mask & InotifyConstants.IN_ISDIR)
             if not is_utf8(name) or (path in paths and not is_folder):
                 continue
-            governed = self._rules.governed_by(path)
+            governed = self._rules.get_governed_folder(path)
             if governed is not None:
                 stale_rules.add(governed)
             if not self._rules.ignores(path, is_folder=is_folder):
                 if is_folder:
-                    self._handle_folder(path, mask)
+                    self._process_folder(path, mask)
                 (folders if is_folder else paths).add(path)
         for folder in stale_rules:
             self._watches.drop_below(folder)
             self._watch_below(folder)
         self._changes.touch(paths, folders | stale_rules)
 
-    def _handle_self(self, folder: str, mask: int, folders: set[str]) -> None:
+    def _process_self(self, folder: str, mask: int, folders: set[str]) -> None:
         if not folder and mask & GONE_SELF:
             message = f"{self._root} was deleted, moved or unmounted; it is polled from here on, should it come back"
-            raise CannotWatch(Notice(NoticeKind.ROOT_GONE, message))
+            raise WatchError(Notice(NoticeKind.ROOT_GONE, message))
         if mask & InotifyConstants.IN_UNMOUNT:
             folders.add(folder)
 
-    def _handle_folder(self, path: str, mask: int) -> None:
+    def _process_folder(self, path: str, mask: int) -> None:
         if mask & InotifyConstants.IN_MOVED_FROM:
             self._watches.drop_below(path)
             self._watches.drop(path)
@@ -251,11 +251,11 @@ class InotifySource:
         while pending:
             folder = pending.pop()
             self._add(folder)
-            rules = self._rules.renewed(folder)
+            rules = self._rules.reload_rules(folder)
             if rules is None:
                 continue
             try:
-                names = [name for name, is_folder in listed_folder(self._root, folder) if is_folder]
+                names = [name for name, is_folder in list_folder(self._root, folder) if is_folder]
             except OSError as error:
                 self._note_unreadable(folder, error)
                 continue
@@ -266,15 +266,15 @@ class InotifySource:
             self._add(EXCLUDE_FOLDER)
 
     def _add(self, folder: str) -> bool:
-        """Whether the folder was not watched before. Raises CannotWatch where the limit is reached."""
+        """Whether the folder was not watched before. Raises WatchError where the limit is reached."""
         try:
             return self._watches.add(folder)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.ENOMEM):
                 notice = Notice(NoticeKind.WATCH_LIMIT, WATCH_LIMIT.format(root=self._root))
-                raise CannotWatch(notice) from error
+                raise WatchError(notice) from error
             if not folder:
-                raise CannotWatch(Notice(NoticeKind.ROOT_GONE, f"cannot watch {self._root}: {error}")) from error
+                raise WatchError(Notice(NoticeKind.ROOT_GONE, f"cannot watch {self._root}: {error}")) from error
             self._note_unreadable(folder, error)
             return False
 
@@ -293,11 +293,11 @@ class InotifySource:
                 notice = Notice(NoticeKind.INSTANCE_LIMIT, INSTANCE_LIMIT.format(root=self._root))
             else:
                 notice = Notice(NoticeKind.FAILED, f"inotify cannot be had, so {self._root} is polled: {error}")
-            raise CannotWatch(notice) from error
+            raise WatchError(notice) from error
 
-    def _start_over(self) -> None:
+    def _restart(self) -> None:
         """Events were lost, and with them what became of folders: all watches are made anew."""
         self._watches.close()
         self._watches = self._new_watches()
         self._watch_below("")
-        self._changes.rescan(Notice(NoticeKind.OVERFLOW, OVERFLOW.format(root=self._root)))
+        self._changes.request_rescan(Notice(NoticeKind.OVERFLOW, OVERFLOW.format(root=self._root)))

@@ -64,15 +64,15 @@ class SafeCuts:
     def __init__(self, contexts: Iterable[str], pairs: Iterable[str]) -> None:
         """`contexts` are regexes of places; `pairs` stand side by side in an added token, where nothing is cut."""
         self._pairs = sorted(pair for pair in pairs if not re.fullmatch(_LETTER * 2, pair))  # nor does any context
-        cut = f"{self._outside()}(?:{'|'.join(contexts)})"
+        cut = f"{self._assert_no_pair()}(?:{'|'.join(contexts)})"
         self._cut = re.compile(cut)
-        self._word = re.compile(rf"{_LETTERS}{self._outside(_LETTER)}|(?:{_OTHERS}){cut}|(?s:.+?)(?:{cut}|\Z)")
+        self._word = re.compile(rf"{_LETTERS}{self._assert_no_pair(_LETTER)}|(?:{_OTHERS}){cut}|(?s:.+?)(?:{cut}|\Z)")
 
-    def last_before(self, data: bytes, end: int) -> int:
+    def find_last_before(self, data: bytes, end: int) -> int:
         """The last cut with its context in `data[:end]`, which are whole characters of UTF-8; 0 where there is none."""
         size = _FIRST_WINDOW_CHARS
         while True:
-            begin = _character_start(data, max(0, end - size))
+            begin = _find_character_start(data, max(0, end - size))
             text = data[begin:end].decode()
             for place in range(len(text) - 1, 0, -1):
                 if self._cut.match(text, place):
@@ -81,11 +81,11 @@ class SafeCuts:
                 return 0
             size *= 4
 
-    def first_behind(self, data: bytes, begin: int) -> int:
+    def find_first_after(self, data: bytes, begin: int) -> int:
         """The first cut with its context in `data[begin:]`, which are whole characters; the length where none is."""
         size = _FIRST_WINDOW_CHARS
         while True:
-            end = _character_start(data, min(len(data), begin + size))
+            end = _find_character_start(data, min(len(data), begin + size))
             text = data[begin:end].decode()
             found = self._cut.search(text, 1)
             if found:
@@ -94,11 +94,11 @@ class SafeCuts:
                 return end
             size *= 4
 
-    def words(self, text: str) -> list[str]:
+    def split_words(self, text: str) -> list[str]:
         """The text in order, cut at safe cuts; short pieces, but not at all of the cuts."""
         return self._word.findall(text)
 
-    def pieces(self, text: str, num_chars: int) -> Iterator[str]:
+    def split_pieces(self, text: str, num_chars: int) -> Iterator[str]:
         """The text in order, cut at safe cuts: as soon as a piece has so many characters."""
         begin = 0
         while begin < len(text):
@@ -107,38 +107,34 @@ class SafeCuts:
             yield text[begin:end]
             begin = end
 
-    def _outside(self, before: str = "") -> str:
+    def _assert_no_pair(self, before: str = "") -> str:
         """An assertion that the characters around a place are no pair, of those whose first one is such."""
         pairs = [pair for pair in self._pairs if re.match(before, pair)]
         behind = "".join(sorted({re.escape(pair[1]) for pair in pairs}))
         return rf"(?![{behind}](?<={'|'.join(map(re.escape, pairs))}))" if pairs else ""
 
-    def places(self, text: str) -> list[int]:
-        """All safe cuts of a text, in characters."""
-        return [found.start() for found in self._cut.finditer(text, 1)]
 
-
-def safe_cuts(pre_tokenizer: object, added_tokens: Iterable[str]) -> SafeCuts | None:
+def make_safe_cuts(pre_tokenizer: object, added_tokens: Iterable[str]) -> SafeCuts | None:
     """The cuts that are safe for a pre-tokenizer, as `tokenizer.json` describes it; None for one that is not known.
 
     `added_tokens` are all that are searched for, control tokens too; none of them asks for blanks or word borders
     around it.
     """
-    contexts = _contexts(pre_tokenizer)
+    contexts = _select_contexts(pre_tokenizer)
     if contexts is None:
         return None
     tokens = sorted(set(added_tokens))
     first, last = ({token[place] for token in tokens} for place in (0, -1))
     pairs = {token[place : place + 2] for token in tokens for place in range(len(token) - 1)}
-    contexts = [text.replace("NOT_FIRST", _none_of(first)).replace("NOT_LAST", _none_of(last)) for text in contexts]
+    contexts = [text.replace("NOT_FIRST", _exclude(first)).replace("NOT_LAST", _exclude(last)) for text in contexts]
     return SafeCuts(contexts, pairs)
 
 
-def _none_of(characters: set[str]) -> str:
+def _exclude(characters: set[str]) -> str:
     return f"(?![{''.join(re.escape(character) for character in sorted(characters))}])" if characters else ""
 
 
-def _contexts(pre_tokenizer: object) -> list[str] | None:
+def _select_contexts(pre_tokenizer: object) -> list[str] | None:
     """Regexes of places, by kind of pre-tokenizer; see the top of the file for why each of them is safe."""
     match pre_tokenizer:
         case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
@@ -183,7 +179,7 @@ _SINGLE_DIGITS = [r"(?<=[0-9])(?=[0-9])"]
 _DIGITS_FIRST = [rf"(?<=[{_BLANKS}])(?=[0-9])"]
 
 
-def _character_start(data: bytes, offset: int) -> int:
+def _find_character_start(data: bytes, offset: int) -> int:
     while 0 < offset < len(data) and data[offset] & 0xC0 == 0x80:
         offset -= 1
     return offset

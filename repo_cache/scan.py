@@ -17,11 +17,11 @@ from repo_cache.files import (
     FileStat,
     Skipped,
     SkipReason,
-    file_stat,
-    is_direct,
-    link_target,
+    get_skip_reason,
+    is_direct_link,
     open_below,
-    reason_of,
+    resolve_link,
+    to_file_stat,
 )
 from repo_cache.ignore import FolderRules, IgnoreRules
 
@@ -51,8 +51,8 @@ def scan(root: Path, rules: IgnoreRules, *, below: str = "", max_file_bytes: int
     """
     rules.forget(below)
     walk = _Walk(root, rules, max_file_bytes)
-    walk.folders(below)
-    return walk.result()
+    walk.walk_folders(below)
+    return walk.make_scan()
 
 
 def scan_paths(root: Path, rules: IgnoreRules, paths: Iterable[str], *, max_file_bytes: int = MAX_FILE_BYTES) -> Scan:
@@ -60,13 +60,13 @@ def scan_paths(root: Path, rules: IgnoreRules, paths: Iterable[str], *, max_file
     walk = _Walk(root, rules, max_file_bytes)
     for path in paths:
         folder, _, name = path.rpartition("/")
-        within = rules.within(folder)
+        within = rules.get_rules(folder)
         if within is not None:
-            walk.path(path, name, within)
-    return walk.result()
+            walk.visit_path(path, name, within)
+    return walk.make_scan()
 
 
-def listed_folder(root: Path, folder: str) -> list[tuple[str, bool]]:
+def list_folder(root: Path, folder: str) -> list[tuple[str, bool]]:
     """Names in a folder that can be told, and whether each is a folder itself; raises OSError."""
     descriptor = open_below(root, folder, FOLDER_FLAGS)
     try:
@@ -92,23 +92,23 @@ class _Walk:
         self._skipped: list[Skipped] = []
         self._started_ns = time.time_ns()
 
-    def result(self) -> Scan:
+    def make_scan(self) -> Scan:
         files, links = MappingProxyType(self._files), MappingProxyType(self._links)
         return Scan(files, links, tuple(self._skipped), self._started_ns, frozenset(self._loose))
 
-    def folders(self, top: str) -> None:
+    def walk_folders(self, top: str) -> None:
         pending = [top]
         while pending:
             folder = pending.pop()
-            rules = self._rules.within(folder)
+            rules = self._rules.get_rules(folder)
             if rules is None:
                 continue
             try:
-                pending.extend(self._folder(folder, rules))
+                pending.extend(self._walk_folder(folder, rules))
             except OSError as error:
-                self._skip(folder, reason_of(error))
+                self._skip(folder, get_skip_reason(error))
 
-    def path(self, path: str, name: str, rules: FolderRules) -> None:
+    def visit_path(self, path: str, name: str, rules: FolderRules) -> None:
         try:
             parent = open_below(self._root, path.rpartition("/")[0], PASSAGE_FLAGS)
             try:
@@ -116,22 +116,22 @@ class _Walk:
             finally:
                 os.close(parent)
         except OSError as error:
-            self._skip(path, reason_of(error))
+            self._skip(path, get_skip_reason(error))
             return
         if not stat.S_ISDIR(status.st_mode) and not rules.ignores(name, is_folder=False):
-            self._take(path, status)
+            self._add(path, status)
 
-    def _folder(self, folder: str, rules: FolderRules) -> list[str]:
+    def _walk_folder(self, folder: str, rules: FolderRules) -> list[str]:
         """Take the files of a folder; gives the folders in it that are in."""
         prefix = folder + "/" if folder else ""
         descriptor = open_below(self._root, folder, FOLDER_FLAGS)
         try:
             with os.scandir(descriptor) as entries:
-                return [prefix + entry.name for entry in entries if self._entry(prefix, entry, rules)]
+                return [prefix + entry.name for entry in entries if self._visit_entry(prefix, entry, rules)]
         finally:
             os.close(descriptor)
 
-    def _entry(self, prefix: str, entry: os.DirEntry[str], rules: FolderRules) -> bool:
+    def _visit_entry(self, prefix: str, entry: os.DirEntry[str], rules: FolderRules) -> bool:
         """Whether the entry is a folder to walk; files are taken."""
         is_folder = entry.is_dir(follow_symlinks=False)
         if rules.ignores(entry.name, is_folder=is_folder):
@@ -141,28 +141,28 @@ class _Walk:
             return False
         if not is_folder:
             try:
-                self._take(prefix + entry.name, entry.stat(follow_symlinks=False))
+                self._add(prefix + entry.name, entry.stat(follow_symlinks=False))
             except OSError as error:
-                self._skip(prefix + entry.name, reason_of(error))
+                self._skip(prefix + entry.name, get_skip_reason(error))
         return is_folder
 
-    def _take(self, path: str, status: os.stat_result) -> None:
+    def _add(self, path: str, status: os.stat_result) -> None:
         if stat.S_ISLNK(status.st_mode):
-            self._take_link(path)
+            self._add_link(path)
         elif not stat.S_ISREG(status.st_mode):
             self._skip(path, SkipReason.SPECIAL)
         elif status.st_size > self._max_file_bytes:
-            self._skip(path, SkipReason.TOO_LARGE, file_stat(status))
+            self._skip(path, SkipReason.TOO_LARGE, to_file_stat(status))
         else:
-            self._files[path] = file_stat(status)
+            self._files[path] = to_file_stat(status)
 
-    def _take_link(self, path: str) -> None:
+    def _add_link(self, path: str) -> None:
         self._loose.add(path)
         try:
-            target = link_target(self._root, path)
+            target = resolve_link(self._root, path)
             status = None if target is None else (self._root / target).lstat()
         except OSError as error:
-            self._skip(path, reason_of(error))
+            self._skip(path, get_skip_reason(error))
             return
         if target is None or status is None:
             self._skip(path, SkipReason.OUTSIDE)
@@ -172,8 +172,8 @@ class _Walk:
             self._skip(path, SkipReason.GONE)
         else:
             self._links[path] = target
-            self._take(path, status)
-            if is_direct(self._root, path, target):
+            self._add(path, status)
+            if is_direct_link(self._root, path, target):
                 self._loose.discard(path)
 
     def _skip(self, path: str, reason: SkipReason, status: FileStat | None = None) -> None:
@@ -183,7 +183,7 @@ class _Walk:
             self._skipped.append(Skipped(readable, reason, status))
 
 
-def joined(scans: list[Scan]) -> Scan:
+def merge_scans(scans: list[Scan]) -> Scan:
     """Several scans as one."""
     files: dict[str, FileStat] = {}
     links: dict[str, str] = {}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from repo_cache.errors import ForeignSnapshot, NotCached
-from repo_cache.renames import find_renames
 from repo_cache.types import FileChange, FileTokens
 
 NUM_BUCKETS = 256
@@ -18,11 +20,11 @@ Value = TypeVar("Value")
 
 
 class PathMap(Mapping[str, Value], Generic[Value]):
-    """Paths to values (never None), in the order of the paths; `updated` makes the next one.
+    """Paths to values (never None), in the order of the paths; `copy_with` makes the next one.
 
     The paths lie in `NUM_BUCKETS` dicts by hash. A changed copy has new dicts for the buckets that changed and the old
-    ones for the rest, so that `different_paths` finds what two maps differ in by looking at the buckets that are not
-    the same object: the cost is that of the change, however many maps lie between the two.
+    ones for the rest, so that `find_different_paths` finds what two maps differ in by looking at the buckets that are
+    not the same object: the cost is that of the change, however many maps lie between the two.
     """
 
     __slots__ = ("_buckets", "_len")
@@ -31,34 +33,34 @@ class PathMap(Mapping[str, Value], Generic[Value]):
         self._buckets: tuple[dict[str, Value], ...] = ({},) * NUM_BUCKETS
         self._len = 0
         if entries:
-            filled = self.updated(entries)
+            filled = self.copy_with(entries)
             self._buckets, self._len = filled._buckets, filled._len
 
-    def updated(self, entries: Mapping[str, Value], removed: frozenset[str] = frozenset()) -> PathMap[Value]:
+    def copy_with(self, entries: Mapping[str, Value], removed: frozenset[str] = frozenset()) -> PathMap[Value]:
         """A map that has `entries` too, in place of those of the same path, and nothing at the `removed` paths."""
         buckets, length = list(self._buckets), self._len
         for path in removed:
             number = hash(path) % NUM_BUCKETS
             if path in buckets[number] and path not in entries:
                 length -= 1
-                self._own(buckets, number).pop(path)
+                self._copy_bucket(buckets, number).pop(path)
         for path, value in entries.items():
             number = hash(path) % NUM_BUCKETS
             if buckets[number].get(path) is value:
                 continue
             length += path not in buckets[number]
-            self._own(buckets, number)[path] = value
+            self._copy_bucket(buckets, number)[path] = value
         made: PathMap[Value] = PathMap()
         made._buckets, made._len = tuple(buckets), length
         return made
 
-    def _own(self, buckets: list[dict[str, Value]], number: int) -> dict[str, Value]:
+    def _copy_bucket(self, buckets: list[dict[str, Value]], number: int) -> dict[str, Value]:
         """The bucket, copied the first time that it changes."""
         if buckets[number] is self._buckets[number]:
             buckets[number] = buckets[number].copy()
         return buckets[number]
 
-    def different_paths(self, other: PathMap[Value]) -> list[str]:
+    def find_different_paths(self, other: PathMap[Value]) -> list[str]:
         """Paths, sorted, at which the two do not hold the same object."""
         found = []
         for ours, theirs in zip(self._buckets, other._buckets, strict=True):
@@ -106,7 +108,7 @@ class Snapshot(Mapping[str, FileTokens]):
         if (self.root, self.fingerprint) != (since.root, since.fingerprint):
             what = "tokenizer" if self.root == since.root else f"folder, {since.root}"
             raise ForeignSnapshot(f"the snapshot to compare with is of another {what}")
-        return Changes(since, self, tuple(_file_changes(since.files, self.files)))
+        return Changes(since, self, tuple(_find_file_changes(since.files, self.files)))
 
     def __getitem__(self, path: str) -> FileTokens:
         return self.files[path]
@@ -137,7 +139,7 @@ class Snapshot(Mapping[str, FileTokens]):
             self.fingerprint == other.fingerprint
             and dict(self.skipped) == dict(other.skipped)
             and self.files.keys() == other.files.keys()
-            and all(self.files[path] == other.files[path] for path in self.files.different_paths(other.files))
+            and all(self.files[path] == other.files[path] for path in self.files.find_different_paths(other.files))
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -161,11 +163,11 @@ class Changes:
         return len(self.files)
 
 
-def _file_changes(old: PathMap[FileTokens], new: PathMap[FileTokens]) -> list[FileChange]:
+def _find_file_changes(old: PathMap[FileTokens], new: PathMap[FileTokens]) -> list[FileChange]:
     changes: list[FileChange] = []
     added: dict[str, FileTokens] = {}
     removed: dict[str, FileTokens] = {}
-    for path in new.different_paths(old):
+    for path in new.find_different_paths(old):
         before, after = old.get(path), new.get(path)
         if before is None and after is not None:
             added[path] = after
@@ -181,3 +183,70 @@ def _file_changes(old: PathMap[FileTokens], new: PathMap[FileTokens]) -> list[Fi
         before = removed[source] if source is not None else None
         changes.append(FileChange(path, "added" if source is None else "renamed", before, after, source))
     return sorted(changes, key=lambda change: change.path)
+
+
+MAX_COMPARED = 100
+"""Files that came or went, beyond which spans are not compared: a branch switch of thousands would cut them all."""
+
+LEAST_SHARE = 0.5
+"""Of the larger file's tokens that must lie in spans of both, as git asks for half of the lines."""
+
+
+def find_renames(removed: Mapping[str, FileTokens], added: Mapping[str, FileTokens]) -> dict[str, str]:
+    """New path -> old path; no path is in two pairs, the most alike are paired first."""
+    renames = _pair_same_content(removed, added)
+    taken = set(renames.values())
+    old = {path: tokens for path, tokens in removed.items() if path not in taken and len(tokens)}
+    new = {path: tokens for path, tokens in added.items() if path not in renames and len(tokens)}
+    if max(len(old), len(new)) > MAX_COMPARED:
+        return renames
+    for _, old_path, new_path in sorted(_find_alike(old, new), key=lambda pair: (-pair[0], pair[1:])):
+        if new_path not in renames and old_path not in taken:
+            renames[new_path] = old_path
+            taken.add(old_path)
+    return renames
+
+
+def _pair_same_content(removed: Mapping[str, FileTokens], added: Mapping[str, FileTokens]) -> dict[str, str]:
+    by_hash: dict[str, list[str]] = {}
+    for path in sorted(removed, reverse=True):
+        by_hash.setdefault(removed[path].content_hash, []).append(path)
+    renames = {}
+    for path in sorted(added):
+        sources = by_hash.get(added[path].content_hash)
+        if sources:
+            name = path.rpartition("/")[2]
+            source = next((one for one in sources if one.rpartition("/")[2] == name), sources[-1])
+            sources.remove(source)
+            renames[path] = source
+    return renames
+
+
+def _find_alike(old: Mapping[str, FileTokens], new: Mapping[str, FileTokens]) -> list[tuple[float, str, str]]:
+    """Pairs (share, old path, new path) that have enough in common."""
+    if not old or not new:
+        return []
+    where: dict[bytes, list[tuple[str, int]]] = {}
+    for path, tokens in old.items():
+        for key, length in _count_tokens_by_key(tokens).items():
+            where.setdefault(key, []).append((path, length))
+    found = []
+    for new_path, tokens in new.items():
+        shared: Counter[str] = Counter()
+        for key, length in _count_tokens_by_key(tokens).items():
+            for old_path, old_length in where.get(key, ()):
+                shared[old_path] += min(length, old_length)
+        for old_path, length in shared.items():
+            share = length / max(len(tokens), len(old[old_path]))
+            if share >= LEAST_SHARE:
+                found.append((share, old_path, new_path))
+    return found
+
+
+def _count_tokens_by_key(tokens: FileTokens) -> Counter[bytes]:
+    """Tokens in the spans of each key."""
+    spans = tokens.spans
+    lengths: Counter[bytes] = Counter()
+    for key, length in zip(spans.list_keys(), np.diff(spans.ends, prepend=np.uint32(0)).tolist(), strict=True):
+        lengths[key] += length
+    return lengths

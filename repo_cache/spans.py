@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from rapidfuzz.distance import Indel
 
 from repo_cache.syntax import SyntaxTree
 
 KEY_BYTES = 16
 
 
-def span_keys(
+def compute_span_keys(
     fingerprint: bytes, token_ids: NDArray[np.uint32], start: int, ends: Sequence[int] | NDArray[np.uint32]
 ) -> NDArray[np.uint8]:
     """The keys of neighbouring spans, [num_spans, KEY_BYTES]: the first begins at token `start`, each ends at its end.
@@ -86,25 +88,21 @@ class FileSpans:
             end_line = int(self.first_lines[behind]) + bool(self.mid_line[behind])
         first_line = int(self.first_lines[index])
         start = int(self.ends[index - 1]) if index else 0
-        return Span(self.key(index), start, int(self.ends[index]), first_line, max(end_line, first_line + 1))
+        return Span(self.get_key(index), start, int(self.ends[index]), first_line, max(end_line, first_line + 1))
 
     def __iter__(self) -> Iterator[Span]:
         return (self[index] for index in range(len(self)))
 
-    def key(self, index: int) -> bytes:
+    def get_key(self, index: int) -> bytes:
         """The key of the span at an index."""
         return bytes(self.keys[index])
 
-    def key_list(self) -> list[bytes]:
+    def list_keys(self) -> list[bytes]:
         """All keys, in order."""
         joined = self.keys.tobytes()
         return [joined[start : start + KEY_BYTES] for start in range(0, len(joined), KEY_BYTES)]
 
-    def index_at(self, token: int) -> int:
-        """The index of the span that holds a token."""
-        return int(np.searchsorted(self.ends, np.uint32(token), side="right"))
-
-    def replaced(
+    def replace_blocks(
         self, first: int, last: int, made: FileSpans, *, more_bytes: int, more_tokens: int, more_lines: int
     ) -> FileSpans:
         """Put `made` in the place of blocks [first, last); what is behind them moves by so much."""
@@ -112,21 +110,21 @@ class FileSpans:
         stop = int(self.block_spans[last]) if last < len(self.block_spans) else len(self)
         more_spans = start + len(made) - stop
         return FileSpans(
-            ends=np.concatenate([self.ends[:start], made.ends, _moved(self.ends[stop:], more_tokens)]),
+            ends=np.concatenate([self.ends[:start], made.ends, _shift(self.ends[stop:], more_tokens)]),
             keys=np.concatenate([self.keys[:start], made.keys, self.keys[stop:]]),
             first_lines=np.concatenate(
-                [self.first_lines[:start], made.first_lines, _moved(self.first_lines[stop:], more_lines)]
+                [self.first_lines[:start], made.first_lines, _shift(self.first_lines[stop:], more_lines)]
             ),
             mid_line=np.concatenate([self.mid_line[:start], made.mid_line, self.mid_line[stop:]]),
             num_lines=made.num_lines,
             block_starts=np.concatenate(
-                [self.block_starts[:first], made.block_starts, _moved(self.block_starts[last:], more_bytes)]
+                [self.block_starts[:first], made.block_starts, _shift(self.block_starts[last:], more_bytes)]
             ),
             block_spans=np.concatenate(
                 [
                     self.block_spans[:first],
                     made.block_spans + np.uint32(start),
-                    _moved(self.block_spans[last:], more_spans),
+                    _shift(self.block_spans[last:], more_spans),
                 ]
             ),
         )
@@ -166,7 +164,7 @@ class FileSpans:
         return self.ends, self.keys, self.first_lines, self.mid_line, self.block_starts, self.block_spans
 
 
-def _moved(array: NDArray[np.uint32], more: int) -> NDArray[np.uint32]:
+def _shift(array: NDArray[np.uint32], more: int) -> NDArray[np.uint32]:
     return (array.astype(np.int64) + more).astype(np.uint32)
 
 
@@ -181,3 +179,120 @@ class CutText:
     def num_bytes(self) -> int:
         """About what it takes in memory: a tree some fifty times its text."""
         return self.spans.nbytes + sum(50 * tree.num_bytes for tree in self.trees.values())
+
+
+MAX_MATRIX_BITS = 400_000_000
+"""rapidfuzz keeps a bit for every old span and new span: 4e8 bits are 50 MB, for two files of two million tokens each.
+
+Of longer ones only what is the same at both ends is kept; the other spans of equal keys have moved.
+"""
+
+_Old = TypeVar("_Old")
+_New = TypeVar("_New")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """Neighbouring spans of equal keys: `length` of them, from index `old` in one version and `new` in the other."""
+
+    old: int
+    new: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanChanges:
+    """The difference of two versions; spans by their index. Every old and every new span is in exactly one place.
+
+    `kept` spans have their keys in both, in the same order; `moved` ones, (old, new), have them elsewhere. `changed`
+    pairs, (old, new), stand between the same kept spans. What is left is `new` or `removed`.
+    """
+
+    kept: tuple[KeptRun, ...] = ()
+    moved: tuple[tuple[int, int], ...] = ()
+    changed: tuple[tuple[int, int], ...] = ()
+    new: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+
+    @property
+    def num_kept(self) -> int:
+        return sum(run.length for run in self.kept)
+
+
+def compare_spans(before: FileSpans | None, after: FileSpans | None) -> SpanChanges:
+    """The difference of two versions of a file; None where there is none."""
+    if before is None or after is None:
+        num_old, num_new = len(before or ()), len(after or ())
+        return SpanChanges(new=tuple(range(num_new)), removed=tuple(range(num_old)))
+    kept = _find_kept_runs(before, after)
+    gaps = list(_find_gaps(kept, len(before), len(after)))
+    moved = _pair_equal_keys(
+        ((before.get_key(old), old) for olds, _ in gaps for old in olds),
+        ((after.get_key(new), new) for _, news in gaps for new in news),
+    )
+    moved_old, moved_new = {old for old, _ in moved}, {new for _, new in moved}
+    changed: list[tuple[int, int]] = []
+    made: list[int] = []
+    removed: list[int] = []
+    for olds, news in gaps:
+        old_left = [old for old in olds if old not in moved_old]
+        new_left = [new for new in news if new not in moved_new]
+        pairs = min(len(old_left), len(new_left))
+        changed.extend(zip(old_left[:pairs], new_left[:pairs], strict=True))
+        removed.extend(old_left[pairs:])
+        made.extend(new_left[pairs:])
+    return SpanChanges(tuple(kept), tuple(moved), tuple(changed), tuple(made), tuple(removed))
+
+
+def _pair_equal_keys(lost: Iterable[tuple[bytes, _Old]], got: Iterable[tuple[bytes, _New]]) -> list[tuple[_Old, _New]]:
+    """Pairs of equal keys, in the order of `got`; of several with one key the first goes with the first."""
+    places: defaultdict[bytes, deque[_Old]] = defaultdict(deque)
+    for key, old in lost:
+        places[key].append(old)
+    return [(places[key].popleft(), new) for key, new in got if places.get(key)]
+
+
+def _find_kept_runs(before: FileSpans, after: FileSpans) -> list[KeptRun]:
+    """A longest common subsequence of the keys, as runs of indices; what is the same at both ends is taken first."""
+    most = min(len(before), len(after))
+    num_first = _count_equal(before.keys[:most], after.keys[:most])
+    rest = most - num_first
+    num_last = _count_equal(before.keys[len(before) - rest :][::-1], after.keys[len(after) - rest :][::-1])
+    numbers: dict[bytes, int] = {}
+    # Numbers instead of keys: rapidfuzz compares hashes, and small numbers have no collisions.
+    olds, news = (
+        [numbers.setdefault(spans.get_key(index), len(numbers)) for index in range(num_first, len(spans) - num_last)]
+        for spans in (before, after)
+    )
+    runs = [(0, 0, num_first)]
+    if 0 < len(olds) * len(news) <= MAX_MATRIX_BITS:
+        equal = (op for op in Indel.opcodes(olds, news) if op.tag == "equal")
+        runs += [(num_first + op.src_start, num_first + op.dest_start, op.src_end - op.src_start) for op in equal]
+    runs.append((len(before) - num_last, len(after) - num_last, num_last))
+    return _merge_runs(runs)
+
+
+def _merge_runs(runs: Iterable[tuple[int, int, int]]) -> list[KeptRun]:
+    """Runs without empty ones, and without two that touch."""
+    made: list[KeptRun] = []
+    for old, new, length in runs:
+        last = made[-1] if made else None
+        if last is not None and (last.old + last.length, last.new + last.length) == (old, new):
+            made[-1] = KeptRun(last.old, last.new, last.length + length)
+        elif length:
+            made.append(KeptRun(old, new, length))
+    return made
+
+
+def _find_gaps(kept: Iterable[KeptRun], num_old: int, num_new: int) -> Iterator[tuple[range, range]]:
+    """What lies between kept runs: old indices and new ones."""
+    old = new = 0
+    for run in (*kept, KeptRun(num_old, num_new, 0)):
+        yield range(old, run.old), range(new, run.new)
+        old, new = run.old + run.length, run.new + run.length
+
+
+def _count_equal(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> int:
+    """How many keys two arrays of one length have in common at their beginning."""
+    differs = (first != second).any(axis=1)
+    return int(differs.argmax()) if differs.any() else len(first)

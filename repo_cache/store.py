@@ -37,15 +37,15 @@ class FileRecord:
     reason: str = ""
 
 
-def records_of(root: bytes, rows: Sequence[Sequence[Any]]) -> dict[str, FileRecord]:
+def parse_records(root: bytes, rows: Sequence[Sequence[Any]]) -> dict[str, FileRecord]:
     """By path, from the rows of `SELECT`; those that are not what was written are left out."""
-    return {path: FileRecord(FileStat(*row[:4]), *row[4:6]) for path, *row in rows if _intact(root, path, row)}
+    return {path: FileRecord(FileStat(*row[:4]), *row[4:6]) for path, *row in rows if _is_intact(root, path, row)}
 
 
 def write_records(connection: sqlite3.Connection, root: bytes, records: Mapping[str, FileRecord | None]) -> None:
     """Put them in, take those of None out, and forget the roots that were not seen for longest."""
     gone = [(root, path) for path, record in records.items() if record is None]
-    kept = [_record_row(root, path, record) for path, record in records.items() if record is not None]
+    kept = [_make_record_row(root, path, record) for path, record in records.items() if record is not None]
     connection.execute("INSERT OR REPLACE INTO roots VALUES (?, ?)", (root, int(time.time())))
     connection.executemany("DELETE FROM files WHERE root = ? AND path = ?", gone)
     connection.executemany(f"INSERT OR REPLACE INTO files (root, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", kept)
@@ -55,18 +55,18 @@ def write_records(connection: sqlite3.Connection, root: bytes, records: Mapping[
     connection.executemany("DELETE FROM roots WHERE root = ?", old)
 
 
-def _record_row(root: bytes, path: str, record: FileRecord) -> tuple[str | bytes | int, ...]:
+def _make_record_row(root: bytes, path: str, record: FileRecord) -> tuple[str | bytes | int, ...]:
     stat = record.stat
     row = (stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode, record.content_hash, record.reason)
-    return root, path, *row, _record_checksum(root, path, row)
+    return root, path, *row, _compute_record_checksum(root, path, row)
 
 
-def _record_checksum(root: bytes, path: str, row: Sequence[str | int | bytes]) -> bytes:
+def _compute_record_checksum(root: bytes, path: str, row: Sequence[str | int | bytes]) -> bytes:
     return blake2b(repr((root, path, *row)).encode(errors="surrogatepass"), digest_size=CHECKSUM_BYTES).digest()
 
 
-def _intact(root: bytes, path: str, row: Sequence[str | int | bytes]) -> bool:
-    return _record_checksum(root, path, row[:-1]) == row[-1]
+def _is_intact(root: bytes, path: str, row: Sequence[str | int | bytes]) -> bool:
+    return _compute_record_checksum(root, path, row[:-1]) == row[-1]
 
 
 logger = logging.getLogger(__name__)
@@ -117,18 +117,18 @@ class TokenStore:
         self._database = Database(self.path, notice)
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether there is a file to read from and write to."""
-        return self._database.usable
+        return self._database.is_usable
 
     def read(self, hashes: Iterable[str]) -> dict[str, NDArray[np.uint32]]:
         """The token ids of those contents (SHA-256, hex) that are known; the rest is left out."""
-        keys = {self._key(content_hash): content_hash for content_hash in hashes}
+        keys = {self._make_key(content_hash): content_hash for content_hash in hashes}
         found: dict[str, NDArray[np.uint32]] = {}
         remaining = iter(keys)
         while batch := list(islice(remaining, BATCH_ROWS)):
-            for key, value, checksum in self._rows(batch):
-                ids = _unpacked(key, value, checksum)
+            for key, value, checksum in self._query_rows(batch):
+                ids = _unpack(key, value, checksum)
                 if ids is None:
                     self._database.submit(lambda key=key: self._forget(key), 0)  # type: ignore[misc]
                 else:
@@ -142,13 +142,13 @@ class TokenStore:
 
     def read_records(self, root: Path | str) -> dict[str, FileRecord]:
         """What the files below a root, by path, were at last."""
-        return records_of(os.fsencode(root), self._database.rows(SELECT, (os.fsencode(root),)))
+        return parse_records(os.fsencode(root), self._database.query(SELECT, (os.fsencode(root),)))
 
     def write_records(self, root: Path | str, records: Mapping[str, FileRecord | None]) -> None:
         """Remember these files below a root, forget those of None, soon and in the background."""
 
         def job() -> None:
-            self._database.change(lambda connection: write_records(connection, os.fsencode(root), records))
+            self._database.run_transaction(lambda connection: write_records(connection, os.fsencode(root), records))
 
         self._database.submit(job, RECORD_BYTES * len(records))
 
@@ -162,14 +162,14 @@ class TokenStore:
         self._database.submit(self._evict, 0)
         self._database.close()
 
-    def _rows(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes, bytes]]:
+    def _query_rows(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes, bytes]]:
         now = int(time.time())
         marks = ",".join("?" * len(keys))
         query = (
             "SELECT key, value, checksum, used FROM entries JOIN contents USING (value_id) "
             f"WHERE key IN ({marks})"  # only question marks are put in
         )
-        rows = self._database.rows(query, keys)
+        rows = self._database.query(query, keys)
         for key, _, _, used in rows:
             if not isinstance(used, int) or abs(now - used) > TOUCH_SECONDS:
                 self._touched.add(key)
@@ -179,8 +179,8 @@ class TokenStore:
         packed = []
         size = 0
         for content_hash, ids in contents.items():
-            key, value = self._key(content_hash), zlib.compress(_little_endian(ids), 1)
-            packed.append((key, value, _checksum(key, value)))
+            key, value = self._make_key(content_hash), zlib.compress(_to_little_endian(ids), 1)
+            packed.append((key, value, _compute_checksum(key, value)))
             size += len(value)
             if size > BATCH_BYTES or len(packed) >= BATCH_ROWS:
                 self._write_packed(packed)
@@ -202,7 +202,7 @@ class TokenStore:
                 row = connection.execute("INSERT INTO contents (value, checksum) VALUES (?, ?)", values).lastrowid
                 connection.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", (key, row, len(value), now))
 
-        self._database.change(write)
+        self._database.run_transaction(write)
 
     def _forget(self, key: bytes) -> None:
         """Take out a value that is damaged, so that a good one can come in its place."""
@@ -213,7 +213,7 @@ class TokenStore:
             )
             connection.execute("DELETE FROM entries WHERE key = ?", (key,))
 
-        self._database.change(delete)
+        self._database.run_transaction(delete)
 
     def _evict(self) -> None:
         """Down to nine tenths of the limit, those first that were not used for longest."""
@@ -234,31 +234,31 @@ class TokenStore:
             connection.executemany("DELETE FROM entries WHERE key = ?", [(key,) for _, key in keys])
             connection.execute("PRAGMA incremental_vacuum").fetchall()
 
-        self._database.change(delete)
+        self._database.run_transaction(delete)
 
     def _touch(self) -> None:
         touched, self._touched = self._touched, set()
         if touched:
             rows = [(int(time.time()), key) for key in touched]
-            self._database.change(
+            self._database.run_transaction(
                 lambda connection: connection.executemany("UPDATE entries SET used = ? WHERE key = ?", rows)
             )
 
-    def _key(self, content_hash: str) -> bytes:
+    def _make_key(self, content_hash: str) -> bytes:
         return blake2b(self._fingerprint + content_hash.encode(), digest_size=16).digest()
 
 
-def _little_endian(ids: NDArray[np.uint32]) -> bytes:
+def _to_little_endian(ids: NDArray[np.uint32]) -> bytes:
     return ids.astype("<u4", copy=False).tobytes()
 
 
-def _checksum(key: bytes, value: bytes) -> bytes:
+def _compute_checksum(key: bytes, value: bytes) -> bytes:
     return blake2b(key + value, digest_size=16).digest()
 
 
-def _unpacked(key: bytes, value: Any, checksum: bytes) -> NDArray[np.uint32] | None:
+def _unpack(key: bytes, value: Any, checksum: bytes) -> NDArray[np.uint32] | None:
     """The ids, read-only; None where the row is not what was written for this key."""
-    if not isinstance(value, bytes) or _checksum(key, value) != checksum:
+    if not isinstance(value, bytes) or _compute_checksum(key, value) != checksum:
         return None
     ids = np.frombuffer(zlib.decompress(value), "<u4").astype(np.uint32, copy=False)
     ids.flags.writeable = False

@@ -43,7 +43,7 @@ class Update:
         """By file; computed when first asked for, by whoever asks."""
         return self.snapshot.changes(self.since)
 
-    def followed_by(self, later: Update) -> Update:
+    def merge(self, later: Update) -> Update:
         """Both in one."""
         return replace(
             later,
@@ -68,12 +68,12 @@ class Subscription:
         self._closed = False
         self._wakers: set[Callable[[], None]] = set()
 
-    def offer(self, update: Update) -> None:
+    def push(self, update: Update) -> None:
         """Called by the cache; never blocks for long."""
         with self._changed:
             if self._closed:
                 return
-            self._waiting = update if self._waiting is None else self._waiting.followed_by(update)
+            self._waiting = update if self._waiting is None else self._waiting.merge(update)
             self._wake()
 
     def get(self, timeout: float | None = None) -> Update | None:
@@ -83,7 +83,7 @@ class Subscription:
             return self._take()
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether no further update will come but the one that may wait."""
         return self._closed
 
@@ -139,7 +139,7 @@ class Subscription:
             waker()
 
 
-def call_back(subscription: Subscription, callback: Callable[[Update], None]) -> threading.Thread:
+def start_callback_thread(subscription: Subscription, callback: Callable[[Update], None]) -> threading.Thread:
     """A started thread that calls back with each update; what the callback raises is logged."""
 
     def run() -> None:

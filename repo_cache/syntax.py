@@ -79,7 +79,7 @@ _SUFFIXES = {
 _LANGUAGE_OF = {f".{suffix}": language for language, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 
 
-def language_of(path: str) -> str | None:
+def find_language(path: str) -> str | None:
     """The language of a path ("python", "tsx", ...); None where there is no grammar: such a file is cut by lines."""
     return _LANGUAGE_OF.get(PurePosixPath(path).suffix.lower())
 
@@ -140,9 +140,9 @@ def reparse(old: SyntaxTree, before: bytes, data: bytes, change: TextChange) -> 
         change.start,
         change.old_end,
         change.new_end,
-        _point(before, change.start),
-        _point(before, change.old_end),
-        _point(data, change.new_end),
+        _to_point(before, change.start),
+        _to_point(before, change.old_end),
+        _to_point(data, change.new_end),
     )
     tree = _parse(data, old.language, edited)
     if tree is None or tree.root_node.has_error:
@@ -150,7 +150,7 @@ def reparse(old: SyntaxTree, before: bytes, data: bytes, change: TextChange) -> 
     return SyntaxTree(tree, old.language, len(data))
 
 
-def syntax_borders(tree: SyntaxTree, data: bytes, whole: int) -> tuple[list[int], list[int]]:
+def find_syntax_borders(tree: SyntaxTree, data: bytes, whole: int) -> tuple[list[int], list[int]]:
     """Where a piece may be cut: byte offsets, increasing, and how strong each border is.
 
     Borders stand before named nodes: the children of the root, and of every node of more than `whole` bytes in turn.
@@ -172,7 +172,7 @@ def syntax_borders(tree: SyntaxTree, data: bytes, whole: int) -> tuple[list[int]
             start, indent = node.start_byte, node.start_point.column
             first_on_line = indent == 0 or (indent <= _MAX_INDENT and data[start - indent : start].isspace())
             position = start - indent if first_on_line else start
-            kind = kind_of_line(data, position) if first_on_line else 1
+            kind = classify_line(data, position) if first_on_line else 1
             if position > last:
                 last = position
                 positions.append(position)
@@ -188,7 +188,7 @@ def syntax_borders(tree: SyntaxTree, data: bytes, whole: int) -> tuple[list[int]
             level, below_lead = level - 1, False
 
 
-def kind_of_line(data: bytes, start: int) -> int:
+def classify_line(data: bytes, start: int) -> int:
     """2 for a line below a blank one, and for the first, else 1."""
     end = data[max(0, start - 2) : start]
     if not end.isspace():
@@ -216,7 +216,7 @@ def _parse(data: bytes, language: str, old: Tree | None) -> Tree | None:
     again: the text is handed over in chunks, and only so many. Three thousand take error recovery in Python's grammar
     13 s: honest text, sound or broken, takes 0.002 to 0.015 calls of `is_too_long` a byte, this one 5.
     """
-    view, chunk = memoryview(data), _a_buffer()
+    view, chunk = memoryview(data), _acquire_buffer()
     left = _READS_PER_BYTE * len(data) + _READ_ALLOWANCE
     calls_left = _CALLS_PER_BYTE * len(data) + _CALL_ALLOWANCE
 
@@ -232,7 +232,7 @@ def _parse(data: bytes, language: str, old: Tree | None) -> Tree | None:
         return calls_left < 0
 
     # Parsers hold state and are cheap to make: a new one each time is safe between threads.
-    parser = Parser(_language(language))
+    parser = Parser(_load_language(language))
     try:
         if old is None:  # it takes no None
             tree = parser.parse(read, progress_callback=is_too_long)
@@ -247,7 +247,7 @@ def _parse(data: bytes, language: str, old: Tree | None) -> Tree | None:
     return tree if left > 0 else None
 
 
-def _a_buffer() -> bytearray:
+def _acquire_buffer() -> bytearray:
     try:
         return _BUFFERS.pop()
     except IndexError:
@@ -266,13 +266,13 @@ def _is_too_deep_for_yaml(data: bytes) -> bool:
     )
 
 
-def _point(data: bytes, offset: int) -> Point:
+def _to_point(data: bytes, offset: int) -> Point:
     row_start = data.rfind(b"\n", 0, offset) + 1
     return Point(data.count(b"\n", 0, row_start), offset - row_start)
 
 
 @cache
-def _language(name: str) -> Language:
+def _load_language(name: str) -> Language:
     """Load a grammar when the first text in it comes: all at once take a tenth of a second."""
     grammar = GRAMMARS[name]
     return Language(getattr(import_module(grammar.module), grammar.function)())

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import compress, zip_longest
 from pathlib import Path
 from threading import Lock
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from repo_cache.errors import TokenizerError
-from repo_cache.safe_cuts import QWEN2_REGEX, SafeCuts, safe_cuts
+from repo_cache.safe_cuts import QWEN2_REGEX, SafeCuts, make_safe_cuts
 
 _GROUP_CHARS = 1 << 20
 """Encoded together: many enough to give the library's threads work, few enough that nobody waits long."""
@@ -45,28 +44,28 @@ class WordCache:
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """The ids of each text, [num_tokens], read-only."""
         parts: list[list[bytes]] = [[] for _ in texts]
-        for group in self._groups(texts):
+        for group in self._group_words(texts):
             with self._lock:
-                self._learn(group)
+                self._add_words(group)
                 for number, words in group:
                     parts[number].append(b"".join(map(self._ids.__getitem__, words)))
-                self._forget()
+                self._limit_size()
         return [np.frombuffer(part[0] if len(part) == 1 else b"".join(part), np.uint32) for part in parts]
 
-    def _groups(self, texts: Sequence[str]) -> Iterator[list[tuple[int, list[str]]]]:
+    def _group_words(self, texts: Sequence[str]) -> Iterator[list[tuple[int, list[str]]]]:
         """Words of parts of the texts, each with its text's number."""
         group: list[tuple[int, list[str]]] = []
         num_chars = 0
         for number, text in enumerate(texts):
-            for piece in self._cuts.pieces(text, _PIECE_CHARS):
-                group.append((number, self._cuts.words(piece)))
+            for piece in self._cuts.split_pieces(text, _PIECE_CHARS):
+                group.append((number, self._cuts.split_words(piece)))
                 num_chars += len(piece)
                 if num_chars >= _GROUP_CHARS:
                     yield group
                     group, num_chars = [], 0
         yield group
 
-    def _learn(self, group: list[tuple[int, list[str]]]) -> None:
+    def _add_words(self, group: list[tuple[int, list[str]]]) -> None:
         new: set[str] = set()
         for _, words in group:
             new.update(words)
@@ -75,7 +74,7 @@ class WordCache:
             self._ids[word] = np.array(ids, np.uint32).tobytes()
             self._num_chars += len(word)
 
-    def _forget(self) -> None:
+    def _limit_size(self) -> None:
         if len(self._ids) > _MAX_WORDS or self._num_chars > _MAX_WORD_CHARS:
             self._ids = {}
             self._num_chars = 0
@@ -117,8 +116,8 @@ class BPETokenizer:
         """Of all that decides which ids a text has, the library's version too; 16 bytes."""
         self._plain = Tokenizer.from_str(description)
         self._plain.encode_special_tokens = True
-        self._token_bytes = _token_bytes(tokenizer)
-        self.safe_cuts = _safe_cuts(tokenizer)
+        self._token_bytes = _list_token_bytes(tokenizer)
+        self.safe_cuts = _find_safe_cuts(tokenizer)
         """Where a text may be cut and its parts encoded apart; None where nothing is proven of the pre-tokenizer."""
         self._word_cache = WordCache(self.safe_cuts, self._encode_each) if self.safe_cuts is not None else None
         self._token_lens = np.array([len(token) for token in self._token_bytes], np.uint32)
@@ -147,12 +146,12 @@ class BPETokenizer:
                 f"the vocabulary has {len(vocabulary.tokens)} tokens and {len(vocabulary.token_types)} token types"
             )
         ids = {token: number for number, token in enumerate(vocabulary.tokens)}
-        merges = [_merge_pair(merge) for merge in vocabulary.merges]
+        merges = [_parse_merge(merge) for merge in vocabulary.merges]
         try:
             tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges, fuse_unk=False, byte_fallback=False))
         except Exception as error:  # as above
             raise TokenizerError(f"the vocabulary and the merges do not fit together: {error}") from error
-        tokenizer.pre_tokenizer = _pre_tokenizer(vocabulary.pre)
+        tokenizer.pre_tokenizer = _make_pre_tokenizer(vocabulary.pre)
         tokenizer.decoder = decoders.ByteLevel()
         for token, kind in zip(vocabulary.tokens, vocabulary.token_types, strict=True):
             if kind in (CONTROL, USER_DEFINED):
@@ -170,7 +169,7 @@ class BPETokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """The ids of each text as `encode` gives them, [num_tokens] and read-only; on all cores, without the GIL.
 
-        Raises TokenizerError as `encode` does; `missing_byte` tells beforehand of which text.
+        Raises TokenizerError as `encode` does; `find_missing_byte` tells beforehand of which text.
         """
         for text in texts:
             self._check_bytes(text)
@@ -181,25 +180,17 @@ class BPETokenizer:
             array.flags.writeable = False
         return arrays
 
-    def missing_byte(self, data: bytes) -> int | None:
+    def find_missing_byte(self, data: bytes) -> int | None:
         """A byte of the text for which the vocabulary has no token; None where it can be encoded."""
         if len(data.translate(None, self._missing_bytes)) == len(data):  # quick, and nearly always so
             return None
         return min(set(self._missing_bytes).intersection(data))
 
-    def token_ends(self, token_ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    def compute_token_ends(self, token_ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """The byte offset behind each token, [num_tokens], read-only."""
         ends = np.cumsum(self._token_lens[token_ids], dtype=np.uint32)
         ends.flags.writeable = False
         return ends
-
-    def pre_token_borders(self, text: str) -> list[int]:
-        """Byte offsets of the text's UTF-8 at which a pre-token (a word, an added token) begins, and its length."""
-        encoding = self._plain.encode(text, add_special_tokens=False)
-        ends = self.token_ends(np.array(encoding.ids, np.uint32)).tolist()
-        words = encoding.word_ids
-        last = [word != following for word, following in zip_longest(words, words[1:])]
-        return [0, *compress(ends, last)]
 
     def encode_template(self, text: str) -> list[int]:
         """Token ids of a text of ours, in which names of control tokens are control tokens."""
@@ -209,7 +200,7 @@ class BPETokenizer:
         """The text of the ids, control tokens by name; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(self._token_bytes[token_id] for token_id in token_ids).decode("utf-8", errors="replace")
 
-    def control_id(self, token: str) -> int | None:
+    def get_control_id(self, token: str) -> int | None:
         """The id of a control token such as '<|im_end|>'; None for ordinary text, '</s>' in Qwen's vocabulary too."""
         number = self._controls.token_to_id(token)
         added = self._controls.get_added_tokens_decoder()
@@ -227,15 +218,15 @@ class BPETokenizer:
         return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
 
     def _check_bytes(self, text: str) -> None:
-        missing = self.missing_byte(text.encode()) if self._missing_bytes else None
+        missing = self.find_missing_byte(text.encode()) if self._missing_bytes else None
         if missing is not None:
             raise TokenizerError(f"the model's vocabulary has no token for the byte 0x{missing:02x} of the text")
 
 
-def _token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+def _list_token_bytes(tokenizer: Tokenizer) -> list[bytes]:
     added = tokenizer.get_added_tokens_decoder()
     by_id = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}
-    unicode_to_byte = _byte_of_character()
+    unicode_to_byte = _map_characters_to_bytes()
 
     def bytes_of(number: int) -> bytes:
         if number in added:
@@ -248,22 +239,22 @@ def _token_bytes(tokenizer: Tokenizer) -> list[bytes]:
         raise TokenizerError(f"the vocabulary is not byte-level: it holds the character {error.args[0]!r}") from None
 
 
-def _safe_cuts(tokenizer: Tokenizer) -> SafeCuts | None:
+def _find_safe_cuts(tokenizer: Tokenizer) -> SafeCuts | None:
     added = tokenizer.get_added_tokens_decoder().values()
     reach_out = any(token.single_word or token.lstrip or token.rstrip for token in added)
     if tokenizer.normalizer is not None or tokenizer.pre_tokenizer is None or reach_out:
         return None
-    return safe_cuts(json.loads(tokenizer.pre_tokenizer.__getstate__()), [token.content for token in added])
+    return make_safe_cuts(json.loads(tokenizer.pre_tokenizer.__getstate__()), [token.content for token in added])
 
 
-def _merge_pair(merge: str) -> tuple[str, str]:
+def _parse_merge(merge: str) -> tuple[str, str]:
     left, blank, right = merge.partition(" ")
     if not (left and blank and right):
         raise TokenizerError(f"the merge {merge!r} is not two tokens with a blank between them")
     return left, right
 
 
-def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
+def _make_pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
     """How text is cut before the merges, by GGUF's name.
 
     `qwen2` is held to transformers. `smollm` splits digits first, which is what the name stands for; transformers 5.23
@@ -279,7 +270,7 @@ def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
     raise TokenizerError(f"pre-tokenizer {kind!r} is not supported; supported are: qwen2, smollm")
 
 
-def _byte_of_character() -> dict[str, int]:
+def _map_characters_to_bytes() -> dict[str, int]:
     """GPT-2's printable stand-in of each byte, reversed: printable Latin-1 is itself, the rest follows from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -11,8 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from repo_cache.changes import SpanChanges, compare
-from repo_cache.spans import FileSpans
+from repo_cache.spans import FileSpans, SpanChanges, compare_spans
 
 ChangeKind = Literal["added", "removed", "modified", "renamed"]
 
@@ -46,14 +45,9 @@ class FileTokens:
             spans = self._spans = self._cut(self.token_ids)  # two threads may both cut; they get the same
         return spans
 
-    def remember(self, spans: FileSpans) -> None:
+    def set_spans(self, spans: FileSpans) -> None:
         """Its spans, which somebody else has cut already."""
         self._spans = spans
-
-    @property
-    def has_spans(self) -> bool:
-        """Whether the spans were cut already."""
-        return self._spans is not None
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -91,7 +85,7 @@ class FileChange:
     @cached_property
     def spans(self) -> SpanChanges:
         """The kept, moved, changed, new and removed spans."""
-        return compare(self.before.spans if self.before else None, self.after.spans if self.after else None)
+        return compare_spans(self.before.spans if self.before else None, self.after.spans if self.after else None)
 
 
 class NoticeKind(StrEnum):

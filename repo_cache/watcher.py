@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Protocol
 
 from repo_cache.debouncer import Debouncer
-from repo_cache.fallback_watchers import PollingSource, remote_file_system
+from repo_cache.fallback_watchers import PollingSource, find_remote_file_system
 from repo_cache.files import MAX_FILE_BYTES
 from repo_cache.ignore import IgnoreRules
 from repo_cache.types import Batch, Notice, NoticeKind
 
 if sys.platform == "linux":
-    from repo_cache.inotify import CannotWatch, InotifySource
+    from repo_cache.inotify import InotifySource, WatchError
 else:
     from repo_cache.fallback_watchers import ObserverSource
 
@@ -61,26 +61,20 @@ class Watcher:
         self._lock = threading.Lock()  # of the sources and of being stopped
         self._sources: list[Source] = []
         self._stopped = False
-        self._thread = threading.Thread(target=self._deliver, name="repo-cache-batches", daemon=True)
-
-    @property
-    def polls(self) -> bool:
-        """Whether changes are found by walking the workspace."""
-        with self._lock:
-            return bool(self._sources) and isinstance(self._sources[-1], PollingSource)
+        self._thread = threading.Thread(target=self._run, name="repo-cache-batches", daemon=True)
 
     def start(self) -> None:
         """Watch from here on: what changes after this returns comes in a batch. Scan after it, not before."""
         if self._thread.ident is not None or self._stopped:
             raise RuntimeError("a watcher starts once")
-        kind = remote_file_system(self._root) if self._polling is None else None
+        kind = find_remote_file_system(self._root) if self._polling is None else None
         if kind is not None:
             message = f"{self._root} is on a network mount ({kind}), whose changes are found by polling"
             self._changes.add_notice(Notice(NoticeKind.NETWORK_MOUNT, message))
         if self._polling or kind is not None:
-            self._poll()
+            self._start_polling()
         else:
-            self._watch()
+            self._start_events()
         self._thread.start()
 
     def stop(self) -> None:
@@ -103,39 +97,39 @@ class Watcher:
     ) -> None:
         self.stop()
 
-    def _watch(self) -> None:
+    def _start_events(self) -> None:
         if sys.platform == "linux":
             try:
-                self._begin(InotifySource(self._root, self._rules, self._changes, self._poll_instead))
-            except CannotWatch as failure:
-                self._poll_instead(failure.notice)
+                self._start_source(InotifySource(self._root, self._rules, self._changes, self._fall_back_to_polling))
+            except WatchError as failure:
+                self._fall_back_to_polling(failure.notice)
         else:
-            self._begin(ObserverSource(self._root, self._rules, self._changes))
+            self._start_source(ObserverSource(self._root, self._rules, self._changes))
 
-    def _poll_instead(self, notice: Notice) -> None:
+    def _fall_back_to_polling(self, notice: Notice) -> None:
         """Events failed: what came since they did is in the rescan."""
-        self._poll()
-        self._changes.rescan(notice)
+        self._start_polling()
+        self._changes.request_rescan(notice)
 
-    def _poll(self) -> None:
+    def _start_polling(self) -> None:
         interval_s = self._poll_interval_s
-        self._begin(
+        self._start_source(
             PollingSource(
                 self._root, self._rules, self._changes, interval_s=interval_s, max_file_bytes=self._max_file_bytes
             )
         )
 
-    def _begin(self, source: Source) -> None:
+    def _start_source(self, source: Source) -> None:
         with self._lock:
             if self._stopped:
                 return
             source.start()
             self._sources.append(source)
 
-    def _deliver(self) -> None:
+    def _run(self) -> None:
         while (batch := self._changes.wait()) is not None:
             try:
                 self._on_batch(batch)
             except Exception:  # the outermost loop: one failure of the receiver does not end the watching
                 logger.exception("a batch of changes was not taken; the next one is a rescan")
-                self._changes.owe_rescan()
+                self._changes.mark_rescan()

@@ -44,7 +44,7 @@ from engine.runner.step_rows import PassRows
 from engine.runner.torch_runner import TorchPasses
 from engine.runner.verify import Verification
 from engine.weights.gguf import GGUFModel
-from kernels.accept import Likeliest
+from kernels.accept import TopTokens
 from tests.engine.tiny import tiny_config, tiny_parameters
 
 CONTEXT = 32768
@@ -119,11 +119,11 @@ class ScriptedDecoder(Decoder):
         logits[torch.arange(len(hidden)), self._likeliest(hidden)] = SURE
         return logits
 
-    def likeliest(self, hidden: Tensor) -> Likeliest:
+    def likeliest(self, hidden: Tensor) -> TopTokens:
         """The token that the row says."""
         size = len(hidden)
         sure, others = np.full(size, SURE, np.float32), np.zeros(size, np.float32)
-        return Likeliest(self._likeliest(hidden).numpy().astype(np.intp), sure, others)
+        return TopTokens(self._likeliest(hidden).numpy().astype(np.intp), sure, others)
 
     def _likeliest(self, hidden: Tensor) -> Tensor:
         return hidden[:, 0].round().long().clamp(0, self.config.vocab_size - 1)

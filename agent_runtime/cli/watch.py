@@ -27,13 +27,13 @@ from agent_runtime.errors import BadRequest
 from agent_runtime.models.progress import make_progress
 from agent_runtime.models.tokenizer import open_tokenizer
 from repo_cache.cache import RepoCache
-from repo_cache.changes import SpanChanges
 from repo_cache.errors import RepoCacheError
 from repo_cache.files import MAX_FILE_BYTES
+from repo_cache.indexer import IndexProgress
 from repo_cache.snapshot import Snapshot
+from repo_cache.spans import SpanChanges
 from repo_cache.subscriptions import Update
 from repo_cache.types import FileChange, Notice
-from repo_cache.workspace import IndexProgress
 
 MAX_FILES = 100
 """Maximum files of an update that are shown with spans: a branch switch changes thousands, and each needs a parse."""

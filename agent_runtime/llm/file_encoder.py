@@ -7,9 +7,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from repo_cache.chunks import cut
-from repo_cache.incremental import EncodedText, encoded, reencoded, restored, text_change
-from repo_cache.syntax import language_of
+from repo_cache.chunks import cut_spans
+from repo_cache.incremental import EncodedText, encode_text, find_text_change, reencode, restore_text
+from repo_cache.syntax import find_language
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
 
@@ -34,16 +34,16 @@ class FileEncoder:
         self._path = path
         self._known = known
         data = text.encode()
-        self._file = encoded(tokenizer, data) if known is None else restored(tokenizer, known.token_ids, data)
+        self._file = encode_text(tokenizer, data) if known is None else restore_text(tokenizer, known.token_ids, data)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text in which nothing is a control token; raises TokenizerError."""
         data = text.encode()
-        change = text_change(self._file.data, data)
+        change = find_text_change(self._file.data, data)
         if change is not None and change.new_end - change.start > NEAR_BYTES:
             (ids,) = self._tokenizer.encode_batch([text])
         else:
-            ids = reencoded(self._tokenizer, self._file, data).text.token_ids
+            ids = reencode(self._tokenizer, self._file, data).text.token_ids
         found: list[int] = ids.tolist()
         return found
 
@@ -69,4 +69,4 @@ class FileEncoder:
 
 
 def _cut(text: EncodedText, path: str, tokenizer: BPETokenizer) -> NDArray[np.uint32]:
-    return cut(text, language_of(path), tokenizer.fingerprint).spans.ends
+    return cut_spans(text, find_language(path), tokenizer.fingerprint).spans.ends

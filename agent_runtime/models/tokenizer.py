@@ -43,7 +43,7 @@ class TextMetadata:
 
     def to_bundle(self, tokenizer: BPETokenizer) -> TokenizerBundle:
         """Combine with the tokenizer; all tokens that end a turn become stop ids."""
-        named = {tokenizer.control_id(token) for token in (self.eos_token, *TURN_ENDS)}
+        named = {tokenizer.get_control_id(token) for token in (self.eos_token, *TURN_ENDS)}
         return TokenizerBundle(
             tokenizer,
             ChatTemplate(self.chat_template, bos_token=self.bos_token, eos_token=self.eos_token),

@@ -20,8 +20,8 @@ from agent_runtime.session.file_order import ChangeRates, FileCost, choose_order
 from agent_runtime.session.types import HistoryMessage
 from agent_runtime.types import ReuseName
 from engine.reuse import PromptSegment, Reuse, ReuseMode
-from repo_cache.contents import Content, Contents
-from repo_cache.incremental import num_equal
+from repo_cache.incremental import count_equal_prefix
+from repo_cache.token_encoder import FileVersion, TokenEncoder
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
 
@@ -226,7 +226,7 @@ class PromptLayout:
         """Keep the prompt's ids; return the length of the prefix shared with the last prompt."""
         token_ids = np.array([number for segment in segments for number in segment.token_ids], np.uint32)
         shorter = min(len(token_ids), len(self._last_ids))
-        num_kept = num_equal(token_ids[:shorter], self._last_ids[:shorter])
+        num_kept = count_equal_prefix(token_ids[:shorter], self._last_ids[:shorter])
         self._last_ids = token_ids
         return num_kept
 
@@ -235,7 +235,7 @@ class TextFileEncoder:
     """Makes `FileTokens` from texts; only the change is encoded in a file's next version."""
 
     def __init__(self, tokenizer: BPETokenizer) -> None:
-        self._contents = Contents(tokenizer, None, HOT_BYTES)
+        self._contents = TokenEncoder(tokenizer, None, HOT_BYTES)
 
     def encode(self, path: str, text: str, before: FileTokens | None) -> FileTokens:
         """Return the tokens of a text. `before` are those of the file's last version. Raises BadFile if it has none."""
@@ -243,7 +243,7 @@ class TextFileEncoder:
             data = text.encode()
         except UnicodeEncodeError as error:
             raise BadFile(f"{path} holds a lone surrogate at character {error.start}, which is not text") from None
-        (made,) = self._contents.encode([Content(path, data, sha256(data).hexdigest(), before)], in_bulk=False)
+        (made,) = self._contents.encode([FileVersion(path, data, sha256(data).hexdigest(), before)], in_bulk=False)
         if made.tokens is None:
             raise BadFile(f"{path} cannot be encoded: {made.reason}")
         return made.tokens
@@ -327,7 +327,7 @@ def _count_shared(first: Sequence[HistoryMessage], second: Sequence[HistoryMessa
 def _count_common_tokens(one: FileTokens, other: FileTokens) -> int:
     """Return the length of the common prefix of two versions of a file."""
     shorter = min(len(one), len(other))
-    return num_equal(one.token_ids[:shorter], other.token_ids[:shorter])
+    return count_equal_prefix(one.token_ids[:shorter], other.token_ids[:shorter])
 
 
 def _is_same(one: FileTokens, other: FileTokens) -> bool:

@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol
 
 from repo_cache.cache import RepoCache
+from repo_cache.indexer import IndexProgress
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
-from repo_cache.workspace import IndexProgress
 
 WatchState = Literal["idle", "indexing", "watching", "failed", "closed"]
 """`idle`: nobody has asked for a file yet. `failed`: the folder cannot be watched, and no file of it is known."""

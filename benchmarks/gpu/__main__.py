@@ -45,9 +45,9 @@ from benchmarks.gpu.ops import (
 from benchmarks.harness import Row, describe_machine, write_json
 from engine.config import ModelConfig
 from engine.decoder import Decoder
-from kernels.op import NAMES, Op, Shape, op_named
+from kernels.op import OP_NAMES, Op, Shape, load_op
 from kernels.tuner import use_folder
-from kernels.tuner.store import default_folder
+from kernels.tuner.store import get_default_folder
 
 DTYPE = torch.bfloat16
 
@@ -82,8 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run_ops(options: argparse.Namespace, device: torch.device | None, ceilings: Ceilings) -> list[Row]:
     rows: list[Row] = []
-    for name in options.op or NAMES:
-        op = op_named(name)
+    for name in options.op or OP_NAMES:
+        op = load_op(name)
         found: list[Measured] = []
         for shape in options.shapes_of(op):
             if device is None:
@@ -177,7 +177,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured")
     parser.add_argument("--most-context", type=int, default=max(CONTEXTS), help="no second turn is longer than this")
     parser.add_argument("--ops", action="store_true", help="measure the kernels, not the engine")
-    parser.add_argument("--op", action="append", choices=NAMES, help="only this kernel; may be given again")
+    parser.add_argument("--op", action="append", choices=OP_NAMES, help="only this kernel; may be given again")
     parser.add_argument(
         "--shapes", nargs="+", default=[], help="only these (num_seqs=1,num_keys=8192: all timed shapes that have both)"
     )
@@ -185,7 +185,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--skip", action="append", default=[], help="a way that takes no part (flex_attention compiles for long)"
     )
     parser.add_argument(
-        "--store", type=Path, default=default_folder(os.environ), help="winners of kernels.tune (default: %(default)s)"
+        "--store",
+        type=Path,
+        default=get_default_folder(os.environ),
+        help="winners of kernels.tune (default: %(default)s)",
     )
     parser.add_argument("--count-only", action="store_true", help="print what is counted; runs on any machine")
     parser.add_argument("--bandwidth", type=float, default=STATED.copy_bytes_s / 1e12, help="TB/s, for --count-only")

@@ -42,7 +42,7 @@ from engine.reuse import Reuse
 from engine.scheduler import SchedulerConfig
 from engine.types import Draft, GenerationRequest, GenerationUsage, Proposer
 from engine.weights import Parameters
-from kernels.accept import Likeliest, likeliest_of
+from kernels.accept import TopTokens, find_top_tokens
 
 CERTAIN = 1e4
 """A logit above all others that every float dtype holds."""
@@ -80,9 +80,9 @@ class ScriptedDecoder(Decoder):
         return logits
 
     @torch.inference_mode()
-    def likeliest(self, hidden: Tensor) -> Likeliest:
+    def likeliest(self, hidden: Tensor) -> TopTokens:
         """By all logits at once."""
-        return likeliest_of(self.logits(hidden))
+        return find_top_tokens(self.logits(hidden))
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks.gpu.card import Ceilings, Timer, Timing
 from kernels import parity
 from kernels.op import Cost, Inputs, Op, Shape, Variant
-from kernels.tuner import variant_for
+from kernels.tuner import get_variant
 
 MODEL_SIZES = ("num_layers", "num_heads", "num_kv_heads", "group", "head_dim", "size", "ffn_size", "vocab_size")
 """Sizes that are a model's: shapes that share them stand in one table."""
@@ -44,18 +44,18 @@ def choose_shapes(op: Op, asked: Sequence[str]) -> list[Shape]:
     A size may be any where all sizes are given. Raises ValueError for what is no shape.
     """
     if not asked:
-        return list(op.timed_shapes)
+        return list(op.benchmark_shapes)
     return [shape for text in asked for shape in _find_shapes(op, text)]
 
 
 def _find_shapes(op: Op, text: str) -> list[Shape]:
     wanted = _parse(text)
-    known = set(op.timed_shapes[0])
+    known = set(op.benchmark_shapes[0])
     if unknown := set(wanted) - known:
         raise ValueError(f"{op.name} has no size {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}")
     if set(wanted) == known:
         return [wanted]
-    found = [shape for shape in op.timed_shapes if wanted.items() <= shape.items()]
+    found = [shape for shape in op.benchmark_shapes if wanted.items() <= shape.items()]
     if not found:
         raise ValueError(f"no timed shape of {op.name} has {text}; give all of {', '.join(sorted(known))}")
     return found
@@ -77,7 +77,7 @@ TUNED, DEFAULT = "tuned", "default"
 
 def list_variants(op: Op, shape: Shape, dtype: torch.dtype, device: torch.device) -> dict[str, Variant]:
     """The kernel's constants by name: what the tuner has chosen for this card, if it is another, and the default."""
-    default, tuned = op.default(shape), variant_for(op, shape, device, dtype)
+    default, tuned = op.default(shape), get_variant(op, shape, device, dtype)
     return ({} if tuned == default else {TUNED: tuned}) | {DEFAULT: default}
 
 
@@ -90,14 +90,14 @@ def make_other_calls(op: Op, sets: Sequence[Inputs]) -> Mapping[str, list[Call]]
     """What others have for it, on each set of inputs."""
     found: dict[str, list[Call]] = {}
     for inputs in sets:
-        for name, call in op.torch_ways(inputs).items():
+        for name, call in op.torch_baselines(inputs).items():
             found.setdefault(name, []).append(call)
     return found
 
 
 def make_input_sets(op: Op, shape: Shape, dtype: torch.dtype, device: torch.device, num_sets: int) -> list[Inputs]:
     """Equal inputs in memory of their own, so that a call finds nothing in a cache that another one left there."""
-    first = op.inputs(shape, dtype, device, torch.Generator(device).manual_seed(parity.run_seed()))
+    first = op.inputs(shape, dtype, device, torch.Generator(device).manual_seed(parity.get_run_seed()))
     return [first, *(copy.deepcopy(first) for _ in range(num_sets - 1))]
 
 
@@ -196,7 +196,7 @@ def _measure_own(
 ) -> Iterator[Way]:
     bound = parity.BOUNDS[dtype]
     for name, variant in list_variants(op, shape, dtype, device).items():
-        check = partial(parity.check, op, shape, dtype, device, variant)
+        check = partial(parity.measure_error, op, shape, dtype, device, variant)
         yield _measure_way(name, check, bound, partial(make_own_calls, op, variant, sets), timer, is_own=True)
 
 
@@ -237,7 +237,7 @@ def _measure_way(
         error = error_of()
         if not error <= bound:
             whose = "the reference" if is_own else "our output"
-            seed = f"{parity.SEED_VARIABLE}={parity.run_seed()} draws this again"
+            seed = f"{parity.SEED_VARIABLE}={parity.get_run_seed()} draws this again"
             return Way(name, is_own, error, why=f"no speed is shown: it is off {whose} by {error:.2g} ({seed})")
         return Way(name, is_own, error, timer.time(calls_of()))
     except Exception as fault:  # noqa: BLE001 -- see above
@@ -247,7 +247,9 @@ def _measure_way(
 def _compare_outputs(op: Op, name: str, unused: Inputs, expected: Outputs) -> float:
     (call,) = make_other_calls(op, [copy.deepcopy(unused)])[name]
     outputs = call()
-    return max(map(parity.error_ratio, outputs, expected), default=inf) if len(outputs) == len(expected) else inf
+    return (
+        max(map(parity.compute_error_ratio, outputs, expected), default=inf) if len(outputs) == len(expected) else inf
+    )
 
 
 def _describe_fault(fault: Exception) -> str:

@@ -35,8 +35,8 @@ from engine.kv_pool import page_bytes
 from engine.reuse import EXACT, Reuse
 from engine.scheduler import SchedulerConfig
 from engine.types import GenerationRequest, GenerationResult
-from repo_cache.chunks import cut
-from repo_cache.incremental import EncodedText, encoded
+from repo_cache.chunks import cut_spans
+from repo_cache.incremental import EncodedText, encode_text
 
 MODES = ("fast", "turbo")
 NUM_TOKENS = 128
@@ -150,8 +150,8 @@ def lay_out(probe: Probe, text: TokenizerBundle) -> LaidOutProbe:
     tokenizer = text.tokenizer
     head, tail = text.template.render([{"role": "user", "content": _SLOT}]).split(_SLOT)
     opening = tokenizer.encode_template(f"{head}This is the file `{probe.file_name}`:\n\n```python\n")
-    before, after = (encoded(tokenizer, each.encode()) for each in (probe.before, probe.after))
-    spans = cut(after, "python", tokenizer.fingerprint).spans.ends
+    before, after = (encode_text(tokenizer, each.encode()) for each in (probe.before, probe.after))
+    spans = cut_spans(after, "python", tokenizer.fingerprint).spans.ends
     first_tail, own_tail = (
         (*tokenizer.encode(f"```\n\n{asked}"), *tokenizer.encode_template(tail), *tokenizer.encode(begun))
         for asked, begun in ((FIRST_QUESTION, ""), (probe.question, probe.begun))

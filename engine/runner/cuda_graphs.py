@@ -208,8 +208,8 @@ def inputs_of(tensors: Mapping[str, Tensor], shape: PassShape, layout: PoolLayou
         seq_lens=tensors["seq_lens"],
         key_ends=tensors["key_ends"],
         page_size=layout.page_size,
-        most_queries=shape.most_queries,
-        most_keys=shape.most_keys,
+        max_query_len=shape.most_queries,
+        max_seq_len=shape.most_keys,
         tree_starts=tensors.get("tree_starts"),
         tree=tensors.get("tree"),
     )

@@ -34,9 +34,9 @@ from engine.runner.step_rows import Numbers, PassRows, SequenceRows, verificatio
 from engine.runner.torch_runner import measured_start, measured_verification
 from engine.runner.verify import Confirmed, Verification, verify
 from kernels.accept import accept
-from kernels.backend import runs_triton
-from kernels.paged_attention import paged_attention
-from kernels.paged_attention.op import LEAST_HEAD_DIM
+from kernels.op import runs_triton
+from kernels.paged_attention import run_paged_attention
+from kernels.paged_attention.op import MIN_HEAD_DIM
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_write import Record, rope_write
 from kernels.swiglu import swiglu
@@ -92,7 +92,7 @@ class PagedForward:
         if self._store is not None and inputs.record_slots is not None:
             record = Record(inputs.record_slots, self._store.keys[index], self._store.values[index])
         query = rope_write(heads, cos, sin, inputs.slots, keys, values, num_heads, record)
-        attended = paged_attention(query, keys, values, inputs.batch, config.sliding_window)
+        attended = run_paged_attention(query, keys, values, inputs.batch, config.sliding_window)
         return _project("attention_out", index, layer.attention_out, attended.view(num_tokens, -1), adapters)
 
 
@@ -152,9 +152,9 @@ def _chosen(model: Decoder, sides: Sequence[_Side]) -> list[Confirmed]:
     draft = np.array([token_id for each in sides for token_id in each.draft], dtype=np.int64)
     told = staged({"draft": draft, "row_starts": np.array(borders, dtype=np.int32)}, logits.device)
     accepted = accept(logits, told["draft"], told["row_starts"]).to_host()
-    likeliest, counts = accepted.likeliest, accepted.num_accepted.tolist()
+    likeliest, counts = accepted.top_tokens, accepted.num_accepted.tolist()
     return [
-        Confirmed(likeliest.rows(first, end), count)
+        Confirmed(likeliest.select_rows(first, end), count)
         for (first, end), count in zip(pairwise(borders), counts, strict=True)
     ]
 
@@ -162,7 +162,7 @@ def _chosen(model: Decoder, sides: Sequence[_Side]) -> list[Confirmed]:
 def runs_by_kernels(model: Decoder, config: EngineConfig) -> bool:
     """Whether passes of this model go to `KernelPasses`; batch-invariant ones and odd heads have torch's operations."""
     head_dim = model.config.head_dim
-    fits = head_dim >= LEAST_HEAD_DIM and head_dim & (head_dim - 1) == 0
+    fits = head_dim >= MIN_HEAD_DIM and head_dim & (head_dim - 1) == 0
     return fits and not config.batch_invariant and runs_triton(model.weights.embedding)
 
 

@@ -14,7 +14,7 @@ from engine.decoder import LM_HEAD_ROWS, Decoder
 from engine.errors import NumericFault
 from engine.sampling import Choice, Sampler, check_largest, is_near_tie
 from engine.types import RowObserver, TokenLogprob
-from kernels.accept import Likeliest, likeliest_of, num_accepted
+from kernels.accept import TopTokens, count_accepted, find_top_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class BranchRows:
 class Confirmed:
     """The likeliest tokens of all rows of a draft, or of its branch, and how many of its tokens they are."""
 
-    likeliest: Likeliest
+    likeliest: TopTokens
     num_accepted: int
 
 
@@ -100,13 +100,13 @@ class Verification:
             self._sample(logits)
             self._turn()
         else:
-            self.take(likeliest_of(logits))
+            self.take(find_top_tokens(logits))
 
-    def take(self, found: Likeliest) -> None:
+    def take(self, found: TopTokens) -> None:
         """Choose the likeliest tokens of `next_rows`, as far as they follow the draft and one further."""
         self.num_scored += len(found.token_ids)
         if self._on_track:
-            self._choose(found, num_accepted(found.token_ids, self.draft[len(self.chosen) :]))
+            self._choose(found, count_accepted(found.token_ids, self.draft[len(self.chosen) :]))
         self._keep(found)
         self._turn()
 
@@ -141,7 +141,7 @@ class Verification:
         self.hidden = torch.cat([self.hidden[: at + 1], branch.hidden])
         del self.likeliest[at + 1 :]
 
-    def _choose(self, found: Likeliest, num_confirmed: int) -> None:
+    def _choose(self, found: TopTokens, num_confirmed: int) -> None:
         start = len(self.chosen)
         count = min(num_confirmed + 1, len(found.token_ids))
         try:
@@ -151,7 +151,7 @@ class Verification:
             self.fault = fault
             return
         self.chosen += found.token_ids[:count].tolist()
-        self.near_ties += is_near_tie(found.rows(0, count), self.hidden.dtype).tolist()
+        self.near_ties += is_near_tie(found.select_rows(0, count), self.hidden.dtype).tolist()
 
     def _sample(self, logits: Tensor) -> None:
         start = len(self.chosen)
@@ -164,9 +164,9 @@ class Verification:
         self.near_ties += [False] * len(choice.token_ids)
         self.logprobs += choice.logprobs
         if self.observer is not None:
-            self._keep(likeliest_of(logits))
+            self._keep(find_top_tokens(logits))
 
-    def _keep(self, found: Likeliest) -> None:
+    def _keep(self, found: TopTokens) -> None:
         """For the observer; behind what is no number nothing is shown."""
         if self.observer is None:
             return
@@ -193,7 +193,7 @@ def verify(model: Decoder, verifications: Sequence[Verification]) -> None:
             else:
                 found = model.likeliest(hidden)
                 for (each, _), (first, last) in zip(piece, pairwise(accumulate(sizes, initial=0)), strict=True):
-                    each.take(found.rows(first, last))
+                    each.take(found.select_rows(first, last))
 
 
 def _pieces(active: Sequence[tuple[Verification, Tensor]]) -> Iterator[list[tuple[Verification, Tensor]]]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from engine.errors import NumericFault, RequestError
 from engine.types import TokenLogprob
-from kernels.accept import Likeliest
+from kernels.accept import TopTokens
 
 Row = NDArray[np.float32]
 """One number a token: [vocab_size], or of those that a cut has left."""
@@ -156,7 +156,7 @@ NOISE = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9, torch.float32: 2.0**-1
 """How far two logits of a row move against one another, relative to the largest, when it runs among other rows."""
 
 
-def is_near_tie(found: Likeliest, dtype: torch.dtype) -> NDArray[np.bool_]:
+def is_near_tie(found: TopTokens, dtype: torch.dtype) -> NDArray[np.bool_]:
     """For each row, whether another one than the likeliest token might be chosen beside other rows: bool [num_rows].
 
     dtype: of the model's activations. It is a bound that was measured, not one that was proved (docs/engine.md).

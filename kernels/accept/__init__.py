@@ -1,36 +1,45 @@
-"""Chooses the likeliest or the drawn token of each row, and counts how many tokens of a draft are confirmed."""
+"""Chooses the token of each row, greedily or by sampling, and counts how many draft tokens are accepted."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from kernels.accept import reference
-from kernels.accept.cpu import TILE, likeliest, likeliest_of
-from kernels.accept.op import OP
-from kernels.accept.types import Accepted, Draws, Likeliest, num_accepted
-from kernels.backend import runs_triton
+from kernels.accept.cpu import TILE, find_top_tokens, find_top_tokens_by_tile
+from kernels.accept.op import OP, naive_accept
+from kernels.accept.types import AcceptOutput, Draws, TopTokens, count_accepted
+from kernels.op import runs_triton
 
-__all__ = ["TILE", "Accepted", "Draws", "Likeliest", "accept", "likeliest", "likeliest_of", "num_accepted"]
+__all__ = [
+    "TILE",
+    "AcceptOutput",
+    "Draws",
+    "TopTokens",
+    "accept",
+    "count_accepted",
+    "find_top_tokens",
+    "find_top_tokens_by_tile",
+]
 
 
-def accept(logits: Tensor, draft: Tensor, row_starts: Tensor, draws: Draws | None = None) -> Accepted:
-    """Choose a token behind each row, and count how many tokens of its draft each sequence confirms.
+def accept(logits: Tensor, draft: Tensor, row_starts: Tensor, draws: Draws | None = None) -> AcceptOutput:
+    """Choose a token for each row and count how many draft tokens each sequence accepts.
 
-    logits: [num_rows, vocab_size] in any float dtype; draft: int64 [num_rows], the draft's token behind each row, -1
-    where it has none; row_starts: int32 [num_seqs + 1], sequence i has the rows [row_starts[i], row_starts[i + 1]). All
-    are on one device, where the result stays until it is asked for by `to_host`. What is said of rows in no sequence
-    means nothing.
+    logits: [num_rows, vocab_size] in any floating-point dtype. draft: int64 [num_rows], the draft token that follows
+    each row, or -1. row_starts: int32 [num_seqs + 1]; sequence i has the rows [row_starts[i], row_starts[i + 1]). All
+    tensors are on one device. The result stays there until `to_host` is called. Results of rows that belong to no
+    sequence are undefined.
 
-    Chosen is the likeliest token, of equal ones the first, or what `draws` draws. A sequence confirms tokens up to the
-    first row whose chosen token is another than the draft's, or whose largest logit is no finite number.
+    The chosen token is the one with the largest logit (the first of equals), or the one sampled by `draws`. A sequence
+    accepts draft tokens up to the first row whose chosen token differs from the draft's, or whose largest logit is not
+    finite.
     """
     _check(logits, draft, row_starts, draws)
     if runs_triton(logits):
-        return OP.accepted({"logits": logits, "draft": draft, "row_starts": row_starts, "draws": draws})
-    token_ids, likeliest, largest, second, counts = reference.accept(logits, draft, row_starts, draws)
+        return OP.run_kernels({"logits": logits, "draft": draft, "row_starts": row_starts, "draws": draws})
+    token_ids, likeliest, largest, second, counts = naive_accept(logits, draft, row_starts, draws)
     numbers = torch.cat((largest, second)).to(torch.float32).view(torch.int32)
-    return Accepted(torch.cat((token_ids.int(), likeliest.int(), numbers, counts.int())), len(logits))
+    return AcceptOutput(torch.cat((token_ids.int(), likeliest.int(), numbers, counts.int())), len(logits))
 
 
 def _check(logits: Tensor, draft: Tensor, row_starts: Tensor, draws: Draws | None) -> None:

@@ -1,9 +1,9 @@
-"""Accept in Triton: the likeliest token of each row, the drawn one, and how far the rows confirm their drafts.
+"""The op `accept` in Triton: top token and sampled token of each row, and the number of accepted draft tokens.
 
-A vocabulary is long and rows are few, so each row is cut into parts, and one launch finds the best two of every part.
-Another goes through a sequence's rows, makes one of their parts and compares with the draft. Where tokens are drawn,
-two launches stand between: the weights of each chunk of the vocabulary are summed, and then one chunk of each row is
-looked into. Chunks have one length whatever the rows and the tuning, so that a draw depends on its own row alone.
+A vocabulary is long and rows are few, so each row is cut into parts. One launch finds the top two of every part.
+Another merges the parts of each sequence's rows and compares them with the draft. Sampling adds two launches in
+between: the weights of each chunk of the vocabulary are summed, then one chunk of each row is searched. The chunk
+length depends on neither the rows nor the tuning, so a draw depends on its own row alone.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.accept.types import LEAST_TEMPERATURE, Accepted, Draws, rows_up_to
+from kernels.accept.types import MIN_TEMPERATURE, AcceptOutput, Draws, round_up_rows
 from kernels.op import Variant
 
 CHUNK = 2048
-"""Tokens whose weights are summed by one program."""
+"""Tokens whose weights one program sums."""
 
 ALIGNED = 16
-"""Parts are a multiple of it long: all begin where a wide load may, and Triton can tell."""
+"""Parts are a multiple of this long, so each starts where a wide load may, which Triton can prove."""
 
-MOST_OF_TILE = 4096
-"""Parts that a program of the last launch merges at once, of all its rows together."""
+MAX_TILE_PARTS = 4096
+"""Parts that a program of the last launch merges at once, over all its rows."""
 
 
 @triton.jit
-def _best_of(ids, largest, second):
-    """Of parts [num_rows, PARTS] along a row: the id of the largest, the lowest of equals; it, or NaN; the next one."""
+def _find_top_two(ids, largest, second):
+    """Merge parts [num_rows, PARTS] of a row: the id of the maximum (the lowest of equals), the maximum or NaN, and the
+    next value.
+    """
     is_nan = largest != largest
     has_nan = tl.max(is_nan.to(tl.int32), axis=1) > 0
     numbers = tl.where(is_nan, float("-inf"), largest)
@@ -40,7 +42,7 @@ def _best_of(ids, largest, second):
 
 
 @triton.jit
-def best_of_parts_kernel(
+def top_two_kernel(
     logits,  # [num_rows, vocab_size]
     ids,  # int32 [num_rows, PARTS]
     values,  # float32 [2, num_rows, PARTS]: the largest and the second of each part
@@ -51,7 +53,7 @@ def best_of_parts_kernel(
     BLOCK: tl.constexpr,
     LOADS_AHEAD: tl.constexpr,
 ):
-    """One program: one part of one row; each lane keeps the best two of what it has seen."""
+    """Find the top two of one part of one row. Each lane keeps the top two of the values it has seen."""
     row, part = tl.program_id(0), tl.program_id(1)
     start = part * part_len
     end = tl.minimum(start + part_len, vocab_size)
@@ -66,7 +68,7 @@ def best_of_parts_kernel(
         found_at = tl.where(value > largest, offset, found_at)  # an equal one that comes later is no better
         second = tl.maximum(second, tl.minimum(largest, value))
         largest = tl.maximum(largest, value, propagate_nan=tl.PropagateNan.ALL)
-    place, best, other = _best_of((lane + found_at)[None, :], largest[None, :], second[None, :])
+    place, best, other = _find_top_two((lane + found_at)[None, :], largest[None, :], second[None, :])
     at = row * PARTS + part + tl.arange(0, 1)
     tl.store(ids + at, place)
     tl.store(values + at, best)
@@ -74,17 +76,19 @@ def best_of_parts_kernel(
 
 
 @triton.jit
-def _best_of_row(ids, values, row, PARTS: tl.constexpr):
-    """The likeliest token of one row and its logit, from the row's parts."""
+def _merge_row_parts(ids, values, row, PARTS: tl.constexpr):
+    """Return the top token of one row and its logit, from the row's parts."""
     at = row * PARTS + tl.arange(0, PARTS)[None, :]
     largest = tl.load(values + at)
-    place, best, _ = _best_of(tl.load(ids + at), largest, largest)
+    place, best, _ = _find_top_two(tl.load(ids + at), largest, largest)
     return tl.sum(place, axis=0), tl.sum(best, axis=0)
 
 
 @triton.jit
-def _weights(logits, token, vocab_size, best, temperature, LEAST: tl.constexpr):
-    """What tokens weigh in a draw, 1 the likeliest: as the CPU has it, in float32, for sums in float64."""
+def _compute_weights(logits, token, vocab_size, best, temperature, LEAST: tl.constexpr):
+    """Return sampling weights of tokens, 1 for the top token: computed in float32 as on the CPU, for sums in
+    float64.
+    """
     value = tl.load(logits + token, mask=token < vocab_size, other=float("-inf")).to(tl.float32)
     return tl.exp(tl.div_rn(value - best, tl.maximum(temperature, LEAST))).to(tl.float64)
 
@@ -102,21 +106,22 @@ def chunk_weights_kernel(
     CHUNK: tl.constexpr,
     LEAST: tl.constexpr,
 ):
-    """One program: one chunk of one row, unless the row has nothing to draw."""
+    """Sum the weights of one chunk of one row, unless the row does not sample."""
     row, chunk = tl.program_id(0), tl.program_id(1)
-    _, best = _best_of_row(ids, values, row, PARTS)
+    _, best = _merge_row_parts(ids, values, row, PARTS)
     temperature = tl.load(temperatures + row)
     if (temperature > 0.0) & (tl.abs(best) < float("inf")):
         token = chunk * CHUNK + tl.arange(0, CHUNK)
-        weights = _weights(logits + row.to(tl.int64) * row_stride, token, vocab_size, best, temperature, LEAST)
+        weights = _compute_weights(logits + row.to(tl.int64) * row_stride, token, vocab_size, best, temperature, LEAST)
         tl.store(sums + row.to(tl.int64) * tl.num_programs(1) + chunk, tl.sum(weights, axis=0))
 
 
 @triton.jit
-def _place_of(weights, target):
-    """Where `target` falls when the weights are laid side by side; the last that weighs anything if behind them all.
+def _invert_cdf(weights, target):
+    """Return the first index whose running sum of weights is above `target`; the last index of positive weight if there
+    is none.
 
-    A weight of 0 is passed by even where rounding leaves a border's sum above the next one's.
+    A weight of 0 is skipped even where rounding makes a running sum larger than the next one.
     """
     place = tl.arange(0, weights.shape[0])
     is_behind = (tl.cumsum(weights, axis=0) > target) & (weights > 0.0)
@@ -126,7 +131,7 @@ def _place_of(weights, target):
 
 
 @triton.jit
-def draw_kernel(
+def sample_kernel(
     logits,
     ids,
     values,
@@ -142,37 +147,37 @@ def draw_kernel(
     CHUNK: tl.constexpr,
     LEAST: tl.constexpr,
 ):
-    """One program: one row."""
+    """Sample the token of one row."""
     row = tl.program_id(0)
-    token, best = _best_of_row(ids, values, row, PARTS)
+    token, best = _merge_row_parts(ids, values, row, PARTS)
     temperature = tl.load(temperatures + row)
     if (temperature > 0.0) & (tl.abs(best) < float("inf")):
         each = tl.arange(0, CHUNKS)
         chunk_sums = tl.load(sums + row.to(tl.int64) * num_chunks + each, mask=each < num_chunks, other=0.0)
         target = tl.load(numbers + row) * tl.sum(chunk_sums, axis=0)
-        chunk = _place_of(chunk_sums, target)
+        chunk = _invert_cdf(chunk_sums, target)
         rest = target - tl.sum(tl.where(each < chunk, chunk_sums, 0.0), axis=0)
         tokens = chunk * CHUNK + tl.arange(0, CHUNK)
-        weights = _weights(logits + row.to(tl.int64) * row_stride, tokens, vocab_size, best, temperature, LEAST)
-        token = chunk * CHUNK + _place_of(weights, rest)
+        weights = _compute_weights(logits + row.to(tl.int64) * row_stride, tokens, vocab_size, best, temperature, LEAST)
+        token = chunk * CHUNK + _invert_cdf(weights, rest)
     tl.store(drawn + row, token)
 
 
 @triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["drawn", "draft", "row_starts"])
-def confirm_kernel(
+def accept_kernel(
     ids,
     values,
     drawn,
     draft,  # int64 [num_rows], -1 where there is none
     row_starts,  # int32 [num_seqs + 1]
-    words,  # int32 [4 * num_rows + num_seqs], as `Accepted` has them
+    words,  # int32 [4 * num_rows + num_seqs], as `AcceptOutput` has them
     num_rows,
     PARTS: tl.constexpr,
     ROWS: tl.constexpr,
     DRAWS: tl.constexpr,
     COUNTS: tl.constexpr,
 ):
-    """One program: the rows of one sequence; where nothing is counted, ROWS of all."""
+    """Choose and count for the rows of one sequence; without counts, for ROWS of all rows."""
     program = tl.program_id(0)
     if COUNTS:
         begin, end = tl.load(row_starts + program), tl.load(row_starts + program + 1)
@@ -187,7 +192,7 @@ def confirm_kernel(
         place = tl.load(ids + at, mask=is_own[:, None], other=0)
         largest = tl.load(values + at, mask=is_own[:, None], other=0.0)
         second = tl.load(values + num_rows * PARTS + at, mask=is_own[:, None], other=0.0)
-        likeliest, best, other = _best_of(place, largest, second)
+        likeliest, best, other = _find_top_two(place, largest, second)
         token = tl.load(drawn + row, mask=is_own, other=0) if DRAWS else likeliest
         tl.store(words + row, token, mask=is_own)
         tl.store(words + num_rows + row, likeliest, mask=is_own)
@@ -203,21 +208,21 @@ def confirm_kernel(
 
 def launch(
     logits: Tensor, draft: Tensor | None, row_starts: Tensor | None, draws: Draws | None, variant: Variant
-) -> Accepted:
-    """As `kernels.accept.accept`, of checked arguments; without drafts, nothing is counted."""
+) -> AcceptOutput:
+    """Run `kernels.accept.accept` on checked arguments; without drafts nothing is counted."""
     num_rows, vocab_size = logits.shape
     num_seqs = 0 if row_starts is None else len(row_starts) - 1
     parts, device = variant["PARTS"], logits.device
-    rows = max(1, min(MOST_OF_TILE // parts, rows_up_to(num_rows)))
-    accepted = Accepted.empty(num_rows, num_seqs, device)
+    rows = max(1, min(MAX_TILE_PARTS // parts, round_up_rows(num_rows)))
+    accepted = AcceptOutput.empty(num_rows, num_seqs, device)
     ids = torch.empty((num_rows, parts), dtype=torch.int32, device=device)
     values = torch.empty((2, num_rows, parts), dtype=torch.float32, device=device)
     part_len = triton.cdiv(triton.cdiv(vocab_size, parts), ALIGNED) * ALIGNED
-    best_of_parts_kernel[(num_rows, parts)](
+    top_two_kernel[(num_rows, parts)](
         logits, ids, values, vocab_size, logits.stride(0), part_len, enable_fp_fusion=False, **variant
     )
-    drawn = ids if draws is None else _draw(logits, ids, values, draws)
-    confirm_kernel[(triton.cdiv(num_rows, rows) if row_starts is None else num_seqs,)](
+    drawn = ids if draws is None else _launch_sample(logits, ids, values, draws)
+    accept_kernel[(triton.cdiv(num_rows, rows) if row_starts is None else num_seqs,)](
         ids,
         values,
         drawn,
@@ -234,17 +239,17 @@ def launch(
     return accepted
 
 
-def _draw(logits: Tensor, ids: Tensor, values: Tensor, draws: Draws) -> Tensor:
-    """int32 [num_rows]."""
+def _launch_sample(logits: Tensor, ids: Tensor, values: Tensor, draws: Draws) -> Tensor:
+    """Return the sampled token of each row: int32 [num_rows]."""
     num_rows, vocab_size = logits.shape
     num_chunks, parts = triton.cdiv(vocab_size, CHUNK), ids.shape[1]
     sums = torch.empty((num_rows, num_chunks), dtype=torch.float64, device=logits.device)
     drawn = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
-    constants = {"PARTS": parts, "CHUNK": CHUNK, "LEAST": LEAST_TEMPERATURE, "enable_fp_fusion": False}
+    constants = {"PARTS": parts, "CHUNK": CHUNK, "LEAST": MIN_TEMPERATURE, "enable_fp_fusion": False}
     chunk_weights_kernel[(num_rows, num_chunks)](
         logits, ids, values, draws.temperatures, sums, vocab_size, logits.stride(0), **constants
     )
-    draw_kernel[(num_rows,)](
+    sample_kernel[(num_rows,)](
         logits,
         ids,
         values,

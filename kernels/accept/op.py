@@ -1,29 +1,78 @@
-"""What parity, tuner and benchmark need to know of the choice of tokens."""
+"""The op `accept` for parity checks, tuner and benchmarks, and its reference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.accept import reference
-from kernels.accept.types import WORDS_PER_ROW, Accepted, Draws, rows_up_to
+from kernels.accept.types import MIN_TEMPERATURE, WORDS_PER_ROW, AcceptOutput, Draws, TopTokens, round_up_rows
 from kernels.op import Cost, Inputs, Shape, Variant
-from kernels.tuner import variant_for
+from kernels.tuner import get_variant
 
-MOST_PER_THREAD = 32
-"""Tokens of a thread, each with its best two and a place."""
 
-PROGRAMS = 2048
-"""Parts of all rows together that keep a card of some hundred processors busy."""
+def naive_top_tokens(logits: Tensor) -> TopTokens:
+    """Find the top token of each row of logits [num_rows, vocab_size]; of equal logits the first."""
+    rows = [row.tolist() for row in logits.float()]
+    ids = [max(range(len(row)), key=lambda token_id: (row[token_id], -token_id)) for row in rows]
+    best = [
+        float("nan") if any(value != value for value in row) else row[at] for row, at in zip(rows, ids, strict=True)
+    ]
+    others = [max([*row[:at], *row[at + 1 :]], default=-float("inf")) for row, at in zip(rows, ids, strict=True)]
+    return TopTokens(np.array(ids, dtype=np.intp), np.array(best, dtype=np.float32), np.array(others, dtype=np.float32))
 
-LEAST_SHARE = 1e-5
-"""A random number draws a token at least so likely: rounding moves no border by so much."""
+
+def naive_count_accepted(token_ids: Sequence[int], draft: Sequence[int]) -> int:
+    """Count the tokens that agree before the first that does not."""
+    count = 0
+    while count < min(len(token_ids), len(draft)) and token_ids[count] == draft[count]:
+        count += 1
+    return count
+
+
+def naive_accept(logits: Tensor, draft: Tensor, row_starts: Tensor, draws: Draws | None) -> tuple[Tensor, ...]:
+    """Compute what `kernels.accept.accept` does, with plain torch operations.
+
+    Returns the chosen token, the top token, its logit and the second largest logit of each row, [num_rows] each, and
+    the number of draft tokens that each sequence accepts, [num_seqs].
+    """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    largest, likeliest = wide.max(dim=-1)  # the first of equals; a NaN, if there is one
+    second = wide.scatter(1, likeliest[:, None], -torch.inf).amax(dim=-1)
+    token_ids = likeliest if draws is None else naive_sample(wide, largest, likeliest, draws)
+    confirms = ((token_ids == draft) & largest.isfinite()).tolist()
+    counts = [[*confirms[first:last], False].index(False) for first, last in pairwise(row_starts.tolist())]
+    return token_ids, likeliest, largest, second, torch.tensor(counts, dtype=torch.int64, device=logits.device)
+
+
+def naive_sample(logits: Tensor, largest: Tensor, likeliest: Tensor, draws: Draws) -> Tensor:
+    """Return the token that each row's number draws: int64 [num_rows]; borders are sums in float64.
+
+    A row whose largest logit is not finite keeps its top token.
+    """
+    temperatures = draws.temperatures.clamp(min=MIN_TEMPERATURE).to(logits.dtype)
+    ends = ((logits - largest[:, None]) / temperatures[:, None]).exp().double().cumsum(dim=-1)
+    total = ends[:, -1:].contiguous()
+    places = torch.searchsorted(ends, draws.numbers[:, None].double() * total, right=True)
+    places = torch.minimum(places, torch.searchsorted(ends, total))[:, 0]
+    return torch.where((draws.temperatures > 0) & largest.isfinite(), places, likeliest)
+
+
+MAX_PER_THREAD = 32
+"""Tokens of a thread; each takes registers for its top two and a position."""
+
+NUM_PROGRAMS = 2048
+"""Parts of all rows that keep a card of some hundred processors busy."""
+
+MIN_PROBABILITY = 1e-5
+"""The smallest probability of a token that a random number draws: rounding moves no border by as much."""
 
 
 class Accept:
-    """The `Op`. A shape: num_rows, vocab_size, num_seqs, and `draws`, 1 where tokens are drawn."""
+    """The op. A shape has num_rows, vocab_size, num_seqs, and `draws`: 1 if tokens are sampled."""
 
     name = "accept"
 
@@ -33,7 +82,7 @@ class Accept:
         {"num_rows": 3, "vocab_size": 5000, "num_seqs": 1, "draws": 1},
         {"num_rows": 2, "vocab_size": 2048, "num_seqs": 2, "draws": 1},
     )
-    timed_shapes: Sequence[Shape] = (
+    benchmark_shapes: Sequence[Shape] = (
         *({"num_rows": each, "vocab_size": 151936, "num_seqs": 1, "draws": 0} for each in (1, 16, 64, 256, 1024)),
         {"num_rows": 32, "vocab_size": 151936, "num_seqs": 32, "draws": 0},
         *({"num_rows": each, "vocab_size": 151936, "num_seqs": 1, "draws": 1} for each in (1, 64)),
@@ -47,24 +96,24 @@ class Accept:
     }
 
     def is_valid(self, variant: Variant, shape: Shape) -> bool:
-        """A token for each thread and not more than registers hold, and parts that fill half a block."""
+        """Require a token for each thread, no more than registers hold, and parts that fill half a block."""
         num_threads, block = 32 * variant["num_warps"], variant["BLOCK"]
         is_filled = variant["PARTS"] == 1 or variant["PARTS"] * block <= 2 * shape["vocab_size"]
-        return is_filled and num_threads <= block <= MOST_PER_THREAD * num_threads
+        return is_filled and num_threads <= block <= MAX_PER_THREAD * num_threads
 
     def default(self, shape: Shape) -> Variant:
-        """One 16-byte load of bfloat16 a thread and turn; as many parts as rows leave processors idle."""
+        """Return one 16-byte load of bfloat16 a thread and iteration, and as many parts as idle processors allow."""
         block = 1024
-        most = min(128, shape["vocab_size"] // block, PROGRAMS // rows_up_to(shape["num_rows"]))
+        most = min(128, shape["vocab_size"] // block, NUM_PROGRAMS // round_up_rows(shape["num_rows"]))
         parts = 1 << max(most, 1).bit_length() - 1
         return {"PARTS": parts, "BLOCK": block, "LOADS_AHEAD": 1, "num_warps": 4, "num_stages": 1}
 
     def shape_class(self, shape: Shape) -> str:
-        """The vocabulary, and the number of rows up to its next power of 4."""
-        return f"vocab_size={shape['vocab_size']} rows<={rows_up_to(shape['num_rows'])}"
+        """Name the vocabulary size, and the number of rows rounded up to a power of 4."""
+        return f"vocab_size={shape['vocab_size']} rows<={round_up_rows(shape['num_rows'])}"
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
-        """Rows with NaN between them, some with equal ones at the top, and drafts of which most tokens are right."""
+        """Make rows with NaN between them, some with ties at the top, and drafts of which most tokens are right."""
         num_rows, vocab_size, num_seqs = shape["num_rows"], shape["vocab_size"], shape["num_seqs"]
 
         def draw(*sizes: int) -> Tensor:
@@ -80,15 +129,15 @@ class Accept:
         draws = None
         if shape["draws"]:
             temperatures = torch.where(draw(num_rows) < 0.25, 0.0, 0.5 + draw(num_rows))
-            draws = Draws(temperatures, _numbers(logits, temperatures, draw(num_rows)))
+            draws = Draws(temperatures, _make_uniform_numbers(logits, temperatures, draw(num_rows)))
         draft = torch.full((num_rows,), -1, dtype=torch.int64, device=device)
-        chosen = reference.accept(logits.double(), draft, starts, draws)[0]
+        chosen = naive_accept(logits.double(), draft, starts, draws)[0]
         draft.copy_(torch.where(draw(num_rows) < 0.8, chosen, (chosen + 1) % vocab_size))
         draft[starts[1:].long() - 1] = -1
         return {"logits": logits, "draft": draft, "row_starts": starts, "draws": draws}
 
-    def accepted(self, inputs: Inputs, variant: Variant | None = None) -> Accepted:
-        """The kernels' result; without `draft` and `row_starts` nothing is counted."""
+    def run_kernels(self, inputs: Inputs, variant: Variant | None = None) -> AcceptOutput:
+        """Run the kernels; without `draft` and `row_starts` nothing is counted."""
         from kernels.accept.kernel import launch
 
         logits, row_starts, draws = inputs["logits"], inputs["row_starts"], inputs["draws"]
@@ -96,19 +145,17 @@ class Accept:
             num_seqs = 0 if row_starts is None else len(row_starts) - 1
             rows, vocab = logits.shape
             shape = {"num_rows": rows, "vocab_size": vocab, "num_seqs": num_seqs, "draws": int(draws is not None)}
-            variant = variant_for(self, shape, logits.device, logits.dtype)
+            variant = get_variant(self, shape, logits.device, logits.dtype)
         return launch(**inputs, variant=variant)
 
     def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
-        """The kernels."""
-        return self.accepted(inputs, variant).columns()
+        return self.run_kernels(inputs, variant).split_columns()
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Plain torch."""
-        return reference.accept(**inputs)
+        return naive_accept(**inputs)
 
-    def torch_ways(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
-        """The likeliest and the runner-up by two passes, and compiled; sequences that begin at known rows."""
+    def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
+        """Return the top two by two passes over the logits, and the same compiled."""
         if inputs["draws"] is not None:
             return {}
         logits, draft, starts = inputs["logits"], inputs["draft"], inputs["row_starts"].long()
@@ -125,7 +172,9 @@ class Accept:
         return {"eager": eager, "compile": torch.compile(eager)}
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
-        """Logits and drafts in, what was chosen out; a comparison a logit. A draw adds three operations a logit."""
+        """Count logits and drafts read, output written, and one comparison a logit; sampling adds three operations a
+        logit.
+        """
         num_rows, num_logits = shape["num_rows"], shape["num_rows"] * shape["vocab_size"]
         drafts = num_rows * torch.int64.itemsize + (shape["num_seqs"] + 1) * torch.int32.itemsize
         drawn_with = num_rows * (torch.float32.itemsize + torch.float64.itemsize) if shape["draws"] else 0
@@ -134,18 +183,18 @@ class Accept:
         return Cost(num_bytes, num_logits * (4 if shape["draws"] else 1))
 
 
-def _numbers(logits: Tensor, temperatures: Tensor, uniform: Tensor) -> Tensor:
-    """For each row a number that draws a token as `uniform` would, from the middle of what is the token's.
+def _make_uniform_numbers(logits: Tensor, temperatures: Tensor, uniform: Tensor) -> Tensor:
+    """Return a number for each row, float64 [num_rows], at the centre of the interval of the token that `uniform`
+    draws.
 
-    float64 [num_rows]. Where the token is hardly ever drawn, its borders are a matter of rounding: the likeliest is
-    drawn then.
+    For a token of very small probability, the borders depend on rounding; the top token is drawn instead.
     """
-    scores = logits.double() / temperatures.clamp(min=LEAST_SHARE)[:, None]
+    scores = logits.double() / temperatures.clamp(min=MIN_PROBABILITY)[:, None]
     shares = scores.softmax(dim=-1)
     ends = shares.cumsum(dim=-1)
     places = torch.searchsorted(ends, uniform[:, None].double() * ends[:, -1:], right=True)
     places = places.clamp(max=logits.shape[1] - 1)
-    places = torch.where(shares.gather(1, places) < LEAST_SHARE, shares.argmax(dim=-1, keepdim=True), places)
+    places = torch.where(shares.gather(1, places) < MIN_PROBABILITY, shares.argmax(dim=-1, keepdim=True), places)
     return ((ends.gather(1, places) - shares.gather(1, places) / 2) / ends[:, -1:])[:, 0]
 
 

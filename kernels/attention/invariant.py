@@ -1,10 +1,10 @@
-"""Causal attention whose result for a token has the same bits whatever else is in the batch.
+"""Batch-invariant causal attention: a token's result has the same bits whatever else is in the batch.
 
-What a query gets depends on its position and its keys alone: every product has one shape, QUERIES tokens by KEYS keys,
-padded where there are fewer, and the keys are cut at multiples of KEYS from the sequence's start, wherever a pass
-begins and however its pages lie. The shares of a query are normed by its largest score, which no order changes, and its
-chunks are added from the first to the last; a chunk that it may not look at adds zeros (the idea: He and Thinking
-Machines Lab 2025, Defeating nondeterminism in LLM inference).
+A query's result depends on its position and its keys alone. Every product has one shape, QUERIES tokens by KEYS keys,
+padded if there are fewer. Keys are cut at multiples of KEYS from the start of the sequence, wherever a step begins and
+however its pages lie. The softmax is normalised by a query's largest score, which no order changes, and chunks are
+added from first to last; a chunk that a query does not see adds zeros (the idea: He and Thinking Machines Lab 2025,
+Defeating nondeterminism in LLM inference).
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ QUERIES, KEYS = 16, 256
 
 
 def invariant_attention(query: Tensor, runs: Sequence[Run], end: int, window: int | None = None) -> Tensor:
-    """As `kernels.attention.causal_attention`, in float32 throughout; `end`: the position behind the last query.
+    """Compute `kernels.attention.causal_attention` in float32 throughout; `end` is the position after the last query.
 
-    The runs may begin behind the sequence's start, where a window hides what lies before.
+    The runs may begin after the start of the sequence if a window hides the keys before them.
     """
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads = runs[0][0].shape[1]
     first_key = end - sum(keys.shape[0] for keys, _ in runs)
-    keys, values = (_chunks(parts, first_key) for parts in zip(*runs, strict=True))
+    keys, values = (_split_into_chunks(parts, first_key) for parts in zip(*runs, strict=True))
     padded = F.pad(query.to(torch.float32), (0, 0, 0, 0, 0, -num_tokens % QUERIES)) * head_dim**-0.5
     out = torch.empty_like(query)
     for first in range(0, num_tokens, QUERIES):
         rows = padded[first : first + QUERIES].view(QUERIES, num_kv_heads, -1, head_dim).transpose(0, 1)
-        attended = _block(rows.flatten(1, 2), keys, values, end - num_tokens + first, first_key, window)
+        attended = _attend_block(rows.flatten(1, 2), keys, values, end - num_tokens + first, first_key, window)
         whole = attended.view(num_kv_heads, QUERIES, -1, head_dim).transpose(0, 1).reshape(QUERIES, num_heads, -1)
         out[first : first + QUERIES] = whole[: num_tokens - first]
     return out
 
 
-def _chunks(parts: Sequence[Tensor], first_key: int) -> Tensor:
-    """float32 [num_chunks, num_kv_heads, KEYS, head_dim] from where `first_key` lies in a chunk; zeros are missing."""
+def _split_into_chunks(parts: Sequence[Tensor], first_key: int) -> Tensor:
+    """Return float32 chunks [num_chunks, num_kv_heads, KEYS, head_dim], padded with zeros; `first_key` is in the first
+    chunk.
+    """
     before = first_key % KEYS
     num_keys = before + sum(part.shape[0] for part in parts)
     num_kv_heads, head_dim = parts[0].shape[1:]
@@ -50,8 +52,8 @@ def _chunks(parts: Sequence[Tensor], first_key: int) -> Tensor:
     return whole.view(-1, KEYS, num_kv_heads, head_dim).transpose(1, 2).contiguous()
 
 
-def _block(rows: Tensor, keys: Tensor, values: Tensor, start: int, first_key: int, window: int | None) -> Tensor:
-    """What the queries `rows` [num_kv_heads, QUERIES * group, head_dim] find; the first token stands at `start`."""
+def _attend_block(rows: Tensor, keys: Tensor, values: Tensor, start: int, first_key: int, window: int | None) -> Tensor:
+    """Attend from queries [num_kv_heads, QUERIES * group, head_dim]; the first token is at position `start`."""
     group = rows.shape[1] // QUERIES
     places = torch.arange(start, start + QUERIES, device=rows.device).repeat_interleave(group)[:, None]
     first_chunk = first_key // KEYS

@@ -1,4 +1,4 @@
-"""Values of attention: runs of keys and values, and scratch memory."""
+"""Runs of keys and values, and scratch memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.attention.reference import causal_mask
+from kernels.attention.reference import make_causal_mask
 
-FEWEST_COLUMNS = 512
-"""Keys that a bias is made for at least."""
+MIN_BIAS_COLUMNS = 512
+"""The minimum number of keys that a bias is made for."""
 
 
 class Scratch:
-    """Memory for the intermediate values, kept from call to call: fresh pages cost more than the arithmetic."""
+    """Memory for intermediate values, kept from call to call: fresh pages cost more than the arithmetic."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
@@ -22,7 +22,9 @@ class Scratch:
         self._biases: dict[tuple[int, int, int | None, torch.dtype], Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A tensor of that shape with anything in it, valid until the next `take` of that name and dtype."""
+        """Return a tensor of that shape with undefined contents, valid until the next call with the same name and
+        dtype.
+        """
         size = torch.Size(shape).numel()
         buffer = self._buffers.get((name, dtype))
         if buffer is None or buffer.numel() < size:
@@ -30,34 +32,36 @@ class Scratch:
             self._buffers[name, dtype] = buffer
         return buffer[:size].view(shape)
 
-    def behind(self, num_tokens: int) -> Tensor:
-        """-inf where a key stands behind its query, else 0: float32 [num_tokens, num_tokens], not to be written."""
+    def get_causal_bias(self, num_tokens: int) -> Tensor:
+        """Return -inf where a key comes after its query, else 0: float32 [num_tokens, num_tokens]. Do not write
+        to it.
+        """
         if len(self._behind) < num_tokens:
             self._behind = torch.full((num_tokens, num_tokens), float("-inf")).triu_(1)
         return self._behind[:num_tokens, :num_tokens]
 
-    def bias(self, num_tokens: int, group: int, window: int | None, num_keys: int, dtype: torch.dtype) -> Tensor:
-        """-inf where a key is hidden, else 0: [num_tokens * group, num_keys], not to be written; rows by token.
+    def get_bias(self, num_tokens: int, group: int, window: int | None, num_keys: int, dtype: torch.dtype) -> Tensor:
+        """Return -inf where a key is hidden, else 0: [num_tokens * group, num_keys], rows by token. Do not write to it.
 
-        Of the sequence's last `num_keys` keys, for its last tokens. What is hidden depends on how far a key is from
-        the end alone, so one tensor for each number of tokens serves all lengths.
+        It covers the last `num_keys` keys of the sequence, for its last tokens. Whether a key is hidden depends only on
+        its distance from the end, so one tensor for each number of tokens serves all lengths.
         """
         name = (num_tokens, group, window, dtype)
         known = self._biases.get(name)
         if known is None or known.shape[1] < num_keys:
-            columns = 1 << (max(num_keys, FEWEST_COLUMNS) - 1).bit_length()
-            hidden = ~causal_mask(num_tokens, columns, torch.device("cpu"), window)
+            columns = 1 << (max(num_keys, MIN_BIAS_COLUMNS) - 1).bit_length()
+            hidden = ~make_causal_mask(num_tokens, columns, torch.device("cpu"), window)
             known = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
             known = self._biases[name] = known.repeat_interleave(group, dim=0)
         return known[:, known.shape[1] - num_keys :]
 
 
 Run = tuple[Tensor, Tensor]
-"""Keys and values of neighbouring positions, [num_positions, num_kv_heads, head_dim] each; any strides."""
+"""Keys and values of neighbouring positions, [num_positions, num_kv_heads, head_dim] each, with any strides."""
 
 
-def first_keys(runs: Sequence[Run], end: int) -> list[Run]:
-    """The first `end` positions of the runs, as views."""
+def truncate_runs(runs: Sequence[Run], end: int) -> list[Run]:
+    """Return views of the first `end` positions of the runs."""
     first = []
     for keys, values in runs:
         if end <= 0:
@@ -67,10 +71,9 @@ def first_keys(runs: Sequence[Run], end: int) -> list[Run]:
     return first
 
 
-def heads_first(parts: Sequence[Tensor], scratch: Scratch, name: str, dtype: torch.dtype) -> Tensor:
-    """The parts behind one another as `dtype`, [num_kv_heads, seq_len, head_dim].
-
-    Contiguous, in the scratch memory of that name.
+def concat_by_head(parts: Sequence[Tensor], scratch: Scratch, name: str, dtype: torch.dtype) -> Tensor:
+    """Copy the parts one after another as `dtype` into the scratch memory of that name: contiguous [num_kv_heads,
+    seq_len, head_dim].
     """
     _, num_kv_heads, head_dim = parts[0].shape
     whole = scratch.take(name, (num_kv_heads, sum(part.shape[0] for part in parts), head_dim), dtype)

@@ -1,6 +1,6 @@
-"""Attention of ragged batches over paged keys and values: prefill chunks, verify passes and decodes in one call."""
+"""Attention of ragged batches over a paged KV cache: prefill chunks, draft verification and decodes in one call."""
 
-from kernels.paged_attention.batch import TREE_BITS, PagedBatch, causal_key_ends
-from kernels.paged_attention.op import paged_attention
+from kernels.paged_attention.batch import TREE_BITS, PagedBatch, make_causal_key_ends
+from kernels.paged_attention.op import run_paged_attention
 
-__all__ = ["TREE_BITS", "PagedBatch", "causal_key_ends", "paged_attention"]
+__all__ = ["TREE_BITS", "PagedBatch", "make_causal_key_ends", "run_paged_attention"]

@@ -1,28 +1,30 @@
-"""Paged attention in Triton: blocks of packed query heads over chunks of their sequence's keys, and the chunks' merge.
+"""Paged attention in Triton: blocks of packed query heads attend to chunks of their sequence's keys, then chunks are
+merged.
 
-A block is ROWS query heads of one KV head: the flat index `token * GROUP + head` is cut, so a group that is no power of
-two wastes nothing but the end of a sequence. All of them share each load of keys and values. Chunks are cut at
-multiples of their length, and tiles at multiples of KEYS, whatever else is in the batch: a row's sums are those that it
-has alone, bit for bit (the idea: He and Thinking Machines Lab 2025, Defeating nondeterminism in LLM inference). A tile
-that a row sees nothing of adds zeros to it.
+A block is ROWS query heads of one KV head. The flat index `token * GROUP + head` is cut, so a group whose size is no
+power of two wastes only the end of a sequence. All rows share each load of keys and values. Chunks are cut at multiples
+of their length, and tiles at multiples of KEYS, whatever else is in the batch, so a row's sums are bit for bit those
+that it has alone (the idea: He and Thinking Machines Lab 2025, Defeating nondeterminism in LLM inference). A tile that
+a row does not see adds zeros to it.
 
-Scores are kept times log2(e), so that shares are `exp2` of one fused multiply-add. The merge is that of
-FlashDecoding (Dao and others 2023).
+Scores are multiplied by log2(e), so the softmax is `exp2` of one fused multiply-add. The merge is that of FlashDecoding
+(Dao and others 2023).
 """
 
 import triton
 import triton.language as tl
 
-BEHIND_ALL = tl.constexpr(2147483647)
-"""A place behind all others."""
+MAX_POSITION = tl.constexpr(2147483647)
+"""A position after all others."""
 
 
 @triton.jit
 def _find_block(program, query_starts, num_seqs, GROUP: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
-    """Whose block a program's is, and which of that sequence's.
+    """Return the sequence of a program, and the index of its block in that sequence.
 
-    Sequence i has those from `query_starts[i] * GROUP // ROWS + i` on: as many as it needs, or one more, which is
-    empty. 3 and 5 tokens of 7 heads, in blocks of 16: those of the first begin at 0, of the second at 21 // 16 + 1 = 2.
+    Sequence i has the blocks from `query_starts[i] * GROUP // ROWS + i` on: as many as it needs, or one more, which is
+    empty. Example: for 3 and 5 tokens of 7 heads in blocks of 16, the first sequence begins at block 0 and the second
+    at 21 // 16 + 1 = 2.
     """
     num_begun = 0
     for first in range(0, num_seqs, LANES):
@@ -35,12 +37,13 @@ def _find_block(program, query_starts, num_seqs, GROUP: tl.constexpr, ROWS: tl.c
 
 
 @triton.jit
-def _in_tree(
+def _load_tree_mask(
     start, tokens, is_row, tree_start, tree, num_words, BITS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr
 ):
-    """Which of the tile's places each row sees by its tree mask, [ROWS, KEYS].
+    """Return which of the tile's positions each row sees by its tree mask, [ROWS, KEYS].
 
-    Each row's few words are loaded, not one for every place: the loop would keep as many in shared memory as keys.
+    Each row's few words are loaded, instead of one for every position: the loop would keep as many in shared memory as
+    keys.
     """
     behind = start - tree_start + tl.arange(0, KEYS)
     first = tl.maximum(start - tree_start, 0) // BITS
@@ -56,23 +59,24 @@ def _in_tree(
 
 
 @triton.jit
-def _pages_at(start, pages, num_places, PAGE_SIZE: tl.constexpr, KEYS: tl.constexpr):
-    """The pages of a tile's places, [KEYS]; what is behind a sequence's last page is a number that nobody follows."""
+def _load_pages(start, pages, num_places, PAGE_SIZE: tl.constexpr, KEYS: tl.constexpr):
+    """Return the pages of a tile's positions, [KEYS]; entries after a sequence's last page are not used."""
     places = start + tl.arange(0, KEYS)
     return tl.load(pages + places // PAGE_SIZE, mask=places < num_places, other=0)
 
 
 @triton.jit
-def _walk(
+def _attend_tiles(
     first, last, low, end, page, query, top, total, sums, lows, ends, tokens, is_row,
     keys, values, pages, num_places, tree_start, tree, num_words, scale,
     MASKED: tl.constexpr, WINDOW: tl.constexpr, TREE_BITS: tl.constexpr, PAGE_SIZE: tl.constexpr,
     SLOT_STRIDE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
-    """Add the tiles of places [first, last) to the rows' softmax: largest score, total of shares, sums of values.
+    """Add the tiles of positions [first, last) to the rows' softmax: maximum score, sum of weights, weighted sum of
+    values.
 
-    Without MASKED every row sees all of them. What lies outside [low, end), where the rows see nothing, is not read.
-    `page` are the pages of the first tile's places; with the softmax those of the next tile come back.
+    Without MASKED every row sees all of them. Keys outside of [low, end), which no row sees, are not read. `page` has
+    the pages of the first tile's positions; those of the next tile are returned with the softmax.
     """
     dims = tl.arange(0, HEAD_DIM)
     for start in range(first, last, KEYS):
@@ -83,7 +87,7 @@ def _walk(
         at = (page.to(tl.int64) * PAGE_SIZE + places % PAGE_SIZE)[:, None] * SLOT_STRIDE + dims[None, :]
         # The next tile's pages are asked for now: where addresses wait for a load of their own tile, the compiler keeps
         # one tile in flight for three stages, and none for two (triton-lang/triton #4721).
-        page = _pages_at(start + KEYS, pages, num_places, PAGE_SIZE, KEYS)
+        page = _load_pages(start + KEYS, pages, num_places, PAGE_SIZE, KEYS)
         if MASKED:
             key = tl.load(keys + at, mask=held[:, None], other=0.0)
         else:
@@ -94,7 +98,7 @@ def _walk(
             if WINDOW:
                 seen &= places[None, :] >= lows[:, None]
             if TREE_BITS:
-                seen |= _in_tree(start, tokens, is_row, tree_start, tree, num_words, TREE_BITS, ROWS, KEYS)
+                seen |= _load_tree_mask(start, tokens, is_row, tree_start, tree, num_words, TREE_BITS, ROWS, KEYS)
             scores = tl.where(seen, scores, float("-inf"))
         highest = tl.maximum(top, tl.max(scores, axis=1) * scale)
         if MASKED:  # of a row that has seen nothing yet, exp2(-inf - -inf) is no number
@@ -115,7 +119,7 @@ def _walk(
 
 
 @triton.jit(do_not_specialize=["num_seqs", "num_tokens", "num_words", "page_stride", "num_places", "chunk"])
-def attend(
+def attention_kernel(
     out, levels, query, keys, values, page_table, query_starts, seq_lens, key_ends, tree_starts, tree,
     num_seqs, num_tokens, num_words, page_stride, num_places, chunk, scale,
     query_stride, query_head_stride,
@@ -124,13 +128,13 @@ def attend(
     TREE_BITS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, IS_CUT: tl.constexpr,
     ONE_BLOCK: tl.constexpr, ONE_SEQ: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """What one block finds in one chunk of its keys; the grid is [blocks, KV heads, chunks].
+    """Attend from one block to one chunk of its keys; the grid is [blocks, KV heads, chunks].
 
-    Where keys are not cut, `out` [num_tokens, num_heads, head_dim] is the answer. Where they are, `out` has a float32
-    share of that for every chunk, [num_chunks, ...], and `levels` [num_chunks, num_tokens, num_heads] log2 of the total
-    that the share was divided by, -inf where a row sees nothing of a chunk: its share is not written then, or no
-    number. WINDOW and TREE_BITS are 0 where there is none; ONE_BLOCK: no sequence has more than one.
-    Loads stand before what has to wait for others: a program of a short chunk is little more than its first loads.
+    If keys are not cut, `out` [num_tokens, num_heads, head_dim] is the result. Otherwise `out` is a float32 partial
+    result for every chunk, [num_chunks, ...], and `levels` [num_chunks, num_tokens, num_heads] is log2 of the sum that
+    it was divided by: -inf if a row sees nothing of a chunk, whose partial result is then NaN or not written. WINDOW
+    and TREE_BITS are 0 if unused. With ONE_BLOCK no sequence has more than one block. Loads come before everything that
+    has to wait for others: a program of a short chunk is little more than its first loads.
     """
     program = tl.num_programs(0) - 1 - tl.program_id(0)  # the last rows see the most keys: first, they end with others
     kv_head = tl.program_id(1)
@@ -145,7 +149,7 @@ def attend(
     pages = page_table + seq.to(tl.int64) * page_stride
     begin = tl.program_id(2) * chunk if IS_CUT else 0
     if not WINDOW:
-        page = _pages_at(begin, pages, num_places, PAGE_SIZE, KEYS)
+        page = _load_pages(begin, pages, num_places, PAGE_SIZE, KEYS)
     start = tl.load(query_starts + seq)
     num_rows = (tl.load(query_starts + seq + 1) - start) * GROUP
     if block * ROWS >= num_rows:
@@ -174,7 +178,7 @@ def attend(
         behind = tl.minimum(reach, begin + chunk)
     own_first = tl.maximum(lows, begin)
     sees_some = is_row & (own_first < behind)
-    low = tl.min(tl.where(sees_some, own_first, BEHIND_ALL), axis=0)
+    low = tl.min(tl.where(sees_some, own_first, MAX_POSITION), axis=0)
     end = tl.max(tl.where(sees_some, behind, 0), axis=0)
 
     num_heads = tl.num_programs(1) * GROUP
@@ -197,20 +201,20 @@ def attend(
         first = low // KEYS * KEYS
         latest = tl.max(tl.where(is_row, own_first, 0), axis=0)
         whole = tl.maximum(first, tl.cdiv(latest, KEYS) * KEYS)
-        page = _pages_at(first, pages, num_places, PAGE_SIZE, KEYS)
-        page, top, total, sums = _walk(
+        page = _load_pages(first, pages, num_places, PAGE_SIZE, KEYS)
+        page, top, total, sums = _attend_tiles(
             first, tl.minimum(whole, end), low, end, page, queries, top, total, sums, lows, ends, tokens, is_row,
             keys, values, pages, num_places, tree_start, tree, num_words, scale,
             True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
         )  # fmt: skip
-    shortest = tl.min(tl.where(is_row, tl.minimum(ends, behind), BEHIND_ALL), axis=0)
+    shortest = tl.min(tl.where(is_row, tl.minimum(ends, behind), MAX_POSITION), axis=0)
     whole_end = tl.maximum(shortest // KEYS * KEYS, whole)
-    page, top, total, sums = _walk(
+    page, top, total, sums = _attend_tiles(
         whole, whole_end, low, end, page, queries, top, total, sums, lows, ends, tokens, is_row,
         keys, values, pages, num_places, tree_start, tree, num_words, scale,
         False, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
     )  # fmt: skip
-    page, top, total, sums = _walk(
+    page, top, total, sums = _attend_tiles(
         whole_end, end, low, end, page, queries, top, total, sums, lows, ends, tokens, is_row,
         keys, values, pages, num_places, tree_start, tree, num_words, scale,
         True, WINDOW, TREE_BITS, PAGE_SIZE, SLOT_STRIDE, ROWS, KEYS, HEAD_DIM,
@@ -226,10 +230,11 @@ def attend(
 
 
 @triton.jit(do_not_specialize=["num_chunks", "num_rows"])
-def merge(out, shares, levels, num_chunks, num_rows, HEAD_DIM: tl.constexpr, CHUNKS: tl.constexpr):
-    """Add up the chunks of one query head, by the weights that `levels` gives them; the grid is [num_rows].
+def merge_chunks_kernel(out, shares, levels, num_chunks, num_rows, HEAD_DIM: tl.constexpr, CHUNKS: tl.constexpr):
+    """Merge the chunks of one query head by the weights in `levels`; the grid is [num_rows].
 
-    `out` [num_rows, head_dim]; `shares` and `levels` as `attend` left them. What a row sees nothing of is not read.
+    `out` is [num_rows, head_dim]; `shares` and `levels` are the outputs of `attention_kernel`. Chunks that a row does
+    not see are not read.
     """
     row = tl.program_id(0).to(tl.int64)
     dims = tl.arange(0, HEAD_DIM)

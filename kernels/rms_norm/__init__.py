@@ -1,34 +1,33 @@
-"""RMSNorm, alone or of a residual stream with an addition."""
+"""RMSNorm, alone or fused with the addition of a residual."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from kernels.backend import runs_triton
-from kernels.rms_norm import reference
-from kernels.rms_norm.op import OP
+from kernels.op import runs_triton
+from kernels.rms_norm.op import OP, naive_add_rms_norm, naive_rms_norm
 
 __all__ = ["add_rms_norm", "rms_norm"]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
-    """Scale each row of `x` to unit root mean square, times `weight`.
+    """Scale each row of `x` to a root mean square of one, times `weight`.
 
-    x: [num_tokens, hidden_size], or [num_tokens, num_heads, head_dim] to norm each head, a slice of a wider projection
-    too; weight: [size of a row], or [num_heads, head_dim] where each head has its own. The result is written to `out`,
-    of x's shape and `x` itself if wanted, or to new memory.
+    x: [num_tokens, hidden_size], or [num_tokens, num_heads, head_dim] to normalise each head; it may be a slice of a
+    wider projection. weight: [size of a row], or [num_heads, head_dim] for one weight per head. The result is written
+    to `out` (x's shape; may be `x` itself) or to new memory.
     """
     _check(x, weight)
     if out is not None and (out.shape != x.shape or out.dtype != x.dtype):
         raise ValueError(f"what comes of {list(x.shape)} {x.dtype} is not {list(out.shape)} {out.dtype}")
     if runs_triton(x):
         return _run(x, None, weight, eps, out)
-    normed = reference.rms_norm(x, weight, eps)
+    normed = naive_rms_norm(x, weight, eps)
     return normed if out is None else out.copy_(normed)
 
 
 def add_rms_norm(hidden: Tensor, delta: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Add `delta` to `hidden` in place, and return the RMSNorm of the sum as it was rounded.
+    """Add `delta` to `hidden` in place, and return the RMSNorm of the rounded sum.
 
     hidden, delta: [num_tokens, hidden_size]; weight: [hidden_size].
     """
@@ -37,7 +36,7 @@ def add_rms_norm(hidden: Tensor, delta: Tensor, weight: Tensor, eps: float) -> T
         raise ValueError(f"{list(delta.shape)} {delta.dtype} is not added to {list(hidden.shape)} {hidden.dtype}")
     if runs_triton(hidden):
         return _run(hidden, delta, weight, eps, None)
-    return reference.add_rms_norm(hidden, delta, weight, eps)
+    return naive_add_rms_norm(hidden, delta, weight, eps)
 
 
 def _run(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""RMSNorm in Triton: each row is read once, with what is added to it first, and its norm written once."""
+"""RMSNorm in Triton: each row is read once, with the residual to add, and its norm is written once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.backend import constants, num_programs
-from kernels.op import Variant
+from kernels.op import Variant, count_programs, get_compile_constants
 
 
 @triton.jit(do_not_specialize=["num_rows", "eps"])
@@ -31,7 +30,9 @@ def rms_norm_kernel(
     ROWS: tl.constexpr,
     ADDS: tl.constexpr,
 ):
-    """One program: ROWS rows, a row being one head of one token, and those that are as many programs further on."""
+    """Normalise ROWS rows (a row is one head of one token), then those that are a multiple of the number of programs
+    further on.
+    """
     place = tl.arange(0, BLOCK_SIZE)[None, :]
     for first in range(tl.program_id(0) * ROWS, num_rows, tl.num_programs(0) * ROWS):
         row = first + tl.arange(0, ROWS)[:, None]
@@ -52,12 +53,12 @@ def rms_norm_kernel(
 
 
 def launch(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Tensor | None, variant: Variant) -> Tensor:
-    """Arguments as `kernels.rms_norm.rms_norm`'s, checked; with `delta`, x becomes the sum."""
+    """Run `kernels.rms_norm.rms_norm` on checked arguments; with `delta`, x becomes the sum."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     num_heads = 1 if x.dim() == 2 else x.shape[1]
     num_rows, size = x.shape[0] * num_heads, x.shape[-1]
     num_blocks = triton.cdiv(num_rows, variant["ROWS"])
-    rms_norm_kernel[(num_programs(num_blocks, variant, x.device),)](
+    rms_norm_kernel[(count_programs(num_blocks, variant, x.device),)](
         x,
         x if delta is None else delta,
         weight,
@@ -75,6 +76,6 @@ def launch(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Ten
         BLOCK_SIZE=triton.next_power_of_2(size),
         ADDS=delta is not None,
         enable_fp_fusion=False,  # every product is rounded as the reference rounds it
-        **constants(variant),
+        **get_compile_constants(variant),
     )
     return out

@@ -1,4 +1,4 @@
-"""What parity, tuner and benchmark need to know of RMSNorm."""
+"""The op `rms_norm` for parity checks, tuner and benchmarks, and its reference."""
 
 from __future__ import annotations
 
@@ -10,18 +10,36 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant
-from kernels.rms_norm import reference
-from kernels.tuner import variant_for
+from kernels.tuner import get_variant
 
-MOST_PER_THREAD = 64
-"""Numbers of a thread: they are in registers from the sum of squares to the product with the weight."""
+
+def naive_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Scale each row of `x` to a root mean square of one, times `weight` (Zhang & Sennrich 2019, arXiv 1910.07467).
+
+    x: [num_tokens, hidden_size], or [num_tokens, num_heads, head_dim] to normalise each head. weight: [size of a row],
+    or [num_heads, head_dim]. The mean is computed in float32 or float64 and the result rounded once before the weight
+    is applied, as Llama does.
+    """
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return (wide * scale).to(x.dtype) * weight
+
+
+def naive_add_rms_norm(hidden: Tensor, delta: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Add `delta` to `hidden` in place, rounding the sum to its dtype, and return the norm of that sum."""
+    hidden += delta
+    return naive_rms_norm(hidden, weight, eps)
+
+
+MAX_PER_THREAD = 64
+"""Numbers of a thread: they stay in registers from the sum of squares to the product with the weight."""
 
 
 class RmsNorm:
-    """The `Op`. A shape: num_tokens, num_heads (1 where a whole row is normed), size of what is normed, and `adds`, 1
-    where something is added to the rows first.
+    """The op. A shape has num_tokens, num_heads (1 to normalise whole rows), the size of a row, and `adds`: 1 if a
+    residual is added first.
 
-    Heads are a slice of a wider projection, as queries and keys are where a model norms them.
+    Heads are a slice of a wider projection, like the queries and keys that a model normalises.
     """
 
     name = "rms_norm"
@@ -34,7 +52,7 @@ class RmsNorm:
         {"num_tokens": 2, "num_heads": 1, "size": 8192, "adds": 1},
         {"num_tokens": 9, "num_heads": 2, "size": 24, "adds": 0},
     )
-    timed_shapes: Sequence[Shape] = (
+    benchmark_shapes: Sequence[Shape] = (
         *({"num_tokens": each, "num_heads": 1, "size": 1536, "adds": 1} for each in (1, 64, 256, 8192)),
         *({"num_tokens": each, "num_heads": 1, "size": 3584, "adds": 1} for each in (1, 64, 256, 8192)),
         *({"num_tokens": each, "num_heads": 32, "size": 128, "adds": 0} for each in (1, 64, 8192)),
@@ -47,26 +65,26 @@ class RmsNorm:
     }
 
     def is_valid(self, variant: Variant, shape: Shape) -> bool:
-        """Neither more numbers than registers hold, nor threads without one; stages where a program goes on."""
+        """Require no more numbers than registers hold and no idle threads; stages only in a persistent program."""
         num_threads, has_loop = 32 * variant["num_warps"], variant["PER_PROCESSOR"] > 0
-        fits = num_threads <= max(variant["ROWS"] * _block(shape), 32) <= MOST_PER_THREAD * num_threads
+        fits = num_threads <= max(variant["ROWS"] * _get_block_size(shape), 32) <= MAX_PER_THREAD * num_threads
         return fits and (has_loop or variant["num_stages"] == 1)
 
     def default(self, shape: Shape) -> Variant:
-        """A program for each long row, for some short ones together: 8 numbers, one 16-byte load, or 16 a thread."""
-        block, num_rows = _block(shape), shape["num_tokens"] * shape["num_heads"]
+        """Return one program for a long row or for several short ones: 8 numbers, one 16-byte load, or 16 a thread."""
+        block, num_rows = _get_block_size(shape), shape["num_tokens"] * shape["num_heads"]
         rows = min(max(1, 2048 // block), 32, 1 << (max(num_rows, 1) - 1).bit_length())
         num_warps = min(16, max(1, rows * block // 256))
         return {"ROWS": rows, "PER_PROCESSOR": 0, "num_warps": num_warps, "num_stages": 1}
 
     def shape_class(self, shape: Shape) -> str:
-        """The size of what is normed, and the number of rows up to its next power of 4."""
+        """Name the size of a row, and the number of rows rounded up to a power of 4."""
         rows = shape["num_tokens"] * shape["num_heads"]
         most = next((str(4**power) for power in range(9) if rows <= 4**power), "more")
         return f"size={shape['size']} adds={shape['adds']} rows<={most}"
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
-        """Rows between others that are NaN."""
+        """Make rows between others that are NaN."""
         num_tokens, num_heads, size = shape["num_tokens"], shape["num_heads"], shape["size"]
 
         def randn(*sizes: int) -> Tensor:
@@ -83,26 +101,24 @@ class RmsNorm:
         }
 
     def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
-        """The kernel."""
         from kernels.rms_norm.kernel import launch
 
         x, delta = inputs["x"], inputs["delta"]
         if variant is None:
             heads = 1 if x.dim() == 2 else x.shape[1]
             shape = {"num_tokens": x.shape[0], "num_heads": heads, "size": x.shape[-1], "adds": int(delta is not None)}
-            variant = variant_for(self, shape, x.device, x.dtype)
+            variant = get_variant(self, shape, x.device, x.dtype)
         normed = launch(**inputs, variant=variant)
         return (normed,) if delta is None else (normed, x)
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Plain torch."""
         x, delta, weight, eps = inputs["x"], inputs["delta"], inputs["weight"], inputs["eps"]
         if delta is None:
-            return (reference.rms_norm(x, weight, eps),)
-        return reference.add_rms_norm(x, delta, weight, eps), x
+            return (naive_rms_norm(x, weight, eps),)
+        return naive_add_rms_norm(x, delta, weight, eps), x
 
-    def torch_ways(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
-        """Torch's own norm behind a sum, and both compiled into one."""
+    def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
+        """Return torch's own norm after a sum, and both compiled into one."""
         x, delta, weight, eps = inputs["x"], inputs["delta"], inputs["weight"], inputs["eps"]
 
         def eager() -> tuple[Tensor, ...]:
@@ -114,13 +130,15 @@ class RmsNorm:
         return {"eager": eager, "compile": torch.compile(eager)}
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
-        """Rows in and out, the weight in; with a sum, what is added in and the sum out, too. 4 operations a number."""
+        """Count rows read and written and the weight; with a residual also the residual and the sum. 4 operations a
+        number.
+        """
         num_numbers = prod(shape[name] for name in ("num_tokens", "num_heads", "size"))
         moved = (4 if shape["adds"] else 2) * num_numbers + shape["size"]
         return Cost(moved * dtype.itemsize, (5 if shape["adds"] else 4) * num_numbers)
 
 
-def _block(shape: Shape) -> int:
+def _get_block_size(shape: Shape) -> int:
     return 1 << (shape["size"] - 1).bit_length()
 
 

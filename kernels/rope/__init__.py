@@ -1,5 +1,49 @@
-"""Rotary position embedding."""
+"""Rotary position embedding in plain PyTorch (Su et al. 2021, arXiv 2104.09864)."""
 
-from kernels.rope.reference import apply_rope, rope_table, rotate
+from __future__ import annotations
 
-__all__ = ["apply_rope", "rope_table", "rotate"]
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def rope_table(
+    max_positions: int, head_dim: int, theta: float, device: torch.device, divisors: Sequence[float] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of every position, float32 [max_positions, head_dim // 2] each.
+
+    `divisors`, one for each of the head_dim // 2 frequencies, reduce the frequencies (RoPE scaling).
+    """
+    inverse = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
+    if divisors is not None:
+        inverse /= torch.tensor(divisors, dtype=torch.float32, device=device)
+    angles = torch.outer(torch.arange(max_positions, dtype=torch.float32, device=device), inverse)
+    return angles.cos(), angles.sin()
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate `x` to its positions in float32 or float64, and round once.
+
+    x: [num_tokens, num_heads, head_dim]. cos, sin: [num_tokens, head_dim // 2], the table's rows for these tokens.
+    """
+    wide, cos, sin = x.to(torch.promote_types(x.dtype, torch.float32)), cos.unsqueeze(1), sin.unsqueeze(1)
+    rotated = torch.empty_like(wide)
+    rotate(wide.chunk(2, dim=-1), cos, sin, out=rotated.chunk(2, dim=-1))
+    return rotated.to(x.dtype)
+
+
+def rotate(halves: Sequence[Tensor], cos: Tensor, sin: Tensor, out: Sequence[Tensor]) -> None:
+    """Rotate pairs by angles of the same shape and dtype; `halves` are the first and second elements, `out` is other
+    memory.
+    """
+    first, second = halves
+    torch.mul(first, cos, out=out[0]).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=out[1]).addcmul_(first, sin)
+
+
+def fusible_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Compute `apply_rope` in a form that a compiler may fuse, which changes the last bits."""
+    first, second = x.float().chunk(2, dim=-1)
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

@@ -1,10 +1,10 @@
-"""Rotates the queries and keys of a step, and writes keys and values into the pool."""
+"""Rotates the queries and keys of a step, and writes keys and values to the KV pool."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from kernels.backend import runs_triton
+from kernels.op import runs_triton
 from kernels.rope_write import reference
 from kernels.rope_write.op import OP
 from kernels.rope_write.reference import Record
@@ -22,22 +22,22 @@ def rope_write(
     num_heads: int,
     record: Record | None = None,
 ) -> Tensor:
-    """Rotate a layer's queries and keys, write keys and values where later passes find them, return the queries.
+    """Rotate a layer's queries and keys, write keys and values to the pool, and return the queries.
 
-    heads: [num_tokens, num_heads + 2 * num_kv_heads, head_dim], the pass's fused projection: queries, keys, values.
-    cos, sin: float32 [num_tokens, head_dim // 2], the table's rows for the tokens' positions. slots: int64
-    [num_tokens], rows of pool_keys and pool_values, [num_slots, num_kv_heads, head_dim], no two the same; a token whose
-    slot is negative is written nowhere, which is what fills up a captured graph. record: keeps the keys before RoPE and
-    the values, too. All contiguous, heads, pools and record of one dtype. Queries and keys are rotated in float32 and
-    rounded once, with the bits of `kernels.rope.apply_rope`.
+    heads: [num_tokens, num_heads + 2 * num_kv_heads, head_dim], the fused projection: queries, keys, values. cos, sin:
+    float32 [num_tokens, head_dim // 2], the table's rows for the tokens' positions. slots: int64 [num_tokens], distinct
+    rows of pool_keys and pool_values, [num_slots, num_kv_heads, head_dim]; tokens with a negative slot are not written,
+    which pads a captured graph. record: also keeps values and the keys before RoPE. All tensors are contiguous; heads,
+    pools and record have one dtype. Queries and keys are rotated in float32 and rounded once, with the bits of
+    `kernels.rope.apply_rope`.
 
-    Returns [num_tokens, num_heads, head_dim]. `heads` stays as it is.
+    Returns [num_tokens, num_heads, head_dim]. `heads` is not changed.
     """
     _check(heads, cos, sin, slots, pool_keys, pool_values, num_heads)
     if record is not None:
         _check(heads, cos, sin, record.slots, record.keys, record.values, num_heads)
     if not runs_triton(heads):
-        return reference.rope_write(heads, cos, sin, slots, pool_keys, pool_values, num_heads, record)
+        return reference.naive_rope_write(heads, cos, sin, slots, pool_keys, pool_values, num_heads, record)
     query: Tensor
     query, *_ = OP.run(
         {

@@ -1,4 +1,4 @@
-"""RoPE and the write into the pool in one Triton kernel: every head is read once and written once."""
+"""RoPE and the write to the KV pool in one Triton kernel: every head is read once and written once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.op import Variant
-from kernels.rope.kernel import rotated
+from kernels.rope.kernel import rotate_pair
 from kernels.rope_write.reference import Record
 
 
@@ -32,7 +32,7 @@ def rope_write_kernel(
     block_heads: tl.constexpr,
     block_half: tl.constexpr,
 ):
-    """One program: a block of tokens, and a group of query heads, or one of KV heads, their keys and values."""
+    """Process a block of tokens and a group of query heads, or a group of KV heads with their keys and values."""
     half: tl.constexpr = head_dim // 2
     num_query_groups: tl.constexpr = (num_heads + block_heads - 1) // block_heads
     group = tl.program_id(1)
@@ -49,7 +49,7 @@ def rope_write_kernel(
         source = row + head * head_dim + dim
         first = tl.load(source, mask=mask).to(tl.float32)
         second = tl.load(source + half, mask=mask).to(tl.float32)
-        first, second = rotated(first, second, cosines, sines)
+        first, second = rotate_pair(first, second, cosines, sines)
         target = query + token * (num_heads * head_dim) + head * head_dim + dim
         tl.store(target, first.to(query.dtype.element_ty), mask=mask)
         tl.store(target + half, second.to(query.dtype.element_ty), mask=mask)
@@ -62,7 +62,7 @@ def rope_write_kernel(
         values = source + num_kv_heads * head_dim
         first_value = tl.load(values, mask=mask)
         second_value = tl.load(values + half, mask=mask)
-        first, second = rotated(first_key.to(tl.float32), second_key.to(tl.float32), cosines, sines)
+        first, second = rotate_pair(first_key.to(tl.float32), second_key.to(tl.float32), cosines, sines)
         slot = tl.load(slots + token, mask=token < num_tokens, other=-1)
         place = slot * (num_kv_heads * head_dim) + head * head_dim + dim
         is_written = mask & (slot >= 0)
@@ -91,7 +91,7 @@ def launch(
     record: Record | None,
     variant: Variant,
 ) -> Tensor:
-    """As `kernels.rope_write.rope_write`, with these constants."""
+    """Run `kernels.rope_write.rope_write` with these constants."""
     num_tokens, _, head_dim = heads.shape
     num_kv_heads = pool_keys.shape[1]
     query = torch.empty((num_tokens, num_heads, head_dim), dtype=heads.dtype, device=heads.device)

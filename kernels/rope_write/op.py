@@ -1,4 +1,4 @@
-"""What parity, tuner and benchmark need to know of the rotation and write of new keys and values."""
+"""The op `rope_write` for parity checks, tuner and benchmarks."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import torch
 from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant
-from kernels.rope import apply_rope
-from kernels.rope.reference import fusible_rope
+from kernels.rope import apply_rope, fusible_rope
 from kernels.rope_write import reference
 from kernels.rope_write.reference import Record
-from kernels.tuner import variant_for
+from kernels.tuner import get_variant
 
 SPARE_SLOTS = 5
 """Slots of the pool that no token is written to."""
 
-MOST_PAIRS = 8192
-"""Pairs that a program turns at most: 64 a thread of 4 warps, which is what registers hold beside the angles."""
+MAX_PAIRS = 8192
+"""The most pairs that a program rotates: 64 a thread of 4 warps, which registers hold together with the angles."""
 
 
 class RopeWrite:
-    """The `Op`. A shape: num_tokens, num_heads, num_kv_heads, head_dim, is_recorded (0 or 1)."""
+    """The op. A shape has num_tokens, num_heads, num_kv_heads, head_dim and is_recorded (0 or 1)."""
 
     name = "rope_write"
 
@@ -33,7 +32,7 @@ class RopeWrite:
         {"num_tokens": 17, "num_heads": 4, "num_kv_heads": 2, "head_dim": 24, "is_recorded": 1},
         {"num_tokens": 3, "num_heads": 2, "num_kv_heads": 2, "head_dim": 256, "is_recorded": 1},
     )
-    timed_shapes: Sequence[Shape] = tuple(
+    benchmark_shapes: Sequence[Shape] = tuple(
         {"num_tokens": each, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": 128, "is_recorded": kept}
         for num_heads, num_kv_heads in ((12, 2), (28, 4))
         for each, kept in ((1, 0), (64, 0), (64, 1), (256, 0), (8192, 0), (8192, 1))
@@ -46,28 +45,28 @@ class RopeWrite:
     }
 
     def is_valid(self, variant: Variant, shape: Shape) -> bool:
-        """Neither more pairs than registers hold, nor more threads than pairs."""
+        """Require no more pairs than registers hold, and no more threads than pairs."""
         num_pairs = variant["block_tokens"] * variant["block_heads"] * _block_half(shape)
-        return 32 * variant["num_warps"] <= num_pairs <= MOST_PAIRS
+        return 32 * variant["num_warps"] <= num_pairs <= MAX_PAIRS
 
     def default(self, shape: Shape) -> Variant:
-        """Two thousand pairs a program for a prefill, half of it for all else: two kernels are compiled, no more."""
+        """Return 2,048 pairs a program for a prefill and 1,024 otherwise, so that only two kernels are compiled."""
         num_pairs = 2048 if shape["num_tokens"] > 512 else 1024
-        block_heads = min(4, _power_of_2(shape["num_kv_heads"]))
+        block_heads = min(4, _round_up_to_power_of_2(shape["num_kv_heads"]))
         token_pairs = block_heads * _block_half(shape)
         block_tokens = max(1, min(32, num_pairs // token_pairs))
         num_warps = max(1, min(4, block_tokens * token_pairs // 256))  # 8 numbers a thread: loads of 16 bytes
         return {"block_tokens": block_tokens, "block_heads": block_heads, "num_warps": num_warps, "num_stages": 1}
 
     def shape_class(self, shape: Shape) -> str:
-        """Heads, and the number of tokens up to its next power of 4."""
+        """Name the heads, and the number of tokens rounded up to a power of 4."""
         tokens = next(each for each in (1, 4, 16, 64, 256, 1024, 4096, 1 << 62) if shape["num_tokens"] <= each)
         most = "more" if tokens == 1 << 62 else str(tokens)
         heads = f"heads={shape['num_heads']}+{shape['num_kv_heads']} head_dim={shape['head_dim']}"
         return f"{heads} recorded={shape['is_recorded']} tokens<={most}"
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
-        """Angles of any positions; of three tokens and more, one is not written and another one not recorded."""
+        """Make angles of any positions; from three tokens on, one token is not written and another one not recorded."""
         num_tokens, num_kv_heads, head_dim = shape["num_tokens"], shape["num_kv_heads"], shape["head_dim"]
         num_all = shape["num_heads"] + 2 * num_kv_heads
         angles = torch.randn(num_tokens, head_dim // 2, device=device, generator=generator) * 100
@@ -90,7 +89,6 @@ class RopeWrite:
         }
 
     def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
-        """The kernel."""
         from kernels.rope_write.kernel import launch
 
         heads, pool_keys = inputs["heads"], inputs["pool_keys"]
@@ -102,22 +100,21 @@ class RopeWrite:
                 "head_dim": heads.shape[2],
                 "is_recorded": int(inputs["record"] is not None),
             }
-            variant = variant_for(self, shape, heads.device, heads.dtype)
-        return _outputs(launch(**inputs, variant=variant), inputs)
+            variant = get_variant(self, shape, heads.device, heads.dtype)
+        return _list_outputs(launch(**inputs, variant=variant), inputs)
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Plain torch."""
-        return _outputs(reference.rope_write(**inputs), inputs)
+        return _list_outputs(reference.naive_rope_write(**inputs), inputs)
 
-    def torch_ways(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
-        """Its operations one by one, and compiled; which tokens are written is known beforehand."""
+    def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
+        """Return the operations one by one, and compiled; which tokens are written is known beforehand."""
         heads, cos, sin, num_heads = (inputs[name] for name in ("heads", "cos", "sin", "num_heads"))
         num_rotated = num_heads + inputs["pool_keys"].shape[1]
-        written, slots = _written(inputs["slots"])
+        written, slots = _find_written_rows(inputs["slots"])
         record: Record | None = inputs["record"]
-        recorded, record_slots = _written(inputs["slots"] if record is None else record.slots)
+        recorded, record_slots = _find_written_rows(inputs["slots"] if record is None else record.slots)
 
-        def way(rope: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[], tuple[Tensor, ...]]:
+        def make_baseline(rope: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[], tuple[Tensor, ...]]:
             def call() -> tuple[Tensor, ...]:
                 rotated = rope(heads[:, :num_rotated], cos, sin)
                 inputs["pool_keys"].index_copy_(0, slots, rotated[written, num_heads:])
@@ -125,14 +122,14 @@ class RopeWrite:
                 if record is not None:
                     record.keys.index_copy_(0, record_slots, heads[recorded, num_heads:num_rotated])
                     record.values.index_copy_(0, record_slots, heads[recorded, num_rotated:])
-                return _outputs(rotated[:, :num_heads].contiguous(), inputs)
+                return _list_outputs(rotated[:, :num_heads].contiguous(), inputs)
 
             return call
 
-        return {"eager": way(apply_rope), "compile": torch.compile(way(fusible_rope))}
+        return {"eager": make_baseline(apply_rope), "compile": torch.compile(make_baseline(fusible_rope))}
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
-        """Every head in and out (keys and values twice where they are recorded), angles and slots in.
+        """Count every head read and written (recorded keys and values twice), and angles and slots read.
 
         A pair takes four products and two sums.
         """
@@ -145,24 +142,24 @@ class RopeWrite:
         return Cost(shape["num_tokens"] * token_bytes, shape["num_tokens"] * token_flops)
 
 
-def _outputs(query: Tensor, inputs: Inputs) -> tuple[Tensor, ...]:
+def _list_outputs(query: Tensor, inputs: Inputs) -> tuple[Tensor, ...]:
     record: Record | None = inputs["record"]
     recorded = () if record is None else (record.keys, record.values)
     return query, inputs["pool_keys"], inputs["pool_values"], *recorded
 
 
-def _written(slots: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows that are written, and where to."""
+def _find_written_rows(slots: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows that are written, and their slots."""
     rows = (slots >= 0).nonzero().flatten()
     return rows, slots[rows]
 
 
 def _block_half(shape: Shape) -> int:
-    return _power_of_2(shape["head_dim"] // 2)
+    return _round_up_to_power_of_2(shape["head_dim"] // 2)
 
 
-def _power_of_2(number: int) -> int:
-    """The next one, from the number itself on."""
+def _round_up_to_power_of_2(number: int) -> int:
+    """Round up to the next power of two."""
     return 1 << (number - 1).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""RoPE and the write into the pool in plain PyTorch: the reference of the kernel, and the CPU's implementation."""
+"""RoPE and the write to the KV pool in plain PyTorch: the kernel's reference, and the CPU's implementation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kernels.rope import apply_rope
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Rows of a store. A token whose slot is negative is not kept."""
+    """Rows of a store for values and keys before RoPE. A token with a negative slot is not kept."""
 
     slots: Tensor  # int64 [num_tokens], no two the same
     keys: Tensor  # [num_stored, num_kv_heads, head_dim]
     values: Tensor
 
 
-def rope_write(
+def naive_rope_write(
     heads: Tensor,
     cos: Tensor,
     sin: Tensor,
@@ -28,7 +28,7 @@ def rope_write(
     num_heads: int,
     record: Record | None = None,
 ) -> Tensor:
-    """As `kernels.rope_write.rope_write`."""
+    """Compute `kernels.rope_write.rope_write` with plain torch operations."""
     num_rotated = num_heads + pool_keys.shape[1]
     rotated = apply_rope(heads[:, :num_rotated], cos, sin)
     _write(pool_keys, slots, rotated[:, num_heads:])

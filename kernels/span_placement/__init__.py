@@ -1,6 +1,6 @@
-"""Places stored keys and values at other positions.
+"""Copies stored keys and values to other positions of a prompt.
 
-torch needs two launches a tensor for it, which for 28 layers are 112; of a few tokens, that is all the time it takes.
+torch needs two launches a tensor, which for 28 layers are 112; for a few tokens the launches take all the time.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from kernels.attention import Scratch
-from kernels.backend import runs_triton
-from kernels.span_placement import cpu
-from kernels.span_placement.kernel import uploaded
+from kernels.op import runs_triton, upload
+from kernels.span_placement.host import get_staging_buffers, place_on_cpu
 from kernels.span_placement.op import OP
-from kernels.span_placement.staging import staging_for
 
 __all__ = ["move_layers", "place", "place_layers"]
 
@@ -30,16 +28,17 @@ def place(
     target_slots: Tensor,
     scratch: Scratch,
 ) -> None:
-    """Bring one layer's keys and values of tokens to where a prompt has them.
+    """Copy one layer's keys and values of some tokens to their new positions in the pool.
 
-    keys and values: [num_stored, num_kv_heads, head_dim]; source_slots: int64 [num_tokens], the rows of both. cos, sin:
-    float32 [num_tokens, head_dim // 2]: for keys before RoPE, the table's rows for the new positions; for keys of other
-    pages, those of how far they move (back: with the sine's sign changed), which drifts if it is done again and again.
-    The keys are rotated in float32 and rounded once, with the bits of `apply_rope`, and written to the rows
-    `target_slots`, int64 [num_tokens], of pool_keys and pool_values, [num_slots, num_kv_heads, head_dim]; no two may be
-    the same, nor one that is read. All contiguous, stored and pool of one dtype.
+    keys, values: [num_stored, num_kv_heads, head_dim]. source_slots: int64 [num_tokens], rows of both. cos, sin:
+    float32 [num_tokens, head_dim // 2]. For keys before RoPE these are the table's rows for the new positions. For
+    rotated keys they are the rows for the distance of the move (with the sine negated for a move back); repeated moves
+    accumulate rounding errors. Keys are rotated in float32 and rounded once, with the bits of `apply_rope`. They are
+    written to the rows `target_slots`, int64 [num_tokens], of pool_keys and pool_values, [num_slots, num_kv_heads,
+    head_dim]; these rows are distinct, and none of them is read. All tensors are contiguous, and keys, values and pools
+    have one dtype.
 
-    What is stored may be in host memory, wherever the pool is, and so may the slots.
+    Keys, values and slots may be in host memory, wherever the pool is.
     """
     place_layers([keys], [values], source_slots, cos, sin, [pool_keys], [pool_values], target_slots, scratch)
 
@@ -55,25 +54,25 @@ def place_layers(
     target_slots: Tensor,
     scratch: Scratch,
 ) -> None:
-    """As `place`, in every layer, each with tensors of its own: on a card one launch for all."""
+    """Do the same as `place` in every layer, with one launch on a card."""
     _check(keys, values, source_slots, cos, sin, pool_keys, pool_values, target_slots)
     if not len(source_slots):
         return
     device = pool_keys[0].device
     if not runs_triton(pool_keys[0]):
         for layer in zip(keys, values, pool_keys, pool_values, strict=True):
-            cpu.place(*layer[:2], source_slots, cos, sin, *layer[2:], target_slots, scratch)
+            place_on_cpu(*layer[:2], source_slots, cos, sin, *layer[2:], target_slots, scratch)
         return
-    target_slots = uploaded(target_slots, device)
+    target_slots = upload(target_slots, device)
     if keys[0].device != device:
-        staging = staging_for(scratch, device)
+        staging = get_staging_buffers(scratch, device)
         staging.place(keys, values, source_slots.cpu(), cos, sin, pool_keys, pool_values, target_slots)
         return
     OP.run(
         {
             "keys": keys,
             "values": values,
-            "source_slots": uploaded(source_slots, device),
+            "source_slots": upload(source_slots, device),
             "cos": cos,
             "sin": sin,
             "pool_keys": pool_keys,
@@ -110,16 +109,16 @@ def _check(
 
 
 def move_layers(keys: Sequence[Tensor], values: Sequence[Tensor], source_slots: Tensor, target_slots: Tensor) -> None:
-    """Copy what lies in some slots of a pool to as many others, in every layer; the two may overlap.
+    """Copy the rows of some slots of a pool to as many other slots in every layer; the two sets may overlap.
 
-    keys and values: a layer's [num_slots, num_kv_heads, head_dim] each, contiguous. source_slots, target_slots: int64
-    [num_tokens], on their device, of the latter no two the same.
+    keys, values: [num_slots, num_kv_heads, head_dim] for each layer, contiguous. source_slots, target_slots: int64
+    [num_tokens] on the same device; target slots are distinct.
     """
     tensors = [*keys, *values]
     if runs_triton(tensors[0]):
-        from kernels.span_placement.kernel import MOST_MOVED, launch_move
+        from kernels.span_placement.kernel import MAX_MOVED, launch_move
 
-        if len(source_slots) <= MOST_MOVED:
+        if len(source_slots) <= MAX_MOVED:
             launch_move(tensors, source_slots, target_slots)
             return
     for each in tensors:

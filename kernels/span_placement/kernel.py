@@ -11,21 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.op import Variant
-from kernels.rope.kernel import rotated
+from kernels.op import Variant, upload
+from kernels.rope.kernel import rotate_pair
 
+MAX_MOVED = 256
+"""The most rows of which a program holds some columns in registers."""
 
-def uploaded(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device, there once that has come so far; torch keeps the host's side until then."""
-    if tensor.device == device:
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
-
-
-MOST_MOVED = 256
-"""Rows of which a program holds some columns in registers."""
-
-MOST_ALIGNED = 16
+MAX_ALIGNMENT = 16
 """Bytes of the widest load."""
 
 
@@ -47,7 +39,7 @@ def place_kernel(
     block_half: tl.constexpr,
     alignment: tl.constexpr,
 ):
-    """One program: a block of tokens and a group of heads, in some layers, for which the angles are read once."""
+    """Place a block of tokens and a group of heads in several layers, reading the angles once."""
     half: tl.constexpr = head_dim // 2
     token = tl.program_id(0).to(tl.int64) * block_tokens + tl.arange(0, block_tokens)[:, None, None]
     head = tl.program_id(1) * block_heads + tl.arange(0, block_heads)[None, :, None]
@@ -61,15 +53,15 @@ def place_kernel(
 
     first_layer = tl.program_id(2) * block_layers
     for layer in range(first_layer, tl.minimum(first_layer + block_layers, num_layers)):
-        keys = _tensor_at(addresses + layer, pool, alignment)
-        values = _tensor_at(addresses + num_layers + layer, pool, alignment)
-        pool_keys = _tensor_at(addresses + 2 * num_layers + layer, pool, alignment)
-        pool_values = _tensor_at(addresses + 3 * num_layers + layer, pool, alignment)
+        keys = _load_pointer(addresses + layer, pool, alignment)
+        values = _load_pointer(addresses + num_layers + layer, pool, alignment)
+        pool_keys = _load_pointer(addresses + 2 * num_layers + layer, pool, alignment)
+        pool_values = _load_pointer(addresses + 3 * num_layers + layer, pool, alignment)
         first = tl.load(keys + source, mask=mask)
         second = tl.load(keys + source + half, mask=mask)
         first_value = tl.load(values + source, mask=mask)
         second_value = tl.load(values + source + half, mask=mask)
-        first, second = rotated(first.to(tl.float32), second.to(tl.float32), cosines, sines)
+        first, second = rotate_pair(first.to(tl.float32), second.to(tl.float32), cosines, sines)
         tl.store(pool_keys + target, first.to(pool.dtype.element_ty), mask=mask)
         tl.store(pool_keys + target + half, second.to(pool.dtype.element_ty), mask=mask)
         tl.store(pool_values + target, first_value, mask=mask)
@@ -88,8 +80,8 @@ def move_kernel(
     block_width: tl.constexpr,
     alignment: tl.constexpr,
 ):
-    """One program: some columns of all rows that move in a tensor, so that none is overwritten before it is read."""
-    rows = _tensor_at(addresses + tl.program_id(1), pool, alignment)
+    """Move some columns of all rows of a tensor in one program, so that none is overwritten before it is read."""
+    rows = _load_pointer(addresses + tl.program_id(1), pool, alignment)
     token = tl.arange(0, block_tokens)[:, None]
     column = tl.program_id(0) * block_width + tl.arange(0, block_width)[None, :]
     mask = (token < num_tokens) & (column < width)
@@ -101,8 +93,8 @@ def move_kernel(
 
 
 @triton.jit
-def _tensor_at(address, like, alignment: tl.constexpr):
-    """A pointer, as `like` is one, to the tensor whose address lies there, a multiple of so many bytes."""
+def _load_pointer(address, like, alignment: tl.constexpr):
+    """Load a pointer of `like`'s type to a tensor whose address is a multiple of `alignment` bytes."""
     return tl.multiple_of(tl.load(address).to(like.dtype), alignment)
 
 
@@ -117,7 +109,7 @@ def launch(
     target_slots: Tensor,
     variant: Variant,
 ) -> None:
-    """As `kernels.span_placement.place_layers`, all of it on one device, with these constants."""
+    """Run `kernels.span_placement.place_layers` with these constants, with all tensors on one device."""
     num_tokens, num_layers, pool = len(source_slots), len(keys), pool_keys[0]
     _, num_kv_heads, head_dim = pool.shape
     addresses = tuple(each.data_ptr() for each in (*keys, *values, *pool_keys, *pool_values))
@@ -126,7 +118,7 @@ def launch(
         triton.cdiv(num_kv_heads, variant["block_heads"]),
         triton.cdiv(num_layers, variant["block_layers"]),
     )
-    table, alignment = _table(addresses, pool.device)
+    table, alignment = _make_address_table(addresses, pool.device)
     place_kernel[grid](
         table,
         source_slots,
@@ -146,12 +138,12 @@ def launch(
 
 
 def launch_move(tensors: Sequence[Tensor], source_slots: Tensor, target_slots: Tensor) -> None:
-    """Copy rows to as many others in every tensor, MOST_MOVED at most."""
+    """Copy at most MAX_MOVED rows to other slots in every tensor."""
     pool, num_tokens = tensors[0], len(source_slots)
     width = pool[0].numel()
-    table, alignment = _table(tuple(each.data_ptr() for each in tensors), pool.device)
+    table, alignment = _make_address_table(tuple(each.data_ptr() for each in tensors), pool.device)
     # two sizes are compiled and no more: a branch is moved within a request
-    block_tokens, block_width = (16, 128) if num_tokens <= 16 else (MOST_MOVED, 32)
+    block_tokens, block_width = (16, 128) if num_tokens <= 16 else (MAX_MOVED, 32)
     move_kernel[(triton.cdiv(width, block_width), len(tensors))](
         table,
         source_slots,
@@ -168,6 +160,8 @@ def launch_move(tensors: Sequence[Tensor], source_slots: Tensor, target_slots: T
 
 
 @lru_cache(maxsize=64)
-def _table(addresses: tuple[int, ...], device: torch.device) -> tuple[Tensor, int]:
-    """The addresses on the device, copied there once, since pool and store never move; and what divides them all."""
-    return uploaded(torch.tensor(addresses, dtype=torch.int64), device), gcd(*addresses, MOST_ALIGNED)
+def _make_address_table(addresses: tuple[int, ...], device: torch.device) -> tuple[Tensor, int]:
+    """Return the addresses on the device, and the largest power of two up to 16 that divides them all. Cached, since
+    pool and store do not move.
+    """
+    return upload(torch.tensor(addresses, dtype=torch.int64), device), gcd(*addresses, MAX_ALIGNMENT)

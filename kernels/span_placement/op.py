@@ -1,4 +1,4 @@
-"""What parity, tuner and benchmark need to know of span placement."""
+"""The op `span_placement` for parity checks, tuner and benchmarks, and its reference."""
 
 from __future__ import annotations
 
@@ -8,20 +8,34 @@ import torch
 from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant
-from kernels.rope import apply_rope
-from kernels.rope.reference import fusible_rope
-from kernels.span_placement import reference
-from kernels.tuner import variant_for
+from kernels.rope import apply_rope, fusible_rope
+from kernels.tuner import get_variant
+
+
+def naive_place(
+    keys: Tensor,
+    values: Tensor,
+    source_slots: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    target_slots: Tensor,
+) -> None:
+    """Compute `kernels.span_placement.place` with plain torch operations; keys and values may be on any device."""
+    pool_keys[target_slots] = apply_rope(keys[source_slots].to(pool_keys.device), cos, sin)
+    pool_values[target_slots] = values[source_slots].to(pool_values.device)
+
 
 SPARE_SLOTS = 5
-"""Slots of the pool that nothing is placed in, and of the store that nothing is placed from."""
+"""Slots of the pool that nothing is written to, and of the store that nothing is read from."""
 
-MOST_PAIRS = 8192
+MAX_PAIRS = 8192
 """Pairs of a program, of keys and of values: 64 of each a thread of 4 warps."""
 
 
 class SpanPlacement:
-    """The `Op`. A shape: num_tokens, num_layers, num_kv_heads, head_dim."""
+    """The op. A shape has num_tokens, num_layers, num_kv_heads and head_dim."""
 
     name = "span_placement"
 
@@ -31,7 +45,7 @@ class SpanPlacement:
         {"num_tokens": 17, "num_layers": 2, "num_kv_heads": 3, "head_dim": 24},
         {"num_tokens": 3, "num_layers": 5, "num_kv_heads": 1, "head_dim": 256},
     )
-    timed_shapes: Sequence[Shape] = (
+    benchmark_shapes: Sequence[Shape] = (
         *({"num_tokens": each, "num_layers": 28, "num_kv_heads": 2, "head_dim": 128} for each in (512, 8192, 32768)),
         *({"num_tokens": each, "num_layers": 28, "num_kv_heads": 4, "head_dim": 128} for each in (512, 8192, 32768)),
     )
@@ -44,15 +58,15 @@ class SpanPlacement:
     }
 
     def is_valid(self, variant: Variant, shape: Shape) -> bool:
-        """Neither more pairs than registers hold, nor more threads than pairs, nor heads that there are not."""
-        num_pairs = variant["block_tokens"] * variant["block_heads"] * _power_of_2(shape["head_dim"] // 2)
-        fits = 32 * variant["num_warps"] <= num_pairs <= MOST_PAIRS
-        return fits and variant["block_heads"] <= _power_of_2(shape["num_kv_heads"])
+        """Require no more pairs than registers hold, no more threads than pairs, and no more heads than exist."""
+        num_pairs = variant["block_tokens"] * variant["block_heads"] * _round_up_to_power_of_2(shape["head_dim"] // 2)
+        fits = 32 * variant["num_warps"] <= num_pairs <= MAX_PAIRS
+        return fits and variant["block_heads"] <= _round_up_to_power_of_2(shape["num_kv_heads"])
 
     def default(self, shape: Shape) -> Variant:
-        """A thousand pairs a program, in several layers where there is much to place; rows of all heads at once."""
-        block_heads = min(8, _power_of_2(shape["num_kv_heads"]))
-        token_pairs = block_heads * _power_of_2(shape["head_dim"] // 2)
+        """Return about 1,024 pairs a program with all heads, and several layers if there are many tokens."""
+        block_heads = min(8, _round_up_to_power_of_2(shape["num_kv_heads"]))
+        token_pairs = block_heads * _round_up_to_power_of_2(shape["head_dim"] // 2)
         block_tokens = max(1, min(32, 1024 // token_pairs))
         return {
             "block_tokens": block_tokens,
@@ -63,13 +77,13 @@ class SpanPlacement:
         }
 
     def shape_class(self, shape: Shape) -> str:
-        """A token's rows, and whether there is little or much to place."""
+        """Name the size of a token, and whether there are more than 1,024 tokens."""
         num_layers, num_kv_heads, head_dim = (shape[name] for name in ("num_layers", "num_kv_heads", "head_dim"))
         tokens = "tokens<=1024" if shape["num_tokens"] <= 1024 else "tokens>1024"
         return f"layers={num_layers} kv_heads={num_kv_heads} head_dim={head_dim} {tokens}"
 
     def inputs(self, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Inputs:
-        """From any slots of a store to any of a pool, layers stacked; what is not placed is NaN, there and here."""
+        """Make stacked layers of a store and a pool with random slots; all other slots are NaN."""
         num_tokens, num_layers = shape["num_tokens"], shape["num_layers"]
         num_slots, head_dim = num_tokens + SPARE_SLOTS, shape["head_dim"]
         rows = (num_layers, num_slots, shape["num_kv_heads"], head_dim)
@@ -90,7 +104,7 @@ class SpanPlacement:
         }
 
     def run(self, inputs: Inputs, variant: Variant | None = None) -> tuple[Tensor, ...]:
-        """The kernel; layers stacked, or a sequence of tensors."""
+        """Run the kernel on stacked layers, or on a sequence of tensors."""
         from kernels.span_placement.kernel import launch
 
         pool = inputs["pool_keys"][0]
@@ -101,25 +115,26 @@ class SpanPlacement:
                 "num_kv_heads": pool.shape[1],
                 "head_dim": pool.shape[2],
             }
-            variant = variant_for(self, shape, pool.device, pool.dtype)
+            variant = get_variant(self, shape, pool.device, pool.dtype)
         launch(**inputs, variant=variant)
         return inputs["pool_keys"], inputs["pool_values"]
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Plain torch, layer by layer."""
         own = ("keys", "values", "pool_keys", "pool_values")
         shared = {name: value for name, value in inputs.items() if name not in own}
         for layer in range(len(inputs["keys"])):
-            reference.place(**shared, **{name: inputs[name][layer] for name in own})
+            naive_place(**shared, **{name: inputs[name][layer] for name in own})
         return inputs["pool_keys"], inputs["pool_values"]
 
-    def torch_ways(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
-        """All layers in one gather, rotation and scatter each, for which they have to be stacked; and compiled."""
+    def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
+        """Return one gather, rotation and scatter over all layers, which must be stacked for it, and the same
+        compiled.
+        """
         keys, values, source = inputs["keys"], inputs["values"], inputs["source_slots"]
         pool_keys, pool_values, target = inputs["pool_keys"], inputs["pool_values"], inputs["target_slots"]
         cos, sin = (inputs[name].repeat(len(keys), 1) for name in ("cos", "sin"))
 
-        def way(rope: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[], tuple[Tensor, ...]]:
+        def make_baseline(rope: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[], tuple[Tensor, ...]]:
             def call() -> tuple[Tensor, ...]:
                 found = keys.index_select(1, source)
                 pool_keys.index_copy_(1, target, rope(found.flatten(0, 1), cos, sin).view(found.shape))
@@ -128,10 +143,12 @@ class SpanPlacement:
 
             return call
 
-        return {"eager": way(apply_rope), "compile": torch.compile(way(fusible_rope))}
+        return {"eager": make_baseline(apply_rope), "compile": torch.compile(make_baseline(fusible_rope))}
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
-        """Keys and values in and out in every layer; angles and slots once; a pair takes four products and two sums."""
+        """Count keys and values read and written in every layer, angles and slots once; a pair takes four products and
+        two sums.
+        """
         row_size = shape["num_kv_heads"] * shape["head_dim"]
         angle_bytes = shape["head_dim"] * torch.float32.itemsize
         token_bytes = 4 * shape["num_layers"] * row_size * dtype.itemsize + angle_bytes + 2 * torch.int64.itemsize
@@ -139,8 +156,8 @@ class SpanPlacement:
         return Cost(shape["num_tokens"] * token_bytes, shape["num_tokens"] * token_flops)
 
 
-def _power_of_2(number: int) -> int:
-    """The next one, from the number itself on."""
+def _round_up_to_power_of_2(number: int) -> int:
+    """Round up to the next power of two."""
     return 1 << (number - 1).bit_length()
 
 

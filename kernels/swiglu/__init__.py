@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kernels.backend import runs_triton
-from kernels.swiglu import reference
-from kernels.swiglu.op import OP
+from kernels.op import runs_triton
+from kernels.swiglu.op import OP, naive_swiglu
 
 __all__ = ["swiglu"]
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    """`silu(gate) * up` of a fused projection: [num_tokens, 2 * ffn_size] -> [num_tokens, ffn_size].
+    """Return `silu(gate) * up` of a fused projection: [num_tokens, 2 * ffn_size] -> [num_tokens, ffn_size].
 
     Rows of gate_up may have gaps between them.
     """
     if gate_up.dim() != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"a gate and as much to be gated are [num_tokens, 2 * ffn_size], not {list(gate_up.shape)}")
     if not runs_triton(gate_up):
-        return reference.swiglu(gate_up)
+        return naive_swiglu(gate_up)
     if gate_up.stride(1) != 1:
         raise ValueError("the numbers of a row have to lie side by side")
     out: Tensor

@@ -1,4 +1,4 @@
-"""SwiGLU in Triton: both halves of a row are read where the product left them, and never copied apart."""
+"""SwiGLU in Triton: both halves of a row are read from the projection without a copy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.backend import constants, num_programs
-from kernels.op import Variant
+from kernels.op import Variant, count_programs, get_compile_constants
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -20,7 +19,9 @@ def swiglu_kernel(
     row_stride,
     BLOCK: tl.constexpr,
 ):
-    """One program: BLOCK columns of a token, and of those that are as many programs further on."""
+    """Process BLOCK columns of a token, then those of the tokens that are a multiple of the number of programs further
+    on.
+    """
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = column < ffn_size
     for token in range(tl.program_id(0).to(tl.int64), num_tokens, tl.num_programs(0)):
@@ -32,11 +33,11 @@ def swiglu_kernel(
 
 
 def launch(gate_up: Tensor, variant: Variant) -> Tensor:
-    """As `kernels.swiglu.swiglu`, of checked arguments."""
+    """Run `kernels.swiglu.swiglu` on checked arguments."""
     num_tokens, ffn_size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((num_tokens, ffn_size), dtype=gate_up.dtype, device=gate_up.device)
-    grid = (num_programs(num_tokens, variant, gate_up.device), triton.cdiv(ffn_size, variant["BLOCK"]))
+    grid = (count_programs(num_tokens, variant, gate_up.device), triton.cdiv(ffn_size, variant["BLOCK"]))
     swiglu_kernel[grid](
-        gate_up, out, num_tokens, ffn_size, gate_up.stride(0), enable_fp_fusion=False, **constants(variant)
+        gate_up, out, num_tokens, ffn_size, gate_up.stride(0), enable_fp_fusion=False, **get_compile_constants(variant)
     )
     return out

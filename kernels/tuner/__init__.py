@@ -1,5 +1,5 @@
-"""A kernel's constants: searched on the card that is there, kept in a file, looked up where a kernel is launched."""
+"""Tuning of a kernel's constants: searched on the installed card, stored in a file, looked up at launch."""
 
-from kernels.tuner.store import use_folder, variant_for
+from kernels.tuner.store import get_variant, use_folder
 
-__all__ = ["use_folder", "variant_for"]
+__all__ = ["get_variant", "use_folder"]

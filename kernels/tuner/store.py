@@ -1,6 +1,6 @@
 """Stores the winner of each search by card, kernel source and version, and looks it up at launch.
 
-Nothing is measured here, and nothing is read but once for each card: a look-up in a dict.
+A look-up is one access to a dict: files are read once for each card.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
+from math import exp, fsum, log
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,22 @@ from filelock import FileLock
 
 from kernels.atomic_file import replace_file
 from kernels.op import Op, Shape, Variant
-from kernels.tuner.space import Timed, winner_key
 
 PACKAGE = Path(__file__).parents[1]
 
 
-def source_hash(op_name: str, package: Path = PACKAGE) -> str:
-    """Of the op's files that hold Triton code, and of those of other folders that they import.
+def compute_source_hash(op_name: str, package: Path = PACKAGE) -> str:
+    """Hash the op's files with Triton code, and the files of other folders that these import.
 
-    The wrapper and the op's description are not in it: they may change without the kernel being another.
+    The wrapper and the op's spec are left out: they may change without a change of the kernel.
     """
     digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(_compiled(op_name, package)):
+    for path in sorted(_find_triton_files(op_name, package)):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
-def _compiled(op_name: str, package: Path) -> set[Path]:
+def _find_triton_files(op_name: str, package: Path) -> set[Path]:
     found: set[Path] = set()
     waiting = sorted((package / op_name).glob("*.py"))
     while waiting:
@@ -48,12 +48,14 @@ def _compiled(op_name: str, package: Path) -> set[Path]:
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         if path not in found and "triton.jit" in text:
             found.add(path)
-            waiting += [package.parent / f"{name.replace('.', '/')}.py" for name in _imported(text)]
+            waiting += [package.parent / f"{name.replace('.', '/')}.py" for name in _list_imports(text)]
     return found
 
 
-def _imported(text: str) -> list[str]:
-    """'kernels.rope.kernel', from `from kernels.rope.kernel import rotate` and `from kernels.rope import kernel`."""
+def _list_imports(text: str) -> list[str]:
+    """Return 'kernels.rope.kernel' for `from kernels.rope.kernel import rotate` and for `from kernels.rope import
+    kernel`.
+    """
     names = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("kernels"):
@@ -65,24 +67,24 @@ def _imported(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One kind of card, and the software that compiles and runs kernels on it."""
+    """A kind of card, and the software that compiles and runs kernels on it."""
 
     name: str
     driver: str
     torch: str
     triton: str
     shared_bytes: int
-    """Shared memory that one block of threads may have."""
+    """The shared memory that one block of threads may have."""
     l2_bytes: int
 
 
-def file_name(card_name: str) -> str:
-    """Of the store of a card's winners, one for each kind of card in a folder: 'nvidia-h100-80gb-hbm3.json'."""
+def get_file_name(card_name: str) -> str:
+    """Return the file name of a card's winners: 'nvidia-h100-80gb-hbm3.json'."""
     return re.sub(r"[^a-z0-9]+", "-", card_name.lower()).strip("-") + ".json"
 
 
-def card_of(device: torch.device) -> Card:
-    """What is known of a CUDA device."""
+def describe_card(device: torch.device) -> Card:
+    """Return the properties of a CUDA device."""
     from triton.runtime import driver
 
     properties = torch.cuda.get_device_properties(device)
@@ -90,23 +92,23 @@ def card_of(device: torch.device) -> Card:
         index = torch.cuda.current_device()
     return Card(
         name=properties.name,
-        driver=_driver_version(),
+        driver=_read_driver_version(),
         torch=torch.__version__,
-        triton=triton_version(),
+        triton=get_triton_version(),
         shared_bytes=driver.active.utils.get_device_properties(index)["max_shared_mem"],
         l2_bytes=properties.L2_cache_size,
     )
 
 
-def triton_version() -> str:
-    """Of the Triton that compiles kernels in this process."""
+def get_triton_version() -> str:
+    """Return the version of the installed Triton."""
     import triton
 
     return str(triton.__version__)
 
 
-def _driver_version() -> str:
-    """torch knows the driver's CUDA version only, so that the tool that comes with every driver is asked."""
+def _read_driver_version() -> str:
+    """Ask nvidia-smi for the driver's version; torch only knows the driver's CUDA version."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return "unknown"
@@ -119,46 +121,69 @@ def _driver_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What a time depends on besides the card."""
+    """The software that a measured time depends on."""
 
     source: str
-    """`kernels.tuner.store.source_hash` of the op."""
+    """The hash of the kernel, see `compute_source_hash`."""
     driver: str
     torch: str
     triton: str
 
     @classmethod
-    def of(cls, card: Card, source: str) -> Versions:
+    def from_card(cls, card: Card, source: str) -> Versions:
         return cls(source=source, driver=card.driver, torch=card.torch, triton=card.triton)
 
-    def hold_for(self, source: str, triton: str) -> bool:
-        """Whether the same variant is still the same program: then what was measured is still true of it."""
+    def match(self, source: str, triton: str) -> bool:
+        """Return whether a variant still compiles to the same program, so that its times are still valid."""
         return (self.source, self.triton) == (source, triton)
+
+
+def get_winner_key(op_name: str, dtype: torch.dtype, shape_class: str) -> str:
+    return f"{op_name} {get_dtype_name(dtype)} {shape_class}"
+
+
+def get_dtype_name(dtype: torch.dtype) -> str:
+    """Return 'bfloat16'."""
+    return str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A variant and the median time of one run, for each shape that was timed."""
+
+    variant: Variant
+    seconds: tuple[float, ...]
+    num_samples: int
+
+    @property
+    def score(self) -> float:
+        """The geometric mean over the shapes: a tenth less for any of them counts the same."""
+        return exp(fsum(map(log, self.seconds)) / len(self.seconds))
 
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The fastest variant that is right, for shapes of one class of one op in one dtype."""
+    """The fastest correct variant for shapes of one class of one op in one dtype."""
 
     op: str
     dtype: str
     shape_class: str
-    best: Timed
-    default: Timed | None
-    """What runs where nothing was tuned; None: it is not right here, or does not launch."""
-    runners_up: tuple[Timed, ...]
+    best: Timing
+    default: Timing | None
+    """The variant without tuning; None if it is not correct here or does not launch."""
+    runners_up: tuple[Timing, ...]
     shapes: tuple[Shape, ...]
-    """The times are of these, one each."""
+    """The shapes of the times, in the same order."""
     outcomes: Mapping[str, int]
-    """How many variants were admitted, and how many were not and why."""
+    """How many variants had each outcome."""
     is_complete: bool
-    """Whether the whole space was tried, and the finalists as often as they have to be."""
+    """Whether the whole space was tried, and the finalists were timed often enough."""
     seed: int
     versions: Versions
 
     @property
     def key(self) -> str:
-        """As `kernels.tuner.space.winner_key`."""
+        """The key of `get_winner_key`."""
         return f"{self.op} {self.dtype} {self.shape_class}"
 
     def to_json(self) -> dict[str, Any]:
@@ -166,25 +191,25 @@ class Winner:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Winner:
-        """Raises KeyError, TypeError or ValueError where `raw` is no winner."""
+        """Parse a winner. Raises KeyError, TypeError or ValueError for other data."""
         fields = dict(raw)
         default = fields.pop("default")
         return cls(
-            best=_timed(fields.pop("best")),
-            default=None if default is None else _timed(default),
-            runners_up=tuple(map(_timed, fields.pop("runners_up"))),
-            shapes=tuple(map(_sizes, fields.pop("shapes"))),
-            outcomes=_sizes(fields.pop("outcomes")),
+            best=_parse_timing(fields.pop("best")),
+            default=None if default is None else _parse_timing(default),
+            runners_up=tuple(map(_parse_timing, fields.pop("runners_up"))),
+            shapes=tuple(map(_parse_sizes, fields.pop("shapes"))),
+            outcomes=_parse_sizes(fields.pop("outcomes")),
             versions=Versions(**fields.pop("versions")),
             **fields,
         )
 
 
-def _timed(raw: Mapping[str, Any]) -> Timed:
-    return Timed(_sizes(raw["variant"]), tuple(map(float, raw["seconds"])), int(raw["num_samples"]))
+def _parse_timing(raw: Mapping[str, Any]) -> Timing:
+    return Timing(_parse_sizes(raw["variant"]), tuple(map(float, raw["seconds"])), int(raw["num_samples"]))
 
 
-def _sizes(raw: Mapping[str, Any]) -> dict[str, int]:
+def _parse_sizes(raw: Mapping[str, Any]) -> dict[str, int]:
     if not all(type(value) is int for value in raw.values()):
         raise ValueError(f"{raw!r} has values that are no whole numbers")
     return dict(raw)
@@ -194,51 +219,51 @@ FORMAT = 1
 
 
 class StoreError(Exception):
-    """A file that is no store of this card's winners; the message says which, why, and what to do."""
+    """A file is no store of this card's winners; the message says which file, why, and what to do."""
 
 
 class Store:
-    """One kind of card's winners, in a folder that may have several.
+    """The winners of one kind of card, in a folder that may hold several stores.
 
-    A file is replaced as a whole: who reads it meanwhile sees the old or the new one. Two tuners take turns.
+    Files are replaced as a whole, so a reader sees the old or the new one. A lock serialises two tuners.
     """
 
     def __init__(self, folder: Path, card_name: str) -> None:
         self._card_name = card_name
-        self.path = folder / file_name(card_name)
-        self._tried_path = self.path.with_suffix(".tried.json")
+        self.path = folder / get_file_name(card_name)
+        self._outcomes_path = self.path.with_suffix(".tried.json")
 
-    def winners(self) -> dict[str, Winner]:
-        """By key; none where there is no file. Raises StoreError."""
-        return {key: self._winner(key, raw) for key, raw in self._read(self.path).items()}
+    def read_winners(self) -> dict[str, Winner]:
+        """Return the winners by key, none if there is no file. Raises StoreError."""
+        return {key: self._parse_winner(key, raw) for key, raw in self._read(self.path).items()}
 
-    def put(self, winner: Winner) -> None:
-        """Replace the winner of its key; a complete search's list of what was tried is not needed any more."""
+    def write_winner(self, winner: Winner) -> None:
+        """Replace the winner of its key; a complete search also deletes its list of outcomes."""
         self._change(self.path, winner.key, winner.to_json(), is_durable=True)
-        if winner.is_complete and self._tried_path.exists():
-            self._change(self._tried_path, winner.key, None)
+        if winner.is_complete and self._outcomes_path.exists():
+            self._change(self._outcomes_path, winner.key, None)
 
-    def tried(self, key: str, versions: Versions) -> dict[str, str]:
-        """The outcome for each variant that a search which was broken off had tried; empty where it is outdated."""
-        raw = self._read(self._tried_path).get(key)
+    def read_outcomes(self, key: str, versions: Versions) -> dict[str, str]:
+        """Return the outcomes of an interrupted search by variant; empty if they are outdated."""
+        raw = self._read(self._outcomes_path).get(key)
         try:
-            if raw is None or not Versions(**raw["versions"]).hold_for(versions.source, versions.triton):
+            if raw is None or not Versions(**raw["versions"]).match(versions.source, versions.triton):
                 return {}
             return {str(variant): str(outcome) for variant, outcome in raw["outcomes"].items()}
         except (KeyError, TypeError, AttributeError) as error:
-            raise self._foreign(self._tried_path, error) from error
+            raise self._make_error(self._outcomes_path, error) from error
 
-    def put_tried(self, key: str, versions: Versions, outcomes: Mapping[str, str]) -> None:
+    def write_outcomes(self, key: str, versions: Versions, outcomes: Mapping[str, str]) -> None:
         raw = {"versions": {name: getattr(versions, name) for name in Versions.__slots__}, "outcomes": dict(outcomes)}
-        self._change(self._tried_path, key, raw)
+        self._change(self._outcomes_path, key, raw)
 
-    def _winner(self, key: str, raw: Any) -> Winner:
+    def _parse_winner(self, key: str, raw: Any) -> Winner:
         try:
             winner = Winner.from_json(raw)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._foreign(self.path, error) from error
+            raise self._make_error(self.path, error) from error
         if winner.key != key:
-            raise self._foreign(self.path, f"{key!r} stands for {winner.key!r}")
+            raise self._make_error(self.path, f"{key!r} stands for {winner.key!r}")
         return winner
 
     def _read(self, path: Path) -> dict[str, Any]:
@@ -247,15 +272,15 @@ class Store:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise self._foreign(path, error) from error
+            raise self._make_error(path, error) from error
         match raw:
             case {"format": int(found), "card": str(card), "entries": dict(entries)}:
                 if found == FORMAT and card == self._card_name:
                     return entries
-                raise self._foreign(path, f"it is of format {found}, for {card}")
-        raise self._foreign(path, "it has other fields")
+                raise self._make_error(path, f"it is of format {found}, for {card}")
+        raise self._make_error(path, "it has other fields")
 
-    def _foreign(self, path: Path, why: object) -> StoreError:
+    def _make_error(self, path: Path, why: object) -> StoreError:
         return StoreError(f"{path} holds no winners for {self._card_name} ({why}); move it away and tune again")
 
     def _change(self, path: Path, key: str, raw: dict[str, Any] | None, *, is_durable: bool = False) -> None:
@@ -271,8 +296,8 @@ class Store:
             replace_file(path, [json.dumps(content, indent=1).encode()], sync=is_durable)
 
 
-def default_folder(environ: Mapping[str, str]) -> Path:
-    """`kernels` in Hunk's cache folder, which the service finds by the same rules."""
+def get_default_folder(environ: Mapping[str, str]) -> Path:
+    """Return `kernels` in Hunk's cache folder; the service uses the same rules."""
     own = environ.get("HUNK_CACHE")
     if own is not None:
         return Path(own).expanduser().absolute() / "kernels"
@@ -281,29 +306,29 @@ def default_folder(environ: Mapping[str, str]) -> Path:
     return cache / "kernels"
 
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Winners:
-    """What was tuned for one card: the winners that hold for the kernels and the Triton of this process."""
+    """The winners for one card that are valid for this process's kernels and Triton."""
 
     def __init__(self, folder: Path, card_name: str, triton: str) -> None:
         self._card_name = card_name
-        self._variants = _holding(Store(folder, card_name), triton)
+        self._variants = _load_valid_variants(Store(folder, card_name), triton)
         self._missing: set[str] = set()
 
-    def variant_for(self, op: Op, shape: Shape, dtype: torch.dtype) -> Variant:
-        """The winner of the shape's class; where there is none or it cannot run this shape, the op's default."""
-        found = self._variants.get(winner_key(op.name, dtype, op.shape_class(shape)))
+    def get_variant(self, op: Op, shape: Shape, dtype: torch.dtype) -> Variant:
+        """Return the winner of the shape's class; the op's default if there is none or it cannot run this shape."""
+        found = self._variants.get(get_winner_key(op.name, dtype, op.shape_class(shape)))
         if found is not None and found.keys() == op.space.keys() and op.is_valid(found, shape):
             return found
-        self._say_once(op.name)
+        self._log_once(op.name)
         return op.default(shape)
 
-    def _say_once(self, op_name: str) -> None:
+    def _log_once(self, op_name: str) -> None:
         if op_name not in self._missing:
             self._missing.add(op_name)
-            log.info(
+            logger.info(
                 "%s runs by default for shapes that were not tuned on %s; python -m kernels.tune %s does that",
                 op_name,
                 self._card_name,
@@ -312,44 +337,44 @@ class Winners:
 
 
 def use_folder(folder: Path | None) -> None:
-    """Take winners from this folder from now on; None, which is how a process starts: the defaults, everywhere."""
+    """Take winners from this folder from now on; None, the initial state, uses the defaults."""
     global _folder
     _folder = folder
-    _on.cache_clear()
+    _load_winners.cache_clear()
 
 
 _folder: Path | None = None
 
 
-def variant_for(op: Op, shape: Shape, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Variant:
-    """What a wrapper launches its kernel with where it was given no variant."""
-    winners = _on(device)
-    return op.default(shape) if winners is None else winners.variant_for(op, shape, dtype)
+def get_variant(op: Op, shape: Shape, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Variant:
+    """Return the variant with which a wrapper launches its kernel."""
+    winners = _load_winners(device)
+    return op.default(shape) if winners is None else winners.get_variant(op, shape, dtype)
 
 
 @cache
-def _on(device: torch.device) -> Winners | None:
+def _load_winners(device: torch.device) -> Winners | None:
     if _folder is None or device.type != "cuda":
         return None
-    return Winners(_folder, torch.cuda.get_device_name(device), triton_version())
+    return Winners(_folder, torch.cuda.get_device_name(device), get_triton_version())
 
 
-def _holding(store: Store, triton: str) -> dict[str, Variant]:
-    """By key. A kernel that has changed, or another Triton, makes another program of the same constants."""
+def _load_valid_variants(store: Store, triton: str) -> dict[str, Variant]:
+    """Return the variants by key. Winners of another kernel or Triton version are skipped: their constants compile to
+    another program.
+    """
     try:
-        found = store.winners()
+        found = store.read_winners()
     except StoreError as error:
-        log.warning("%s", error)
+        logger.warning("%s", error)
         return {}
-    sources = {op_name: source_hash(op_name) for op_name in {winner.op for winner in found.values()}}
+    sources = {op_name: compute_source_hash(op_name) for op_name in {winner.op for winner in found.values()}}
     holding = {
-        key: winner.best.variant
-        for key, winner in found.items()
-        if winner.versions.hold_for(sources[winner.op], triton)
+        key: winner.best.variant for key, winner in found.items() if winner.versions.match(sources[winner.op], triton)
     }
     if len(holding) < len(found):
         num_outdated = len(found) - len(holding)
-        log.warning(
+        logger.warning(
             "%d of %d winners in %s were measured with another kernel or Triton: tune again (python -m kernels.tune)",
             num_outdated,
             len(found),

@@ -28,7 +28,7 @@ from benchmarks.gpu.ops import (
     render_op,
     render_ways,
 )
-from kernels.op import NAMES, Cost, Inputs, Op, Shape, Variant, op_named
+from kernels.op import OP_NAMES, Cost, Inputs, Op, Shape, Variant, load_op
 
 DOC = (Path(__file__).resolve().parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
 CPU = torch.device("cpu")
@@ -55,7 +55,7 @@ class Doubling:
 
     name = "doubling"
     parity_shapes: Sequence[Shape] = ({"size": 3, "width": 4},)
-    timed_shapes: Sequence[Shape] = ({"size": 3, "width": 4}, {"size": 9, "width": 4})
+    benchmark_shapes: Sequence[Shape] = ({"size": 3, "width": 4}, {"size": 9, "width": 4})
     space: Mapping[str, Sequence[int]] = {"BLOCK": (1, 2)}
 
     def __init__(self, block: int = 1, others: Mapping[str, Callable[[Tensor], Tensor]] | None = None) -> None:
@@ -80,7 +80,7 @@ class Doubling:
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
         return (2 * inputs["x"],)
 
-    def torch_ways(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
+    def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
         return {name: lambda work=work: (work(inputs["x"]),) for name, work in self._others.items()}  # type: ignore[misc]
 
     def cost(self, shape: Shape, dtype: torch.dtype) -> Cost:
@@ -94,7 +94,7 @@ CEILINGS = Ceilings("a card", 1e6, 1e6)
 def measured(monkeypatch: pytest.MonkeyPatch, op: Op, timer: FakeTimer) -> measuring.Measured:
     """As on a card: the kernels of this op are torch's."""
     monkeypatch.setattr("kernels.parity.is_interpreting", lambda: True)
-    return measure_op(op, op.timed_shapes[0], torch.float32, CPU, CEILINGS, timer)
+    return measure_op(op, op.benchmark_shapes[0], torch.float32, CPU, CEILINGS, timer)
 
 
 def test_what_is_right_is_timed_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_ways_that_work_in_place_are_compared_on_inputs_of_their_own(monkeypatch
 def test_a_way_that_is_skipped_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernels.parity.is_interpreting", lambda: True)
     op = Doubling(others={"sum": lambda x: x + x, "slow": lambda x: 2 * x})
-    found = measure_op(op, op.timed_shapes[0], torch.float32, CPU, CEILINGS, FakeTimer(), ["slow"])
+    found = measure_op(op, op.benchmark_shapes[0], torch.float32, CPU, CEILINGS, FakeTimer(), ["slow"])
     assert [way.name for way in found.ways] == ["default", "sum"]
 
 
@@ -152,7 +152,7 @@ def test_a_kernel_with_a_fault_has_no_speed_and_nobody_is_measured_beside_it(mon
 
 
 def test_a_tuned_variant_that_is_wrong_stops_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.gpu.ops.variant_for", lambda *_: {"BLOCK": 2})
+    monkeypatch.setattr("benchmarks.gpu.ops.get_variant", lambda *_: {"BLOCK": 2})
     timer = FakeTimer()
     found = measured(monkeypatch, Doubling(others={"sum": lambda x: x + x}), timer)
     assert [(way.name, way.timing is not None) for way in found.ways] == [("tuned", False), ("default", True)]
@@ -163,7 +163,7 @@ def test_equal_inputs_take_turns_until_they_outgrow_the_cache() -> None:
     assert count_sets(Cost(10, 0), 0) == 1
     assert count_sets(Cost(10, 0), 40) == 12
     assert count_sets(Cost(1, 0), 1 << 30) == measuring.MOST_SETS
-    sets = make_input_sets(Doubling(), Doubling.timed_shapes[0], torch.float32, CPU, 3)
+    sets = make_input_sets(Doubling(), Doubling.benchmark_shapes[0], torch.float32, CPU, 3)
     assert [each["x"].tolist() for each in sets] == [sets[0]["x"].tolist()] * 3
     assert len({each["x"].data_ptr() for each in sets}) == 3
 
@@ -175,7 +175,7 @@ def test_a_time_is_the_median_and_the_spread_the_middle_of_the_runs() -> None:
 
 
 def test_shapes_are_told_by_what_differs() -> None:
-    shapes = Doubling().timed_shapes
+    shapes = Doubling().benchmark_shapes
     assert find_common(shapes) == {"width": 4}
     assert label(shapes[1], find_common(shapes)) == "size=9"
     assert [format_digits(number) for number in (0, 0.0005, 0.001234, 1.234, 123.4, 12345.6)] == [
@@ -190,9 +190,9 @@ def test_shapes_are_told_by_what_differs() -> None:
 
 def test_shapes_are_chosen_by_some_of_their_sizes_or_made_of_all() -> None:
     op = Doubling()
-    assert choose_shapes(op, []) == list(op.timed_shapes)
-    assert choose_shapes(op, ["width=4"]) == list(op.timed_shapes)
-    assert choose_shapes(op, ["size=9"]) == [op.timed_shapes[1]]
+    assert choose_shapes(op, []) == list(op.benchmark_shapes)
+    assert choose_shapes(op, ["width=4"]) == list(op.benchmark_shapes)
+    assert choose_shapes(op, ["size=9"]) == [op.benchmark_shapes[1]]
     assert choose_shapes(op, ["size=5,width=2"]) == [{"size": 5, "width": 2}]
     for text, why in (("size=5", "no timed shape"), ("depth=1", "has no size depth"), ("size", "is no shape")):
         with pytest.raises(ValueError, match=why):
@@ -248,20 +248,20 @@ def test_what_is_counted_is_printed_and_written_on_any_machine(
 ) -> None:
     out = tmp_path / "ops.json"
     main(["--ops", "--op", "swiglu", "--count-only", "--bandwidth", "1", "--json", str(out)])
-    op = op_named("swiglu")
+    op = load_op("swiglu")
     written = json.loads(out.read_text())
     assert not written["summary"]["measured"]
-    assert [row["shape"] for row in written["rows"]] == [dict(shape) for shape in op.timed_shapes]
-    first = op.cost(op.timed_shapes[0], DTYPE)
+    assert [row["shape"] for row in written["rows"]] == [dict(shape) for shape in op.benchmark_shapes]
+    first = op.cost(op.benchmark_shapes[0], DTYPE)
     assert written["rows"][0]["bytes"] == first.num_bytes
     assert written["rows"][0]["floor_s"] == first.floor_s(1e12, STATED.flops_s)
-    assert len(re.findall(r"^\| .* \|  \|  \|  \|$", capsys.readouterr().out, re.MULTILINE)) == len(op.timed_shapes)
+    assert len(re.findall(r"^\| .* \|  \|  \|  \|$", capsys.readouterr().out, re.MULTILINE)) == len(op.benchmark_shapes)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OP_NAMES)
 def test_the_document_has_what_is_counted(name: str) -> None:
-    op = op_named(name)
-    wanted = list(render_op([count_op(op, shape, DTYPE, STATED) for shape in op.timed_shapes]))
+    op = load_op(name)
+    wanted = list(render_op([count_op(op, shape, DTYPE, STATED) for shape in op.benchmark_shapes]))
     section = DOC.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
     parts = {_counted_part(line) for line in wanted}
     told = [part for line in section.splitlines() if (part := _counted_part(line)) in parts and part]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.op import Inputs, Op, Shape, op_named
-from kernels.paged_attention.reference import seen_places
+from kernels.op import Inputs, Op, Shape, load_op
+from kernels.paged_attention.reference import make_mask
 
 DTYPE = torch.bfloat16
 
@@ -17,7 +17,7 @@ DTYPE = torch.bfloat16
 def each_shape(*names: str) -> list[Any]:
     return [
         pytest.param(op, shape, id=f"{op.name}-{number}")
-        for op in map(op_named, names)
+        for op in map(load_op, names)
         for number, shape in enumerate(op.parity_shapes)
     ]
 
@@ -53,7 +53,7 @@ def test_a_product_is_counted_for_each_row_and_what_it_sees(op: Op, shape: Shape
     batch, query, keys = inputs["batch"], inputs["query"], inputs["pool_keys"]
     starts, pairs, places = batch.query_starts.tolist(), 0, 0
     for index, seq_len in enumerate(batch.seq_lens.tolist()):
-        seen = seen_places(batch, index, slice(starts[index], starts[index + 1]), seq_len, inputs["window"])
+        seen = make_mask(batch, index, slice(starts[index], starts[index + 1]), seq_len, inputs["window"])
         pairs += int(seen.sum())
         places += int(seen.any(0).sum())
     _, num_heads, head_dim = query.shape

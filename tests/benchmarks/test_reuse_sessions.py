@@ -214,7 +214,7 @@ def test_a_prompt_is_chatml_and_what_files_say_is_text(smollm2: RealModel) -> No
         f"{FILE}\n</tool_response><|im_end|>\n<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n"
     )
     assert smollm2.tokenizer.decode(ids) == expected
-    end = smollm2.tokenizer.control_id("<|im_end|>")
+    end = smollm2.tokenizer.get_control_id("<|im_end|>")
     assert end is not None
     assert ids.count(end) == 3
     assert prompts.size(messages[1]) == sum(len(segment.token_ids) for segment in prompts.message(messages[1]))

@@ -48,11 +48,11 @@ def test_a_watcher_that_says_nothing_is_found_out(
 
 
 def test_a_lost_file_is_named(tmp_path: Path, tokenizer: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    hear = RepoCache._hear
+    hear = RepoCache._on_batch
 
     def forgetful(self: RepoCache, batch: Any) -> None:
         hear(self, type(batch)(frozenset(path for path in batch.paths if not path.endswith(".py")), notices=()))
 
-    monkeypatch.setattr(RepoCache, "_hear", forgetful)
+    monkeypatch.setattr(RepoCache, "_on_batch", forgetful)
     report = short_chaos(tmp_path, tokenizer, patience_s=0.5)
     assert any(".py: not known" in failure for failure in report.failures)

@@ -18,7 +18,7 @@ from engine.errors import RequestError
 from engine.kv_pool import PoolView
 from engine.types import GenerationRequest, Proposer
 from engine.weights import LoraAdapter, load, save_folder
-from kernels.accept import Likeliest
+from kernels.accept import TopTokens
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same, tiny_model
 from tests.engine.drafters import AlwaysWrong, Oracle, RandomDraft
 from tests.engine.test_lora import write_adapter
@@ -227,7 +227,7 @@ def test_a_draft_is_verified_through_several_blocks_of_the_lm_head(monkeypatch: 
     rows: list[int] = []
     real = core.model.likeliest
 
-    def counted(hidden: Tensor) -> Likeliest:
+    def counted(hidden: Tensor) -> TopTokens:
         rows.append(len(hidden))
         return real(hidden)
 

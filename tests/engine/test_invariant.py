@@ -21,7 +21,7 @@ from engine.scheduler import SchedulerConfig
 from engine.types import GenerationRequest
 from engine.weights import load
 from kernels.attention import invariant_attention
-from kernels.attention.reference import causal_attention as reference_attention
+from kernels.attention.reference import naive_causal_attention as reference_attention
 from tests.engine.cores import PROMPT, Collected, drain
 from tests.engine.drafters import AlwaysWrong, Forking, Oracle, RandomDraft
 from tests.engine.test_lora import write_adapter

@@ -12,7 +12,7 @@ from engine.decoder import Decoder
 from engine.sampling import is_near_tie
 from engine.sampling.logits import NOISE
 from engine.types import GenerationRequest
-from kernels.accept import likeliest_of
+from kernels.accept import find_top_tokens
 from tests.engine.cores import PROMPT, make_core, run_one, tiny_model
 from tests.engine.drafters import AlwaysWrong, Oracle
 from tests.engine.tiny import VOCAB_SIZE, tiny_config, tiny_parameters
@@ -51,8 +51,8 @@ def test_choices_behind_the_end_are_not_counted() -> None:
 def test_the_bound_is_relative_to_the_largest_logit(dtype: torch.dtype) -> None:
     noise = NOISE[dtype]
     logits = torch.tensor([[-1.0, 20.0, 20.0 * (1 - part * noise)] for part in (0.0, 0.5, 2.0)] + [[-3.0, -2.0, -1.0]])
-    assert is_near_tie(likeliest_of(logits), dtype).tolist() == [True, True, False, False]
-    assert not np.any(is_near_tie(likeliest_of(torch.zeros(1, 1) + 1.0), dtype))
+    assert is_near_tie(find_top_tokens(logits), dtype).tolist() == [True, True, False, False]
+    assert not np.any(is_near_tie(find_top_tokens(torch.zeros(1, 1) + 1.0), dtype))
 
 
 def test_models_of_every_dtype_have_a_bound() -> None:

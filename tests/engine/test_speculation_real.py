@@ -46,7 +46,7 @@ def case(request: pytest.FixtureRequest, smollm2: RealModel, smollm2_engine: Eng
         edit_text=edit_text,
         instruction="",
     )
-    end = smollm2.tokenizer.control_id("<|im_end|>")
+    end = smollm2.tokenizer.get_control_id("<|im_end|>")
     assert end is not None
     asked = GenerationRequest(
         prompt=prompt.token_ids,

@@ -32,9 +32,9 @@ ONE: dict[str, int] = {
 def inputs_of(
     shape: Mapping[str, int], dtype: torch.dtype = torch.float32, device: torch.device = CPU
 ) -> dict[str, Any]:
-    return dict(OP.inputs(shape, dtype, device, torch.Generator(device).manual_seed(parity.run_seed())))
+    return dict(OP.inputs(shape, dtype, device, torch.Generator(device).manual_seed(parity.get_run_seed())))
 
 
 def assert_near(actual: Tensor, expected: Tensor, bound: float) -> None:
-    error = parity.error_ratio(actual, expected)
-    assert error <= bound, f"error {error:.3g}; {parity.SEED_VARIABLE}={parity.run_seed()} draws this again"
+    error = parity.compute_error_ratio(actual, expected)
+    assert error <= bound, f"error {error:.3g}; {parity.SEED_VARIABLE}={parity.get_run_seed()} draws this again"

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from engine.sampling.sampler import draw
 from kernels import parity
-from kernels.accept import Accepted, Draws, Likeliest, accept, likeliest_of, reference
+from kernels.accept import AcceptOutput, Draws, TopTokens, accept, find_top_tokens
+from kernels.accept import op as reference
 from kernels.accept.op import OP
-from kernels.backend import is_interpreting
+from kernels.op import is_interpreting
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -43,14 +44,14 @@ def variant(parts: int, block: int = 128) -> Mapping[str, int]:
     return {"PARTS": parts, "BLOCK": block, "LOADS_AHEAD": 1, "num_warps": 4, "num_stages": 1}
 
 
-def found_in_parts(logits: Tensor, parts: int) -> Likeliest:
+def found_in_parts(logits: Tensor, parts: int) -> TopTokens:
     inputs = {"logits": logits, "draft": None, "row_starts": None, "draws": None}
-    return OP.accepted(inputs, variant(parts)).to_host().likeliest
+    return OP.run_kernels(inputs, variant(parts)).to_host().top_tokens
 
 
-def check_same(actual: Likeliest, expected: Likeliest) -> None:
+def check_same(actual: TopTokens, expected: TopTokens) -> None:
     """Ids and runners-up of rows that are numbers; which rows are not."""
-    again = f"{parity.SEED_VARIABLE}={parity.run_seed()} draws this again"
+    again = f"{parity.SEED_VARIABLE}={parity.get_run_seed()} draws this again"
     numbers = ~np.isnan(expected.largest)
     assert np.array_equal(actual.largest, expected.largest, equal_nan=True), again
     assert np.array_equal(actual.token_ids[numbers], expected.token_ids[numbers]), again
@@ -67,7 +68,7 @@ def a_few_values(num_rows: int, vocab_size: int, generator: torch.Generator) -> 
 @pytest.fixture
 def generator() -> torch.Generator:
     """Other numbers each run; a failure says which."""
-    return torch.Generator().manual_seed(parity.run_seed())
+    return torch.Generator().manual_seed(parity.get_run_seed())
 
 
 @on_each_device
@@ -77,7 +78,7 @@ def test_the_first_of_the_likeliest_and_the_next_one(
 ) -> None:
     for dtype in DTYPES:
         logits = a_few_values(6, vocab_size, generator).to(dtype)
-        check_same(found_in_parts(logits.to(device), parts), reference.likeliest(logits))
+        check_same(found_in_parts(logits.to(device), parts), reference.naive_top_tokens(logits))
 
 
 @on_each_device
@@ -91,20 +92,20 @@ def test_a_row_with_a_nan_says_so(device: torch.device, dtype: torch.dtype, gene
     assert np.isnan(found.largest).tolist() == [True, True, True, False, True, False]
     assert found.token_ids.min() >= 0
     assert found.token_ids.max() < 400
-    check_same(found, reference.likeliest(logits))
+    check_same(found, reference.naive_top_tokens(logits))
 
 
 @on_each_device
 def test_rows_of_a_wider_tensor_are_read_where_they_lie(device: torch.device, generator: torch.Generator) -> None:
     logits = torch.full((12, 50), torch.nan)
     logits[::2, 5:40] = a_few_values(6, 35, generator)
-    check_same(likeliest_of(logits.to(device)[::2, 5:40]), reference.likeliest(logits[::2, 5:40]))
-    assert len(likeliest_of(torch.zeros(0, 7, device=device)).token_ids) == 0
+    check_same(find_top_tokens(logits.to(device)[::2, 5:40]), reference.naive_top_tokens(logits[::2, 5:40]))
+    assert len(find_top_tokens(torch.zeros(0, 7, device=device)).token_ids) == 0
 
 
-def check_accepted(actual: Accepted, expected: tuple[Tensor, ...]) -> None:
-    again = f"{parity.SEED_VARIABLE}={parity.run_seed()} draws this again"
-    for got, wanted in zip(actual.to_host().columns(), expected, strict=True):
+def check_accepted(actual: AcceptOutput, expected: tuple[Tensor, ...]) -> None:
+    again = f"{parity.SEED_VARIABLE}={parity.get_run_seed()} draws this again"
+    for got, wanted in zip(actual.to_host().split_columns(), expected, strict=True):
         assert torch.equal(got.to(wanted.dtype), wanted), again
 
 
@@ -114,7 +115,7 @@ def test_each_sequence_confirms_up_to_its_first_other_token(
     device: torch.device, rows_at_once: int, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
 ) -> None:
     """Sequences of no row, of one, and of more than a program merges at once; one is confirmed to its last row."""
-    monkeypatch.setattr("kernels.accept.kernel.MOST_OF_TILE", 2 * rows_at_once)
+    monkeypatch.setattr("kernels.accept.kernel.MAX_TILE_PARTS", 2 * rows_at_once)
     sizes = [0, 1, 5, 4, 0, 7, 2]
     starts = torch.tensor([0, *np.cumsum(sizes)], dtype=torch.int32)
     logits = torch.randint(0, 50, (sum(sizes), 70), generator=generator).float()
@@ -122,8 +123,8 @@ def test_each_sequence_confirms_up_to_its_first_other_token(
     draft[[0, 5, 8, 14]] += 1  # the first, the last, a middle one; the sequence of 4 departs in its third
     logits[12, 3], draft[12] = torch.inf, 3  # which is nothing that could be confirmed
     there = {"logits": logits.to(device), "draft": draft.to(device), "row_starts": starts.to(device), "draws": None}
-    actual = OP.accepted(there, variant(2))
-    check_accepted(actual, reference.accept(logits, draft, starts, None))
+    actual = OP.run_kernels(there, variant(2))
+    check_accepted(actual, reference.naive_accept(logits, draft, starts, None))
     assert actual.to_host().num_accepted.tolist() == [0, 0, 4, 2, 0, 2, 2]
 
 
@@ -135,7 +136,7 @@ def test_what_lies_behind_the_last_sequence_changes_nothing(device: torch.device
     draft, starts = torch.zeros(5, dtype=torch.int64), torch.tensor([0, 3, 3], dtype=torch.int32)
     actual = accept(logits.to(device), draft.to(device), starts.to(device)).to_host()
     expected = accept(logits[:3].to(device), draft[:3].to(device), starts.to(device)).to_host()
-    check_same(actual.likeliest.rows(0, 3), expected.likeliest)
+    check_same(actual.top_tokens.select_rows(0, 3), expected.top_tokens)
     assert actual.num_accepted.tolist() == expected.num_accepted.tolist()
 
 
@@ -147,7 +148,7 @@ def drawn(logits: Tensor, temperatures: Tensor, numbers: Tensor, parts: int = 2)
         "row_starts": torch.tensor([0, num_rows], dtype=torch.int32, device=device),
         "draws": Draws(temperatures.to(device), numbers.to(device)),
     }
-    return [int(each) for each in OP.accepted(inputs, variant(parts)).to_host().token_ids]
+    return [int(each) for each in OP.run_kernels(inputs, variant(parts)).to_host().token_ids]
 
 
 @on_each_device
@@ -168,7 +169,7 @@ def test_draws_are_those_of_the_engine_but_for_rounding(
         between = weights[first + 1 : last].sum(dtype=np.float64)
         borders = weights.cumsum(dtype=np.float64) / weights.sum(dtype=np.float64)
         nearest = abs(borders[[first, last - 1]] - float(numbers[row])).max() if first != last else 0.0
-        assert max(between / weights.sum(), nearest) <= BORDER, f"{actual} {expected}, seed {parity.run_seed()}"
+        assert max(between / weights.sum(), nearest) <= BORDER, f"{actual} {expected}, seed {parity.get_run_seed()}"
 
 
 @on_each_device
@@ -239,7 +240,7 @@ def test_the_drawn_token_is_compared_with_the_draft(device: torch.device) -> Non
     draft, starts = torch.tensor([1, 0, 0], device=device), torch.tensor([0, 3], dtype=torch.int32, device=device)
     found = accept(logits, draft, starts, Draws(torch.ones(3, device=device), numbers)).to_host()
     assert found.token_ids.tolist() == [1, 0, 1]
-    assert found.likeliest.token_ids.tolist() == [0, 0, 1]
+    assert found.top_tokens.token_ids.tolist() == [0, 0, 1]
     assert found.num_accepted.tolist() == [2]
 
 

@@ -9,10 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.accept import Accepted, Draws, accept, likeliest_of, reference
+from kernels.accept import AcceptOutput, Draws, accept, find_top_tokens
+from kernels.accept import op as reference
 
 
-def accepted(logits: torch.Tensor, draft: list[int], row_starts: list[int], draws: Draws | None = None) -> Accepted:
+def accepted(logits: torch.Tensor, draft: list[int], row_starts: list[int], draws: Draws | None = None) -> AcceptOutput:
     starts = torch.tensor(row_starts, dtype=torch.int32)
     return accept(logits, torch.tensor(draft, dtype=torch.int64), starts, draws).to_host()
 
@@ -26,9 +27,9 @@ def test_each_sequence_confirms_what_its_rows_choose(data: st.DataObject, sizes:
     draft, starts = data.draw(ids), [sum(sizes[:at]) for at in range(len(sizes) + 1)]
     found = accepted(logits, draft, starts)
     token_ids = logits.argmax(-1).tolist()
-    assert found.token_ids.tolist() == found.likeliest.token_ids.tolist() == token_ids
+    assert found.token_ids.tolist() == found.top_tokens.token_ids.tolist() == token_ids
     assert found.num_accepted.tolist() == [
-        reference.num_accepted(token_ids[first:last], draft[first:last]) for first, last in pairwise(starts)
+        reference.naive_count_accepted(token_ids[first:last], draft[first:last]) for first, last in pairwise(starts)
     ]
 
 
@@ -37,14 +38,14 @@ def test_a_row_that_is_no_number_confirms_nothing() -> None:
         logits = torch.tensor([[0.0, 1.0], [bad, 0.0], [0.0, 1.0]])
         found = accepted(logits, [1, 0, 1], [0, 3])
         assert found.num_accepted.tolist() == [1]
-        assert np.array_equal(found.likeliest.largest, [1.0, bad, 1.0], equal_nan=True)
+        assert np.array_equal(found.top_tokens.largest, [1.0, bad, 1.0], equal_nan=True)
 
 
 def test_the_runner_up_and_the_logits_come_along() -> None:
     logits = torch.randn(3, 100, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
-    found, expected = accepted(logits, [-1, -1, -1], [0, 1, 2, 3]), likeliest_of(logits)
-    assert np.array_equal(found.likeliest.largest, expected.largest)
-    assert np.array_equal(found.likeliest.second, expected.second)
+    found, expected = accepted(logits, [-1, -1, -1], [0, 1, 2, 3]), find_top_tokens(logits)
+    assert np.array_equal(found.top_tokens.largest, expected.largest)
+    assert np.array_equal(found.top_tokens.second, expected.second)
     assert found.num_accepted.tolist() == [0, 0, 0]
 
 
@@ -55,7 +56,7 @@ def test_a_row_draws_where_its_temperature_is_not_0() -> None:
     draws = Draws(torch.ones(6), numbers)
     found = accepted(logits, [0, 0, 1, 1, 1, -1], [0, 2, 6], draws)
     assert found.token_ids.tolist() == [0, 0, 1, 1, 2, 2]
-    assert found.likeliest.token_ids.tolist() == [1] * 6
+    assert found.top_tokens.token_ids.tolist() == [1] * 6
     assert found.num_accepted.tolist() == [2, 2]
     cold = Draws(torch.tensor([0.0, 0.0, 1e-40, 1.0, 0.0, 1.0]), numbers)
     assert accepted(logits, [-1] * 6, [0, 6], cold).token_ids.tolist() == [1, 1, 1, 1, 1, 2]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from kernels.attention.cpu import sdpa_attention
-from kernels.attention.reference import causal_attention as reference_attention
-from kernels.attention.reference import causal_mask
+from kernels.attention.reference import make_causal_mask
+from kernels.attention.reference import naive_causal_attention as reference_attention
 
 CPU = torch.device("cpu")
 SHAPES = [  # num_tokens, seq_len, num_kv_heads, group, head_dim
@@ -91,14 +91,14 @@ def test_the_fused_kernel_equals_the_reference(shape: tuple[int, ...], dtype: to
 def test_a_single_query_needs_no_mask_because_it_sees_every_key() -> None:
     query, keys, values = make_inputs(1, 40, 2, 7, 64, dtype=torch.float32)
     masked = torch.nn.functional.scaled_dot_product_attention(
-        query.transpose(0, 1)[None], keys[None], values[None], attn_mask=causal_mask(1, 40, CPU), enable_gqa=True
+        query.transpose(0, 1)[None], keys[None], values[None], attn_mask=make_causal_mask(1, 40, CPU), enable_gqa=True
     )
     torch.testing.assert_close(sdpa_attention(query, keys, values), masked[0].transpose(0, 1))
 
 
 def test_the_mask_is_aligned_to_the_bottom_right() -> None:
-    assert causal_mask(2, 4, CPU).tolist() == [[True, True, True, False], [True, True, True, True]]
+    assert make_causal_mask(2, 4, CPU).tolist() == [[True, True, True, False], [True, True, True, True]]
 
 
 def test_a_window_counts_the_query_itself() -> None:
-    assert causal_mask(2, 4, CPU, window=2).tolist() == [[False, True, True, False], [False, False, True, True]]
+    assert make_causal_mask(2, 4, CPU, window=2).tolist() == [[False, True, True, False], [False, False, True, True]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.attention import Run, Scratch, causal_attention, cpu
-from kernels.attention.reference import causal_attention as reference_attention
+from kernels.attention.reference import naive_causal_attention as reference_attention
 
 BOUND = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
 """Of the error relative to float32's result; the last two are a few roundings of the dtype."""
@@ -80,18 +80,18 @@ def test_the_size_of_a_block_changes_nothing(
 ) -> None:
     """From one token and one head a block up to all of them at once."""
     monkeypatch.setattr(cpu, "MAX_SCORES", most_scores)
-    monkeypatch.setattr(cpu, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(cpu, "MIN_ROWS", 1)
     torch.manual_seed(most_scores)
     check(65, 200, (3, 2, 16), window, torch.float32, cuts=(64, 150))
 
 
 def test_a_block_keeps_to_its_size() -> None:
     for num_tokens, seq_len, num_kv_heads, group in [(512, 512, 2, 7), (512, 30_000, 8, 4), (1, 9000, 2, 7)]:
-        blocks = list(cpu._blocks(num_tokens, seq_len, num_kv_heads, group, None))
+        blocks = list(cpu._split_into_blocks(num_tokens, seq_len, num_kv_heads, group, None))
         for block in blocks:
             heads = block.heads.stop - block.heads.start
             rows = (block.last_token - block.first_token) * group
-            fewest = rows <= cpu.FEWEST_ROWS and heads == 1
+            fewest = rows <= cpu.MIN_ROWS and heads == 1
             assert fewest or heads * rows * (block.last_key - block.first_key) <= cpu.MAX_SCORES
         covered = {(token, head) for b in blocks for token in range(b.first_token, b.last_token)
                    for head in range(num_kv_heads)[b.heads]}  # fmt: skip

@@ -7,7 +7,7 @@ import torch
 
 from kernels import attention
 from kernels.attention import Scratch, cpu
-from kernels.attention.reference import causal_mask
+from kernels.attention.reference import make_causal_mask
 from tests.kernels.test_attention_blocked import check
 
 
@@ -24,16 +24,16 @@ def test_many_keys(num_tokens: int, window: int | None, dtype: torch.dtype) -> N
 def test_one_bias_serves_all_lengths_and_none_serves_two_windows() -> None:
     scratch = Scratch()
     for num_tokens, seq_len, window in [(2, 9, None), (2, 600, None), (2, 9, 3), (3, 9, 3), (2, 50, None), (2, 9, 4)]:
-        hidden = scratch.bias(num_tokens, 3, window, seq_len, torch.float32) < 0
-        expected = ~causal_mask(num_tokens, seq_len, torch.device("cpu"), window)
+        hidden = scratch.get_bias(num_tokens, 3, window, seq_len, torch.float32) < 0
+        expected = ~make_causal_mask(num_tokens, seq_len, torch.device("cpu"), window)
         assert torch.equal(hidden, expected.repeat_interleave(3, dim=0))
 
 
 def test_the_bias_of_a_length_is_part_of_a_longer_ones() -> None:
     scratch = Scratch()
-    long = scratch.bias(3, 7, None, 500, torch.bfloat16)
-    assert scratch.bias(3, 7, None, 5, torch.bfloat16).data_ptr() == long[:, -5:].data_ptr()
-    assert scratch.bias(3, 7, None, 513, torch.bfloat16).shape == (21, 513)
+    long = scratch.get_bias(3, 7, None, 500, torch.bfloat16)
+    assert scratch.get_bias(3, 7, None, 5, torch.bfloat16).data_ptr() == long[:, -5:].data_ptr()
+    assert scratch.get_bias(3, 7, None, 513, torch.bfloat16).shape == (21, 513)
 
 
 @pytest.mark.parametrize(

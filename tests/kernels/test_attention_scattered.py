@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.attention import Run, Scratch, causal_attention, cpu, scattered_attention
+from kernels.attention import Run, Scratch, attention_at_positions, causal_attention, cpu
 from kernels.attention.cpu import Block
-from kernels.attention.reference import causal_mask
-from kernels.attention.reference import scattered_attention as reference_attention
+from kernels.attention.reference import make_causal_mask
+from kernels.attention.reference import naive_attention_at_positions as reference_attention
 from tests.kernels.test_attention_blocked import BOUND, PoisonedScratch
 from tests.kernels.test_attention_blocked import scattered as in_runs
 
@@ -42,7 +42,7 @@ def check(
     expected = reference_attention(query.double(), at, *(part.double().transpose(0, 1) for part in (keys, values)))
     for part in (keys, values):
         part[positions[-1] + 1 :] = torch.nan
-    actual = scattered_attention(query, at, in_runs(keys, values, cuts), PoisonedScratch())
+    actual = attention_at_positions(query, at, in_runs(keys, values, cuts), PoisonedScratch())
     assert actual.dtype == dtype
     assert actual.is_contiguous()
     error = float((actual.double() - expected).norm() / expected.norm())
@@ -85,10 +85,10 @@ def test_where_blocks_are_cut_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, most_scores: int, most_unseen: int
 ) -> None:
     """From one token and one head a block up to all of them at once, across all gaps, and nothing for another way."""
-    monkeypatch.setattr(cpu, "is_quicker", lambda *_: False)
+    monkeypatch.setattr(cpu, "is_fused_faster", lambda *_: False)
     monkeypatch.setattr(cpu, "MAX_SCORES", most_scores)
-    monkeypatch.setattr(cpu, "FEWEST_ROWS", 1)
-    monkeypatch.setattr(cpu, "MOST_UNSEEN", most_unseen)
+    monkeypatch.setattr(cpu, "MIN_ROWS", 1)
+    monkeypatch.setattr(cpu, "MAX_HIDDEN_SCORES", most_unseen)
     torch.manual_seed(most_scores)
     check(sorted(torch.randperm(300)[:40].tolist()), 300, (3, 2, 16))
 
@@ -102,14 +102,14 @@ def test_the_last_tokens_get_the_bits_of_causal_attention(num_tokens: int, seq_l
     behind = torch.full((2, 9, *keys.shape[1:]), torch.nan, dtype=dtype)
     runs = [*in_runs(keys, values, (4,)), (behind[0], behind[1])]
     positions = torch.arange(seq_len - num_tokens, seq_len)
-    assert torch.equal(scattered_attention(query, positions, runs, PoisonedScratch()), expected)
+    assert torch.equal(attention_at_positions(query, positions, runs, PoisonedScratch()), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_neighbours_in_blocks_of_positions_get_the_bits_of_blocks_without(dtype: torch.dtype) -> None:
     query, keys, values = make_inputs(200, 700, (2, 7, 64), dtype)
     runs = in_runs(keys, values, (64,))
-    found = cpu.scattered_attention(query, range(500, 700), runs, PoisonedScratch())
+    found = cpu.attention_at_positions(query, range(500, 700), runs, PoisonedScratch())
     assert torch.equal(found, cpu.block_attention(query, runs, PoisonedScratch()))
 
 
@@ -117,14 +117,14 @@ def test_a_mask_aligned_to_the_bottom_right_would_be_seen(monkeypatch: pytest.Mo
     """The one of a causal pass: wrong wherever the tokens are no neighbours."""
 
     def planted(scores: Tensor, block: Block, positions: Tensor) -> None:
-        mask = causal_mask(scores.shape[1], scores.shape[3], scores.device)
+        mask = make_causal_mask(scores.shape[1], scores.shape[3], scores.device)
         scores.masked_fill_(~mask[None, :, None, :], float("-inf"))
 
-    monkeypatch.setattr(cpu, "MOST_UNSEEN", 1 << 30)  # blocks across gaps, where the mask decides
+    monkeypatch.setattr(cpu, "MAX_HIDDEN_SCORES", 1 << 30)  # blocks across gaps, where the mask decides
     torch.manual_seed(0)
     positions = [3, 4, 5, 17, 30, 31, 34, 36, 39]
     check(positions, 40)
-    monkeypatch.setattr(cpu, "_hide_scattered", planted)
+    monkeypatch.setattr(cpu, "_mask_by_position", planted)
     with pytest.raises(AssertionError, match="error"):
         check(positions, 40)
 
@@ -134,7 +134,7 @@ def test_a_key_behind_a_block_is_not_read() -> None:
     positions = [*range(10, 60), *range(5000, 5050)]
     query, keys, values = make_inputs(100, 5050, (1, 7, 64), torch.bfloat16)
     keys[60:5000] = values[60:5000] = torch.nan
-    found = scattered_attention(query, torch.tensor(positions), [(keys, values)], PoisonedScratch())
+    found = attention_at_positions(query, torch.tensor(positions), [(keys, values)], PoisonedScratch())
     assert found[:50].isfinite().all()
     assert found[50:].isnan().all()
 
@@ -146,13 +146,13 @@ def test_pieces_cover_each_token_once_and_waste_little() -> None:
         ([*range(100), *range(6000, 6120)], 6),
         ([5], 1),
     ]:
-        pieces = list(cpu._pieces(positions, 0, len(positions), group))
+        pieces = list(cpu._split_at_gaps(positions, 0, len(positions), group))
         assert [token for piece in pieces for token in range(*piece)] == list(range(len(positions)))
         for first, last in pieces:
             own = positions[first:last]
-            assert len(own) <= cpu.most_tokens(positions[-1] + 1, group)
+            assert len(own) <= cpu.get_max_block_tokens(positions[-1] + 1, group)
             in_gaps = sum(tokens * (after - before - 1) for tokens, (before, after) in enumerate(pairwise(own), 1))
-            assert in_gaps * group <= cpu.MOST_UNSEEN
+            assert in_gaps * group <= cpu.MAX_HIDDEN_SCORES
 
 
 def test_a_few_neighbours_go_to_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,4 +178,4 @@ def test_the_fused_kernel_of_other_devices(heads: tuple[int, int, int]) -> None:
     query, keys, values = make_inputs(4, 50, heads, torch.float32)
     keys, values, positions = keys.transpose(0, 1), values.transpose(0, 1), torch.tensor([0, 7, 8, 41])
     expected = reference_attention(query, positions, keys, values)
-    torch.testing.assert_close(cpu.sdpa_scattered_attention(query, positions, keys, values), expected)
+    torch.testing.assert_close(cpu.sdpa_attention_at_positions(query, positions, keys, values), expected)

@@ -7,8 +7,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernels.attention import single_queries
-from kernels.attention.reference import causal_attention
+from kernels.attention import decode_attention
+from kernels.attention.reference import naive_causal_attention
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 6e-3)])
@@ -28,10 +28,10 @@ def test_each_gets_what_it_gets_alone(
     keys, values = torch.randn(2, len(lengths), most, num_kv_heads, head_dim, generator=random).to(dtype)
     hidden = torch.arange(most)[None] >= torch.tensor(lengths)[:, None]
     bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None, None]
-    actual = single_queries(query, keys, values, bias)
+    actual = decode_attention(query, keys, values, bias)
     for at, length in enumerate(lengths):
         own_keys, own_values = (part[at, :length].transpose(0, 1).float() for part in (keys, values))
-        expected = causal_attention(query[at : at + 1].float(), own_keys, own_values)
+        expected = naive_causal_attention(query[at : at + 1].float(), own_keys, own_values)
         # Rounding is relative to the sum of the summands' sizes: a mean of 70 values may be near zero.
-        scale = causal_attention(query[at : at + 1].float(), own_keys, own_values.abs())
+        scale = naive_causal_attention(query[at : at + 1].float(), own_keys, own_values.abs())
         assert float((actual[at] - expected[0]).norm() / scale.norm()) < bound

@@ -14,8 +14,7 @@ import torch
 
 from benchmarks.gpu.card import Call, Ceilings, Timing
 from benchmarks.gpu.ops import measure_op
-from kernels.backend import is_interpreting
-from kernels.op import NAMES, op_named
+from kernels.op import OP_NAMES, is_interpreting, load_op
 
 pytestmark = [
     pytest.mark.interpreted,
@@ -40,10 +39,10 @@ def _traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OP_NAMES)
 @pytest.mark.filterwarnings("ignore:.*flex_attention.*:UserWarning")
 def test_torchs_ways_give_what_the_kernel_gives(name: str) -> None:
-    op = op_named(name)
+    op = load_op(name)
     shape = min(op.parity_shapes, key=lambda each: (not each.get("adds", 1), op.cost(each, torch.float32).num_flops))
     found = measure_op(op, shape, torch.float32, CPU, CEILINGS, NoTimer())
     assert [way.why for way in found.ways] == [""] * len(found.ways)
@@ -51,9 +50,9 @@ def test_torchs_ways_give_what_the_kernel_gives(name: str) -> None:
     assert found.peer is not None
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OP_NAMES)
 def test_a_kernel_whose_rows_are_off_by_one_has_no_speed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    op: Any = op_named(name)
+    op: Any = load_op(name)
     shape = max(op.parity_shapes[:3], key=lambda each: op.cost(each, torch.float32).num_bytes)
     real: Callable[..., tuple[torch.Tensor, ...]] = op.run
 

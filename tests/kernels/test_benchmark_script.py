@@ -13,7 +13,7 @@ from benchmarks.gpu.edits import Unforked
 from benchmarks.gpu.engine import ScriptedDecoder, draw_ids, write
 from engine.runner.cuda_runner import runs_by_kernels
 from engine.types import Draft, GenerationRequest
-from kernels.backend import is_interpreting
+from kernels.op import is_interpreting
 from tests.engine.cores import make_core
 from tests.engine.tiny import VOCAB_SIZE, tiny_decoder
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from kernels import parity
-from kernels.backend import is_interpreting
-from kernels.rms_norm import add_rms_norm, reference, rms_norm
-from kernels.swiglu import reference as swiglu_reference
+from kernels.op import is_interpreting
+from kernels.rms_norm import add_rms_norm, rms_norm
+from kernels.rms_norm.op import naive_rms_norm
 from kernels.swiglu import swiglu
+from kernels.swiglu.op import naive_swiglu
 
 EPS = 1e-6
 
@@ -43,11 +44,11 @@ in_each_dtype = pytest.mark.parametrize(
 @pytest.fixture
 def generator() -> torch.Generator:
     """Other numbers each run; a failure says which."""
-    return torch.Generator().manual_seed(parity.run_seed())
+    return torch.Generator().manual_seed(parity.get_run_seed())
 
 
 def assert_rounded_alike(actual: Tensor, expected: Tensor) -> None:
-    again = f"{parity.SEED_VARIABLE}={parity.run_seed()} draws this again"
+    again = f"{parity.SEED_VARIABLE}={parity.get_run_seed()} draws this again"
     actual = actual.cpu()
     assert actual.dtype == expected.dtype, again
     # A bit that flips before the last product, and another in its rounding; float32 has the order of sums besides.
@@ -68,7 +69,7 @@ def test_a_sum_is_normed_as_it_was_rounded(
     normed = add_rms_norm(stream, wide.to(device)[:, 5:582], weight.to(device), EPS)
     expected = hidden + wide[:, 5:582]
     assert torch.equal(stream.cpu(), expected)
-    assert_rounded_alike(normed, reference.rms_norm(expected, weight, EPS))
+    assert_rounded_alike(normed, naive_rms_norm(expected, weight, EPS))
 
 
 @in_each_dtype
@@ -82,10 +83,10 @@ def test_heads_are_normed_where_they_lie(
     there = fused.to(device, copy=True)
     part = there[:, 1:4]
     assert rms_norm(part, weight.to(device), EPS, out=part) is part
-    assert_rounded_alike(part, reference.rms_norm(fused[:, 1:4], weight, EPS))
+    assert_rounded_alike(part, naive_rms_norm(fused[:, 1:4], weight, EPS))
     assert torch.equal(there[:, [0, 4]].cpu(), fused[:, [0, 4]])
     assert_rounded_alike(
-        rms_norm(fused.to(device)[:, 1:4], weight.to(device), EPS), reference.rms_norm(fused[:, 1:4], weight, EPS)
+        rms_norm(fused.to(device)[:, 1:4], weight.to(device), EPS), naive_rms_norm(fused[:, 1:4], weight, EPS)
     )
 
 
@@ -102,7 +103,7 @@ def test_a_gate_is_rounded_before_it_multiplies(
     device: torch.device, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     gate_up = torch.randn(5, 620, generator=generator).to(dtype) * 3
-    assert_rounded_alike(swiglu(gate_up.to(device)[:, 4:-4]), swiglu_reference.swiglu(gate_up[:, 4:-4]))
+    assert_rounded_alike(swiglu(gate_up.to(device)[:, 4:-4]), naive_swiglu(gate_up[:, 4:-4]))
 
 
 @on_each_device

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.parity import GUARD, GuardedMemory, error_ratio
+from kernels.parity import GUARD, GuardedMemory, compute_error_ratio
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64]
 NAN = float("nan")
@@ -137,21 +137,23 @@ def test_nothing_is_copied_as_nothing() -> None:
 def test_the_error_is_a_ratio_and_what_is_no_number_has_its_place(
     output: list[float], expected: list[float], error: float
 ) -> None:
-    assert error_ratio(torch.tensor(output), torch.tensor(expected, dtype=torch.float64)) == pytest.approx(error)
+    assert compute_error_ratio(torch.tensor(output), torch.tensor(expected, dtype=torch.float64)) == pytest.approx(
+        error
+    )
 
 
 def test_whole_numbers_are_equal_or_wrong() -> None:
-    assert error_ratio(torch.tensor([1, 2]), torch.tensor([1, 2], dtype=torch.int32)) == 0.0
-    assert error_ratio(torch.tensor([1, 2]), torch.tensor([1, 3])) == inf
+    assert compute_error_ratio(torch.tensor([1, 2]), torch.tensor([1, 2], dtype=torch.int32)) == 0.0
+    assert compute_error_ratio(torch.tensor([1, 2]), torch.tensor([1, 3])) == inf
 
 
 def test_a_number_below_what_a_dtype_has_digits_for_may_be_off() -> None:
     least = torch.finfo(torch.float16).smallest_normal
     expected = torch.tensor([least / 1000], dtype=torch.float64)
-    assert 0 < error_ratio(expected.half(), expected) < 1e-3
-    assert error_ratio(torch.tensor([1.0], dtype=torch.float16), expected * 0) > 1e3
+    assert 0 < compute_error_ratio(expected.half(), expected) < 1e-3
+    assert compute_error_ratio(torch.tensor([1.0], dtype=torch.float16), expected * 0) > 1e3
 
 
 def test_another_shape_is_a_fault_of_the_op() -> None:
     with pytest.raises(AssertionError, match=r"an output is \[1, 2\] and its reference \[2, 1\]"):
-        error_ratio(torch.ones(1, 2), torch.ones(2, 1))
+        compute_error_ratio(torch.ones(1, 2), torch.ones(2, 1))

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernels.backend import is_interpreting
-from kernels.op import Op, Shape
+from kernels.op import Op, Shape, is_interpreting
 from kernels.rope_write.op import OP as ROPE_WRITE
 from kernels.span_placement.op import OP as SPAN_PLACEMENT
 

@@ -13,10 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.backend import is_interpreting
-from kernels.op import Shape
-from kernels.paged_attention import TREE_BITS, PagedBatch, causal_key_ends, paged_attention, reference, variants
-from kernels.paged_attention.op import OP, Layout, layouts
+from kernels.op import Shape, is_interpreting
+from kernels.paged_attention import (
+    TREE_BITS,
+    PagedBatch,
+    make_causal_key_ends,
+    reference,
+    run_paged_attention,
+    variants,
+)
+from kernels.paged_attention.batch import Layout, make_layouts
+from kernels.paged_attention.op import OP
 from tests.kernels.paged_batches import ONE, TINY, assert_near, inputs_of
 
 
@@ -59,7 +66,7 @@ REFERENCE_SHAPES: tuple[dict[str, int], ...] = (
 @pytest.mark.parametrize("shape", REFERENCE_SHAPES, ids=str)
 def test_the_reference_is_the_loop_over_what_each_row_sees(shape: Shape) -> None:
     inputs = inputs_of(shape, torch.float64)
-    assert_near(reference.paged_attention(**inputs), by_loop(**inputs), 1e-12)
+    assert_near(reference.naive_paged_attention(**inputs), by_loop(**inputs), 1e-12)
 
 
 def test_no_row_sees_a_place_behind_the_words_of_a_mask() -> None:
@@ -68,14 +75,16 @@ def test_no_row_sees_a_place_behind_the_words_of_a_mask() -> None:
     batch = inputs["batch"]
     assert batch.tree is not None
     short = replace(batch, tree=batch.tree[:, :1].contiguous(), tree_starts=torch.zeros_like(batch.tree_starts))
-    assert batch.most_keys > TREE_BITS
-    assert_near(reference.paged_attention(**inputs | {"batch": short}), by_loop(**inputs | {"batch": short}), 1e-12)
+    assert batch.max_seq_len > TREE_BITS
+    assert_near(
+        reference.naive_paged_attention(**inputs | {"batch": short}), by_loop(**inputs | {"batch": short}), 1e-12
+    )
 
 
 @pytest.mark.skipif(is_interpreting(), reason="the interpreter runs the kernel on a CPU")
 def test_a_cpu_runs_the_reference() -> None:
     inputs = inputs_of(ONE)
-    assert torch.equal(paged_attention(**inputs), reference.paged_attention(**inputs))
+    assert torch.equal(run_paged_attention(**inputs), reference.naive_paged_attention(**inputs))
 
 
 @pytest.mark.parametrize("shape", [*OP.parity_shapes, *REFERENCE_SHAPES], ids=str)
@@ -97,21 +106,21 @@ def test_the_cost_counts_what_rows_see(shape: Shape) -> None:
 
 
 def test_scattered_rows_end_each_part_of_a_sequence() -> None:
-    (layout,) = layouts(ONE | {"num_rows": 6, "num_keys": 30, "places": 3})
+    (layout,) = make_layouts(ONE | {"num_rows": 6, "num_keys": 30, "places": 3})
     assert layout == Layout(30, (9, 10, 19, 20, 29, 30), window=0, branches=0)
-    assert (layout.num_seen, layout.num_keys) == (117, 30)
+    assert (layout.num_visible_pairs, layout.num_keys) == (117, 30)
 
 
-@pytest.mark.parametrize("at", range(len(OP.timed_shapes)))
+@pytest.mark.parametrize("at", range(len(OP.benchmark_shapes)))
 def test_defaults_are_sane(at: int) -> None:
-    shape = OP.timed_shapes[at]
+    shape = OP.benchmark_shapes[at]
     assert OP.is_valid(OP.default(shape), shape)
 
 
 @given(st.integers(1, 1500), st.integers(1, 200_000), st.integers(1, 100), st.data())
 def test_a_class_of_shapes_has_one_default(num_rows: int, num_keys: int, num_seqs: int, data: st.DataObject) -> None:
     """What a row finds depends on its batch by the class alone."""
-    shape = {**OP.timed_shapes[0], "num_rows": num_rows, "num_keys": num_keys, "num_seqs": num_seqs}
+    shape = {**OP.benchmark_shapes[0], "num_rows": num_rows, "num_keys": num_keys, "num_seqs": num_seqs}
     other = dict(shape)
     for name, largest in {"num_rows": 1500, "num_keys": 200_000, "num_seqs": 100}.items():
         other[name] = data.draw(st.integers(1, largest))
@@ -121,7 +130,7 @@ def test_a_class_of_shapes_has_one_default(num_rows: int, num_keys: int, num_seq
 
 
 def test_classes_are_told_apart_by_their_ends() -> None:
-    shape = dict(OP.timed_shapes[0])
+    shape = dict(OP.benchmark_shapes[0])
     names = [
         OP.shape_class(shape | {"num_rows": rows}).partition("rows=")[2].split()[0] for rows in (1, 4, 5, 64, 1025)
     ]
@@ -132,11 +141,14 @@ def test_a_launch_fits_the_shared_memory_of_its_card() -> None:
     large = TINY | {"rows": 128, "keys": 128, "num_stages": 3}
     for most, on_hopper, has_tree in ((227, True, True), (163, False, False), (99, False, True), (64, False, True)):
         for head_dim, dtype in product((64, 128, 256), (torch.bfloat16, torch.float32)):
-            fit = variants.fitted(large, head_dim, dtype, has_tree, on_hopper, most * 1024)
-            needed = variants.shared_bytes(fit, head_dim, dtype, has_tree, on_hopper)
+            fit = variants.fit_to_card(large, head_dim, dtype, has_tree, on_hopper, most * 1024)
+            needed = variants.count_shared_bytes(fit, head_dim, dtype, has_tree, on_hopper)
             assert needed <= most * 1024 or (fit["keys"], fit["num_stages"]) == (16, 1)
-    assert variants.fitted(large, 64, torch.bfloat16, True, True, 227 * 1024) == large
-    assert variants.fitted(large, 128, torch.bfloat16, False, False, 99 * 1024) == large | {"keys": 64, "num_stages": 1}
+    assert variants.fit_to_card(large, 64, torch.bfloat16, True, True, 227 * 1024) == large
+    assert variants.fit_to_card(large, 128, torch.bfloat16, False, False, 99 * 1024) == large | {
+        "keys": 64,
+        "num_stages": 1,
+    }
 
 
 BROKEN: dict[str, dict[str, Any]] = {
@@ -154,7 +166,7 @@ BROKEN: dict[str, dict[str, Any]] = {
 BROKEN_BATCHES: dict[str, dict[str, Any]] = {
     "query_starts is": {"query_starts": torch.zeros(3, dtype=torch.int32)},
     "as many key_ends": {"key_ends": torch.zeros(2, dtype=torch.int32)},
-    "most_keys is 41": {"most_keys": 41},
+    "max_seq_len is 41": {"max_seq_len": 41},
     "or neither": {"tree": torch.zeros(3, 1, dtype=torch.int64)},
     "num_words": {"tree": torch.zeros(2, 1, dtype=torch.int64), "tree_starts": torch.zeros(1, dtype=torch.int32)},
 }
@@ -163,14 +175,14 @@ BROKEN_BATCHES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("message", BROKEN)
 def test_what_does_not_fit_is_an_error(message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        paged_attention(**inputs_of(ONE) | BROKEN[message])
+        run_paged_attention(**inputs_of(ONE) | BROKEN[message])
 
 
 @pytest.mark.parametrize("message", BROKEN_BATCHES)
 def test_a_batch_that_does_not_fit_is_an_error(message: str) -> None:
     inputs = inputs_of(ONE)
     with pytest.raises(ValueError, match=message):
-        paged_attention(**inputs | {"batch": replace(inputs["batch"], **BROKEN_BATCHES[message])})
+        run_paged_attention(**inputs | {"batch": replace(inputs["batch"], **BROKEN_BATCHES[message])})
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of FlexAttention's import
@@ -179,11 +191,11 @@ def test_a_batch_that_does_not_fit_is_an_error(message: str) -> None:
 )
 def test_torchs_ways_are_the_reference(shape: Shape) -> None:
     inputs = inputs_of(shape)
-    ways = OP.torch_ways(inputs)
+    ways = OP.torch_baselines(inputs)
     assert ("sdpa" in ways) == ("uneven" not in shape)
     for name in ways.keys() - {"flex_attention"}:  # which compiles for half a minute
         assert_near(ways[name]()[0], OP.reference(inputs)[0], 1e-6)
 
 
 def test_rows_that_are_a_sequences_last_see_up_to_themselves() -> None:
-    assert causal_key_ends([2, 1], [5, 3]).tolist() == [4, 5, 3]
+    assert make_causal_key_ends([2, 1], [5, 3]).tolist() == [4, 5, 3]

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.backend import is_interpreting
-from kernels.op import Shape, Variant
+from kernels.op import Shape, Variant, is_interpreting
 from kernels.paged_attention import TREE_BITS, variants
-from kernels.paged_attention.launch import CHUNKS_AT_ONCE, HOPPER, SEQS_AT_ONCE
-from kernels.paged_attention.op import OP
+from kernels.paged_attention.op import CHUNKS_AT_ONCE, HOPPER, OP, SEQS_AT_ONCE
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(is_interpreting(), reason="compiles, which the interpreter stands for")
@@ -52,7 +50,7 @@ def compiled(
 
 def attend(shape: Shape, variant: Variant, capability: int, dtype: str = "bf16") -> Compiled:
     """The kernel of a shape whose sequences have several blocks and chunks."""
-    from kernels.paged_attention.kernel import attend as kernel
+    from kernels.paged_attention.kernel import attention_kernel as kernel
 
     has_tree = bool(shape["branches"])
     constants: dict[str, Any] = {
@@ -82,16 +80,16 @@ def attend(shape: Shape, variant: Variant, capability: int, dtype: str = "bf16")
 
 def with_shape(num_rows: int, heads: int, **others: int) -> Shape:
     """A timed shape of so many rows over 32,768 keys of the 0.5B, 1.5B or 7B model's heads."""
-    found = [each for each in OP.timed_shapes if (each["num_rows"], each["num_keys"]) == (num_rows, 32768)]
+    found = [each for each in OP.benchmark_shapes if (each["num_rows"], each["num_keys"]) == (num_rows, 32768)]
     return {**found[heads], **others}
 
 
 def check(shape: Shape, capability: int, dtype: torch.dtype = torch.bfloat16) -> Compiled:
     """What is reckoned beforehand is enough, and no more than the card has."""
     card, rest = SHARED_BYTES[capability], (dtype, bool(shape["branches"]), capability // 10 == HOPPER)
-    variant = variants.fitted(OP.default(shape), shape["head_dim"], *rest, card)
+    variant = variants.fit_to_card(OP.default(shape), shape["head_dim"], *rest, card)
     found = attend(shape, variant, capability, {torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype])
-    assert found.shared_bytes <= variants.shared_bytes(variant, shape["head_dim"], *rest) <= card
+    assert found.shared_bytes <= variants.count_shared_bytes(variant, shape["head_dim"], *rest) <= card
     return found
 
 
@@ -129,8 +127,8 @@ def test_float32_fits(capability: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_the_merge_fits(head_dim: int) -> None:
-    from kernels.paged_attention.kernel import merge
+    from kernels.paged_attention.kernel import merge_chunks_kernel
 
     constants = {"HEAD_DIM": head_dim, "CHUNKS": CHUNKS_AT_ONCE}
     types = {"out": "*bf16", "shares": "*fp32", "levels": "*fp32"}
-    assert compiled(merge, constants, types, 80, enable_fp_fusion=True).shared_bytes <= 48 * 1024
+    assert compiled(merge_chunks_kernel, constants, types, 80, enable_fp_fusion=True).shared_bytes <= 48 * 1024

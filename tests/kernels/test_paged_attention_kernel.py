@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels import parity
-from kernels.backend import is_interpreting
-from kernels.op import Shape, Variant
-from kernels.paged_attention import TREE_BITS, PagedBatch, paged_attention, reference
-from kernels.paged_attention.launch import CHUNKS_AT_ONCE
-from kernels.paged_attention.op import OP
+from kernels.op import Shape, Variant, is_interpreting
+from kernels.paged_attention import TREE_BITS, PagedBatch, reference, run_paged_attention
+from kernels.paged_attention.op import CHUNKS_AT_ONCE, OP
 from tests.kernels.paged_batches import CPU, CUT, ONE, TINY, assert_near, inputs_of
 
 INTERPRETED = [
@@ -95,7 +93,7 @@ def test_what_lies_before_all_windows_is_not_read(variant: Variant, device: torc
 def test_a_row_that_sees_what_is_no_number_is_none(variant: Variant, device: torch.device) -> None:
     """Faults are found by what comes out: no chunk of them may be left out."""
     inputs = inputs_of(ONE | {"num_rows": 3, "num_keys": 70}, torch.float32, device)
-    slots = reference.slots_of(inputs["batch"], 0, 70)
+    slots = reference.get_slots(inputs["batch"], 0, 70)
     inputs["pool_keys"][slots[68]] = torch.nan  # the second row's own
     broken = OP.run(inputs, variant)[0].isnan().flatten(1)
     assert broken.all(dim=1).tolist() == broken.any(dim=1).tolist() == [False, True, True]
@@ -134,8 +132,8 @@ def drawn_batch(draw: st.DrawFn) -> tuple[PagedBatch, int | None]:
         seq_lens=ints(lens),
         key_ends=ints(ends),
         page_size=page_size,
-        most_queries=max(1, *(last - first for first, last in pairwise(starts))) + slack,
-        most_keys=max(num_pages) * page_size,
+        max_query_len=max(1, *(last - first for first, last in pairwise(starts))) + slack,
+        max_seq_len=max(num_pages) * page_size,
         tree_starts=ints(tree_starts) if num_words else None,
         tree=torch.tensor(tree, dtype=torch.int64).view(len(ends), num_words) if num_words else None,
     )
@@ -146,18 +144,18 @@ def drawn_batch(draw: st.DrawFn) -> tuple[PagedBatch, int | None]:
 @settings(max_examples=15)
 @given(st.composite(drawn_batch)(), st.sampled_from([TINY, CUT, CUT | {"rows": 32, "keys": 32}]))
 def test_any_batch(device: torch.device, drawn: tuple[PagedBatch, int | None], variant: Variant) -> None:
-    from kernels.paged_attention.launch import attend
+    from kernels.paged_attention.op import launch
 
     batch, window = drawn
-    generator = torch.Generator().manual_seed(parity.run_seed())
+    generator = torch.Generator().manual_seed(parity.get_run_seed())
     num_slots = (int(batch.page_table[batch.page_table < 999].max()) + 1) * batch.page_size
     keys, values = torch.randn(2, num_slots, 1, 16, generator=generator)
-    held = torch.cat([reference.slots_of(batch, at, seq_len) for at, seq_len in enumerate(batch.seq_lens.tolist())])
+    held = torch.cat([reference.get_slots(batch, at, seq_len) for at, seq_len in enumerate(batch.seq_lens.tolist())])
     unused = torch.ones(num_slots, dtype=torch.bool).index_fill_(0, held, False)
     keys[unused], values[unused] = torch.nan, torch.nan
     query = torch.randn(len(batch.key_ends), 3, 16, generator=generator)
-    expected = reference.paged_attention(query.double(), keys.double(), values.double(), batch, window)
-    assert_near(attend(query, keys, values, batch, window, variant), expected, parity.BOUNDS[torch.float32])
+    expected = reference.naive_paged_attention(query.double(), keys.double(), values.double(), batch, window)
+    assert_near(launch(query, keys, values, batch, window, variant), expected, parity.BOUNDS[torch.float32])
 
 
 @on_both
@@ -175,8 +173,8 @@ def test_a_sequence_gets_the_bits_that_it_gets_alone(variant: Variant, device: t
             query_starts=torch.tensor([0, last - first], dtype=torch.int32, device=device),
             seq_lens=batch.seq_lens[seq : seq + 1],
             key_ends=batch.key_ends[first:last],
-            most_queries=last - first,
-            most_keys=lens[seq],
+            max_query_len=last - first,
+            max_seq_len=lens[seq],
         )
         (own,) = OP.run(inputs | {"query": query[first:last], "batch": alone}, variant)
         assert torch.equal(own, together[first:last])
@@ -201,9 +199,9 @@ def test_the_wrapper_takes_the_tuners_variant(device: torch.device, monkeypatch:
         asked.append((op.shape_class(shape), dtype))
         return CUT
 
-    monkeypatch.setattr("kernels.tuner.variant_for", variant_for)
+    monkeypatch.setattr("kernels.tuner.get_variant", variant_for)
     inputs = inputs_of(ONE | {"window": 9}, torch.float16, device)
-    assert torch.equal(paged_attention(**inputs), OP.run(inputs, CUT)[0])
+    assert torch.equal(run_paged_attention(**inputs), OP.run(inputs, CUT)[0])
     assert asked == [(OP.shape_class(ONE | {"window": 9}), torch.float16)]
 
 
@@ -218,12 +216,12 @@ def test_what_the_kernel_does_not_take_is_an_error(device: torch.device) -> None
         ({"batch": replace(inputs["batch"], key_ends=inputs["batch"].key_ends.long())}, "key_ends is torch.int32"),
     ):
         with pytest.raises(ValueError, match=message):
-            paged_attention(**inputs | part)
+            run_paged_attention(**inputs | part)
 
 
 LARGE = [
     shape
-    for shape in OP.timed_shapes
+    for shape in OP.benchmark_shapes
     if (shape["num_rows"], shape["num_keys"]) in {(1024, 8192), (64, 32768), (1, 8192), (150, 8192)}
 ]
 
@@ -254,31 +252,31 @@ def test_a_pool_of_more_numbers_than_int32_counts(device: torch.device) -> None:
         seq_lens=torch.tensor([page_size], dtype=torch.int32, device=device),
         key_ends=torch.tensor([page_size], dtype=torch.int32, device=device),
         page_size=page_size,
-        most_queries=1,
-        most_keys=page_size,
+        max_query_len=1,
+        max_seq_len=page_size,
     )
     query = torch.randn(1, 2, head_dim, dtype=torch.bfloat16, device=device)
-    expected = reference.paged_attention(
+    expected = reference.naive_paged_attention(
         query.double(),
         pool[-page_size:].double(),
         pool[-page_size:].double(),
         replace(batch, page_table=torch.zeros_like(batch.page_table)),
     )
-    assert_near(paged_attention(query, pool, pool, batch), expected, parity.BOUNDS[torch.bfloat16])
+    assert_near(run_paged_attention(query, pool, pool, batch), expected, parity.BOUNDS[torch.bfloat16])
 
 
 @on_card
 def test_a_call_waits_for_nothing_and_can_be_captured(device: torch.device) -> None:
     inputs = inputs_of(ONE | {"num_rows": 16, "num_keys": 3000, "head_dim": 64, "group": 7}, torch.bfloat16, device)
-    expected = paged_attention(**inputs)  # compiles
+    expected = run_paged_attention(**inputs)  # compiles
     torch.cuda.set_sync_debug_mode("error")
     try:
-        paged_attention(**inputs)
+        run_paged_attention(**inputs)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = paged_attention(**inputs)
+        captured = run_paged_attention(**inputs)
     captured.fill_(torch.nan)
     graph.replay()
     assert torch.equal(captured, expected)

@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from kernels import parity
-from kernels.backend import is_interpreting
-from kernels.op import NAMES, Op, Shape, Variant, op_named
-from kernels.parity import BOUNDS, assert_equal, run_seed
-from kernels.tuner.space import declared
+from kernels.op import OP_NAMES, Op, Shape, Variant, is_interpreting, load_op
+from kernels.parity import BOUNDS, assert_equal, get_run_seed
+from kernels.tuner.search import list_variants
 from tests.kernels.planted_faults import FAULTS, Fault, planted
 
 CPU = torch.device("cpu")
@@ -32,8 +31,8 @@ on_card = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), re
 
 CASES = [
     pytest.param(name, number, id=f"{name}-{'-'.join(map(str, shape.values()))}")
-    for name in NAMES
-    for number, shape in enumerate(op_named(name).parity_shapes)
+    for name in OP_NAMES
+    for number, shape in enumerate(load_op(name).parity_shapes)
 ]
 
 
@@ -47,9 +46,9 @@ def drawn_variants(
     op: Op, shape: Shape, num_variants: int, having: Mapping[str, int] = MappingProxyType({})
 ) -> list[Variant]:
     """Some of those that are declared and can run the shape, with certain constants where these are named."""
-    named = [variant for variant in declared(op.space) if having.items() <= variant.items()]
+    named = [variant for variant in list_variants(op.space) if having.items() <= variant.items()]
     valid = [variant for variant in named if op.is_valid(variant, shape)]
-    return Random(run_seed()).sample(valid, min(num_variants, len(valid)))
+    return Random(get_run_seed()).sample(valid, min(num_variants, len(valid)))
 
 
 @pytest.fixture
@@ -66,31 +65,31 @@ class TestInterpreted:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
     @pytest.mark.parametrize(("name", "number"), CASES)
     def test_a_kernel_computes_what_its_reference_does(self, name: str, number: int, dtype: torch.dtype) -> None:
-        op = op_named(name)
+        op = load_op(name)
         check_variants(op, op.parity_shapes[number], dtype, CPU, NUM_VARIANTS if dtype == torch.float32 else 0)
 
     @pytest.mark.long
     @pytest.mark.parametrize(("name", "number"), CASES)
     def test_so_does_every_tenth_of_its_variants(self, name: str, number: int) -> None:
-        op = op_named(name)
-        check_variants(op, op.parity_shapes[number], torch.float32, CPU, len(declared(op.space)) // 10)
+        op = load_op(name)
+        check_variants(op, op.parity_shapes[number], torch.float32, CPU, len(list_variants(op.space)) // 10)
 
     @pytest.mark.parametrize("fault", FAULTS, ids=str)
     def test_a_planted_fault_is_found(self, fault: Fault, tmp_path: Path) -> None:
         """By the wrapper's choice, or by one of the variants that are declared."""
-        op = op_named(fault.op)
+        op = load_op(fault.op)
         with planted(fault, tmp_path):
             shapes = [shape for shape in op.parity_shapes if fault.shows_at.items() <= shape.items()]
             assert any(self._finds(op, shape, variant) for shape in shapes for variant in _tried(op, shape, fault))
         check_variants(op, op.parity_shapes[0], torch.float32, CPU, 0)  # the copy is gone again
 
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("name", OP_NAMES)
     def test_every_op_has_faults_planted(self, name: str) -> None:
         assert len([fault for fault in FAULTS if fault.op == name]) >= 4
 
     @staticmethod
     def _finds(op: Op, shape: Shape, variant: Variant | None) -> bool:
-        return not parity.check(op, shape, torch.float32, CPU, variant) <= BOUNDS[torch.float32]
+        return not parity.measure_error(op, shape, torch.float32, CPU, variant) <= BOUNDS[torch.float32]
 
 
 def _tried(op: Op, shape: Shape, fault: Fault) -> list[Variant | None]:
@@ -107,14 +106,14 @@ class TestOnCard:
     def test_a_kernel_computes_what_its_reference_does(
         self, name: str, number: int, dtype: torch.dtype, cuda: torch.device
     ) -> None:
-        op = op_named(name)
+        op = load_op(name)
         check_variants(op, op.parity_shapes[number], dtype, cuda, NUM_VARIANTS)
 
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("name", OP_NAMES)
     def test_so_it_does_at_the_shapes_of_the_service(self, name: str, cuda: torch.device) -> None:
         """In bfloat16, by the wrapper's choice; the reference of the longest ones fits into no card."""
-        op = op_named(name)
-        for shape in op.timed_shapes:
+        op = load_op(name)
+        for shape in op.benchmark_shapes:
             try:
                 assert_equal(op, shape, torch.bfloat16, cuda)
             except torch.OutOfMemoryError:

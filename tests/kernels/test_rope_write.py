@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels import parity
-from kernels.backend import is_interpreting
-from kernels.op import Shape, Variant
+from kernels.op import Shape, Variant, is_interpreting
 from kernels.rope import apply_rope, rope_table
 from kernels.rope_write import Record, rope_write
 from kernels.rope_write.op import OP
@@ -27,7 +26,7 @@ INTERPRETED = [
 @pytest.fixture
 def generator() -> torch.Generator:
     """Other numbers each run; a failure says which."""
-    return torch.Generator().manual_seed(parity.run_seed())
+    return torch.Generator().manual_seed(parity.get_run_seed())
 
 
 def check(heads: tuple[int, int, int], slots: list[int], dtype: torch.dtype, generator: torch.Generator) -> None:
@@ -62,7 +61,7 @@ def check(heads: tuple[int, int, int], slots: list[int], dtype: torch.dtype, gen
 
 
 def assert_same(actual: Tensor, expected: Tensor) -> None:
-    again = f"{parity.SEED_VARIABLE}={parity.run_seed()} draws this again"
+    again = f"{parity.SEED_VARIABLE}={parity.get_run_seed()} draws this again"
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{text}\n{again}")
 
 
@@ -103,12 +102,12 @@ class TestInterpreted:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("shape", [*OP.parity_shapes, *OP.timed_shapes], ids=str)
+@pytest.mark.parametrize("shape", [*OP.parity_shapes, *OP.benchmark_shapes], ids=str)
 def test_is_right_on_a_card(shape: Shape, dtype: torch.dtype) -> None:
     parity.assert_equal(OP, shape, dtype, torch.device("cuda"))
 
 
-@pytest.mark.parametrize("shape", [*OP.parity_shapes, *OP.timed_shapes], ids=str)
+@pytest.mark.parametrize("shape", [*OP.parity_shapes, *OP.benchmark_shapes], ids=str)
 def test_the_default_is_a_variant_of_the_space(shape: Shape) -> None:
     variant: Variant = OP.default(shape)
     assert all(variant[name] in values for name, values in OP.space.items())
@@ -116,7 +115,7 @@ def test_the_default_is_a_variant_of_the_space(shape: Shape) -> None:
 
 
 def test_a_draft_of_another_length_compiles_nothing() -> None:
-    of_64, *others = (OP.default({**OP.timed_shapes[0], "num_tokens": each}) for each in (64, 1, 3, 16, 200, 512))
+    of_64, *others = (OP.default({**OP.benchmark_shapes[0], "num_tokens": each}) for each in (64, 1, 3, 16, 200, 512))
     assert all(each == of_64 for each in others)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernels.backend import is_interpreting
+from kernels.op import is_interpreting
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(is_interpreting(), reason="compiles, which the interpreter stands for")
@@ -44,11 +44,11 @@ def ptx(kernel: Any, constants: Mapping[str, Any], capability: int, num_warps: i
 
 
 def test_the_likeliest_are_found_by_wide_loads_some_of_them_ahead() -> None:
-    from kernels.accept.kernel import best_of_parts_kernel
+    from kernels.accept.kernel import top_two_kernel
 
     constants = {"PARTS": 64, "BLOCK": 1024}
-    assert ptx(best_of_parts_kernel, {**constants, "LOADS_AHEAD": 1}, 90).count(WIDE_LOAD) == 1
-    assert "cp.async.cg.shared.global" in ptx(best_of_parts_kernel, {**constants, "LOADS_AHEAD": 4}, 90)
+    assert ptx(top_two_kernel, {**constants, "LOADS_AHEAD": 1}, 90).count(WIDE_LOAD) == 1
+    assert "cp.async.cg.shared.global" in ptx(top_two_kernel, {**constants, "LOADS_AHEAD": 4}, 90)
 
 
 @pytest.mark.long
@@ -58,10 +58,10 @@ def test_tokens_are_drawn_and_confirmed(capability: int) -> None:
 
     chunks = {"PARTS": 64, "CHUNK": kernel.CHUNK, "LEAST": 1e-30}
     assert WIDE_LOAD in ptx(kernel.chunk_weights_kernel, chunks, capability)
-    assert WIDE_LOAD in ptx(kernel.draw_kernel, {**chunks, "CHUNKS": 128}, capability)
+    assert WIDE_LOAD in ptx(kernel.sample_kernel, {**chunks, "CHUNKS": 128}, capability)
     for draws, counts in ((False, False), (False, True), (True, True)):
         constants = {"PARTS": 64, "ROWS": 64, "DRAWS": draws, "COUNTS": counts}
-        assert WIDE_LOAD in ptx(kernel.confirm_kernel, constants, capability)
+        assert WIDE_LOAD in ptx(kernel.accept_kernel, constants, capability)
 
 
 @pytest.mark.long

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from kernels import parity
 from kernels.attention import Scratch
-from kernels.backend import is_interpreting
-from kernels.op import Shape
+from kernels.op import Shape, is_interpreting
 from kernels.rope import apply_rope, rope_table
-from kernels.span_placement import cpu, place, place_layers
+from kernels.span_placement import host, place, place_layers
 from kernels.span_placement.op import OP
-from kernels.span_placement.reference import place as reference_place
+from kernels.span_placement.op import naive_place as reference_place
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -74,7 +73,7 @@ def test_has_the_bits_of_the_reference(
 
 @pytest.mark.parametrize("tokens", [1, 16, 100, 1000])
 def test_the_size_of_a_chunk_changes_nothing(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
-    monkeypatch.setattr(cpu, "TOKENS", tokens)
+    monkeypatch.setattr(host, "TOKENS", tokens)
     torch.manual_seed(tokens)
     check([*range(30, 330)], [*range(60, 360)], [*range(7, 307)], (2, 64), torch.bfloat16)
 
@@ -132,7 +131,7 @@ ROWS = [(1, 8), (3, 24), (2, 64), (1, 256)]
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_layer_is_placed(row: tuple[int, int], dtype: torch.dtype) -> None:
-    check_layers(layers(3, 17, row, dtype, parity.run_seed()), parity.run_seed())
+    check_layers(layers(3, 17, row, dtype, parity.get_run_seed()), parity.get_run_seed())
 
 
 class TestInterpreted:
@@ -143,11 +142,13 @@ class TestInterpreted:
     @pytest.mark.parametrize("row", ROWS)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
     def test_every_layer_is_placed(self, row: tuple[int, int], dtype: torch.dtype) -> None:
-        check_layers(layers(3, 17, row, dtype, parity.run_seed()), parity.run_seed())
+        check_layers(layers(3, 17, row, dtype, parity.get_run_seed()), parity.get_run_seed())
 
     @pytest.mark.parametrize(("num_layers", "num_tokens"), [(1, 0), (1, 1), (5, 1), (4, 4), (5, 9)])
     def test_borders_of_blocks(self, num_layers: int, num_tokens: int) -> None:
-        check_layers(layers(num_layers, num_tokens, (2, 16), torch.float32, parity.run_seed()), parity.run_seed())
+        check_layers(
+            layers(num_layers, num_tokens, (2, 16), torch.float32, parity.get_run_seed()), parity.get_run_seed()
+        )
 
     @pytest.mark.parametrize("blocks", [(1, 1, 1), (4, 2, 2), (8, 1, 8), (16, 4, 4)])
     @pytest.mark.parametrize("shape", OP.parity_shapes, ids=str)
@@ -158,7 +159,7 @@ class TestInterpreted:
 
     def test_other_pages_of_the_pool_move_by_an_angle(self) -> None:
         """Keys that stand at 5, 6, 7 come to 105, 106, 107, and back to where they were."""
-        generator = torch.Generator().manual_seed(parity.run_seed())
+        generator = torch.Generator().manual_seed(parity.get_run_seed())
         cos, sin = rope_table(200, 64, 1e4, CPU)
         before = torch.randn(3, 2, 64, generator=generator)
         pool = torch.full((2, 20, 2, 64), torch.nan)
@@ -176,12 +177,12 @@ class TestInterpreted:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("shape", [*OP.parity_shapes, *OP.timed_shapes[:2], *OP.timed_shapes[3:5]], ids=str)
+@pytest.mark.parametrize("shape", [*OP.parity_shapes, *OP.benchmark_shapes[:2], *OP.benchmark_shapes[3:5]], ids=str)
 def test_is_right_on_a_card(shape: Shape, dtype: torch.dtype) -> None:
     parity.assert_equal(OP, shape, dtype, torch.device("cuda"))
 
 
-@pytest.mark.parametrize("shape", [*OP.parity_shapes, *OP.timed_shapes], ids=str)
+@pytest.mark.parametrize("shape", [*OP.parity_shapes, *OP.benchmark_shapes], ids=str)
 def test_the_default_is_a_variant_of_the_space(shape: Shape) -> None:
     variant = OP.default(shape)
     assert all(variant[name] in values for name, values in OP.space.items())

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from kernels import parity
 from kernels.attention import Scratch
-from kernels.backend import is_interpreting
+from kernels.op import is_interpreting
 from kernels.rope import rope_table
 from kernels.span_placement import place_layers
+from kernels.span_placement.host import NUM_BUFFERS, StagingBuffers
 from kernels.span_placement.op import OP
-from kernels.span_placement.staging import NUM_BUFFERS, Staging
 
 CPU = torch.device("cpu")
 NUM_LAYERS, NUM_STORED, NUM_SLOTS = 3, 60, 50
@@ -33,7 +33,7 @@ class Task:
 
 
 class LateLane:
-    """A `Lane` that does what it is asked for only when somebody waits for it, and then no more than that takes.
+    """A `CopyStream` that does what it is asked for only when somebody waits for it, and then no more than that takes.
 
     Copies go in their order, kernels in theirs; a copy waits for the kernels of its buffer that were asked for before
     it, a kernel for the copy of its buffer.
@@ -44,17 +44,17 @@ class LateLane:
         self.most_copies = 0
 
     def wait(self, number: int) -> None:
-        """As `Lane.wait`."""
+        """As `CopyStream.wait`."""
         own = [task for task in self._tasks if task.is_copy and task.number == number]
         if own:
             self._finish(own[-1])
 
     def copy(self, number: int, pinned: Tensor, near: Tensor) -> None:
-        """As `Lane.copy`."""
+        """As `CopyStream.copy`."""
         self._add(Task(number, True, lambda: near.copy_(pinned)))
 
-    def behind(self, number: int, work: Callable[[], object]) -> None:
-        """As `Lane.behind`."""
+    def run_after_copy(self, number: int, work: Callable[[], object]) -> None:
+        """As `CopyStream.behind`."""
         self._add(Task(number, False, work))
 
     def finish(self) -> None:
@@ -103,9 +103,9 @@ def check(given: dict[str, Any], tokens: int, **options: Any) -> LateLane:
     OP.reference(expected)
     lane = LateLane()
     chunk_bytes = tokens * TOKEN_BYTES * given["keys"][0].itemsize // 4
-    Staging(CPU, lane, chunk_bytes=chunk_bytes, **options).place(**given)
+    StagingBuffers(CPU, lane, chunk_bytes=chunk_bytes, **options).place(**given)
     lane.finish()
-    again = f"{parity.SEED_VARIABLE}={parity.run_seed()} draws this again"
+    again = f"{parity.SEED_VARIABLE}={parity.get_run_seed()} draws this again"
     torch.testing.assert_close(
         pools_of(given), pools_of(expected), rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{text}\n{again}"
     )
@@ -114,7 +114,7 @@ def check(given: dict[str, Any], tokens: int, **options: Any) -> LateLane:
 
 @pytest.fixture
 def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(parity.run_seed())
+    return torch.Generator().manual_seed(parity.get_run_seed())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -138,7 +138,7 @@ def test_a_buffer_is_filled_while_the_others_are_on_their_way(generator: torch.G
 
 def test_a_token_too_large_for_a_buffer_is_refused(generator: torch.Generator) -> None:
     with pytest.raises(ValueError, match="does not fit a buffer"):
-        Staging(CPU, LateLane(), chunk_bytes=TOKEN_BYTES - 1).place(**arguments(3, torch.float32, generator))
+        StagingBuffers(CPU, LateLane(), chunk_bytes=TOKEN_BYTES - 1).place(**arguments(3, torch.float32, generator))
 
 
 @pytest.mark.interpreted
@@ -161,7 +161,7 @@ def test_a_card_gets_what_a_host_has(tokens: int, generator: torch.Generator) ->
     far = {**near, **{name: given[name] for name in ("keys", "values", "source_slots")}}
     far |= {name: [each.clone() for each in near[name]] for name in ("pool_keys", "pool_values")}
     place_layers(**near, scratch=Scratch())
-    staged = Staging(card, chunk_bytes=tokens * TOKEN_BYTES // 2)
+    staged = StagingBuffers(card, chunk_bytes=tokens * TOKEN_BYTES // 2)
     for _ in range(3):  # the buffers are taken again
         staged.place(**far)
     torch.testing.assert_close(pools_of(far), pools_of(near), rtol=0, atol=0, equal_nan=True)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repo_cache.chunks import strongest
+from repo_cache.chunks import select_borders
 
 END, APART, REACH = 400, 16, 60
 borders = st.dictionaries(st.integers(1, END - 1), st.integers(0, 9), max_size=60).map(
@@ -16,7 +16,7 @@ borders = st.dictionaries(st.integers(1, END - 1), st.integers(0, 9), max_size=6
 
 
 def by_definition(found: list[tuple[int, int]], start: int, end: int) -> list[int]:
-    """The docstring of `strongest`, word for word."""
+    """The docstring of `select_borders`, word for word."""
 
     def is_stronger(other: tuple[int, int], own: tuple[int, int]) -> bool:
         return other[1] > own[1] or (other[1] == own[1] and other[0] < own[0])
@@ -34,7 +34,7 @@ def by_definition(found: list[tuple[int, int]], start: int, end: int) -> list[in
 
 def cut(found: list[tuple[int, int]], start: int = 0, end: int = END) -> list[int]:
     places, strengths = [place for place, _ in found], [strength for _, strength in found]
-    return strongest(places, strengths, start, end, apart=APART, reach=REACH)
+    return select_borders(places, strengths, start, end, apart=APART, reach=REACH)
 
 
 @given(borders)

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from repo_cache import workspace as workspace_module
+from repo_cache import indexer
 from repo_cache.cache import RepoCache
 from repo_cache.errors import CacheClosed, ForeignSnapshot, NotCached, RepoCacheError, RootError
+from repo_cache.indexer import IndexProgress
 from repo_cache.subscriptions import Update
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import Batch, Notice, NoticeKind
-from repo_cache.workspace import IndexProgress
 from tests.models import RealModel
 from tests.repo_cache.test_tokenizer import tiny_vocabulary
 
@@ -57,7 +57,7 @@ def opened(root: Path, tokenizer: BPETokenizer) -> Iterator[Callable[..., RepoCa
 
     yield open_cache
     for cache in caches:
-        if not cache.closed:
+        if not cache.is_closed:
             cache.check_integrity()
         cache.close()
 
@@ -144,9 +144,9 @@ def test_spans_cut_when_asked_for_equal_those_cut_with_the_edit(opened: Opened, 
     cache = opened()
     write(root, "src/a.py", CODE.replace("value", "result", 3))
     eager = cache.refresh(["src/a.py"])["src/a.py"]
-    assert eager.has_spans
+    assert eager._spans is not None
     lazy = opened().snapshot()["src/a.py"]
-    assert not lazy.has_spans
+    assert lazy._spans is None
     assert lazy.spans == eager.spans
 
 
@@ -154,7 +154,7 @@ def test_spans_cut_when_asked_for_equal_those_cut_with_the_edit(opened: Opened, 
 def test_equal_contents_share_their_tokens(
     opened: Opened, root: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(workspace_module, "FEW_FILES", few)
+    monkeypatch.setattr(indexer, "FEW_FILES", few)
     for number in range(5):
         write(root, f"copy{number}.py", CODE)
     cache = opened()
@@ -192,7 +192,7 @@ def test_renames_are_seen_by_content_and_by_what_most_of_it_is(opened: Opened, r
 
 
 def test_many_renames_are_compared_by_content_only(opened: Opened, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repo_cache.renames.MAX_COMPARED", 0)
+    monkeypatch.setattr("repo_cache.snapshot.MAX_COMPARED", 0)
     cache = opened()
     before = cache.snapshot()
     (root / "src/a.py").unlink()
@@ -247,7 +247,7 @@ def test_a_file_without_tokens_says_why(opened: Opened, root: Path, path: str, d
 def test_one_file_that_cannot_be_encoded_costs_the_others_nothing(
     opened: Opened, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace_module, "FEW_FILES", 0)
+    monkeypatch.setattr(indexer, "FEW_FILES", 0)
     for number in range(10):
         write(root, f"{number}.py", "x\x06" if number == 4 else f"x = {number}\n")
     snapshot = opened().snapshot()
@@ -339,12 +339,12 @@ def test_a_warm_start_reads_no_file_and_is_the_same(
         os.utime(path, (1e9, 1e9))
     first = opened(store=tmp_path / "store")
     monkeypatch.setattr("repo_cache.files.is_settled", lambda *_: True)
-    monkeypatch.setattr(workspace_module, "is_settled", lambda *_: True)
+    monkeypatch.setattr(indexer, "is_settled", lambda *_: True)
     first.refresh()
     expected = first.snapshot()
     first.close()
     read: list[str] = []
-    monkeypatch.setattr(workspace_module, "read_file", lambda _, path, **__: read.append(path))
+    monkeypatch.setattr(indexer, "read_file", lambda _, path, **__: read.append(path))
     again = opened(store=tmp_path / "store")
     assert read == []
     assert again.snapshot() == expected
@@ -367,8 +367,8 @@ def test_a_store_that_cannot_be_had_is_a_notice(opened: Opened, root: Path) -> N
 
 
 def test_indexing_tells_how_far_it_is(opened: Opened, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace_module, "FEW_FILES", 0)
-    monkeypatch.setattr(workspace_module, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(indexer, "FEW_FILES", 0)
+    monkeypatch.setattr(indexer, "CHUNK_BYTES", 100)
     told: list[IndexProgress] = []
     opened(progress=told.append)
     assert len(told) > 1
@@ -401,7 +401,7 @@ def test_after_closing_the_snapshot_remains_and_the_rest_says_so(opened: Opened)
     cache.close()
     cache.close()
     assert len(cache.snapshot()) == 4
-    assert subscription.closed
+    assert subscription.is_closed
     assert subscription.get() is None
     for use in (cache.refresh, lambda: cache.refresh(["a"]), cache.subscribe):
         with pytest.raises(CacheClosed):
@@ -443,7 +443,7 @@ def test_the_look_at_everything_comes_however_much_is_told_of(opened: Opened, ro
     write(root, "src/new.py", "unseen = 1\n")
 
     def told_of_another() -> bool:
-        cache._hear(Batch(frozenset({"src/a.py"})))
+        cache._on_batch(Batch(frozenset({"src/a.py"})))
         return "src/new.py" in cache.snapshot()
 
     eventually(told_of_another)
@@ -460,7 +460,7 @@ def test_a_fault_between_reading_and_the_snapshot_loses_nothing(
     monkeypatch.setattr("repo_cache.files.is_settled", lambda *_: True)
     write(root, "src/a.py", "x = 7\n")
     with monkeypatch.context() as patch:
-        patch.setattr(workspace_module, "next_snapshot", fail)
+        patch.setattr(indexer, "make_next_snapshot", fail)
         with pytest.raises(MemoryError):
             cache.refresh()
     cache.refresh()
@@ -474,7 +474,7 @@ def test_a_rescan_that_the_watcher_asks_for_is_made(opened: Opened, root: Path) 
     write(root, "src/new.py", "unseen = 1\n")
     notice = Notice(NoticeKind.OVERFLOW, "events were lost")
     with cache.subscribe() as updates:
-        cache._hear(Batch(rescan=True, notices=(notice,)))
+        cache._on_batch(Batch(rescan=True, notices=(notice,)))
         eventually(lambda: "src/new.py" in cache.snapshot())
         update = updates.get(0)
     assert update is not None
@@ -484,12 +484,12 @@ def test_a_rescan_that_the_watcher_asks_for_is_made(opened: Opened, root: Path) 
 def test_too_many_paths_at_once_are_a_look_at_everything(
     opened: Opened, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repo_cache.debouncer.MAX_PENDING_PATHS", 3)
+    monkeypatch.setattr("repo_cache.cache.MAX_PATHS", 3)
     cache = opened(watch=True)
     assert cache._watcher is not None
     cache._watcher.stop()
     write(root, "other.py", "not named\n")
-    cache._hear(Batch(frozenset("abcd")))
+    cache._on_batch(Batch(frozenset("abcd")))
     eventually(lambda: "other.py" in cache.snapshot())
 
 
@@ -498,7 +498,7 @@ def test_a_fault_in_looking_is_told_and_does_not_end_the_watching(
 ) -> None:
     monkeypatch.setattr("repo_cache.cache.RETRY_SECONDS", 0.05)
     cache = opened(watch=True)
-    real, failed = workspace_module.scan_paths, threading.Event()
+    real, failed = indexer.scan_paths, threading.Event()
 
     def fail(*arguments: Any, **options: Any) -> Any:
         if failed.is_set():
@@ -506,7 +506,7 @@ def test_a_fault_in_looking_is_told_and_does_not_end_the_watching(
         failed.set()
         raise MemoryError("of the test")
 
-    monkeypatch.setattr(workspace_module, "scan_paths", fail)
+    monkeypatch.setattr(indexer, "scan_paths", fail)
     write(root, "src/a.py", "after the fault\n")
     eventually(lambda: cache.tokens("src/a.py").content_hash == sha256(b"after the fault\n").hexdigest())
     assert failed.is_set()

@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repo_cache import changes
-from repo_cache.changes import KeptRun, MovedSpan, SpanChanges, compare, moved_between_files
-from repo_cache.spans import FileSpans
+from repo_cache import spans as changes
+from repo_cache.spans import FileSpans, KeptRun, SpanChanges, compare_spans
 
 letters = st.text("abcdef", max_size=12)
 
@@ -60,7 +59,7 @@ def check(old: str, new: str, found: SpanChanges) -> None:
 
 @given(letters, letters)
 def test_every_span_is_in_one_place_and_no_more_could_be_kept(old: str, new: str) -> None:
-    found = compare(spans(old), spans(new))
+    found = compare_spans(spans(old), spans(new))
     check(old, new, found)
     assert found.num_kept == longest_common(old, new)
 
@@ -69,39 +68,22 @@ def test_every_span_is_in_one_place_and_no_more_could_be_kept(old: str, new: str
 def test_files_too_long_for_a_matrix_lose_no_span(old: str, new: str) -> None:
     limit, changes.MAX_MATRIX_BITS = changes.MAX_MATRIX_BITS, 0
     try:
-        check(old, new, compare(spans(old), spans(new)))
+        check(old, new, compare_spans(spans(old), spans(new)))
     finally:
         changes.MAX_MATRIX_BITS = limit
 
 
 def test_a_swap_an_edit_and_an_insertion() -> None:
-    found = compare(spans("abcdef"), spans("abxdefc"))
+    found = compare_spans(spans("abcdef"), spans("abxdefc"))
     assert found.kept == (KeptRun(0, 0, 2), KeptRun(3, 3, 3))
     assert found.moved == ((2, 6),)
     assert found.new == (2,)
-    assert compare(spans("abc"), spans("axxc")) == SpanChanges(
+    assert compare_spans(spans("abc"), spans("axxc")) == SpanChanges(
         (KeptRun(0, 0, 1), KeptRun(2, 3, 1)), (), ((1, 1),), (2,)
     )
 
 
 def test_a_file_that_came_or_went() -> None:
-    assert compare(None, spans("ab")) == SpanChanges(new=(0, 1))
-    assert compare(spans("ab"), None) == SpanChanges(removed=(0, 1))
-    assert compare(None, None) == SpanChanges()
-
-
-@given(letters, letters, letters, letters)
-def test_spans_that_moved_between_files_are_paired_once(a: str, b: str, c: str, d: str) -> None:
-    files = {"one": (spans(a), spans(b)), "two": (spans(c), spans(d)), "gone": (spans(a + c), None)}
-    moved = moved_between_files(files, {path: compare(*versions) for path, versions in files.items()})
-    assert len({(span.old_path, span.old) for span in moved}) == len({(span.path, span.new) for span in moved})
-    for span in moved:
-        before, after = files[span.old_path][0], files[span.path][1]
-        assert after is not None
-        assert before.key(span.old) == after.key(span.new)
-
-
-def test_a_renamed_file_moves_all_its_spans() -> None:
-    files = {"new.py": (None, spans("ab")), "old.py": (spans("ab"), None)}
-    moved = moved_between_files(files, {path: compare(*versions) for path, versions in files.items()})
-    assert moved == (MovedSpan("old.py", 0, "new.py", 0), MovedSpan("old.py", 1, "new.py", 1))
+    assert compare_spans(None, spans("ab")) == SpanChanges(new=(0, 1))
+    assert compare_spans(spans("ab"), None) == SpanChanges(removed=(0, 1))
+    assert compare_spans(None, None) == SpanChanges()

@@ -33,9 +33,9 @@ def changes(clock: Clock) -> Debouncer:
 
 
 def test_nothing_is_due_while_nothing_changed(changes: Debouncer) -> None:
-    assert changes.due_in() is None
+    assert changes.get_delay() is None
     changes.touch()
-    assert changes.due_in() is None
+    assert changes.get_delay() is None
 
 
 def test_a_batch_is_due_after_a_pause(changes: Debouncer, clock: Clock) -> None:
@@ -44,18 +44,18 @@ def test_a_batch_is_due_after_a_pause(changes: Debouncer, clock: Clock) -> None:
     changes.touch(["b", "a"])
     clock.now += 0.04
     changes.touch()
-    assert changes.due_in() == pytest.approx(0.01)
+    assert changes.get_delay() == pytest.approx(0.01)
     clock.now += 0.02
-    assert changes.due_in() == 0
+    assert changes.get_delay() == 0
     assert changes.take() == Batch(paths=frozenset({"a", "b"}))
-    assert changes.due_in() is None
+    assert changes.get_delay() is None
 
 
 def test_changes_without_a_pause_are_told_after_the_longest_delay(changes: Debouncer, clock: Clock) -> None:
     for _ in range(13):
         changes.touch(["a"])
         clock.now += 0.04
-    assert changes.due_in() == 0
+    assert changes.get_delay() == 0
 
 
 def test_a_folder_stands_for_all_below_it_but_not_for_itself(changes: Debouncer) -> None:
@@ -71,7 +71,7 @@ def test_the_root_too_many_paths_and_lost_events_are_a_rescan(changes: Debouncer
     changes.touch(["a", "b", "c"], ["d", "e"])
     assert changes.take() == Batch(rescan=True)
     changes.touch(["a"])
-    changes.rescan(NOTICE)
+    changes.request_rescan(NOTICE)
     changes.touch(["b"])
     assert changes.take() == Batch(rescan=True, notices=(NOTICE,))
     changes.touch(["a", "b", "c", "d"])
@@ -79,8 +79,8 @@ def test_the_root_too_many_paths_and_lost_events_are_a_rescan(changes: Debouncer
 
 
 def test_a_rescan_that_is_owed_comes_with_the_next_change(changes: Debouncer) -> None:
-    changes.owe_rescan()
-    assert changes.due_in() is None
+    changes.mark_rescan()
+    assert changes.get_delay() is None
     changes.touch(["a"])
     assert changes.take() == Batch(rescan=True)
 

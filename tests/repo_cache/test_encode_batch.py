@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import compress, zip_longest
 from pathlib import Path
 from random import Random
 
@@ -16,6 +17,7 @@ from repo_cache.errors import TokenizerError
 from repo_cache.tokenizer import BPETokenizer, WordCache
 from tests.models import RealModel, real_model
 from tests.repo_cache.hostile import random_text, texts
+from tests.repo_cache.test_safe_cuts import find_all_cuts
 
 NAMES = ["smollm2-135m", "qwen2.5-coder-0.5b"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,8 +98,17 @@ def test_no_texts(tokenizer: BPETokenizer) -> None:
 def test_a_byte_that_the_vocabulary_lacks_is_refused_and_can_be_asked_for(smollm2: RealModel) -> None:
     with pytest.raises(TokenizerError, match="0x06"):
         smollm2.tokenizer.encode_batch(["a", "b\x06"])
-    assert smollm2.tokenizer.missing_byte(b"a\x06") == 6
-    assert smollm2.tokenizer.missing_byte(b"ab") is None
+    assert smollm2.tokenizer.find_missing_byte(b"a\x06") == 6
+    assert smollm2.tokenizer.find_missing_byte(b"ab") is None
+
+
+def pre_token_borders(tokenizer: BPETokenizer, text: str) -> list[int]:
+    """Byte offsets at which a pre-token begins, and the text's length."""
+    encoding = tokenizer._plain.encode(text, add_special_tokens=False)
+    ends = tokenizer.compute_token_ends(np.array(encoding.ids, np.uint32)).tolist()
+    words = encoding.word_ids
+    last = [word != following for word, following in zip_longest(words, words[1:])]
+    return [0, *compress(ends, last)]
 
 
 @pytest.mark.parametrize(
@@ -109,15 +120,15 @@ def test_a_byte_that_the_vocabulary_lacks_is_refused_and_can_be_asked_for(smollm
     ],
 )
 def test_pre_token_borders_are_where_words_end_in_bytes(name: str, text: str, borders: list[int]) -> None:
-    assert real_model(name).tokenizer.pre_token_borders(text) == borders
+    assert pre_token_borders(real_model(name).tokenizer, text) == borders
 
 
 @given(text=texts)
 def test_safe_cuts_are_borders_of_pre_tokens(qwen05: RealModel, text: str) -> None:
     tokenizer = qwen05.tokenizer
     assert tokenizer.safe_cuts is not None
-    cuts = [len(text[:place].encode()) for place in tokenizer.safe_cuts.places(text)]
-    assert set(cuts) <= set(tokenizer.pre_token_borders(text))
+    cuts = [len(text[:place].encode()) for place in find_all_cuts(tokenizer.safe_cuts, text)]
+    assert set(cuts) <= set(pre_token_borders(tokenizer, text))
 
 
 def test_a_fingerprint_is_that_of_what_decides_the_ids(smollm2: RealModel, qwen05: RealModel, tmp_path: Path) -> None:

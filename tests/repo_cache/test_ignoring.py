@@ -199,7 +199,7 @@ def test_without_git_only_the_given_patterns_count(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("x\n")
     rules = IgnoreRules(tmp_path, use_git=False)
     assert not rules.ignores("x", is_folder=False)
-    assert rules.governed_by(".gitignore") is None
+    assert rules.get_governed_folder(".gitignore") is None
 
 
 def test_changed_rules_count_from_when_they_are_forgotten(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_changed_rules_count_from_when_they_are_forgotten(tmp_path: Path) -> Non
     assert not rules.ignores("a/x", is_folder=False)
     (tmp_path / "a").mkdir()
     (tmp_path / "a/.gitignore").write_text("x\n")
-    assert rules.governed_by("a/.gitignore") == "a"
+    assert rules.get_governed_folder("a/.gitignore") == "a"
     rules.forget("a")
     assert rules.ignores("a/x", is_folder=False)
     assert not rules.ignores("x", is_folder=False)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, pre_tokenizers
 
 from repo_cache.errors import TokenizerError
-from repo_cache.incremental import EncodedText, Reencoded, TokenChange, encoded, reencoded, restored
+from repo_cache.incremental import EncodedText, ReencodedText, TokenChange, encode_text, reencode, restore_text
 from repo_cache.tokenizer import BPETokenizer
 from tests.models import RealModel, real_model
 from tests.repo_cache.hostile import Edit, edits, random_chain, texts
@@ -33,9 +33,9 @@ def whole(tokenizer: BPETokenizer, text: str) -> EncodedText:
     return EncodedText(text.encode(), np.array(token_ids, np.uint32), np.cumsum(lengths, dtype=np.uint32))
 
 
-def check(tokenizer: BPETokenizer, old: EncodedText, text: str) -> Reencoded:
+def check(tokenizer: BPETokenizer, old: EncodedText, text: str) -> ReencodedText:
     """Encode the old text's next version; it is as it should be, and so is what is said of the change."""
-    result, expected = reencoded(tokenizer, old, text.encode()), whole(tokenizer, text)
+    result, expected = reencode(tokenizer, old, text.encode()), whole(tokenizer, text)
     assert result.text.data == expected.data
     assert result.text.token_ids.tolist() == expected.token_ids.tolist()
     assert result.text.token_ends.tolist() == expected.token_ends.tolist()
@@ -43,7 +43,7 @@ def check(tokenizer: BPETokenizer, old: EncodedText, text: str) -> Reencoded:
     return result
 
 
-def check_change(old: EncodedText, result: Reencoded) -> None:
+def check_change(old: EncodedText, result: ReencodedText) -> None:
     """Outside the changed tokens are the old ones, inside them all changed bytes, and none too many at its ends."""
     new, change, tokens = result.text, result.change, result.tokens
     if change is None:
@@ -68,8 +68,8 @@ def begin(text: EncodedText, number: int) -> int:
 
 def check_chain(tokenizer: BPETokenizer, random: Random, num_edits: int) -> None:
     """Versions with a byte that the vocabulary lacks are left out."""
-    versions = (text for text in random_chain(random, num_edits) if tokenizer.missing_byte(text.encode()) is None)
-    text = encoded(tokenizer, next(versions).encode())
+    versions = (text for text in random_chain(random, num_edits) if tokenizer.find_missing_byte(text.encode()) is None)
+    text = encode_text(tokenizer, next(versions).encode())
     for version in versions:
         text = check(tokenizer, text, version).text
 
@@ -77,7 +77,7 @@ def check_chain(tokenizer: BPETokenizer, random: Random, num_edits: int) -> None
 @settings(max_examples=40)  # the seeded chains are quicker by far
 @given(text=texts, changes=st.lists(edits, min_size=1, max_size=4))
 def test_edits_in_a_row_give_the_ids_of_the_whole_text(qwen05: RealModel, text: str, changes: list[Edit]) -> None:
-    old = encoded(qwen05.tokenizer, text.encode())
+    old = encode_text(qwen05.tokenizer, text.encode())
     for change in changes:
         text = change.apply(text)
         old = check(qwen05.tokenizer, old, text).text
@@ -98,7 +98,7 @@ def test_a_hundred_thousand_edits_give_the_ids_of_the_whole_text(name: str) -> N
 
 def test_every_line_of_a_file_changed_and_removed(tokenizer: BPETokenizer) -> None:
     lines = SOURCE.splitlines(keepends=True)
-    old = encoded(tokenizer, SOURCE.encode())
+    old = encode_text(tokenizer, SOURCE.encode())
     for number in range(0, len(lines), 7):
         for line in ("", "    x = 1\n", lines[number].rstrip("\n") + "  # é\n"):
             result = check(tokenizer, old, "".join([*lines[:number], line, *lines[number + 1 :]]))
@@ -109,19 +109,19 @@ def test_every_line_of_a_file_changed_and_removed(tokenizer: BPETokenizer) -> No
 def test_a_token_that_is_typed_and_deleted_character_by_character(tokenizer: BPETokenizer, token: str) -> None:
     versions = [f"a {token[:length]} b" for length in range(len(token) + 1)]
     versions += [f"a {token[:place]}x{token[place:]} b" for place in range(len(token))]
-    text = encoded(tokenizer, b"")
+    text = encode_text(tokenizer, b"")
     for version in [*versions, *reversed(versions), f"{token}{token}", f"{token[1:]}{token}", ""]:
         text = check(tokenizer, text, version).text
 
 
 def test_the_same_text_again_costs_nothing(tokenizer: BPETokenizer) -> None:
-    text = encoded(tokenizer, SOURCE.encode())
+    text = encode_text(tokenizer, SOURCE.encode())
     assert check(tokenizer, text, SOURCE).text is text
 
 
 def test_encoded_equals_the_obvious_way_and_its_arrays_are_read_only(tokenizer: BPETokenizer) -> None:
-    first = encoded(tokenizer, SOURCE.encode())
-    for text in (first, reencoded(tokenizer, first, SOURCE.encode() + b"x").text):
+    first = encode_text(tokenizer, SOURCE.encode())
+    for text in (first, reencode(tokenizer, first, SOURCE.encode() + b"x").text):
         expected = whole(tokenizer, text.data.decode())
         assert text.token_ids.tolist() == expected.token_ids.tolist()
         assert text.token_ends.tolist() == expected.token_ends.tolist()
@@ -132,8 +132,8 @@ def test_encoded_equals_the_obvious_way_and_its_arrays_are_read_only(tokenizer: 
 
 @pytest.mark.parametrize("text", ["", SOURCE, "日本\r\n<|im_end|>"])
 def test_a_text_is_restored_from_its_ids(tokenizer: BPETokenizer, text: str) -> None:
-    first = encoded(tokenizer, text.encode())
-    for again in (restored(tokenizer, first.token_ids), restored(tokenizer, first.token_ids, first.data)):
+    first = encode_text(tokenizer, text.encode())
+    for again in (restore_text(tokenizer, first.token_ids), restore_text(tokenizer, first.token_ids, first.data)):
         assert again.data == first.data
         assert again.token_ends.tolist() == first.token_ends.tolist()
 
@@ -144,14 +144,14 @@ def test_bytes_that_are_not_utf8_are_refused_where_they_stand(tokenizer: BPEToke
         data.decode()
     for old in (b"", b"a b", "a日 b".encode(), b"x" * 500 + b" a"):
         with pytest.raises(UnicodeDecodeError) as error:
-            reencoded(tokenizer, encoded(tokenizer, old), data)
+            reencode(tokenizer, encode_text(tokenizer, old), data)
         assert error.value.args == expected.value.args
 
 
 def test_a_byte_that_the_vocabulary_lacks_is_refused(smollm2: RealModel) -> None:
-    text = encoded(smollm2.tokenizer, b"a b c")
+    text = encode_text(smollm2.tokenizer, b"a b c")
     with pytest.raises(TokenizerError, match="0x06"):
-        reencoded(smollm2.tokenizer, text, b"a b\x06 c")
+        reencode(smollm2.tokenizer, text, b"a b\x06 c")
 
 
 def test_a_pre_tokenizer_of_which_nothing_is_proven_has_the_whole_text_encoded(
@@ -165,7 +165,7 @@ def test_a_pre_tokenizer_of_which_nothing_is_proven_has_the_whole_text_encoded(
     library.save(str(path))
     tokenizer = BPETokenizer.from_file(path)
     assert tokenizer.safe_cuts is None
-    text = encoded(tokenizer, b"a b\n  c")
+    text = encode_text(tokenizer, b"a b\n  c")
     for version in ("a b\n  1", "", "a<tool_call>b"):
         result = check(tokenizer, text, version)
         assert result.num_encoded == len(result.text.token_ids)

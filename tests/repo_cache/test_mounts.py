@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repo_cache.fallback_watchers import remote_file_system
+from repo_cache.fallback_watchers import find_remote_file_system
 
 MOUNTS = r"""
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -36,8 +36,8 @@ MOUNTS = r"""
 )
 def test_the_mount_that_a_workspace_lies_on_or_holds_decides(tmp_path: Path, root: str, kind: str | None) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    assert remote_file_system(Path(root), tmp_path / "mountinfo") == kind
+    assert find_remote_file_system(Path(root), tmp_path / "mountinfo") == kind
 
 
 def test_a_system_without_such_a_list_has_no_network_mounts(tmp_path: Path) -> None:
-    assert remote_file_system(Path("/"), tmp_path / "none") is None
+    assert find_remote_file_system(Path("/"), tmp_path / "none") is None

@@ -20,7 +20,7 @@ def test_it_is_a_dict_and_the_older_ones_stay_as_they_were(
     for entries, removed in changes:
         kept = {path: value for path, value in expected[-1].items() if path not in removed}
         expected.append(kept | entries)
-        made.append(made[-1].updated(entries, removed))
+        made.append(made[-1].copy_with(entries, removed))
     for one, plain in zip(made, expected, strict=True):
         assert one == plain
         assert list(one) == sorted(plain)
@@ -34,17 +34,17 @@ def test_the_different_paths_are_those_of_a_whole_comparison(
 ) -> None:
     old: PathMap[int] = PathMap()
     for entries, removed in first:
-        old = old.updated(entries, removed)
+        old = old.copy_with(entries, removed)
     new = old
     for entries, removed in second:
-        new = new.updated(entries, removed)
+        new = new.copy_with(entries, removed)
     differ = [path for path in sorted({*old, *new}) if old.get(path) is not new.get(path)]
-    assert new.different_paths(old) == old.different_paths(new) == differ
+    assert new.find_different_paths(old) == old.find_different_paths(new) == differ
 
 
 def test_a_copy_shares_the_buckets_that_did_not_change() -> None:
     old = PathMap({f"{number}.py": number for number in range(10_000)})
-    new = old.updated({"7.py": -1}, frozenset({"8.py"}))
+    new = old.copy_with({"7.py": -1}, frozenset({"8.py"}))
     changed = sum(mine is not yours for mine, yours in zip(new._buckets, old._buckets, strict=True))
     assert 1 <= changed <= 2 < NUM_BUCKETS
-    assert new.updated({"7.py": new["7.py"]}, frozenset({"no.py"}))._buckets == new._buckets
+    assert new.copy_with({"7.py": new["7.py"]}, frozenset({"no.py"}))._buckets == new._buckets

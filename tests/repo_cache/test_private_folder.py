@@ -62,5 +62,5 @@ def test_a_store_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "tokens").mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     said: list[str] = []
-    assert not Database(tmp_path / "tokens" / "tokens.sqlite3", said.append).usable
+    assert not Database(tmp_path / "tokens" / "tokens.sqlite3", said.append).is_usable
     assert "another user" in said[0]

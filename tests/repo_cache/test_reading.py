@@ -34,7 +34,7 @@ def test_a_text_file_is_read_with_its_stat(root: Path) -> None:
     found = read_file(root, "a/é.py")
     assert isinstance(found, FileContent)
     assert found.data == "x = 'é'\r\n".encode()
-    assert found.stat == files.file_stat((root / "a/é.py").stat())
+    assert found.stat == files.to_file_stat((root / "a/é.py").stat())
     assert not found.settled
 
 
@@ -97,7 +97,7 @@ def test_links_are_followed_to_files_of_the_workspace_only(root: Path) -> None:
         found = read_file(root, name)
         assert isinstance(found, FileContent)
         assert found.data == b"inside"
-        assert found.stat == files.file_stat((root / "a/x").stat())
+        assert found.stat == files.to_file_stat((root / "a/x").stat())
     assert reason(root, "up") == reason(root, "git") == SkipReason.OUTSIDE
     assert reason(root, "self") == reason(root, "none") == SkipReason.GONE
     assert reason(root, "folder/x") == reason(root, "away/outside.txt") == SkipReason.GONE
@@ -137,7 +137,7 @@ def test_a_file_without_the_right_to_read_it_is_named(root: Path, monkeypatch: p
 
 def test_a_file_that_changes_while_it_is_read_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "a").write_text("old")
-    bytes_of, texts = files._bytes_of, ["newer", "newest"]
+    bytes_of, texts = files._read_bytes, ["newer", "newest"]
 
     def writing(descriptor: int, max_bytes: int) -> bytes:
         data = bytes_of(descriptor, max_bytes)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
-from repo_cache.safe_cuts import LLAMA3_REGEX, QWEN2_REGEX, SafeCuts, safe_cuts
+from repo_cache.safe_cuts import LLAMA3_REGEX, QWEN2_REGEX, SafeCuts, make_safe_cuts
 from tests.repo_cache.hostile import random_text
 
 KINDS = "sL \t\n\r'(7é\u3000²"
@@ -24,6 +24,11 @@ TOKENS = {
     "blanks": ["  ", "\t(", "\n\n"],
     "ends": ["L(", "7 ", "(", "s\n", "L'"],
 }
+
+
+def find_all_cuts(cuts: SafeCuts, text: str) -> list[int]:
+    """All safe cuts of a text, in characters."""
+    return [found.start() for found in cuts._cut.finditer(text, 1)]
 
 
 def byte_level(*, use_regex: bool) -> pre_tokenizers.PreTokenizer:
@@ -55,7 +60,7 @@ class Words:
         added = [AddedToken(token, special=number % 2 == 1, normalized=False) for number, token in enumerate(tokens)]
         self._tokenizer.add_tokens(added)
         self._tokenizer.encode_special_tokens = True
-        found = safe_cuts(self.description, tokens)
+        found = make_safe_cuts(self.description, tokens)
         assert found is not None
         self.cuts: SafeCuts = found
         self.of = cache(self._of)
@@ -78,7 +83,7 @@ def unsafe(words: Words, max_len: int) -> list[tuple[str, int]]:
     found, num_cuts = [], 0
     for length in range(2, max_len + 1):
         for text in map("".join, product(KINDS, repeat=length)):
-            for place in words.cuts.places(text):
+            for place in find_all_cuts(words.cuts, text):
                 num_cuts += 1
                 if words.of(text) != words.of(text[:place]) + words.of(text[place:]):
                     found.append((text, place))
@@ -105,11 +110,11 @@ def test_words_and_pieces_are_the_text_cut_at_safe_cuts(kind: str) -> None:
     cuts = Words(kind, ["<tool_call>", "<|im_end|>"]).cuts
     for _ in range(200):
         text = random_text(random, random.choice([0, 1, 5, 60]))
-        for parts in (cuts.words(text), list(cuts.pieces(text, random.randrange(1, 30)))):
+        for parts in (cuts.split_words(text), list(cuts.split_pieces(text, random.randrange(1, 30)))):
             assert "".join(parts) == text
             assert "" not in parts
             borders = {sum(map(len, parts[: number + 1])) for number in range(len(parts))}
-            assert borders <= {*cuts.places(text), len(text)}
+            assert borders <= {*find_all_cuts(cuts, text), len(text)}
 
 
 @pytest.mark.parametrize("kind", PRE_TOKENIZERS)
@@ -120,10 +125,10 @@ def test_the_nearest_cuts_of_a_place_are_those_of_the_text_up_to_it_and_from_it_
         text = random.choice(["x", "日本", ""]) * random.choice([0, 50, 500]) + random_text(random, 20)
         place = random.randrange(len(text) + 1)
         before, behind = text[:place], text[place:]
-        last = before[: max([0, *cuts.places(before)])]
-        assert cuts.last_before(text.encode(), len(before.encode())) == len(last.encode())
-        first = before + behind[: min([*cuts.places(behind), len(behind)])]
-        assert cuts.first_behind(text.encode(), len(before.encode())) == len(first.encode())
+        last = before[: max([0, *find_all_cuts(cuts, before)])]
+        assert cuts.find_last_before(text.encode(), len(before.encode())) == len(last.encode())
+        first = before + behind[: min([*find_all_cuts(cuts, behind), len(behind)])]
+        assert cuts.find_first_after(text.encode(), len(before.encode())) == len(first.encode())
 
 
 @pytest.mark.parametrize("kind", PRE_TOKENIZERS)
@@ -134,7 +139,8 @@ def test_a_program_is_cut_at_least_once_a_line(kind: str) -> None:
     cuts = Words(kind, []).cuts
     for line in program.splitlines(keepends=True)[:-1]:
         start = program.index(line)
-        assert not line.strip() or any(start < place <= start + len(line) for place in cuts.places(program)), line
+        inside = range(start + 1, start + len(line) + 1)
+        assert not line.strip() or any(place in inside for place in find_all_cuts(cuts, program)), line
 
 
 @pytest.mark.parametrize(
@@ -148,9 +154,9 @@ def test_a_program_is_cut_at_least_once_a_line(kind: str) -> None:
     ],
 )
 def test_no_cut_is_called_safe_for_a_pre_tokenizer_that_is_not_known(description: object) -> None:
-    assert safe_cuts(description, []) is None
+    assert make_safe_cuts(description, []) is None
 
 
 def test_a_regex_that_differs_by_a_character_is_not_known() -> None:
     description = json.loads(by_regex(QWEN2_REGEX.replace("[\\r\\n]*", "[\\r\\n/]*")).__getstate__())
-    assert safe_cuts(description, []) is None
+    assert make_safe_cuts(description, []) is None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from repo_cache import scan as scanning
-from repo_cache.files import FileContent, SkipReason, file_stat, read_file
+from repo_cache.files import FileContent, SkipReason, read_file, to_file_stat
 from repo_cache.ignore import IgnoreRules
 from repo_cache.scan import Scan, scan, scan_paths
 
@@ -35,7 +35,7 @@ def test_files_come_with_the_stat_that_reading_gives(tmp_path: Path) -> None:
     for path, stat in found.files.items():
         content = read_file(tmp_path, path)
         assert isinstance(content, FileContent)
-        assert content.stat == stat == file_stat((tmp_path / path).stat())
+        assert content.stat == stat == to_file_stat((tmp_path / path).stat())
 
 
 def test_ignored_paths_are_not_entered(tmp_path: Path) -> None:

@@ -21,14 +21,22 @@ from repo_cache.chunks import (
     MAX_TOKENS,
     MIN_BLOCK_BYTES,
     MIN_TOKENS,
-    block_starts,
-    cut,
-    next_block_starts,
-    recut,
+    cut_spans,
+    find_block_starts,
+    recut_spans,
+    update_block_starts,
 )
-from repo_cache.incremental import EncodedText, Reencoded, TextChange, TokenChange, encoded, reencoded, text_change
-from repo_cache.spans import CutText, FileSpans, span_keys
-from repo_cache.syntax import GRAMMARS, language_of, parse, reparse, syntax_borders
+from repo_cache.incremental import (
+    EncodedText,
+    ReencodedText,
+    TextChange,
+    TokenChange,
+    encode_text,
+    find_text_change,
+    reencode,
+)
+from repo_cache.spans import CutText, FileSpans, compute_span_keys
+from repo_cache.syntax import GRAMMARS, find_language, find_syntax_borders, parse, reparse
 from repo_cache.tokenizer import BPETokenizer
 from tests.memory import bytes_kept
 from tests.models import SHARED_DATA, real_model
@@ -43,8 +51,8 @@ def tokenizer() -> BPETokenizer:
 
 
 def cut_whole(data: bytes, language: str | None) -> tuple[EncodedText, CutText]:
-    text = encoded(tokenizer(), data)
-    made = cut(text, language, FINGERPRINT)
+    text = encode_text(tokenizer(), data)
+    made = cut_spans(text, language, FINGERPRINT)
     made.spans.check_integrity(len(text.token_ids))
     return text, made
 
@@ -58,26 +66,26 @@ def check_recut(data: bytes, language: str | None, random: Random, num_edits: in
     """Edits one after another: each next cut is the cut from scratch, with trees of the last one and without."""
     text, made = cut_whole(data, language)
     for _ in range(num_edits):
-        after = reencoded(tokenizer(), text, edited(text.data, random))
-        again = recut(made, text, after, language, FINGERPRINT)
-        scratch = cut(after.text, language, FINGERPRINT)
+        after = reencode(tokenizer(), text, edited(text.data, random))
+        again = recut_spans(made, text, after, language, FINGERPRINT)
+        scratch = cut_spans(after.text, language, FINGERPRINT)
         assert again.spans == scratch.spans
         assert again.trees.keys() == scratch.trees.keys()
-        assert recut(CutText(made.spans, {}), text, after, language, FINGERPRINT).spans == scratch.spans
+        assert recut_spans(CutText(made.spans, {}), text, after, language, FINGERPRINT).spans == scratch.spans
         text, made = after.text, again
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_the_next_cut_is_the_cut_from_scratch(suffix: str) -> None:
     for seed in range(4):
-        check_recut(source(suffix, 60), language_of(f"a.{suffix}"), Random(seed), 10)
+        check_recut(source(suffix, 60), find_language(f"a.{suffix}"), Random(seed), 10)
 
 
 @pytest.mark.parametrize("suffix", ["java", "cs", "json", "html", "cpp", "py"])
 def test_the_next_cut_of_a_long_block_is_the_cut_from_scratch(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "LONG_BYTES", 1000)
     for seed in range(4):
-        check_recut(source(suffix, 60), language_of(f"a.{suffix}"), Random(seed), 10)
+        check_recut(source(suffix, 60), find_language(f"a.{suffix}"), Random(seed), 10)
 
 
 @pytest.mark.long
@@ -86,38 +94,38 @@ def test_the_next_cut_is_the_cut_from_scratch_for_long(suffix: str, monkeypatch:
     for long_bytes in (1000, LONG_BYTES):
         monkeypatch.setattr(chunks, "LONG_BYTES", long_bytes)
         for seed in range(60):
-            check_recut(source(suffix, Random(seed).randrange(1, 100)), language_of(f"a.{suffix}"), Random(seed), 20)
+            check_recut(source(suffix, Random(seed).randrange(1, 100)), find_language(f"a.{suffix}"), Random(seed), 20)
 
 
 def test_a_long_sound_block_is_parsed_from_its_old_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     data = source("java", 120)
     text, made = cut_whole(data, "java")
     assert any(tree.num_bytes > LONG_BYTES for tree in made.trees.values())
-    after = reencoded(tokenizer(), text, data.replace(b"int total = 60;", b"int total = 61;"))
-    scratch = cut(after.text, "java", FINGERPRINT)
+    after = reencode(tokenizer(), text, data.replace(b"int total = 60;", b"int total = 61;"))
+    scratch = cut_spans(after.text, "java", FINGERPRINT)
     monkeypatch.setattr("repo_cache.syntax.parse", None)  # what a reparse falls back to
     monkeypatch.setattr(chunks, "parse", None)
-    assert recut(made, text, after, "java", FINGERPRINT).spans == scratch.spans
+    assert recut_spans(made, text, after, "java", FINGERPRINT).spans == scratch.spans
 
 
 def test_where_nothing_changed_nothing_is_cut() -> None:
     text, made = cut_whole(source("py", 5), "python")
-    assert recut(made, text, reencoded(tokenizer(), text, text.data), "python", FINGERPRINT) is made
+    assert recut_spans(made, text, reencode(tokenizer(), text, text.data), "python", FINGERPRINT) is made
 
 
 @pytest.mark.parametrize("suffix", ["java", "ts", "py"])
 def test_a_tree_from_an_old_tree_has_the_borders_of_a_new_one(suffix: str) -> None:
     """Error recovery in Java comes out otherwise at every twelfth edit where parts of the old tree are used again."""
-    language = language_of(f"a.{suffix}")
+    language = find_language(f"a.{suffix}")
     random = Random(1)
     data = source(suffix, 15)
     for _ in range(150):
         tree, after = parse(data, language), edited(data, random)
-        change = text_change(data, after)
+        change = find_text_change(data, after)
         if change is not None and tree is not None and (scratch := parse(after, language)) is not None:
             again = reparse(tree, data, after, change)
             assert again is not None
-            assert syntax_borders(again, after, 300) == syntax_borders(scratch, after, 300)
+            assert find_syntax_borders(again, after, 300) == find_syntax_borders(scratch, after, 300)
         data = after if len(after) > 3000 else source(suffix, 15)
 
 
@@ -127,10 +135,10 @@ def test_tokens_that_changed_far_from_the_text_count_as_changed() -> None:
     ids[5] += 1
     change = TextChange(len(text.data) - 2, len(text.data) - 1, len(text.data) - 1)
     tokens = TokenChange(5, len(ids), len(ids))
-    after = Reencoded(EncodedText(text.data, ids, text.token_ends), change, tokens, len(ids))
-    again = recut(made, text, after, "python", FINGERPRINT)
-    assert again.spans == cut(after.text, "python", FINGERPRINT).spans
-    assert again.spans.key(0) != made.spans.key(0)
+    after = ReencodedText(EncodedText(text.data, ids, text.token_ends), change, tokens, len(ids))
+    again = recut_spans(made, text, after, "python", FINGERPRINT)
+    assert again.spans == cut_spans(after.text, "python", FINGERPRINT).spans
+    assert again.spans.get_key(0) != made.spans.get_key(0)
 
 
 paragraphs = st.lists(
@@ -143,15 +151,15 @@ def test_the_next_blocks_are_the_blocks_from_scratch(
     head: list[str], old: list[str], new: list[str], tail: list[str]
 ) -> None:
     before, data = (("".join([*head, *middle, *tail])).encode() for middle in (old, new))
-    change = text_change(before, data)
+    change = find_text_change(before, data)
     if change is not None:
-        again = next_block_starts(block_starts(before, None), len(before), data, None, change)
-        assert again.tolist() == block_starts(data, None).tolist()
+        again = update_block_starts(find_block_starts(before, None), len(before), data, None, change)
+        assert again.tolist() == find_block_starts(data, None).tolist()
 
 
 def test_blocks_are_bounded_on_both_sides() -> None:
     data = source("py", 200)
-    lengths = np.diff(np.append(block_starts(data, "python"), len(data)))
+    lengths = np.diff(np.append(find_block_starts(data, "python"), len(data)))
     assert lengths.min() >= MIN_BLOCK_BYTES
     assert lengths.max() <= 2 * BLOCK_BYTES
     assert len(lengths) > 10
@@ -159,7 +167,7 @@ def test_blocks_are_bounded_on_both_sides() -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_spans_tile_the_file_within_bounds(suffix: str) -> None:
-    text, made = cut_whole(source(suffix, 80), language_of(f"a.{suffix}"))
+    text, made = cut_whole(source(suffix, 80), find_language(f"a.{suffix}"))
     spans = made.spans
     assert b"".join(span_texts(text, spans)) == text.data
     lengths = np.diff(spans.ends.astype(int), prepend=0)
@@ -174,7 +182,7 @@ def test_definitions_are_spans_with_what_belongs_to_them() -> None:
     assert all(piece.strip().startswith((b"import", b"# What")) for piece in texts)
     assert sum(piece.count(b"def ") == 1 for piece in texts) >= 39
     for suffix, first in (("rs", b"/// What"), ("java", b"/** What"), ("go", b"// Name"), ("css", b"/*")):
-        text, made = cut_whole(source(suffix, 40), language_of(f"a.{suffix}"))
+        text, made = cut_whole(source(suffix, 40), find_language(f"a.{suffix}"))
         inner = [piece.strip() for piece in span_texts(text, made.spans)[1:]]
         assert all(piece.startswith(first) for piece in inner), suffix
 
@@ -184,12 +192,12 @@ def test_a_key_is_the_hash_of_fingerprint_and_ids() -> None:
     for span in made.spans:
         ids = text.token_ids[span.start : span.end].astype("<u4").tobytes()
         assert span.key == blake2b(FINGERPRINT + ids, digest_size=16).digest()
-    assert made.spans.key_list() == [span.key for span in made.spans]
+    assert made.spans.list_keys() == [span.key for span in made.spans]
     assert (
-        span_keys(b"other", text.token_ids, 0, [3]).tobytes()
-        != span_keys(FINGERPRINT, text.token_ids, 0, [3]).tobytes()
+        compute_span_keys(b"other", text.token_ids, 0, [3]).tobytes()
+        != compute_span_keys(FINGERPRINT, text.token_ids, 0, [3]).tobytes()
     )
-    assert span_keys(FINGERPRINT, text.token_ids, 0, []).shape == (0, 16)
+    assert compute_span_keys(FINGERPRINT, text.token_ids, 0, []).shape == (0, 16)
 
 
 @pytest.mark.parametrize(
@@ -207,21 +215,18 @@ def test_lines_are_those_that_a_span_has_a_part_in(data: bytes) -> None:
         assert span.end_line == last
 
 
-def test_spans_by_index_and_by_token() -> None:
+def test_spans_by_index() -> None:
     _, made = cut_whole(source("py", 10), "python")
     spans = made.spans
     assert [spans[index] for index in range(len(spans))] == list(spans)
     assert spans[-1] == list(spans)[-1]
-    assert all(
-        spans.index_at(token) == index for index, span in enumerate(spans) for token in (span.start, span.end - 1)
-    )
     with pytest.raises(IndexError):
         spans[len(spans)]
     assert spans.nbytes <= 30 * len(spans) + 8 * len(spans.block_starts)
 
 
 def num_other_keys(old: FileSpans, new: FileSpans) -> int:
-    return len(set(new.key_list()) - set(old.key_list()))
+    return len(set(new.list_keys()) - set(old.list_keys()))
 
 
 def test_lines_at_the_top_move_no_border_below() -> None:
@@ -247,8 +252,8 @@ def test_an_edit_changes_the_span_it_is_in_and_at_most_its_neighbours() -> None:
     text, made = cut_whole(data, "python")
     random = Random(1)
     for number in random.sample(range(100), 30):
-        after = reencoded(tokenizer(), text, data.replace(b"total = other + %d\n" % number, b"total = other - 1\n"))
-        assert num_other_keys(made.spans, recut(made, text, after, "python", FINGERPRINT).spans) <= 3
+        after = reencode(tokenizer(), text, data.replace(b"total = other + %d\n" % number, b"total = other - 1\n"))
+        assert num_other_keys(made.spans, recut_spans(made, text, after, "python", FINGERPRINT).spans) <= 3
 
 
 def test_real_edits_of_long_files_leave_nearly_all_tokens_in_spans_with_the_same_keys() -> None:
@@ -259,12 +264,12 @@ def test_real_edits_of_long_files_leave_nearly_all_tokens_in_spans_with_the_same
     num_kept = num_tokens = 0
     for case in cases:
         if len(case["original"]) > 8000:
-            language = language_of(case["path"])
+            language = find_language(case["path"])
             text, made = cut_whole(case["original"].encode(), language)
-            after = reencoded(tokenizer(), text, case["expected"].encode())
-            again = recut(made, text, after, language, FINGERPRINT).spans
-            assert again == cut(after.text, language, FINGERPRINT).spans
-            keys = set(made.spans.key_list())
+            after = reencode(tokenizer(), text, case["expected"].encode())
+            again = recut_spans(made, text, after, language, FINGERPRINT).spans
+            assert again == cut_spans(after.text, language, FINGERPRINT).spans
+            keys = set(made.spans.list_keys())
             num_kept += sum(span.end - span.start for span in again if span.key in keys)
             num_tokens += again.num_tokens
     assert num_tokens > 10_000
@@ -298,31 +303,37 @@ def test_hostile_text_is_cut(name: str, language: str | None) -> None:
     text, made = cut_whole(data, language)
     lengths = np.diff(made.spans.ends.astype(int), prepend=0)
     assert lengths.max(initial=0) <= MAX_TOKENS
-    after = reencoded(tokenizer(), text, data[: len(data) // 2] + b"x" + data[len(data) // 2 :])
-    assert recut(made, text, after, language, FINGERPRINT).spans == cut(after.text, language, FINGERPRINT).spans
+    after = reencode(tokenizer(), text, data[: len(data) // 2] + b"x" + data[len(data) // 2 :])
+    assert (
+        recut_spans(made, text, after, language, FINGERPRINT).spans
+        == cut_spans(after.text, language, FINGERPRINT).spans
+    )
 
 
 def test_from_an_empty_file_and_to_one() -> None:
     for before, data in ((b"", source("py", 30)), (source("py", 30), b""), (b"", b"x"), (b"x", b"")):
         text, made = cut_whole(before, "python")
-        after = reencoded(tokenizer(), text, data)
-        assert recut(made, text, after, "python", FINGERPRINT).spans == cut(after.text, "python", FINGERPRINT).spans
+        after = reencode(tokenizer(), text, data)
+        assert (
+            recut_spans(made, text, after, "python", FINGERPRINT).spans
+            == cut_spans(after.text, "python", FINGERPRINT).spans
+        )
 
 
 def test_every_grammar_reads_its_language() -> None:
     for suffix in SUFFIXES:
-        language = language_of(f"folder/A.{suffix.upper()}")
+        language = find_language(f"folder/A.{suffix.upper()}")
         tree = parse(source(suffix, 3), language)
         assert (tree is None) == (language is None)
         assert tree is None or not tree.has_error, suffix
     assert all(parse(b"\n", language) is not None for language in GRAMMARS)
-    assert language_of("Makefile") is None
+    assert find_language("Makefile") is None
 
 
 def test_nothing_of_a_parsed_text_stays_in_memory() -> None:
     before = b"def f(x):\n    return x\n" * 200
     after = before.replace(b"return x", b"return 1", 1)
-    change = text_change(before, after)
+    change = find_text_change(before, after)
     assert change is not None
 
     def parsed_twice() -> None:

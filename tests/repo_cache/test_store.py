@@ -289,7 +289,7 @@ def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path, notices: list
     one.flush()
     assert one.read(contents(3)) == {}
     assert one.read_records("/r") == {}
-    assert not one.usable
+    assert not one.is_usable
     assert len(notices) == 1
     one.close()
     one.close()
@@ -308,7 +308,7 @@ def test_a_full_disk_or_a_read_only_folder_is_said_once_and_gone_on_without(
         error.sqlite_errorcode = code
         raise error
 
-    one._database.change(fail)
+    one._database.run_transaction(fail)
     one.write(contents(3))
     one.flush()
     assert one.read(contents(3)) == {}
@@ -320,9 +320,9 @@ def test_a_full_disk_or_a_read_only_folder_is_said_once_and_gone_on_without(
 def test_a_disk_that_damages_what_is_written_is_given_up_on(opened: Opened, notices: list[str]) -> None:
     one = opened()
     for _ in range(3):
-        one._database.change(lambda connection: connection.execute("SELECT nothing FROM nowhere"))
+        one._database.run_transaction(lambda connection: connection.execute("SELECT nothing FROM nowhere"))
     assert len(notices) == 1
-    assert not one.usable
+    assert not one.is_usable
 
 
 def test_a_slow_disk_does_not_fill_the_memory(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def test_no_name_of_a_control_token_in_text_gives_a_control_id(name: str) -> Non
 
 @pytest.mark.parametrize("token", CONTROL_TOKENS)
 def test_a_control_token_is_one_id_in_a_template_and_known_by_name(tokenizer: BPETokenizer, token: str) -> None:
-    token_id = tokenizer.control_id(token)
+    token_id = tokenizer.get_control_id(token)
     assert token_id is not None
     before, after = tokenizer.encode("a "), tokenizer.encode("\nb")
     assert tokenizer.encode_template(f"a {token}\nb") == [*before, token_id, *after]
@@ -96,7 +96,7 @@ def test_a_control_token_is_one_id_in_a_template_and_known_by_name(tokenizer: BP
 
 @pytest.mark.parametrize("name", ["</s>", "<|no_such_token|>", "a", ""])
 def test_ordinary_text_has_no_control_id(tokenizer: BPETokenizer, name: str) -> None:
-    assert tokenizer.control_id(name) is None
+    assert tokenizer.get_control_id(name) is None
 
 
 def test_a_token_of_the_user_defined_kind_is_text_and_no_control_token() -> None:
@@ -104,7 +104,7 @@ def test_a_token_of_the_user_defined_kind_is_text_and_no_control_token() -> None
     tag = tokenizer.encode_template("<tag>")
     assert len(tag) == 1
     assert tokenizer.encode("a<tag>b")[1:2] == tag  # one token, as the model was trained, and not a way to end a turn
-    assert tokenizer.control_id("<tag>") is None
+    assert tokenizer.get_control_id("<tag>") is None
 
 
 def test_bytes_that_are_not_utf8_become_the_replacement_character(tokenizer: BPETokenizer) -> None:
@@ -119,8 +119,8 @@ def test_a_saved_tokenizer_reads_back_the_same(tokenizer: BPETokenizer, tmp_path
     assert again.encode(text) == tokenizer.encode(text)
     assert again.encode_template(text) == tokenizer.encode_template(text)
     assert again.token_bytes() == tokenizer.token_bytes()
-    assert [again.control_id(token) for token in CONTROL_TOKENS] == [
-        tokenizer.control_id(token) for token in CONTROL_TOKENS
+    assert [again.get_control_id(token) for token in CONTROL_TOKENS] == [
+        tokenizer.get_control_id(token) for token in CONTROL_TOKENS
     ]
 
 

@@ -16,7 +16,7 @@ from agent_runtime.models.tokenizer import TokenizerBundle, read_gguf_tokenizer
 from agent_runtime.types import ApplyRequest, ApplyResult, PatchRequest
 from engine.reuse import EXACT
 from engine.types import GenerationRequest
-from repo_cache.contents import Content, Contents
+from repo_cache.token_encoder import FileVersion, TokenEncoder
 from repo_cache.types import FileTokens
 from tests.agent_runtime.fake_engine import Answer, FakeEngine
 from tests.models import RealModel
@@ -53,8 +53,8 @@ def text_side(smollm2: RealModel) -> TokenizerBundle:
 
 @pytest.fixture(scope="module")
 def known(text_side: TokenizerBundle) -> FileTokens:
-    content = Content("a.py", FILE.encode(), sha256(FILE.encode()).hexdigest())
-    (answer,) = Contents(text_side.tokenizer, None, 0).encode([content], in_bulk=False)
+    content = FileVersion("a.py", FILE.encode(), sha256(FILE.encode()).hexdigest())
+    (answer,) = TokenEncoder(text_side.tokenizer, None, 0).encode([content], in_bulk=False)
     assert answer.tokens is not None
     return answer.tokens
 

@@ -182,7 +182,7 @@ def test_thousands_of_changes_are_one_line_and_nothing_is_parsed_for_it(
     text = shown(view, [update])
     assert f"{MAX_FILES + 1} files" in text
     assert f"{MAX_FILES + 1} added" in text
-    assert not any(tokens.has_spans for tokens in update.snapshot.values())
+    assert not any(tokens._spans for tokens in update.snapshot.values())
 
 
 def test_markup_and_control_characters_in_names_do_no_harm(updates: Updates, folder: Path) -> None:

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_runtime.llm.file_encoder import FileEncoder
-from repo_cache.chunks import cut
-from repo_cache.contents import Content, Contents
+from repo_cache.chunks import cut_spans
 from repo_cache.errors import TokenizerError
-from repo_cache.incremental import encoded
-from repo_cache.syntax import language_of
+from repo_cache.incremental import encode_text
+from repo_cache.syntax import find_language
+from repo_cache.token_encoder import FileVersion, TokenEncoder
 from repo_cache.tokenizer import BPETokenizer
 from repo_cache.types import FileTokens
 from tests.models import RealModel
@@ -29,7 +29,9 @@ PIECES = st.text("ab_1 \n\t(){}'<>/=é\u3000", max_size=12)
 def known(tokenizer: BPETokenizer, text: str) -> FileTokens:
     """What a watched folder knows of the file."""
     data = text.encode()
-    (answer,) = Contents(tokenizer, None, 0).encode([Content("a.py", data, sha256(data).hexdigest())], in_bulk=False)
+    (answer,) = TokenEncoder(tokenizer, None, 0).encode(
+        [FileVersion("a.py", data, sha256(data).hexdigest())], in_bulk=False
+    )
     assert answer.tokens is not None
     return answer.tokens
 
@@ -52,7 +54,9 @@ def test_every_text_has_the_ids_that_it_has_alone(
 @pytest.mark.parametrize("final", ["", "\n", ")\n", ";\n\n"])
 def test_spans_end_where_those_of_the_whole_file_do(qwen05: RealModel, final: str) -> None:
     tokenizer, text = qwen05.tokenizer, FILE.rstrip("\n") + final
-    of_file = cut(encoded(tokenizer, text.encode()), language_of("a.py"), tokenizer.fingerprint).spans.ends.tolist()
+    of_file = cut_spans(
+        encode_text(tokenizer, text.encode()), find_language("a.py"), tokenizer.fingerprint
+    ).spans.ends.tolist()
     asked = tokenizer.encode(text.removesuffix("\n"))
     for given_tokens in (None, known(tokenizer, text)):
         encoder = FileEncoder(tokenizer, "a.py", text, given_tokens)
@@ -68,7 +72,7 @@ def test_the_spans_of_a_watched_file_are_taken_and_not_cut_again(qwen05: RealMod
     tokens = known(qwen05.tokenizer, FILE)
     marked = FileTokens(tokens.content_hash, tokens.token_ids, lambda ids: pytest.fail("it has its spans"))
     spans = tokens.spans
-    marked.remember(spans)
+    marked.set_spans(spans)
     assert (
         FileEncoder(qwen05.tokenizer, "a.py", FILE, marked).span_ends(tokens.token_ids.tolist()) == spans.ends.tolist()
     )

@@ -71,7 +71,9 @@ def test_the_copy_gives_what_the_file_gives(files: ModelFiles, cache: Path, from
     assert [path.name for path in (cache / "converted").iterdir()] == [locate_copy(files, cache).name]
     again = load_model(files, cache, limits=EngineConfig(256))
     assert written(again) == from_gguf
-    assert again.text.stop_ids == {again.text.tokenizer.control_id(name) for name in ("<|im_end|>", "<|endoftext|>")}
+    assert again.text.stop_ids == {
+        again.text.tokenizer.get_control_id(name) for name in ("<|im_end|>", "<|endoftext|>")
+    }
 
 
 def test_the_copy_is_a_model_folder_like_any_other(files: ModelFiles, cache: Path, from_gguf: tuple[int, ...]) -> None:

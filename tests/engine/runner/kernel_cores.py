@@ -43,7 +43,7 @@ def by_kernels() -> Iterator[None]:
 def as_on_a_cpu() -> Iterator[None]:
     """Within Triton's interpreter, too, torch's operations are what runs: the other side of a comparison."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kernels.backend.is_interpreting", lambda: False)
+        patch.setattr("kernels.op.is_interpreting", lambda: False)
         yield
 
 

@@ -15,7 +15,7 @@ from engine.runner.cuda_runner import KernelPasses
 from engine.runner.step_rows import SequenceRows
 from engine.types import GenerationRequest, GenerationResult
 from engine.weights import Parameters
-from kernels.accept import Accepted
+from kernels.accept import AcceptOutput
 from tests.engine.cores import PROMPT, drain
 from tests.engine.drafters import Forking, Oracle, RandomDraft
 from tests.engine.runner.kernel_cores import FAMILIES, HEAD_DIM
@@ -104,9 +104,9 @@ def test_a_pass_waits_for_the_card_once() -> None:
     core = EngineCore(on_card, TOKEN_BYTES, EngineConfig(max_seq_len=200, page_size=16, most_graphs=0))
     expected = answers(core, None)
     core.forget_cached()
-    real = Accepted.to_host
+    real = AcceptOutput.to_host
 
-    def allowed(each: Accepted) -> Accepted:
+    def allowed(each: AcceptOutput) -> AcceptOutput:
         torch.cuda.set_sync_debug_mode("default")
         try:
             return real(each)
@@ -114,7 +114,7 @@ def test_a_pass_waits_for_the_card_once() -> None:
             torch.cuda.set_sync_debug_mode("error")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Accepted, "to_host", allowed)
+        patch.setattr(AcceptOutput, "to_host", allowed)
         torch.cuda.set_sync_debug_mode("error")
         try:
             found = answers(core, expected)

@@ -15,7 +15,7 @@ from engine.core import EngineCore
 from engine.reuse import Reuse
 from engine.runner.cuda_runner import KernelPasses
 from engine.types import GenerationRequest, GenerationResult
-from kernels.backend import is_interpreting
+from kernels.op import is_interpreting
 from tests.engine.cores import PROMPT, alone, drain, make_core, run_one, same
 from tests.engine.drafters import AlwaysWrong, Fork, Oracle
 from tests.engine.reuse.turns import random_ids, reusing_core, run

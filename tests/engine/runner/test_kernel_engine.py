@@ -25,7 +25,7 @@ from engine.runner import torch_runner as measuring
 from engine.runner.cuda_runner import runs_by_kernels
 from engine.speculation.step_times import PassTimes
 from engine.types import GenerationRequest
-from kernels.accept import Accepted
+from kernels.accept import AcceptOutput
 from tests.engine.cores import PROMPT, Collected, alone, drain, make_core, run_one, same
 from tests.engine.drafters import Fork, Forking, Oracle
 from tests.engine.reuse.test_recording import check_kept
@@ -176,8 +176,8 @@ def test_where_pages_behind_a_window_were_nothing_of_others_is_read() -> None:
 def test_a_pass_waits_for_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All greedy rows of a pass are chosen from one copy, whoever they belong to and however far their drafts hold."""
     copies: list[int] = []
-    real = Accepted.to_host
-    monkeypatch.setattr(Accepted, "to_host", lambda each: copies.append(each.num_rows) or real(each))
+    real = AcceptOutput.to_host
+    monkeypatch.setattr(AcceptOutput, "to_host", lambda each: copies.append(each.num_rows) or real(each))
     model = kernel_model()
     core = kernel_core(model, rows_are_free=True)
     for number in range(4):

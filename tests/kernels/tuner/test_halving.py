@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.op import Variant
-from kernels.tuner.space import FINAL_REPEATS, FIRST_REPEATS, NUM_FINALISTS, Timed, halve
-from kernels.tuner.timers import PlantedTimer
-from tests.kernels.tuner.planted import BEST, DEFAULT, planted_cost, variants
+from kernels.tuner.search import FINAL_REPEATS, FIRST_REPEATS, NUM_FINALISTS, Timing, halve
+from tests.kernels.tuner.planted import BEST, DEFAULT, PlantedTimer, planted_cost, variants
 
 
 def prepared(timer: PlantedTimer) -> list[Variant]:
@@ -26,7 +25,7 @@ def prepared(timer: PlantedTimer) -> list[Variant]:
 def test_the_best_of_a_planted_cost_is_found_under_noise_and_drift(seed: int, noise: float, drift: float) -> None:
     """The drift doubles all times within a thousand samples."""
     timer = PlantedTimer(planted_cost, noise=noise, drift=drift, seed=seed)
-    found = halve(prepared(timer), timer.seconds, Random(seed))
+    found = halve(prepared(timer), timer.sample, Random(seed))
     assert found[0].variant == BEST
     assert [each.score for each in found] == sorted(each.score for each in found)
 
@@ -41,7 +40,7 @@ def test_without_noise_it_is_the_fastest_of_all(costs: list[int], seed: int) -> 
 def test_most_samples_go_to_the_finalists() -> None:
     timer = PlantedTimer(planted_cost, noise=0.05)
     candidates = prepared(timer)
-    found = halve(candidates, timer.seconds, Random(1))
+    found = halve(candidates, timer.sample, Random(1))
     assert len(found) == NUM_FINALISTS
     assert all(each.num_samples >= FINAL_REPEATS for each in found)
     assert sorted(timer.num_samples.values())[0] == FIRST_REPEATS
@@ -67,15 +66,15 @@ def test_the_baseline_comes_to_the_end_however_slow_it_is() -> None:
         return (1.0,) if variant == DEFAULT else planted_cost(variant)[:1]
 
     timer = PlantedTimer(cost)
-    found = halve(prepared(timer), timer.seconds, Random(1), baseline=DEFAULT)
+    found = halve(prepared(timer), timer.sample, Random(1), baseline=DEFAULT)
     assert found[0].variant == BEST
-    assert found[-1] == Timed(DEFAULT, (1.0,), found[0].num_samples)
+    assert found[-1] == Timing(DEFAULT, (1.0,), found[0].num_samples)
 
 
 def test_what_is_dropped_is_said_once_and_not_timed_again() -> None:
     timer = PlantedTimer(planted_cost)
     candidates = prepared(timer)
-    found = halve(candidates, timer.seconds, Random(1), dropped=timer.release)
+    found = halve(candidates, timer.sample, Random(1), on_drop=timer.release)
     assert len(timer.prepared) == len(found)
 
 
@@ -83,7 +82,7 @@ def test_what_is_dropped_is_said_once_and_not_timed_again() -> None:
 def test_when_the_time_is_over_all_that_are_left_were_timed_alike(num_rounds: int) -> None:
     rounds = iter(range(1000))
     timer = PlantedTimer(planted_cost, noise=0.05)
-    found = halve(prepared(timer), timer.seconds, Random(1), expired=lambda: next(rounds) >= num_rounds)
+    found = halve(prepared(timer), timer.sample, Random(1), is_expired=lambda: next(rounds) >= num_rounds)
     assert len({each.num_samples for each in found}) == 1
     assert found[0].num_samples <= num_rounds + 1
     assert found[0].variant == BEST
@@ -93,12 +92,12 @@ def test_when_the_time_is_over_all_that_are_left_were_timed_alike(num_rounds: in
 def test_times_are_medians_by_shape(drawn: list[tuple[float, float]]) -> None:
     samples = iter(drawn * 100)
     rounds = iter(range(1000))
-    (found,) = halve([{"number": 0}], lambda variant: next(samples), Random(1), expired=lambda: next(rounds) >= 8)
+    (found,) = halve([{"number": 0}], lambda variant: next(samples), Random(1), is_expired=lambda: next(rounds) >= 8)
     assert found.seconds == (median(first for first, _ in drawn), median(second for _, second in drawn))
 
 
 def test_a_tenth_off_a_short_shape_counts_as_a_tenth_off_a_long_one() -> None:
-    assert Timed({}, (0.9e-6, 1e-3), 1).score == pytest.approx(Timed({}, (1e-6, 0.9e-3), 1).score)
+    assert Timing({}, (0.9e-6, 1e-3), 1).score == pytest.approx(Timing({}, (1e-6, 0.9e-3), 1).score)
 
 
 def test_nothing_to_time_is_no_winner() -> None:

@@ -11,10 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.op import Shape, Variant
-from kernels.tuner.search import NothingRight, variant_key
-from kernels.tuner.space import MOST_PROOFS, CardFailed, declared, proofs, targets, valid
+from kernels.tuner.search import (
+    MAX_PROOFS,
+    CardFailed,
+    NoCorrectVariant,
+    get_variant_key,
+    group_targets,
+    list_valid_variants,
+    list_variants,
+    select_proof_shapes,
+)
 from kernels.tuner.store import Store, Versions
-from kernels.tuner.timers import PlantedTimer
 from tests.kernels.tuner.planted import (
     BEST,
     CARD,
@@ -22,6 +29,7 @@ from tests.kernels.tuner.planted import (
     SHAPES,
     VERSIONS,
     PlantedOp,
+    PlantedTimer,
     planted_cost,
     right,
     search,
@@ -38,7 +46,7 @@ class CountedCheck:
         self._wrong, self._fault, self._at = wrong or [], fault, at
 
     def __call__(self, variant: Variant, shape: Shape) -> float:
-        self.checked[variant_key(variant)] += 1
+        self.checked[get_variant_key(variant)] += 1
         if self._fault is not None and len(self.checked) == self._at:
             raise self._fault
         return float("nan") if variant in self._wrong else 1e-4
@@ -55,11 +63,11 @@ def test_the_best_of_the_planted_costs_wins_and_the_store_has_its_numbers(tmp_pa
     assert winner.best.score == pytest.approx((1e-5 * 4e-5) ** 0.5, rel=0.2)
     assert winner.outcomes == {"admitted": len(variants())}
     assert winner.shapes == tuple(SHAPES)
-    assert Store(tmp_path, CARD).winners() == {"swiglu bfloat16 rows=64": winner}
+    assert Store(tmp_path, CARD).read_winners() == {"swiglu bfloat16 rows=64": winner}
 
 
 @settings(max_examples=8)
-@given(st.lists(st.sampled_from(variants()), max_size=60, unique_by=variant_key))
+@given(st.lists(st.sampled_from(variants()), max_size=60, unique_by=get_variant_key))
 def test_what_is_not_right_never_wins_however_fast_it_is(
     tmp_path_factory: pytest.TempPathFactory, wrong: list[Variant]
 ) -> None:
@@ -69,8 +77,8 @@ def test_what_is_not_right_never_wins_however_fast_it_is(
     timer = PlantedTimer(planted_cost)
     winner = search(tmp_path_factory.mktemp("store"), check=CountedCheck(wrong), timer=timer).run()
     assert planted_cost(winner.best.variant) == planted_cost(fastest)
-    assert winner.outcomes["wrong"] == len({variant_key(variant) for variant in wrong})
-    assert all(timer.num_samples[variant_key(variant)] == 0 for variant in wrong)
+    assert winner.outcomes["wrong"] == len({get_variant_key(variant) for variant in wrong})
+    assert all(timer.num_samples[get_variant_key(variant)] == 0 for variant in wrong)
 
 
 def test_what_is_wrong_at_full_size_only_does_not_win(tmp_path: Path) -> None:
@@ -114,9 +122,9 @@ def test_what_does_not_launch_is_counted(tmp_path: Path) -> None:
 
 
 def test_an_op_without_a_right_variant_has_no_winner(tmp_path: Path) -> None:
-    with pytest.raises(NothingRight, match=f"{len(variants())} wrong"):
+    with pytest.raises(NoCorrectVariant, match=f"{len(variants())} wrong"):
         search(tmp_path, check=lambda variant, shape: 1.0).run()
-    assert Store(tmp_path, CARD).winners() == {}
+    assert Store(tmp_path, CARD).read_winners() == {}
 
 
 def test_a_wrong_default_is_no_hindrance(tmp_path: Path) -> None:
@@ -171,7 +179,7 @@ def test_a_search_whose_time_is_over_says_so_and_is_gone_on_with(tmp_path: Path)
     assert whole.is_complete
     assert whole.best.variant == BEST
     assert search(tmp_path, budget_seconds=50).run() == whole, "a short search does not replace a whole one's winner"
-    assert Store(tmp_path, CARD).winners()[whole.key] == whole
+    assert Store(tmp_path, CARD).read_winners()[whole.key] == whole
 
 
 def test_long_searches_tell_how_far_they_are(tmp_path: Path) -> None:
@@ -184,7 +192,7 @@ def test_long_searches_tell_how_far_they_are(tmp_path: Path) -> None:
 def test_the_space_is_what_is_declared_less_what_is_not_valid() -> None:
     op = PlantedOp()
     found = variants()
-    assert len(declared(op.space)) == 75
+    assert len(list_variants(op.space)) == 75
     assert len(found) == 72
     assert all(op.is_valid(variant, shape) for variant in found for shape in SHAPES)
     assert [variant for variant in found if variant == DEFAULT] == [DEFAULT]
@@ -192,15 +200,15 @@ def test_the_space_is_what_is_declared_less_what_is_not_valid() -> None:
 
 def test_a_default_that_is_not_declared_is_tried_as_well() -> None:
     op = PlantedOp(space={"block": (16,), "num_warps": (4,), "num_stages": (1,)})
-    assert valid(target(op)) == [{"block": 16, "num_warps": 4, "num_stages": 1}, DEFAULT]
+    assert list_valid_variants(target(op)) == [{"block": 16, "num_warps": 4, "num_stages": 1}, DEFAULT]
 
 
 def test_a_variant_that_needs_more_than_the_card_has_is_not_tried() -> None:
     class Sized(PlantedOp):
-        def shared_bytes(self, variant: Variant, shape: Shape, dtype: object) -> int:
+        def count_shared_bytes(self, variant: Variant, shape: Shape, dtype: object) -> int:
             return variant["block"] * variant["num_stages"] * shape["size"]
 
-    found = valid(target(Sized()), shared_bytes=2048 * 256)
+    found = list_valid_variants(target(Sized()), shared_bytes=2048 * 256)
     assert 0 < len(found) < len(variants())
     assert found == [each for each in variants() if each["block"] * each["num_stages"] <= 256]
 
@@ -208,7 +216,7 @@ def test_a_variant_that_needs_more_than_the_card_has_is_not_tried() -> None:
 def test_shapes_are_searched_by_class() -> None:
     op = PlantedOp()
     shapes: list[Shape] = [{"rows": 1, "size": 4}, {"rows": 64, "size": 4}, {"rows": 1, "size": 8}]
-    found = targets(op, target().dtype, shapes)
+    found = group_targets(op, target().dtype, shapes)
     assert [each.shapes for each in found] == [(shapes[0], shapes[2]), (shapes[1],)]
 
 
@@ -217,10 +225,10 @@ def test_proofs_are_of_the_class_first_and_filled_up_where_small_shapes_are_few(
     random = Random(0)
     random.shuffle(sizes)
     many = PlantedOp(parity_shapes=[{"rows": size % 2 * 64, "size": size} for size in sizes])
-    assert {shape["rows"] for shape in proofs(target(many), BEST)} == {64}
-    assert len(proofs(target(many), BEST)) == MOST_PROOFS
+    assert {shape["rows"] for shape in select_proof_shapes(target(many), BEST)} == {64}
+    assert len(select_proof_shapes(target(many), BEST)) == MAX_PROOFS
     few = PlantedOp(parity_shapes=[{"rows": 1, "size": 1}])
-    assert proofs(target(few), BEST) == [{"rows": 1, "size": 1}, *SHAPES]
+    assert select_proof_shapes(target(few), BEST) == [{"rows": 1, "size": 1}, *SHAPES]
 
 
 def test_checks_are_asked_of_the_right_thing(tmp_path: Path) -> None:
@@ -228,16 +236,16 @@ def test_checks_are_asked_of_the_right_thing(tmp_path: Path) -> None:
     asked: set[tuple[str, str]] = set()
 
     def check(variant: Variant, shape: Shape) -> float:
-        asked.add((variant_key(variant), variant_key(shape)))
+        asked.add((get_variant_key(variant), get_variant_key(shape)))
         return right(variant, shape)
 
     winner = search(tmp_path, check=check).run()
     assert {
-        (variant_key(variant), variant_key(shape))
+        (get_variant_key(variant), get_variant_key(shape))
         for variant in variants()
         for shape in PlantedOp().parity_shapes
         if PlantedOp().is_valid(variant, shape)
     } <= asked
     for timed in (winner.best, *winner.runners_up):
-        assert {(variant_key(timed.variant), variant_key(shape)) for shape in SHAPES} <= asked
+        assert {(get_variant_key(timed.variant), get_variant_key(shape)) for shape in SHAPES} <= asked
     assert winner.versions == VERSIONS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernels.op import NAMES
-from kernels.tuner.store import source_hash
+from kernels.op import OP_NAMES
+from kernels.tuner.store import compute_source_hash
 
 FILES = {
     "kernels/moved/kernel.py": "import triton\nfrom kernels.turned.kernel import turn\n\n@triton.jit\ndef f(): ...\n",
@@ -38,11 +38,11 @@ def package(tmp_path: Path) -> Path:
     ],
 )
 def test_only_what_is_compiled_for_an_op_counts(package: Path, name: str, counts: bool) -> None:
-    before = source_hash("moved", package)
+    before = compute_source_hash("moved", package)
     path = package / f"{name}.py"
     path.write_text(path.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
-    assert (source_hash("moved", package) != before) == counts
+    assert (compute_source_hash("moved", package) != before) == counts
 
 
 def test_every_op_has_a_hash_of_its_own() -> None:
-    assert len({source_hash(name) for name in NAMES}) == len(NAMES)
+    assert len({compute_source_hash(name) for name in OP_NAMES}) == len(OP_NAMES)

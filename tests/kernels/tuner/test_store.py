@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from agent_runtime.models.config import ModelSettings
-from kernels.tuner.store import Store, StoreError, Winner, default_folder
+from kernels.tuner.store import Store, StoreError, Winner, get_default_folder
 from tests.kernels.tuner.planted import CARD, VERSIONS, search
 
 
@@ -22,10 +22,10 @@ def winner(tmp_path: Path) -> Winner:
 def test_what_is_put_is_found(tmp_path: Path, winner: Winner) -> None:
     other = replace(winner, shape_class="rows=1", default=None, is_complete=False)
     store = Store(tmp_path, CARD)
-    assert store.winners() == {}
+    assert store.read_winners() == {}
     for each in (winner, other):
-        store.put(each)
-    assert Store(tmp_path, CARD).winners() == {winner.key: winner, other.key: other}
+        store.write_winner(each)
+    assert Store(tmp_path, CARD).read_winners() == {winner.key: winner, other.key: other}
     assert store.path == tmp_path / "planted-card-80gb.json"
 
 
@@ -49,10 +49,10 @@ def test_a_file_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, winner: 
     store = Store(tmp_path, CARD)
     store.path.write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(StoreError, match=r"planted-card-80gb\.json holds no winners for Planted Card 80GB .* move it"):
-        store.winners()
+        store.read_winners()
     if '"a"' not in text and "swiglu" not in text:
         with pytest.raises(StoreError):
-            store.put(winner)
+            store.write_winner(winner)
         assert store.path.read_text(encoding="utf-8", errors="surrogateescape") == text
 
 
@@ -62,7 +62,7 @@ def test_an_entry_of_other_values_is_none(tmp_path: Path, winner: Winner, change
     store = Store(tmp_path, CARD)
     store.path.write_text(json.dumps(raw), encoding="utf-8")
     with pytest.raises(StoreError):
-        store.winners()
+        store.read_winners()
 
 
 def test_a_winner_under_anothers_key_is_none(tmp_path: Path, winner: Winner) -> None:
@@ -70,14 +70,14 @@ def test_a_winner_under_anothers_key_is_none(tmp_path: Path, winner: Winner) -> 
     store = Store(tmp_path, CARD)
     store.path.write_text(json.dumps(raw), encoding="utf-8")
     with pytest.raises(StoreError, match="stands for"):
-        store.winners()
+        store.read_winners()
 
 
 def test_a_write_that_fails_leaves_the_old_file(
     tmp_path: Path, winner: Winner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path, CARD)
-    store.put(winner)
+    store.write_winner(winner)
     before = store.path.read_bytes()
 
     def broken(*_: object, **__: object) -> None:
@@ -85,33 +85,33 @@ def test_a_write_that_fails_leaves_the_old_file(
 
     monkeypatch.setattr("os.fsync", broken)
     with pytest.raises(OSError, match="no space"):
-        store.put(replace(winner, shape_class="rows=1"))
+        store.write_winner(replace(winner, shape_class="rows=1"))
     assert store.path.read_bytes() == before
     assert not [*tmp_path.glob("*.new")]
 
 
 def test_tuners_that_write_at_once_lose_nothing(tmp_path: Path, winner: Winner) -> None:
     threads = [
-        Thread(target=Store(tmp_path, CARD).put, args=(replace(winner, shape_class=f"rows={rows}"),))
+        Thread(target=Store(tmp_path, CARD).write_winner, args=(replace(winner, shape_class=f"rows={rows}"),))
         for rows in range(8)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(Store(tmp_path, CARD).winners()) == 8
+    assert len(Store(tmp_path, CARD).read_winners()) == 8
 
 
 def test_what_was_tried_is_kept_until_a_whole_search_has_its_winner(tmp_path: Path, winner: Winner) -> None:
     store = Store(tmp_path, CARD)
     outcomes = {'{"block": 16}': "wrong"}
-    store.put_tried(winner.key, VERSIONS, outcomes)
-    store.put(replace(winner, is_complete=False))
-    assert store.tried(winner.key, replace(VERSIONS, driver="later", torch="later")) == outcomes
-    assert store.tried(winner.key, replace(VERSIONS, triton="later")) == {}
-    assert store.tried("another key", VERSIONS) == {}
-    store.put(winner)
-    assert store.tried(winner.key, VERSIONS) == {}
+    store.write_outcomes(winner.key, VERSIONS, outcomes)
+    store.write_winner(replace(winner, is_complete=False))
+    assert store.read_outcomes(winner.key, replace(VERSIONS, driver="later", torch="later")) == outcomes
+    assert store.read_outcomes(winner.key, replace(VERSIONS, triton="later")) == {}
+    assert store.read_outcomes("another key", VERSIONS) == {}
+    store.write_winner(winner)
+    assert store.read_outcomes(winner.key, VERSIONS) == {}
 
 
 @pytest.mark.parametrize(
@@ -127,4 +127,4 @@ def test_what_was_tried_is_kept_until_a_whole_search_has_its_winner(tmp_path: Pa
     ],
 )
 def test_the_tuner_writes_where_the_service_reads(environ: dict[str, str]) -> None:
-    assert default_folder(environ) == ModelSettings.from_env(environ).cache_dir / "kernels"
+    assert get_default_folder(environ) == ModelSettings.from_env(environ).cache_dir / "kernels"

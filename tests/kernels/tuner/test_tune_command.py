@@ -15,14 +15,12 @@ from agent_runtime.wiring import _limits
 from engine.core import EngineCore
 from engine.engine_config import EngineConfig
 from kernels import tune
-from kernels.op import NAMES, op_named
-from kernels.tuner import use_folder, variant_for
-from kernels.tuner.search import Search, variant_key
-from kernels.tuner.space import CardFailed, targets, valid
-from kernels.tuner.store import Store, Versions, source_hash
-from kernels.tuner.timers import PlantedTimer
+from kernels.op import OP_NAMES, load_op
+from kernels.tuner import get_variant, use_folder
+from kernels.tuner.search import CardFailed, Search, get_variant_key, group_targets, list_valid_variants
+from kernels.tuner.store import Store, Versions, compute_source_hash
 from tests.engine.runner.kernel_cores import by_kernels, kernel_model
-from tests.kernels.tuner.planted import CARD
+from tests.kernels.tuner.planted import CARD, PlantedTimer
 
 ARGUMENTS = ["swiglu", "--shapes", "num_tokens=64", "num_tokens=60", "num_tokens=1"]
 """Two classes."""
@@ -39,23 +37,23 @@ def planted_card(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     card = SimpleNamespace(best=-1, fault=None)
 
     def search_on(device: Any, target: Any, folder: Path, budget: Any, say: Any) -> Search:
-        variants = valid(target)
-        best = variant_key(variants[card.best])
+        variants = list_valid_variants(target)
+        best = get_variant_key(variants[card.best])
 
         def check(variant: Any, shape: Any) -> float:
             if card.fault is not None:
                 raise card.fault
             return 0.0
 
-        timer = PlantedTimer(lambda variant: (1e-6 if variant_key(variant) == best else 2e-6,) * len(target.shapes))
-        versions = Versions(source_hash(target.op.name), "550.1", torch.__version__, "3.9.0")
+        timer = PlantedTimer(lambda variant: (1e-6 if get_variant_key(variant) == best else 2e-6,) * len(target.shapes))
+        versions = Versions(compute_source_hash(target.op.name), "550.1", torch.__version__, "3.9.0")
         return Search(target, variants, check, 1e-2, timer, Store(folder, CARD), versions, budget, 1, say)
 
-    monkeypatch.setattr(tune, "search_on", search_on)
+    monkeypatch.setattr(tune, "make_search", search_on)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: CARD)
-    monkeypatch.setattr("kernels.tuner.store.triton_version", lambda: "3.9.0")
+    monkeypatch.setattr("kernels.tuner.store.get_triton_version", lambda: "3.9.0")
     return card
 
 
@@ -67,15 +65,15 @@ def test_without_a_card_it_says_what_to_do(no_card: None, capsys: pytest.Capture
     assert "pip install 'hunk[gpu]'" in said.err
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OP_NAMES)
 def test_a_dry_run_counts_every_ops_variants_anywhere(
     no_card: None, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert tune.main([name, "--dry-run"]) == 0
     said = capsys.readouterr().out
-    op = op_named(name)
+    op = load_op(name)
     assert said.startswith(f"{name}: ")
-    for shape in op.timed_shapes:
+    for shape in op.benchmark_shapes:
         assert f"{name} bfloat16 {op.shape_class(shape)}: " in said
     assert ": 0 valid" not in said
 
@@ -100,12 +98,12 @@ def test_what_it_finds_is_what_a_kernel_is_launched_with(
 ) -> None:
     assert tune.main([*ARGUMENTS, "--store", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("2.00 times as long") == 2
-    op, card = op_named("swiglu"), torch.device("cuda", 0)
+    op, card = load_op("swiglu"), torch.device("cuda", 0)
     use_folder(tmp_path)
     try:
         for num_tokens in (1, 61):
             shape = {"num_tokens": num_tokens, "ffn_size": 8960}
-            found = variant_for(op, shape, card)
+            found = get_variant(op, shape, card)
             assert found == {"BLOCK": 4096, "PER_PROCESSOR": 8, "num_warps": 8, "num_stages": 3}
             assert found != op.default(shape)
     finally:
@@ -121,7 +119,7 @@ def test_a_list_says_which_winners_are_of_a_kernel_that_was_and_which_files_are_
     assert "nothing was tuned yet" in capsys.readouterr().out
     tune.main([*ARGUMENTS, "--store", str(tmp_path)])
     path = Store(tmp_path, CARD).path
-    path.write_text(path.read_text(encoding="utf-8").replace(source_hash("swiglu"), "old"), encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace(compute_source_hash("swiglu"), "old"), encoding="utf-8")
     (tmp_path / "foreign.json").write_text("[]", encoding="utf-8")
     capsys.readouterr()
     assert tune.main(["--list", "--store", str(tmp_path)]) == 0
@@ -150,7 +148,9 @@ def test_a_time_that_is_over_is_a_failure_only_where_nothing_was_found(
     planted_card: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tune.main([*ARGUMENTS, "--store", str(tmp_path), "--budget-seconds", "0"]) == 1
-    num_valid = len(valid(targets(op_named("swiglu"), torch.bfloat16, [{"num_tokens": 64, "ffn_size": 8960}])[0]))
+    num_valid = len(
+        list_valid_variants(group_targets(load_op("swiglu"), torch.bfloat16, [{"num_tokens": 64, "ffn_size": 8960}])[0])
+    )
     assert f"no variant is right ({num_valid} not tried)" in capsys.readouterr().err
 
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from repo_cache.contents import Content, Contents
 from repo_cache.files import FileContent, FileStat, SkipReason, is_settled, read_file
 from repo_cache.ignore import IgnoreRules
-from repo_cache.scan import Scan, joined, scan, scan_paths
+from repo_cache.scan import Scan, merge_scans, scan, scan_paths
 from repo_cache.snapshot import PathMap, Snapshot
 from repo_cache.store import FileRecord, TokenStore
 from repo_cache.subscriptions import Update
+from repo_cache.token_encoder import FileVersion, TokenEncoder
 from repo_cache.types import FileTokens
 
 
 @dataclass(slots=True)
-class Findings:
+class ScanResult:
     """What an update finds, by path."""
 
     tokens: dict[str, FileTokens] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Findings:
     encoded: dict[str, int] = field(default_factory=dict)
 
 
-def next_snapshot(before: Snapshot, found: Findings) -> Snapshot:
+def make_next_snapshot(before: Snapshot, found: ScanResult) -> Snapshot:
     """`before` itself where nothing changed."""
     tokens = {path: one for path, one in found.tokens.items() if before.files.get(path) is not one}
     skipped = {path: why for path, why in found.skipped.items() if before.skipped.get(path) != why}
@@ -44,8 +44,8 @@ def next_snapshot(before: Snapshot, found: Findings) -> Snapshot:
         before.root,
         before.fingerprint,
         before.version + 1,
-        before.files.updated(tokens, frozenset(out)),
-        before.skipped.updated(skipped, frozenset(in_again)),
+        before.files.copy_with(tokens, frozenset(out)),
+        before.skipped.copy_with(skipped, frozenset(in_again)),
         num_tokens,
     )
 
@@ -76,7 +76,7 @@ class _Known:
     settled: bool
 
 
-class Workspace:
+class Indexer:
     """The newest snapshot of a folder, and what it takes to make the next. Not thread-safe: its owner has a lock."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Workspace:
         root: Path,
         fingerprint: bytes,
         rules: IgnoreRules,
-        contents: Contents,
+        contents: TokenEncoder,
         *,
         store: TokenStore | None,
         max_file_bytes: int,
@@ -102,35 +102,35 @@ class Workspace:
         records = store.read_records(root) if store is not None else {}
         self._known = {path: _Known(record, True) for path, record in records.items()}
 
-    def reconcile(self, progress: Callable[[IndexProgress], None] | None = None) -> Update:
+    def rescan_all(self, progress: Callable[[IndexProgress], None] | None = None) -> Update:
         """Look at everything: a walk, and a reading of each file whose stat does not vouch for what is known."""
         started = time.perf_counter()
         seen = scan(self._root, self._rules, max_file_bytes=self._max_file_bytes)
         self._links, self._loose_links = dict(seen.links), seen.loose
-        return self._update(seen, self._paths(), started, progress)
+        return self._update(seen, self._list_paths(), started, progress)
 
-    def look_at(self, paths: Iterable[str], folders: Iterable[str] = ()) -> Update:
+    def rescan(self, paths: Iterable[str], folders: Iterable[str] = ()) -> Update:
         """Look at these files and at all that lies below these folders; what links there belongs to it."""
         started = time.perf_counter()
         below, asked = set(folders), set(paths)
-        governed = {self._rules.governed_by(path) for path in asked}
+        governed = {self._rules.get_governed_folder(path) for path in asked}
         below |= {folder for folder in governed if folder is not None}
         for folder in below:
             self._rules.forget(folder)
         if "" in below:
-            return self.reconcile()
-        asked |= {link for link, target in self._links.items() if target in asked or _lies_below(target, below)}
+            return self.rescan_all()
+        asked |= {link for link, target in self._links.items() if target in asked or _is_below(target, below)}
         asked |= self._loose_links  # they are few
         single = scan_paths(self._root, self._rules, frozenset(asked), max_file_bytes=self._max_file_bytes)
         scans = [single, *(self._scan_below(folder) for folder in sorted(below))]
         if below:
-            asked |= {path for path in self._paths() if _lies_below(path, below)}
-        seen = joined(scans)
+            asked |= {path for path in self._list_paths() if _is_below(path, below)}
+        seen = merge_scans(scans)
         self._links = {path: target for path, target in self._links.items() if path not in asked} | dict(seen.links)
         self._loose_links = seen.loose
         return self._update(seen, asked, started, None)
 
-    def folders_among(self, paths: Iterable[str]) -> set[str]:
+    def find_folders(self, paths: Iterable[str]) -> set[str]:
         """Those that are folders, or that were: a path that nothing is known of may have been one."""
         return {path for path in paths if path not in self._known and not (self._root / path).is_file()}
 
@@ -160,7 +160,7 @@ class Workspace:
             assert self._known[path].record.content_hash == tokens.content_hash
         assert set(self._links) <= files.keys() | skipped.keys()
 
-    def _paths(self) -> set[str]:
+    def _list_paths(self) -> set[str]:
         return {*self.snapshot.files, *self.snapshot.skipped, *self._known}
 
     def _scan_below(self, folder: str) -> Scan:
@@ -170,18 +170,18 @@ class Workspace:
         self, seen: Scan, asked: Iterable[str], started: float, progress: Callable[[IndexProgress], None] | None
     ) -> Update:
         """The update from what was seen of the `asked` paths; those that were not seen are gone."""
-        found = Findings(skipped={one.path: str(one.reason) for one in seen.skipped})
-        self._read(self._changed(seen, found), found, progress)
+        found = ScanResult(skipped={one.path: str(one.reason) for one in seen.skipped})
+        self._read(self._find_changed(seen, found), found, progress)
         found.gone |= {path for path in asked if path not in seen.files and path not in found.skipped}
         for path in (*found.gone, *(one.path for one in seen.skipped)):
             if self._known.pop(path, None) is not None:
                 self._unsaved[path] = False
         before = self.snapshot
-        self.snapshot = next_snapshot(before, found)
+        self.snapshot = make_next_snapshot(before, found)
         milliseconds = (time.perf_counter() - started) * 1e3
         return Update(before, self.snapshot, found.encoded, milliseconds)
 
-    def _changed(self, seen: Scan, found: Findings) -> dict[str, FileStat]:
+    def _find_changed(self, seen: Scan, found: ScanResult) -> dict[str, FileStat]:
         """The files to be read; those whose stat vouches for what is known are found without."""
         to_read, to_recall = {}, {}
         files = self.snapshot.files
@@ -198,17 +198,17 @@ class Workspace:
         return to_read
 
     def _read(
-        self, files: Mapping[str, FileStat], found: Findings, progress: Callable[[IndexProgress], None] | None
+        self, files: Mapping[str, FileStat], found: ScanResult, progress: Callable[[IndexProgress], None] | None
     ) -> None:
         of_bytes = sum(stat.size for stat in files.values())
         if len(files) <= FEW_FILES and of_bytes <= FEW_BYTES:
-            self._take(self._read_chunk(list(files), in_bulk=False), found, in_bulk=False)
+            self._apply_outcomes(self._read_chunk(list(files), in_bulk=False), found, in_bulk=False)
             return
         done_files = done_bytes = 0
-        pool = ThreadPoolExecutor(_num_threads(), "hunk-index")
+        pool = ThreadPoolExecutor(_count_threads(), "hunk-index")
         try:
-            for outcomes in pool.map(lambda chunk: self._read_chunk(chunk, in_bulk=True), _chunks(files)):
-                self._take(outcomes, found, in_bulk=True)
+            for outcomes in pool.map(lambda chunk: self._read_chunk(chunk, in_bulk=True), _split_into_chunks(files)):
+                self._apply_outcomes(outcomes, found, in_bulk=True)
                 done_files += len(outcomes)
                 done_bytes += sum(files[outcome.path].size for outcome in outcomes)
                 if progress is not None:
@@ -216,28 +216,30 @@ class Workspace:
         finally:
             pool.shutdown(cancel_futures=True)  # whoever presses Ctrl-C does not wait for the rest
 
-    def _read_chunk(self, paths: list[str], *, in_bulk: bool) -> list[_Outcome]:
+    def _read_chunk(self, paths: list[str], *, in_bulk: bool) -> list[_ReadOutcome]:
         """Read these files and make their tokens. Changes nothing here: several threads do it at once."""
         outcomes, contents, reads = [], [], []
         for path in paths:
             looked_at_ns = time.time_ns()
             read = read_file(self._root, path, max_file_bytes=self._max_file_bytes)
             if isinstance(read, FileContent):
-                content = Content(path, read.data, sha256(read.data).hexdigest(), self.snapshot.files.get(path))
+                content = FileVersion(path, read.data, sha256(read.data).hexdigest(), self.snapshot.files.get(path))
                 contents.append(content)
                 reads.append(read)
             else:
                 known = None
                 if read.stat is not None and read.reason in _OF_CONTENT:
                     known = _Known(FileRecord(read.stat, "", str(read.reason)), is_settled(read.stat, looked_at_ns))
-                outcomes.append(_Outcome(path, None, "" if read.reason == SkipReason.GONE else str(read.reason), known))
+                outcomes.append(
+                    _ReadOutcome(path, None, "" if read.reason == SkipReason.GONE else str(read.reason), known)
+                )
         for content, read, made in zip(contents, reads, self._contents.encode(contents, in_bulk=in_bulk), strict=True):
             known = _Known(FileRecord(read.stat, content.content_hash, made.reason), read.settled)
             changed = made.tokens is not None and made.tokens is not content.before
-            outcomes.append(_Outcome(content.path, made.tokens, made.reason, known, made.num_encoded, changed))
+            outcomes.append(_ReadOutcome(content.path, made.tokens, made.reason, known, made.num_encoded, changed))
         return outcomes
 
-    def _take(self, outcomes: Iterable[_Outcome], found: Findings, *, in_bulk: bool) -> None:
+    def _apply_outcomes(self, outcomes: Iterable[_ReadOutcome], found: ScanResult, *, in_bulk: bool) -> None:
         for outcome in outcomes:
             self._unsaved[outcome.path] = not in_bulk
             if outcome.known is not None:
@@ -256,7 +258,7 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _ReadOutcome:
     """What reading one file came to: its tokens, or why it is skipped, or neither where it is gone."""
 
     path: str
@@ -271,7 +273,7 @@ _OF_CONTENT = {SkipReason.BINARY, SkipReason.NOT_UTF8}
 """Reasons that lie in the bytes, so that an unchanged stat vouches for them."""
 
 
-def _lies_below(path: str, folders: set[str]) -> bool:
+def _is_below(path: str, folders: set[str]) -> bool:
     while (cut := path.rfind("/")) > 0:
         path = path[:cut]
         if path in folders:
@@ -279,7 +281,7 @@ def _lies_below(path: str, folders: set[str]) -> bool:
     return False
 
 
-def _chunks(files: Mapping[str, FileStat]) -> Iterator[list[str]]:
+def _split_into_chunks(files: Mapping[str, FileStat]) -> Iterator[list[str]]:
     """Paths, in order, in lists of about `CHUNK_BYTES`."""
     chunk: list[str] = []
     size = 0
@@ -293,6 +295,6 @@ def _chunks(files: Mapping[str, FileStat]) -> Iterator[list[str]]:
         yield chunk
 
 
-def _num_threads() -> int:
+def _count_threads() -> int:
     """One more than the cores: while some encode, another reads."""
     return len(os.sched_getaffinity(0)) + 1
