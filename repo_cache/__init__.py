@@ -1,1 +1,1 @@
-"""A watched folder as immutable snapshots of tokens and spans, at the price of what changed."""
+"""Immutable snapshots of a watched folder's tokens and spans, updated incrementally."""

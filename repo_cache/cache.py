@@ -1,4 +1,4 @@
-"""A watched folder as snapshots of tokens and spans: the facade of this package."""
+"""The facade of this package: a watched folder as snapshots of tokens and spans."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_RESCAN_SECONDS = 60.0
 RETRY_SECONDS = 1.0
-"""After a fault, until everything is looked at again."""
+"""Delay after a fault, before the whole folder is scanned again."""
 
 
 class RepoCache:
-    """What every text file below a folder holds, in tokens and spans, kept up to date.
+    """The tokens and spans of every text file below a folder, kept up to date.
 
-    `snapshot`, `changes` and `tokens` never wait and may be called from any thread and from coroutines; `refresh`
-    reads files, so a coroutine has `asyncio.to_thread` do it. Use `open` or `open_async`, and a `with` block.
+    `snapshot`, `changes` and `tokens` never wait and may be called from any thread or coroutine. `refresh` reads files,
+    so a coroutine calls it by `asyncio.to_thread`. Use `open` or `open_async`, and a `with` block.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class RepoCache:
         max_store_bytes: int = DEFAULT_STORE_BYTES,
         progress: Callable[[IndexProgress], None] | None = None,
     ) -> RepoCache:
-        """Index the folder, and watch it from then on; raises RootError where it cannot be read.
+        """Index the folder and watch it from then on. Raises RootError if it cannot be read.
 
-        With `watch` off, the snapshot changes at `refresh` only. `store` is a folder in which token ids are kept for
-        the next time, and for other processes. `include` and `exclude` are patterns as of a `.gitignore` (see
-        IgnoreRules). `polling`: None picks. Every `rescan_seconds`, all stats are compared, in case an event was lost
-        (0: never). `hot_bytes` of text and trees are kept for the next change of files that changed.
+        With `watch` off, the snapshot changes only at `refresh`. `store` is a folder that keeps token ids for the next
+        start and for other processes. `include` and `exclude` are patterns as in a `.gitignore` (see IgnoreRules).
+        `polling` None chooses. Every `rescan_seconds` all stats are compared, in case an event was lost (0: never).
+        `hot_bytes` limits the text and trees of changed files that are kept to speed up their next change.
         """
         folder = _resolve_root(root)
         rules = IgnoreRules(folder, include=include, exclude=exclude, use_git=use_git)
@@ -122,18 +122,20 @@ class RepoCache:
 
     @classmethod
     async def open_async(cls, root: Path | str, tokenizer: BPETokenizer, **options: object) -> RepoCache:
-        """As `open`, which takes the same options, without holding up the event loop."""
+        """Do the same as `open`, with the same options, without blocking the event loop."""
         return await asyncio.to_thread(cls.open, root, tokenizer, **options)  # type: ignore[arg-type]
 
     def snapshot(self, *, fresh: bool = False) -> Snapshot:
-        """The newest; with `fresh`, one that has everything that was written before this call (see `refresh`)."""
+        """Return the newest snapshot; with `fresh`, one that includes everything that was written before this call (see
+        `refresh`).
+        """
         return self.refresh() if fresh else self._snapshot
 
     def refresh(self, paths: Iterable[str] | None = None) -> Snapshot:
-        """Look now, instead of when the watcher tells: at these files or folders (relative, POSIX), or at all.
+        """Update the snapshot now: these files or folders (relative, POSIX), or the whole folder.
 
-        Whoever wrote a file and wants to see it, says so here: `cache.refresh(["src/a.py"])` takes a millisecond. The
-        whole workspace takes a walk over it. Raises CacheClosed.
+        A caller that wrote a file and wants to see it calls `cache.refresh(["src/a.py"])`, which takes a millisecond. A
+        refresh of everything walks the whole folder. Raises CacheClosed.
         """
         if paths is None:
             return self._update(self._reconcile).snapshot
@@ -146,17 +148,19 @@ class RepoCache:
         return self._update(look).snapshot
 
     def changes(self, since: Snapshot) -> Changes:
-        """What happened between a snapshot and the newest; raises ForeignSnapshot where it is of another cache."""
+        """Return the changes from a snapshot to the newest one. Raises ForeignSnapshot if it belongs to another folder
+        or tokenizer.
+        """
         return self.snapshot().changes(since)
 
     def tokens(self, path: str) -> FileTokens:
-        """What the file (relative, POSIX) holds; raises NotCached, which says why, where it is not in."""
+        """Return a file's tokens (relative path, POSIX). Raises NotCached, which says why, if there are none."""
         return self.snapshot().tokens(path)
 
     def subscribe(self, callback: Callable[[Update], None] | None = None) -> Subscription:
-        """The updates from here on, to read from the subscription, or for a callback in a thread of its own.
+        """Return a subscription to the updates from now on; with a callback, a thread of its own calls it.
 
-        A slow reader gets several updates joined to one. Raises CacheClosed.
+        For a slow reader several updates are merged into one. Raises CacheClosed.
         """
         subscription = Subscription(self._unsubscribe)
         with self._publishing:
@@ -169,16 +173,15 @@ class RepoCache:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """What there was to say about the watching and the store; the newest."""
+        """The newest notices about watching and the store."""
         return tuple(self._notices)
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed."""
         return self._closed
 
     def close(self) -> None:
-        """Stop watching, end the subscriptions, save what is to be kept; nothing happens the second time."""
+        """Stop watching, end the subscriptions and save to the store. A second call does nothing."""
         with self._publishing:
             was_closed, self._closed = self._closed, True
         if was_closed:
@@ -214,19 +217,19 @@ class RepoCache:
         await asyncio.to_thread(self.close)
 
     def check_integrity(self) -> None:
-        """What is known about the files fits together."""
+        """Assert that the index is consistent."""
         with self._updating:
             self._workspace.check_integrity()
 
     def _on_batch(self, batch: Batch) -> None:
-        """Called by the watcher: note what may have changed, for the thread to look at."""
+        """Publish a batch's notices and queue its paths for the updating thread; called by the watcher."""
         for notice in batch.notices:
             self._publish_notice(notice)
         if batch.rescan or batch.paths or batch.folders:
             self._batches.put(batch)
 
     def _run(self) -> None:
-        """The thread: bring the snapshot up to date as the watcher tells, and now and then as a whole."""
+        """Update the snapshot for each batch and rescan everything now and then; the body of the updating thread."""
         due = self._next_rescan(0.0)
         while (batch := self._next_batch(due)) is not None:
             try:
@@ -262,7 +265,7 @@ class RepoCache:
         return Batch(paths, folders)
 
     def _next_rescan(self, took_seconds: float) -> float:
-        """When to look at everything again: at most a twentieth of the time is spent on that."""
+        """Return the time of the next full rescan; rescans take at most a twentieth of the time."""
         if not self._rescan_seconds:
             return math.inf
         return time.monotonic() + max(self._rescan_seconds, 20 * took_seconds)
@@ -274,7 +277,7 @@ class RepoCache:
         return update
 
     def _update(self, look: Callable[[], Update]) -> Update:
-        """Have the workspace look, and tell the subscribers in the order in which the snapshots come."""
+        """Run an update and publish it; subscribers get updates in the order of the snapshots."""
         with self._updating:
             if self._closed:
                 raise CacheClosed(f"the cache of {self.root} is closed")
@@ -291,7 +294,7 @@ class RepoCache:
             self._publish(Update(self._snapshot, self._snapshot, notices=(notice,)))
 
     def _publish(self, update: Update) -> None:
-        """To all; the caller holds the lock."""
+        """Push an update to all subscriptions; the caller holds the lock."""
         for subscription in self._subscriptions:
             subscription.push(update)
 
@@ -301,7 +304,7 @@ class RepoCache:
 
 
 def _resolve_root(root: Path | str) -> Path:
-    """The folder, resolved; raises RootError."""
+    """Return the folder's resolved path. Raises RootError."""
     folder = Path(root).expanduser()
     try:
         folder = folder.resolve(strict=True)

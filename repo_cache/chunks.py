@@ -1,17 +1,18 @@
 """Cuts a file into spans at syntax borders, from scratch or from its last version.
 
-How long spans are: what is keyed by a span is computed again for all of it when a token of it changes, and each costs
-some bookkeeping and a border at which it meets what is not its neighbour any more. Of 138 real edits of files of 6,000
-tokens on average, spans of 52 tokens on average keep 97.7 % of the tokens, of 99 (these limits) 96.6 %, of 163 95.4 %,
-of 232 94.1 %.
+The length of spans is a compromise. What is keyed by a span is recomputed as a whole when one of its tokens changes,
+and each span costs some bookkeeping and a border without its old neighbour. In 138 real edits of files of 6,000 tokens
+on average, spans of 52 tokens on average keep 97.7 % of the tokens, of 99 (these limits) 96.6 %, of 163 95.4 %, of 232
+94.1 %.
 
-tree-sitter reparses a text for little more than its change, in theory. In a Python module of 10,000 lines it takes
-4 ms, changed or not, as its grammar lets only the smallest parts be used again, and one bracket left open makes
-another tree of all that follows. A block's spans depend on nothing outside of it: an edit costs the block around it,
-a syntax error stays inside of it, and a cut that takes over the other blocks is the cut from scratch.
+In theory tree-sitter reparses a text at little more than the cost of the change. For a Python module of 10,000 lines it
+takes 4 ms, changed or not, because its grammar allows only the smallest parts to be reused, and one unclosed bracket
+gives another tree for everything after it. So files are cut into blocks whose spans depend on nothing outside of the
+block. An edit costs the block around it, a syntax error stays within its block, and an incremental cut that reuses the
+other blocks equals the cut from scratch.
 
-A block starts at a line that begins with no blank and no closing bracket, below a blank line. Where such a line is
-inside of a string, two blocks have a syntax error at their border, and the spans there are those of broken text.
+A block starts at a line after a blank line that begins with neither a blank nor a closing bracket. If such a line is
+inside a string, both blocks have a syntax error at their border, and the spans there are those of broken text.
 """
 
 from __future__ import annotations
@@ -33,21 +34,22 @@ from repo_cache.syntax import GRAMMARS, HASHED_BYTES, SyntaxTree, classify_line,
 def select_borders(
     positions: Sequence[int], strengths: Sequence[int], start: int, end: int, *, apart: int, reach: int
 ) -> list[int]:
-    """The borders in (start, end) at which to cut, in order. `positions` increase; equal strengths: the first counts.
+    """Select the borders in (start, end) at which to cut, in order. `positions` increase; of equal strengths the first
+    wins.
 
-    A border is in the running if no stronger one lies within `apart` of it, the two ends included. It is cut at if the
-    stretch between the nearest stronger ones of these is longer than `reach`. So
+    A border is a candidate if no stronger one lies within `apart` of it, the two ends included. A candidate is selected
+    if the distance between its nearest stronger candidates is more than `reach`. Consequences:
 
-    - pieces are at least `apart` long;
-    - a piece is at most `reach` long, but where no border in it is in the running: the strongest of these would have
-      all of the piece for its stretch;
-    - whether a border is cut at can be told from what lies within `reach + apart` of it: an edit changes no cut
-      that is farther away, as grouping by a running count would.
+    - Pieces are at least `apart` long.
+    - A piece is at most `reach` long unless it contains no candidate: for the strongest candidate in it, that distance
+      would be the whole piece.
+    - Whether a border is selected depends only on what lies within `reach + apart` of it: an edit changes no cut that
+      is farther away, as grouping by a running count would.
 
     This is content-defined chunking by local maxima (Bjørner, Blass and Gurevich: Content-dependent chunking for
     differential compression, the local maximum approach, 2010), with ranks above the hashes and a bound on the length.
 
-    >>> strongest([10, 40, 44, 80], [5, 7, 9, 3], 0, 100, apart=20, reach=50)
+    >>> select_borders([10, 40, 44, 80], [5, 7, 9, 3], 0, 100, apart=20, reach=50)
     [44]
     """
     before, behind = _find_stronger_neighbours(positions, strengths, start, end)
@@ -64,7 +66,9 @@ def select_borders(
 def _find_stronger_neighbours(
     positions: Sequence[int], strengths: Sequence[int], start: int, end: int
 ) -> tuple[list[int], list[int]]:
-    """For each border, where the nearest that is stronger stands on its left and on its right; else the end there."""
+    """Return for each border the position of the nearest stronger one on its left and on its right, or else `start` and
+    `end`.
+    """
     before, behind = [start] * len(positions), [end] * len(positions)
     open_: list[int] = []  # borders to whose right none is stronger yet, strengths falling
     for index, strength in enumerate(strengths):
@@ -77,33 +81,35 @@ def _find_stronger_neighbours(
 
 
 MIN_TOKENS = 32
-"""Shorter spans are only those of shorter blocks."""
+"""Only spans of shorter blocks are shorter."""
 GROUP_TOKENS = 128
-"""Neighbours are put together up to this; a definition or statement that is longer has a span of its own."""
+"""Neighbours are grouped up to this length; a longer definition or statement has a span of its own."""
 WHOLE_BYTES = 1024
-"""Definitions and statements up to this length, some 300 tokens, are not cut apart."""
+"""Definitions and statements up to this length, some 300 tokens, are not split."""
 MAX_TOKENS = 512
-"""No span is longer."""
+"""The maximum length of a span."""
 
 _LINE = re.compile(rb"\n([ \t]*)(?=[^\s])")
 _CLOSERS = b")]}"
 
 _Borders = tuple[Sequence[int], Sequence[int]]
-"""Positions, increasing, and how strong the border at each is."""
+"""Increasing positions, and the strength of the border at each."""
 
 
 class BlockTokens:
-    """The tokens of one block: those that begin in `data`, and the first from which one of the block before ends."""
+    """The tokens that begin in a block's `data`; a token that crosses into the block belongs to the block before."""
 
     def __init__(self, data: bytes, token_ids: NDArray[np.uint32], token_ends: NDArray[np.int64], base: int) -> None:
-        """`token_ends` are offsets in `data`; `base` is where the first token begins, 0 or a little more."""
+        """`token_ends` are offsets in `data`. `base` is the offset at which the first token begins, 0 or a
+        little more.
+        """
         self.data = data
         self.token_ids = token_ids
         self.token_ends = token_ends
         self._base = base
 
     def find_ends(self, tree: SyntaxTree | None) -> list[int]:
-        """The token behind each span of the block, counted from the block's first."""
+        """Return the end of each span, counted in tokens from the block's first."""
         return list(self._cut_block(tree))
 
     def _cut_block(self, tree: SyntaxTree | None) -> Iterator[int]:
@@ -119,7 +125,7 @@ class BlockTokens:
     def _cut_range(
         self, start: int, end: int, borders: _Borders, finer: Sequence[Callable[[int, int], _Borders]]
     ) -> Iterator[int]:
-        """Yield where the spans of tokens [start, end) end: at these borders, in long ones at finer ones."""
+        """Yield the ends of the spans of tokens [start, end): at these borders, and at finer ones within long spans."""
         for last in (*select_borders(*borders, start, end, apart=MIN_TOKENS, reach=GROUP_TOKENS), end):
             num_tokens = last - start
             if num_tokens > MAX_TOKENS and finer:
@@ -130,7 +136,9 @@ class BlockTokens:
             start = last
 
     def _to_token_borders(self, borders: _Borders) -> _Borders:
-        """Borders in bytes as borders in tokens: the first at or behind each; of those at one the strongest counts."""
+        """Convert byte borders to token borders: the first token end at or after each; of several at one token the
+        strongest counts.
+        """
         strength_at: dict[int, int] = {}
         places = np.searchsorted(self.token_ends, np.array(borders[0], np.int64), side="left") + 1
         for position, place, strength in zip(borders[0], places.tolist(), borders[1], strict=True):
@@ -139,7 +147,9 @@ class BlockTokens:
         return list(strength_at), list(strength_at.values())
 
     def _find_line_borders(self, start: int, end: int) -> _Borders:
-        """The lines in tokens [start, end): the strongest is the least indented, of these that below a blank line."""
+        """Return the line starts in tokens [start, end). The least indented are strongest, and of these the ones after
+        a blank line.
+        """
         positions, strengths = [], []
         first = int(self.token_ends[start - 1]) if start else self._base
         for found in _LINE.finditer(self.data, max(0, first - 1), int(self.token_ends[end - 1])):
@@ -154,7 +164,7 @@ class BlockTokens:
         return [places[index] for index in inside], [strengths_at[index] for index in inside]
 
     def _hash_token_borders(self, start: int, end: int) -> _Borders:
-        """Before every token, by a hash of it and of the three before it."""
+        """Return a border before every token, with the hash of it and the three tokens before it as its strength."""
         ids = self.token_ids[start:end].astype(np.uint64)
         hashes = ids.copy()
         for back in (1, 2, 3):
@@ -165,26 +175,26 @@ class BlockTokens:
 
 
 BLOCK_BYTES = 4096
-"""Blocks are longer only where no paragraph starts. The shorter, the less is parsed at an edit."""
+"""Blocks are longer only if no paragraph starts. Shorter blocks mean less to parse after an edit."""
 MIN_BLOCK_BYTES = 1024
-"""Blocks are shorter only in shorter files. The longer, the less often a block's border has to be one of spans too."""
+"""Blocks are shorter only in shorter files. With longer blocks, fewer block borders force a border of spans."""
 
 _OPENING_BYTES = 64
 _REACH = BLOCK_BYTES + 2 * MIN_BLOCK_BYTES + _OPENING_BYTES
-"""What lies farther away has no say in whether a block starts."""
+"""Text farther away has no effect on whether a block starts."""
 _PARAGRAPH = re.compile(rb"\n[ \t\r]*\n(?=[^\s)\]}])")
 _BLANKS = re.compile(rb"\s*")
 
 
 def find_block_starts(data: bytes, language: str | None) -> NDArray[np.int64]:
-    """Where the blocks of a file start; the first at 0. An empty file has none."""
+    """Return the start of each block of a file; the first is 0. An empty file has none."""
     return np.array([0, *_find_starts_in_range(data, language, 0, len(data))] if data else [], np.int64)
 
 
 def update_block_starts(
     old: NDArray[np.int64], old_len: int, data: bytes, language: str | None, change: TextChange
 ) -> NDArray[np.int64]:
-    """What `find_block_starts` gives for a file's next version: the old starts, and near the change new ones."""
+    """Return what `find_block_starts` gives for a file's next version, searching only near the change."""
     if not len(old) or not data:
         return find_block_starts(data, language)
     moved = change.new_end - change.old_end
@@ -219,25 +229,25 @@ def _skip_blanks(data: bytes, start: int) -> int:
 
 
 def _find_last_start(starts: NDArray[np.int64], offset: int) -> int:
-    """The last start that is not behind an offset, else 0."""
+    """Return the last start at or before an offset, else 0."""
     return int(starts[max(0, int(np.searchsorted(starts, offset, side="right")) - 1)])
 
 
 def _find_first_start(starts: NDArray[np.int64], offset: int, end: int) -> int:
-    """The first start that is not before an offset, else the end."""
+    """Return the first start at or after an offset, else the end."""
     index = int(np.searchsorted(starts, offset, side="left"))
     return int(starts[index]) if index < len(starts) else end
 
 
 LONG_BYTES = 16_384
-"""The trees of longer blocks are kept for the next cut: to parse less than that anew takes a millisecond or two."""
+"""The trees of longer blocks are kept for the next cut; parsing a shorter block takes a millisecond or two."""
 
 _MAX_INDENT = 200
 
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """Where blocks begin, and where the last one ends: in bytes and in tokens, [num_blocks + 1] each."""
+    """The starts of the blocks and the end of the last one, in bytes and in tokens, [num_blocks + 1] each."""
 
     bytes: NDArray[np.int64]
     tokens: NDArray[np.int64]
@@ -247,7 +257,7 @@ class _Edges:
         return len(self.bytes) - 1
 
     def slice_blocks(self, first: int, last: int) -> _Edges:
-        """The edges of blocks [first, last)."""
+        """Return the edges of blocks [first, last)."""
         return _Edges(self.bytes[first : last + 1], self.tokens[first : last + 1])
 
 
@@ -262,10 +272,10 @@ def cut_spans(text: EncodedText, language: str | None, fingerprint: bytes) -> Cu
 def recut_spans(
     old: CutText, before: EncodedText, after: ReencodedText, language: str | None, fingerprint: bytes
 ) -> CutText:
-    """Cut a file's next version: what `cut_spans(after.text, ...)` gives, for the price of the blocks that changed.
+    """Cut a file's next version: the result of `cut_spans(after.text, ...)` at the cost of the changed blocks.
 
-    `old` is the cut of `before`, in the same language and by the same tokenizer; its `trees` may be empty. A block's
-    spans are a function of its bytes and of its tokens: where both are the old ones, so are the spans.
+    `old` is the cut of `before` with the same language and tokenizer; its `trees` may be empty. A block's spans depend
+    only on its bytes and its tokens: if both are unchanged, so are the spans.
     """
     change, text = after.change, after.text
     if change is None:
@@ -294,7 +304,7 @@ def recut_spans(
 
 
 def _find_edges(text: EncodedText, starts: NDArray[np.int64]) -> _Edges:
-    """The edges of blocks that start there: in tokens, the first border at or behind each."""
+    """Return the edges of blocks with these starts; in tokens, the first token end at or after each start."""
     places = np.searchsorted(text.token_ends, starts.astype(np.uint32), side="left") + 1
     places[:1] = 0
     return _Edges(np.append(starts, len(text.data)), np.append(places, len(text.token_ids)))
@@ -331,7 +341,7 @@ def _count_leading_true(same: NDArray[np.bool_]) -> int:
 def _update_tree(
     old: SyntaxTree | None, before: bytes, block: bytes, start: int, change: TextChange, language: str | None
 ) -> SyntaxTree | None:
-    """The tree of the block that starts there, from the old one if the change is inside of the block."""
+    """Return the tree of the block at `start`, from the old tree if the change is inside the block."""
     if old is not None:
         inner = TextChange(change.start - start, change.old_end - start, change.new_end - start)
         old_end = start + len(block) - (change.new_end - change.old_end)
@@ -345,7 +355,7 @@ def _select_long_trees(trees: Mapping[int, SyntaxTree | None]) -> dict[int, Synt
 
 
 def _reuse_trees(trees: Mapping[int, SyntaxTree], cut_anew: _Edges, change: TextChange) -> dict[int, SyntaxTree]:
-    """The old trees of the blocks that were not cut anew."""
+    """Return the old trees of the blocks that were not cut again, by their new starts."""
     longer = change.new_end - change.old_end
     first, last = int(cut_anew.bytes[0]), int(cut_anew.bytes[-1])
     leading = {start: tree for start, tree in trees.items() if start < first}
@@ -360,7 +370,7 @@ def _cut_blocks(
     first_line: int,
     num_lines: int,
 ) -> FileSpans:
-    """The spans of neighbouring blocks, of which the first starts in that line of a file of so many."""
+    """Return the spans of neighbouring blocks; the first starts on line `first_line` of a file of `num_lines`."""
     ends: list[int] = []
     block_spans = []
     for (start, end), (first, last) in zip(
@@ -385,9 +395,9 @@ def _cut_blocks(
 
 
 def _find_lines(text: EncodedText, start: int, tokens: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The newlines between `start` and each token, and whether more than blanks stands before it on its line.
+    """Count the newlines between `start` and each token, and find whether a non-blank precedes it on its line.
 
-    `start` is where a line starts, and the tokens' first bytes are not before it.
+    `start` is the start of a line, and the tokens do not begin before it.
     """
     firsts = np.array([int(text.token_ends[token - 1]) if token else 0 for token in tokens], np.int64)
     part = np.frombuffer(text.data, np.uint8)[start : int(firsts[-1]) if len(firsts) else start]
@@ -402,7 +412,7 @@ def _find_lines(text: EncodedText, start: int, tokens: Sequence[int]) -> tuple[N
 
 
 def _count_newlines_before(spans: FileSpans, text: EncodedText, block: int, start: int) -> int:
-    """The newlines before a block, counted from the nearest span; `start` is the block's, or the file's end."""
+    """Count the newlines before a block, starting from the nearest span; `start` is the block's, or the file's end."""
     if not len(spans):
         return 0
     near = min([*spans.block_spans[block : block + 1].tolist(), len(spans) - 1])
@@ -412,5 +422,5 @@ def _count_newlines_before(spans: FileSpans, text: EncodedText, block: int, star
 
 
 def _has_open_line(data: bytes) -> bool:
-    """Whether there is something behind the last newline."""
+    """Return whether there is text after the last newline."""
     return data[-1:] not in (b"", b"\n")

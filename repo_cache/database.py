@@ -1,4 +1,4 @@
-"""One SQLite file that may be damaged, locked, read-only or gone at any time without anybody's failing."""
+"""A SQLite file that may be damaged, locked, read-only or missing at any time without a failure of its users."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ logger = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x48756E6B
 LOCKED_SECONDS = 2.0
-"""How long another process may keep the file locked; then what was to be read is not there, and what was to be written
-is not written.
-"""
+"""How long to wait while another process locks the file; then a read finds nothing and a write is dropped."""
 
 MAX_PENDING_BYTES = 64 << 20
-"""That wait to be written."""
+"""The most bytes that wait to be written."""
 
 TABLES = """
 CREATE TABLE entries (key BLOB PRIMARY KEY, value_id INTEGER NOT NULL, num_bytes INTEGER NOT NULL,
@@ -39,10 +37,11 @@ Result = TypeVar("Result")
 
 
 class Database:
-    """Rows that are asked for and changed by several threads and processes; one thread writes in the background.
+    """Rows that several threads and processes read and change; one thread writes in the background.
 
-    What cannot be read is not there, and what cannot be written is not written: a locked file is tried again with the
-    next use, a damaged one is made anew, once, and where there is no place to write, `notice` is told and that was it.
+    A read that fails returns nothing, and a write that fails is dropped. A locked file is tried again at the next use.
+    A damaged file is recreated, once. If the folder cannot be written, `notice` is called and the database is not used
+    any more.
     """
 
     def __init__(self, path: Path, notice: Callable[[str], None]) -> None:
@@ -59,16 +58,16 @@ class Database:
 
     @property
     def is_usable(self) -> bool:
-        """Whether there still is a file to read from and write to."""
+        """Whether the file can still be used."""
         return not self._given_up
 
     def query(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """What a query gives; nothing where the file cannot be read."""
+        """Return the rows of a query; none if the file cannot be read."""
         with self._lock:
             return self._try_query(lambda connection: connection.execute(query, values).fetchall(), [])
 
     def run_transaction(self, change: Callable[[sqlite3.Connection], object]) -> None:
-        """All of a change or nothing of it."""
+        """Apply a change completely or not at all."""
 
         def attempt(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
@@ -84,7 +83,7 @@ class Database:
             self._try_query(attempt, None)
 
     def submit(self, job: Callable[[], None], num_bytes: int) -> None:
-        """Have the writing thread do it; left undone where a slow disk has let too much pile up."""
+        """Run a job in the writing thread; it is dropped if too many bytes are waiting on a slow disk."""
         if self._given_up or (num_bytes and self._pending_bytes > MAX_PENDING_BYTES):
             return
         with self._counting:
@@ -98,19 +97,19 @@ class Database:
             self._writer.submit(job).add_done_callback(on_done)
 
     def flush(self) -> None:
-        """Wait until all that was to be written is."""
+        """Wait until all submitted jobs are done."""
         with suppress(RuntimeError):  # closed
             self._writer.submit(lambda: None).result()
 
     def close(self) -> None:
-        """Write what waits, and let go of the file; nothing happens the second time."""
+        """Finish the waiting jobs and close the file. A second call does nothing."""
         self._writer.shutdown()
         with self._lock:
             self._given_up = True
             self._drop_connection()
 
     def _try_query(self, use: Callable[[sqlite3.Connection], Result], otherwise: Result) -> Result:
-        """What a use of the file gives; `otherwise` where it is locked, damaged (it is made anew) or out of reach.
+        """Use the file and return the result; `otherwise` if it is locked, damaged (it is recreated) or out of reach.
 
         The caller holds the lock.
         """
@@ -159,11 +158,11 @@ _OUT_OF_REACH = {
     sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_NOLFS,
 }
-"""Faults of the disk or the folder, against which a new file does not help."""
+"""Faults of the disk or the folder, which a new file does not cure."""
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """A connection to the file, made where there is none; raises sqlite3.Error or OSError."""
+    """Open the file, creating it if necessary. Raises sqlite3.Error or OSError."""
     make_private(path.parent)
     for suffix in ("", "-wal", "-shm"):
         if not suffix or Path(f"{path}{suffix}").exists():  # SQLite makes these with the mode of the first
@@ -187,7 +186,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    """Make the tables, unless another process has done so meanwhile."""
+    """Create the tables, unless another process has just done so."""
     connection.execute("BEGIN IMMEDIATE")
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not tables:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Set
 from repo_cache.types import Batch, Notice
 
 MAX_PATHS = 10_000
-"""With more paths than this in one batch, a rescan is cheaper to say and hardly dearer to do."""
+"""For more paths in a batch, a rescan is simpler and hardly slower."""
 
 
 class Debouncer:
-    """What changed since the last batch; thread-safe.
+    """Gathers changes until they pause. Thread-safe.
 
-    A batch is due `debounce_s` after the last change and at the latest `max_delay_s` after the first.
+    A batch is due `debounce_s` after the last change, and at the latest `max_delay_s` after the first.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Debouncer:
         self._clear()
 
     def touch(self, paths: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
-        """These files, and whatever lies below these folders, may have changed. The folder '' is the root."""
+        """Add files, and folders whose whole contents may have changed. The folder '' is the root."""
         new_paths, new_folders = set(paths), set(folders)
         if not new_paths and not new_folders:
             return
@@ -44,25 +44,25 @@ class Debouncer:
             self._note_change()
 
     def request_rescan(self, notice: Notice | None = None) -> None:
-        """Anything may have changed."""
+        """Make the next batch a rescan: anything may have changed."""
         with self._changed:
             self._rescan = True
             self._notices += (notice,) if notice else ()
             self._note_change()
 
     def add_notice(self, notice: Notice) -> None:
-        """Tell people; by itself this makes a batch too."""
+        """Add a notice; it makes a batch even without changes."""
         with self._changed:
             self._notices += (notice,)
             self._note_change()
 
     def mark_rescan(self) -> None:
-        """The next batch, whenever it comes, is a rescan: the last one was lost on its receiver."""
+        """Make the next batch a rescan whenever it comes, because its receiver failed to process the last one."""
         with self._changed:
             self._rescan = True
 
     def get_delay(self) -> float | None:
-        """Seconds until a batch is due, 0 where it is; None while nothing changed."""
+        """Return the seconds until a batch is due, 0 if it is due, None if nothing changed."""
         with self._changed:
             if self._first is None:
                 return None
@@ -70,7 +70,7 @@ class Debouncer:
             return max(0.0, due - self._clock())
 
     def take(self) -> Batch:
-        """Everything gathered until now."""
+        """Return everything gathered so far."""
         with self._changed:
             folders = frozenset(folder for folder in self._folders if not _has_parent_in(folder, self._folders))
             paths = frozenset(path for path in self._paths if not _has_parent_in(path, folders))
@@ -79,7 +79,7 @@ class Debouncer:
             return batch
 
     def wait(self) -> Batch | None:
-        """Block until a batch is due; None once closed."""
+        """Block until a batch is due; return None once closed."""
         with self._changed:
             while not self._closed:
                 due_in = self.get_delay()
@@ -89,7 +89,7 @@ class Debouncer:
             return None
 
     def close(self) -> None:
-        """Wake who waits; what is still gathered is dropped."""
+        """Wake the waiting thread; changes that are not taken yet are dropped."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

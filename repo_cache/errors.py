@@ -1,18 +1,18 @@
-"""What the repository cache refuses.
+"""Errors of the repository cache.
 
 RepoCacheError
-├── TokenizerError    a tokenizer description that is damaged or of an unsupported kind
-├── RootError         what was to be opened is not a folder that can be read
-├── ForeignSnapshot   two snapshots of different folders or tokenizers have nothing to compare
+├── TokenizerError    a tokenizer description is damaged or of an unsupported kind
+├── RootError         the root is not a readable folder
+├── ForeignSnapshot   two snapshots belong to different folders or tokenizers
 ├── NotCached         a snapshot has no tokens of the path; the message says why
-└── CacheClosed       the cache was closed before
+└── CacheClosed       the cache is closed
 """
 
 from __future__ import annotations
 
 
 class RepoCacheError(Exception):
-    """The root of what `repo_cache` raises."""
+    """The base of all errors of `repo_cache`."""
 
 
 class TokenizerError(RepoCacheError):
@@ -20,15 +20,15 @@ class TokenizerError(RepoCacheError):
 
 
 class RootError(RepoCacheError):
-    """The root is not there, is no folder, or cannot be read; the message says which."""
+    """The root does not exist, is no folder, or cannot be read; the message says which."""
 
 
 class ForeignSnapshot(RepoCacheError):
-    """A snapshot of another folder or another tokenizer was given."""
+    """The snapshot belongs to another folder or another tokenizer."""
 
 
 class NotCached(RepoCacheError):
-    """There are no tokens of this path; the message says why, `path` which."""
+    """There are no tokens of `path`; the message says why."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
@@ -36,4 +36,4 @@ class NotCached(RepoCacheError):
 
 
 class CacheClosed(RepoCacheError):
-    """The cache was closed; its snapshots remain good."""
+    """The cache is closed; its snapshots remain valid."""

@@ -1,4 +1,4 @@
-"""Watches folders where inotify does not work: other platforms and network file systems."""
+"""Watches folders where inotify does not work: on other platforms and on network file systems."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from repo_cache.types import Notice, NoticeKind
 logger = logging.getLogger(__name__)
 
 MAX_SHARE = 0.1
-"""At most this share of the time goes into walking: a walk that takes long is done less often."""
+"""The largest share of time for walking: a slow walk is done less often."""
 
 
 class PollingSource:
-    """Compares stats of two walks. `interval_s`: from the end of a walk to the start of the next, at least."""
+    """Compares the stats of successive walks. `interval_s` is the minimum time between two walks."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class PollingSource:
         self._thread = threading.Thread(target=self._run, name="repo-cache-polling", daemon=True)
 
     def start(self) -> None:
-        """What changes after this returns is found."""
+        """Start polling; changes after this returns are found."""
         self._seen = self._scan()
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; it may finish the walk that it is at."""
+        """End the thread, which may finish its current walk."""
         self._stopped.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
@@ -73,9 +73,9 @@ class PollingSource:
 
 
 def find_changed_paths(before: Scan, after: Scan) -> set[str]:
-    """Paths that came, went, or have another stat or link; and those whose stat before did not vouch for anything.
+    """Return paths that were added, removed, or changed in stat or link, and those whose earlier stat was not settled.
 
-    The latter were just written when they were seen, so a second write may not show in their stat.
+    An unsettled file was written just before it was scanned, so a second write may not show in its stat.
     """
     changed = {
         path
@@ -91,7 +91,7 @@ QUIET_EVENTS = ("opened", "closed_no_write")
 
 
 class ObserverSource:
-    """Watches the whole tree, ignored folders too; what is ignored is dropped as soon as it is told."""
+    """Watches the whole tree, including ignored folders, whose events are dropped."""
 
     def __init__(self, root: Path, rules: IgnoreRules, changes: Debouncer) -> None:
         self._root = str(root)
@@ -99,7 +99,7 @@ class ObserverSource:
         self._observer = Observer()
 
     def start(self) -> None:
-        """What changes after this returns is told. Raises OSError."""
+        """Start watching; changes after this returns are reported. Raises OSError."""
         self._observer.schedule(self._handler, self._root, recursive=True)
         self._observer.start()
 
@@ -115,7 +115,7 @@ class _Handler(FileSystemEventHandler):
         self._prefix, self._rules, self._changes = root + os.sep, rules, changes
 
     def dispatch(self, event: FileSystemEvent) -> None:
-        """Every event comes here first."""
+        """Handle every event; called by watchdog."""
         if event.event_type in QUIET_EVENTS or (event.is_directory and event.event_type == "modified"):
             return
         for place in (event.src_path, event.dest_path):
@@ -141,10 +141,10 @@ LOCAL_FUSE_TYPES = frozenset({"fuse.fuse-overlayfs", "fuse.bindfs", "fuse.lxcfs"
 
 
 def find_remote_file_system(root: Path, mountinfo: Path = MOUNTINFO) -> str | None:
-    """The type of a network mount that the root lies on or that lies in it ('nfs4'); None where there is none.
+    """Return the type of a network mount that contains the root or lies within it ('nfs4'); None if there is none.
 
-    Any FUSE file system counts (sshfs, s3fs, rclone) but those known to be local. Where the system has no such file,
-    none is found. Format: proc(5), /proc/pid/mountinfo.
+    Every FUSE file system counts (sshfs, s3fs, rclone) except those known to be local. Systems without this file report
+    none. Format: proc(5), /proc/pid/mountinfo.
     """
     try:
         lines = mountinfo.read_text(errors="surrogateescape").splitlines()
@@ -160,7 +160,7 @@ def find_remote_file_system(root: Path, mountinfo: Path = MOUNTINFO) -> str | No
 
 
 def _parse_mount(line: str) -> tuple[str, str]:
-    """Mount point and type: '36 35 98:0 /root /the\\040point rw - ext3 /dev/sda rw'."""
+    """Return mount point and type of '36 35 98:0 /root /the\\040point rw - ext3 /dev/sda rw'."""
     before, _, behind = line.partition(" - ")
     place = before.split(" ")[4]
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place), behind.split(" ")[0]

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 MAX_FILE_BYTES = 2 << 20
-"""Files longer than this are skipped where nothing else is asked for."""
+"""Default limit: longer files are skipped."""
 
 MAX_SMALL_FILE_BYTES = 1 << 20
 NUM_BINARY_BYTES = 8192
-"""As git does, a NUL among the first of these tells a binary file."""
+"""As in git, a NUL among the first of these bytes marks a binary file."""
 
 NUM_READINGS = 3
 SETTLE_NS = 2_500_000_000
-"""Longer than the coarsest step of file times in use: 2 s on FAT, 1 s on older network file systems."""
+"""More than the coarsest resolution of file times in use: 2 s on FAT, 1 s on older network file systems."""
 
 IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
@@ -36,7 +36,7 @@ PASSAGE_FLAGS = FOLDER_FLAGS | getattr(os, "O_PATH", 0)  # with O_PATH, the righ
 
 
 class FileStat(NamedTuple):
-    """What tells that a file was not touched, as git's index keeps it."""
+    """The part of a stat that shows whether a file was changed, as in git's index."""
 
     size: int
     mtime_ns: int
@@ -45,7 +45,7 @@ class FileStat(NamedTuple):
 
 
 class SkipReason(StrEnum):
-    """Why a file is not in."""
+    """Why a file has no tokens."""
 
     BINARY = "binary"
     NOT_UTF8 = "not UTF-8"
@@ -60,7 +60,7 @@ class SkipReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file (or a folder with all that is in it) that is not in, and why."""
+    """A file without tokens, or a folder whose files have none, and the reason."""
 
     path: str
     reason: SkipReason
@@ -69,9 +69,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """The bytes of a file (strict UTF-8) and the stat that they belong to.
+    """The bytes of a file (strict UTF-8) and their stat.
 
-    `settled`: this stat vouches for these bytes; else the file must be hashed again when it is next compared.
+    If `settled`, an unchanged stat proves unchanged bytes; otherwise the file must be hashed again at the next
+    comparison.
     """
 
     data: bytes
@@ -80,10 +81,10 @@ class FileContent:
 
 
 def read_file(root: Path, path: str, *, max_file_bytes: int = MAX_FILE_BYTES) -> FileContent | Skipped:
-    """Read one file, `path` relative to the root; never raises OSError.
+    """Read one file, `path` relative to the root. Never raises OSError.
 
-    A symbolic link is followed to a file of the workspace, through none of its other links. A file that changes while
-    it is read is read again, a few times.
+    A symbolic link is followed to a file of the workspace, but not through another link in it. A file that changes
+    during the read is read again, a few times.
     """
     for _ in range(NUM_READINGS):
         try:
@@ -96,23 +97,22 @@ def read_file(root: Path, path: str, *, max_file_bytes: int = MAX_FILE_BYTES) ->
 
 
 def is_settled(file: FileStat, looked_at_ns: int) -> bool:
-    """Whether a write after `looked_at_ns` (`time.time_ns()` before the bytes were read) would show in the stat.
+    """Return whether a write after `looked_at_ns` (`time.time_ns()` before the read) would show in the stat.
 
-    A write within the clock step of the file's times leaves them as they are; git calls such entries racily clean
+    A write within the resolution of the file's times leaves them unchanged; git calls such entries racily clean
     (https://git-scm.com/docs/racy-git). Times in the future never settle.
     """
     return max(file.mtime_ns, file.ctime_ns) + SETTLE_NS < looked_at_ns
 
 
 def to_file_stat(result: os.stat_result) -> FileStat:
-    """The part of a stat that is compared."""
     return FileStat(result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino)
 
 
 def open_below(root: Path, path: str, flags: int) -> int:
-    """Open a path below the root name by name, so that no link that comes up meanwhile leads out of the root.
+    """Open a path below the root name by name, so that no symbolic link created meanwhile can lead out of the root.
 
-    Raises OSError; ELOOP or ENOTDIR where a name is a symbolic link, PermissionError for '..' and the like.
+    Raises OSError: ELOOP or ENOTDIR if a name is a symbolic link, PermissionError for '..' and the like.
     """
     names = path.split("/") if path else ["."]
     if path and any(name in ("", ".", "..") for name in names):
@@ -131,9 +131,9 @@ def open_below(root: Path, path: str, flags: int) -> int:
 
 
 def resolve_link(root: Path, path: str) -> str | None:
-    """The path in the workspace that a symbolic link in it stands for; None where it leads out or into `.git`.
+    """Return the path in the workspace that a symbolic link refers to; None if it leads out of it or into `.git`.
 
-    Raises OSError where it leads nowhere or in a circle.
+    Raises OSError if its target does not exist or it is circular.
     """
     top = Path(os.path.realpath(root))
     target = Path(os.path.realpath(top / path, strict=True))  # Path.resolve raises RuntimeError for a circle
@@ -143,10 +143,11 @@ def resolve_link(root: Path, path: str) -> str | None:
 
 
 def is_git(name: str) -> bool:
-    """Whether some file system takes a name for `.git`: with capitals, characters that are ignored, ends that are cut.
+    """Return whether some file system treats a name as `.git`: capitals, ignored characters, or a suffix that is cut
+    off.
 
-    HFS+ and ext4 with case folding leave out what Unicode calls ignorable (git's CVE-2014-9390); FAT and NTFS cut dots
-    and spaces at the end, and have short names and streams.
+    HFS+ and ext4 with case folding drop the characters that Unicode calls ignorable (git's CVE-2014-9390). FAT and NTFS
+    cut trailing dots and spaces, and have short names and streams.
     """
     if not name.isascii():
         name = IGNORABLE.sub("", name)
@@ -154,7 +155,7 @@ def is_git(name: str) -> bool:
 
 
 def is_direct_link(root: Path, path: str, target: str) -> bool:
-    """Whether a symbolic link names its target in one step, through no other link; false where it is gone."""
+    """Return whether a symbolic link names its target directly, through no other link; False if it is gone."""
     link = Path(os.path.realpath(root)) / path
     try:
         named = link.parent / link.readlink()
@@ -164,7 +165,7 @@ def is_direct_link(root: Path, path: str, target: str) -> bool:
 
 
 def read_small_file(folder: Path, path: str) -> bytes | None:
-    """The bytes of a regular file (no link) of settings; None where there is none that can be read."""
+    """Return the bytes of a regular configuration file (no link); None if it cannot be read."""
     try:
         descriptor = open_below(folder, path, READ_FLAGS)
     except OSError:
@@ -178,14 +179,14 @@ def read_small_file(folder: Path, path: str) -> bytes | None:
 
 
 def get_skip_reason(error: OSError) -> SkipReason:
-    """Why a path could not be opened."""
+    """Return why a path could not be opened."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE):
         return SkipReason.GONE
     return SkipReason.SPECIAL if error.errno in (errno.ENXIO, errno.ENODEV) else SkipReason.UNREADABLE
 
 
 def _read_once(root: Path, path: str, max_file_bytes: int) -> FileContent | Skipped | None:
-    """None where the file changed meanwhile."""
+    """Read a file; None if it changed during the read."""
     descriptor = _open_regular(root, path)
     if isinstance(descriptor, SkipReason):
         return Skipped(path, descriptor)
@@ -207,7 +208,9 @@ def _read_once(root: Path, path: str, max_file_bytes: int) -> FileContent | Skip
 
 
 def _open_regular(root: Path, path: str, *, follow: bool = True) -> int | SkipReason:
-    """A descriptor of a regular file; others are not opened at all, as that alone can set a device or a pipe going."""
+    """Return a descriptor of a regular file. Other kinds are not opened, because that alone can trigger a device or a
+    pipe.
+    """
     folder, _, name = path.rpartition("/")
     parent = open_below(root, folder, PASSAGE_FLAGS)
     try:
@@ -230,10 +233,11 @@ def _read_bytes(descriptor: int, max_bytes: int) -> bytes:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that is 0700, or see that one that is there is this user's own, and close it to all others.
+    """Create a folder with mode 0700, or check that an existing one belongs to this user and remove all other users'
+    access.
 
-    Folders above it that are missing are made in the same way. Raises OSError; PermissionError where it belongs to
-    somebody else, who could change what is read from it.
+    Missing parent folders are created in the same way. Raises OSError; PermissionError if the folder belongs to another
+    user, who could change its files.
     """
     for above in reversed([folder, *folder.parents]):
         if not above.exists():
@@ -246,7 +250,7 @@ def make_private(folder: Path) -> None:
 
 
 def make_private_file(path: Path) -> None:
-    """As `make_private` for a file, which is 0600: made where there is none; a link is refused. Raises OSError."""
+    """Do the same for a file with mode 0600, which is created if missing; a link is refused. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Decides which paths of a workspace git's ignore rules and the user's patterns leave out."""
+"""Decides which paths of a workspace are ignored, by git's ignore rules and the user's patterns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING = PatternFile(b"")
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """One file of patterns. What it judges is `front` + the path in the workspace without its first `num_cut` bytes."""
+    """One pattern file. It matches `front` + the path in the workspace without its first `num_cut` bytes."""
 
     patterns: PatternFile
     num_cut: int = 0
@@ -26,7 +26,7 @@ class _Level:
 
 @dataclass(frozen=True, slots=True)
 class FolderRules:
-    """The rules for the entries of one folder that is in itself."""
+    """The rules for the entries of one folder that is not ignored."""
 
     prefix: str  # the folder's path and a slash, a character a byte; '' for the root
     levels: tuple[_Level, ...]  # the first that has an opinion decides
@@ -34,7 +34,7 @@ class FolderRules:
     is_included: bool
 
     def ignores(self, name: str, *, is_folder: bool) -> bool:
-        """Whether the entry of this name is out."""
+        """Return whether the entry of this name is ignored."""
         if name == GIT_FOLDER:
             return True
         path = self.prefix + to_bytes_text(name)
@@ -50,13 +50,13 @@ class FolderRules:
 
 
 class IgnoreRules:
-    """The rules of one workspace; thread-safe. A `.gitignore` is compiled once, and again when its bytes changed.
+    """The ignore rules of one workspace. Thread-safe. A `.gitignore` is compiled once, and again when its bytes change.
 
-    `exclude` are lines as of a `.gitignore` that outranks all others ('!kept/' brings back what git ignores).
-    With `include`, only files that match one of these patterns, or lie in a folder that does, are in.
-    `.git` is out at every level. Where the workspace is a part of a git repository, the rules of the folders above it
-    hold in it too. As in git, nothing below an ignored folder can be brought back; unlike in git, a tracked file that
-    is ignored is out. The user's global ignore file is not read.
+    `exclude` are lines as in a `.gitignore` with precedence over all others ('!kept/' includes what git ignores). With
+    `include`, only files are included that match one of these patterns or lie in a folder that does. `.git` is ignored
+    at every level. If the workspace is part of a git repository, the rules of its parent folders apply too. As in git,
+    nothing below an ignored folder can be included again. Unlike in git, a tracked file can be ignored. The user's
+    global ignore file is not read.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class IgnoreRules:
         self._lock = threading.Lock()
 
     def ignores(self, path: str, *, is_folder: bool) -> bool:
-        """Whether a relative POSIX path is out, by itself or with a folder above it."""
+        """Return whether a relative POSIX path or one of its parent folders is ignored."""
         folder, _, name = path.rpartition("/")
         rules = self.get_rules(folder)
         return rules is None or rules.ignores(name, is_folder=is_folder)
 
     def get_rules(self, folder: str) -> FolderRules | None:
-        """The rules for the entries of a folder ('' is the root); None where the folder is out."""
+        """Return the rules for the entries of a folder ('' is the root); None if the folder is ignored."""
         with self._lock:
             if folder in self._folders:
                 return self._folders[folder]
@@ -92,13 +92,13 @@ class IgnoreRules:
             return rules
 
     def reload_rules(self, folder: str) -> FolderRules | None:
-        """As `get_rules`, of a folder whose own rules are read anew; those of the folders above are taken as known."""
+        """Read a folder's own rules again and return them as `get_rules` does; the rules of its parents are kept."""
         with self._lock:
             self._folders.pop(folder, None)
         return self.get_rules(folder)
 
     def get_governed_folder(self, path: str) -> str | None:
-        """The folder ('' is the root) whose rules the file at this path sets; None for other files."""
+        """Return the folder ('' is the root) whose rules this file sets; None for other files."""
         if not self._use_git:
             return None
         if path == EXCLUDE_FILE:
@@ -107,7 +107,7 @@ class IgnoreRules:
         return folder if name == IGNORE_FILE else None
 
     def forget(self, folder: str = "") -> None:
-        """Read the rules of this folder and of those below it anew when they are next asked for."""
+        """Read the rules of this folder and its subfolders again at their next use."""
         with self._lock:
             below = folder + "/"
             for known in [known for known in self._folders if not folder or known == folder or known.startswith(below)]:
@@ -136,7 +136,7 @@ class IgnoreRules:
         return (_Level(patterns, len(to_bytes_text(folder)) + 1 if folder else 0),) if patterns else ()
 
     def _make_parent_levels(self) -> list[_Level]:
-        """The `.gitignore` files between the workspace and the top of its repository, and the exclude file."""
+        """Return the `.gitignore` files between the workspace and the top of its repository, and the exclude file."""
         top = next((place for place in (self._root, *self._root.parents) if (place / GIT_FOLDER).exists()), None)
         if top is None or not self._use_git:
             return []
@@ -163,7 +163,7 @@ class IgnoreRules:
 
 
 def _find_common_git_folder(git: Path) -> Path:
-    """Where `info/` lies: `.git` itself, or, for a linked worktree, the main repository's."""
+    """Return the folder of `info/`: `.git` itself, or the main repository's for a linked worktree."""
     if git.is_dir():
         return git
     link = read_small_file(git.parent, GIT_FOLDER) or b""

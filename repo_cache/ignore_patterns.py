@@ -1,4 +1,4 @@
-"""One file of gitignore patterns, compiled: which names and paths its last matching line leaves out or brings back."""
+"""A compiled file of gitignore patterns: which paths its last matching line ignores or includes."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ CLASSES = {
     "xdigit": r"0-9A-Fa-f",
 }
 STAR, FOLDERS, REST = "*", "**/", "**"
-"""Tokens beside pieces of regular expressions: within a name; any number of folders; all that is left."""
+"""Tokens besides regular expressions: any characters within a name; any number of folders; the rest of the path."""
 
 
 class _InvalidPattern(ValueError):
-    """The pattern is malformed; git lets such a one match nothing."""
+    """The pattern is malformed; in git it matches nothing."""
 
 
 def to_bytes_text(text: str) -> str:
-    """A character a byte, as git matches: its '?' is one byte of 'é'."""
+    """Return a text with one character for each byte, as git matches: its '?' is one byte of 'é'."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 class PatternFile:
-    """The lines of one `.gitignore`, in git's order: the last line that matches decides.
+    """The lines of one `.gitignore`. As in git, the last matching line decides.
 
-    The semantics are those of git 2.39's dir.c and wildmatch.c, byte for byte. The regular expressions cannot
-    backtrack exponentially (atomic groups, as in `fnmatch.translate`). pathspec is not used: it cannot judge a folder
-    by itself ('*' with '!*/'), which a walk that prunes has to, and differs in brackets.
+    The semantics are those of git 2.39's dir.c and wildmatch.c, byte for byte. The regular expressions cannot backtrack
+    exponentially (atomic groups, as in `fnmatch.translate`). pathspec is not used: it cannot decide on a folder alone
+    ('*' with '!*/'), which a walk that prunes needs, and its brackets differ.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -52,10 +52,10 @@ class PatternFile:
         return bool(self._for_folders)
 
     def verdict(self, path: str, *, is_folder: bool) -> bool | None:
-        """True: left out; False: brought back; None: no line matches.
+        """Return True for an ignored path, False for an included one, None if no line matches.
 
-        `path` is relative to the file's folder, in the form of `to_bytes_text`. Lines that match a folder above the
-        path say nothing here: ask for that folder.
+        `path` is relative to the file's folder and converted by `to_bytes_text`. Lines that match a parent folder of
+        the path are not considered: ask for that folder.
         """
         name = path[path.rfind("/") + 1 :]
         for run in self._for_folders if is_folder else self._for_files:
@@ -75,7 +75,7 @@ class _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Successive patterns of one sign; their order among themselves does not matter."""
+    """Consecutive patterns of the same sign; their order does not matter."""
 
     leaves_out: bool
     names: frozenset[str]
@@ -123,7 +123,7 @@ def _strip_trailing_blanks(line: str) -> str:
 
 
 def _group_runs(patterns: Iterable[_Pattern]) -> tuple[_Run, ...]:
-    """The last run first: the first one that matches decides."""
+    """Return the runs in reverse order, so that the first match decides."""
     runs = [_make_run(sign, list(group)) for sign, group in groupby(patterns, key=lambda pattern: pattern.leaves_out)]
     return tuple(reversed(runs))
 
@@ -149,9 +149,9 @@ def _compile_union(regexes: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def _translate(text: str) -> str:
-    """A pattern as a regular expression for `fullmatch`.
+    """Translate a pattern to a regular expression for `fullmatch`.
 
-    The pieces between two '**' have a fixed number of names, so the first place that fits is as good as any later
+    The pieces between two '**' have a fixed number of names, so the first position that fits is as good as any later
     one and is never given up: 'a/**/b*c/**/d' is 'a/' (?> folders*? 'b[^/]*c/') folders* 'd'.
     """
     tokens = _tokenize(text)
@@ -169,7 +169,7 @@ def _translate(text: str) -> str:
 
 
 def _join_tokens(tokens: Sequence[str]) -> str:
-    """Tokens without '**/': within a name, only the last '*' before a slash may have to be tried again."""
+    """Join tokens without '**/'. Within a name, only the last '*' before a slash may need backtracking."""
     parts: list[str] = []
     for is_slash, group in groupby(tokens, key=lambda token: token == "/"):
         if is_slash:
@@ -185,7 +185,7 @@ def _join_tokens(tokens: Sequence[str]) -> str:
 
 
 def _tokenize(text: str) -> list[str]:
-    """Regular expressions of single characters, '/', STAR, FOLDERS and REST."""
+    """Return regular expressions of single characters, '/', STAR, FOLDERS and REST."""
     tokens: list[str] = []
     at, num_literal = 0, next((place for place, character in enumerate(text) if character in SPECIAL), len(text))
     while at < len(text):
@@ -222,7 +222,7 @@ def _escape(character: str) -> str:
 
 
 def _parse_bracket(text: str, at: int) -> tuple[str, int]:
-    """The regular expression of a bracket whose inside starts at `at`, and where the text goes on behind it."""
+    """Return the regular expression of a bracket whose content starts at `at`, and the index after it."""
     negated = text[at : at + 1] in ("!", "^")
     at += negated
     parts: list[str] = []

@@ -1,4 +1,4 @@
-"""Encodes a changed text incrementally, with the ids that encoding all of it gives."""
+"""Encodes a changed text incrementally, with the same ids as encoding all of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from repo_cache.tokenizer import BPETokenizer
 T = TypeVar("T", np.uint8, np.uint32)
 
 _BLOCK = 1 << 16
-"""Elements compared at once: few enough to stay in the cache, so many that Python's part does not count."""
+"""Elements compared at once: few enough to stay in the cache, and many enough to hide Python's overhead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class TextChange:
 
 
 def find_text_change(old: bytes, new: bytes) -> TextChange | None:
-    """The smallest range that differs; None where nothing does. Both are UTF-8.
+    """Return the smallest range that differs; None if the texts are equal. Both are UTF-8.
 
-    Where more than one range would do, the last one is given, as the common beginning is taken first: of 'aa' that
-    became 'aaa' the change is (2, 2, 3).
+    If several ranges are possible the last one is returned, because the common prefix is taken first: for 'aa' and
+    'aaa' the change is (2, 2, 3).
     """
     if old == new:
         return None
@@ -47,7 +47,7 @@ def find_text_change(old: bytes, new: bytes) -> TextChange | None:
 
 
 def count_equal_prefix(first: NDArray[T], second: NDArray[T]) -> int:
-    """How many elements two arrays of one length have in common at their beginning."""
+    """Count the equal elements at the beginning of two arrays of one length."""
     for begin in range(0, len(first), _BLOCK):
         differs = first[begin : begin + _BLOCK] != second[begin : begin + _BLOCK]
         place = int(differs.argmax())
@@ -57,7 +57,7 @@ def count_equal_prefix(first: NDArray[T], second: NDArray[T]) -> int:
 
 
 def count_equal_suffix(first: NDArray[T], second: NDArray[T]) -> int:
-    """How many elements two arrays of one length have in common at their end."""
+    """Count the equal elements at the end of two arrays of one length."""
     for end in range(len(first), 0, -_BLOCK):
         differs = first[max(0, end - _BLOCK) : end] != second[max(0, end - _BLOCK) : end]
         place = int(differs[::-1].argmax())
@@ -72,17 +72,17 @@ def _is_inside_character(data: bytes, offset: int) -> bool:
 
 @dataclass(frozen=True)
 class EncodedText:
-    """A text, its tokens, and where each of them ends. The arrays are read-only."""
+    """A text, its tokens, and the end of each. The arrays are read-only."""
 
     data: bytes
     token_ids: NDArray[np.uint32]
     token_ends: NDArray[np.uint32]
-    """The byte offset behind each token, [num_tokens]; a token may end inside a UTF-8 character."""
+    """The byte offset after each token, [num_tokens]; a token may end inside a UTF-8 character."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenChange:
-    """Tokens `[start, old_end)` became `[start, new_end)`; they hold every byte of the text's change."""
+    """Tokens `[start, old_end)` became `[start, new_end)`; they contain every byte of the text's change."""
 
     start: int
     old_end: int
@@ -91,24 +91,24 @@ class TokenChange:
 
 @dataclass(frozen=True, slots=True)
 class ReencodedText:
-    """A text's next version."""
+    """The next version of a text."""
 
     text: EncodedText
     change: TextChange | None
-    """The bytes that were replaced; None where the new text is the old one."""
+    """The bytes that were replaced; None if the text did not change."""
     tokens: TokenChange
-    """Empty, (0, 0, 0), where the new text is the old one."""
+    """The tokens that were replaced; (0, 0, 0) if the text did not change."""
     num_encoded: int
-    """Tokens that were encoded anew; at least those that changed."""
+    """The number of encoded tokens, at least those that changed."""
 
 
 def encode_text(tokenizer: BPETokenizer, data: bytes) -> EncodedText:
-    """Encode all of a text; raises UnicodeDecodeError, and TokenizerError for a byte that the vocabulary lacks."""
+    """Encode a whole text. Raises UnicodeDecodeError, and TokenizerError for a byte that the vocabulary lacks."""
     return restore_text(tokenizer, tokenizer.encode_batch([data.decode()])[0], data)
 
 
 def restore_text(tokenizer: BPETokenizer, token_ids: NDArray[np.uint32], data: bytes | None = None) -> EncodedText:
-    """The encoded text of which only the ids were kept. `data`, where it is at hand, is their text."""
+    """Return the encoded text of some ids. `data` is their text, if it is known."""
     if data is None:
         table = tokenizer.token_bytes()
         data = b"".join([table[token_id] for token_id in token_ids.tolist()])
@@ -116,13 +116,13 @@ def restore_text(tokenizer: BPETokenizer, token_ids: NDArray[np.uint32], data: b
 
 
 def reencode(tokenizer: BPETokenizer, old: EncodedText, data: bytes) -> ReencodedText:
-    """The next version of `old`, equal to `encode_text(tokenizer, data)`; raises as that does.
+    """Encode the next version of `old`; equal to `encode_text(tokenizer, data)`, and raises the same errors.
 
-    Let p be the last safe cut (`safe_cuts.py`) with its context before the change, and q the first one with its context
-    behind it. Both are safe in the old text and in the new one, as the contexts are in both. So, for either text,
-    T(text) = T(text[:p]) + T(text[p:q]) + T(text[q:]), of which the first part and the last are the same for both:
-    their ids are those of the old text, and only what is between p and q is encoded. That one of the old text's tokens
-    ends at p, and one at q, follows from the same sum.
+    Let p be the last safe cut (`safe_cuts.py`) whose context ends before the change, and q the first one whose context
+    begins after it. Both are safe in the old text and in the new one, because both contain the contexts. So, for either
+    text, T(text) = T(text[:p]) + T(text[p:q]) + T(text[q:]). The first and the last part are equal in both: their ids
+    are those of the old text, and only the text between p and q is encoded. It also follows that one of the old text's
+    tokens ends at p, and one at q.
     """
     change = find_text_change(old.data, data)
     if change is None:
@@ -143,14 +143,14 @@ def reencode(tokenizer: BPETokenizer, old: EncodedText, data: bytes) -> Reencode
 
 
 def _find_window(cuts: SafeCuts | None, data: bytes, change: TextChange) -> range:
-    """The bytes of the new text to be encoded."""
+    """Return the range of bytes of the new text to encode."""
     if cuts is None:
         return range(len(data))
     return range(cuts.find_last_before(data, change.start), cuts.find_first_after(data, change.new_end))
 
 
 def _decode_window(data: bytes, window: range) -> str:
-    """The window's text; what is outside is known to be UTF-8, as the old text was."""
+    """Return the window's text; the text outside is UTF-8, as in the old text."""
     try:
         return data[window.start : window.stop].decode()
     except UnicodeDecodeError:
@@ -159,14 +159,14 @@ def _decode_window(data: bytes, window: range) -> str:
 
 
 def _count_tokens(text: EncodedText, num_bytes: int) -> int:
-    """How many tokens the first bytes are, at whose end one ends."""
+    """Count the tokens in the first bytes, which end at the end of a token."""
     number = int(text.token_ends.searchsorted(np.uint32(num_bytes), side="right"))
     assert num_bytes == (int(text.token_ends[number - 1]) if number else 0), "a safe cut lies between two tokens"
     return number
 
 
 def _narrow_change(old: EncodedText, new: EncodedText, change: TextChange, tokens: TokenChange) -> TokenChange:
-    """Without the tokens at both ends that are the same ones, and hold nothing of the text's change."""
+    """Remove equal tokens at both ends that contain nothing of the text's change."""
     first, second = old.token_ids[tokens.start : tokens.old_end], new.token_ids[tokens.start : tokens.new_end]
     shorter = min(len(first), len(second))
     before = old.token_ends.searchsorted(np.uint32(change.start), side="right")  # tokens that end before the change

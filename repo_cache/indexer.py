@@ -1,4 +1,4 @@
-"""Brings a snapshot up to date: scans the files and encodes those that changed."""
+"""Updates a snapshot: scans the files and encodes those that changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from repo_cache.types import FileTokens
 
 @dataclass(slots=True)
 class ScanResult:
-    """What an update finds, by path."""
+    """The result of an update, by path."""
 
     tokens: dict[str, FileTokens] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class ScanResult:
 
 
 def make_next_snapshot(before: Snapshot, found: ScanResult) -> Snapshot:
-    """`before` itself where nothing changed."""
+    """Return the next snapshot; `before` itself if nothing changed."""
     tokens = {path: one for path, one in found.tokens.items() if before.files.get(path) is not one}
     skipped = {path: why for path, why in found.skipped.items() if before.skipped.get(path) != why}
     out = {path for path in (*found.gone, *found.skipped) if path in before.files}
@@ -52,15 +52,15 @@ def make_next_snapshot(before: Snapshot, found: ScanResult) -> Snapshot:
 
 FEW_FILES = 32
 FEW_BYTES = 4 << 20
-"""Up to so many files are brought up to date in this thread, and what the next change of them needs is kept."""
+"""Up to this size, an update runs in one thread and keeps what makes the next change cheap."""
 
 CHUNK_BYTES = 512 << 10
-"""Of files that one thread reads and encodes at a time; more of them are spread over the cores."""
+"""Size of the files that one thread reads and encodes at a time; larger updates use all cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexProgress:
-    """How far a long indexing is."""
+    """The progress of a long indexing."""
 
     num_files: int
     of_files: int
@@ -70,14 +70,14 @@ class IndexProgress:
 
 @dataclass(slots=True)
 class _Known:
-    """What was read at a path. With `settled` its stat vouches for it; else it is read again when it is looked at."""
+    """What was read at a path. If `settled`, an unchanged stat proves it unchanged; otherwise it is read again."""
 
     record: FileRecord
     settled: bool
 
 
 class Indexer:
-    """The newest snapshot of a folder, and what it takes to make the next. Not thread-safe: its owner has a lock."""
+    """The newest snapshot of a folder, and the state for the next one. Not thread-safe: the owner has a lock."""
 
     def __init__(
         self,
@@ -103,14 +103,14 @@ class Indexer:
         self._known = {path: _Known(record, True) for path, record in records.items()}
 
     def rescan_all(self, progress: Callable[[IndexProgress], None] | None = None) -> Update:
-        """Look at everything: a walk, and a reading of each file whose stat does not vouch for what is known."""
+        """Scan the whole folder, and read each file that its stat does not prove unchanged."""
         started = time.perf_counter()
         seen = scan(self._root, self._rules, max_file_bytes=self._max_file_bytes)
         self._links, self._loose_links = dict(seen.links), seen.loose
         return self._update(seen, self._list_paths(), started, progress)
 
     def rescan(self, paths: Iterable[str], folders: Iterable[str] = ()) -> Update:
-        """Look at these files and at all that lies below these folders; what links there belongs to it."""
+        """Scan these files and everything below these folders, with the links that refer to them."""
         started = time.perf_counter()
         below, asked = set(folders), set(paths)
         governed = {self._rules.get_governed_folder(path) for path in asked}
@@ -131,11 +131,11 @@ class Indexer:
         return self._update(seen, asked, started, None)
 
     def find_folders(self, paths: Iterable[str]) -> set[str]:
-        """Those that are folders, or that were: a path that nothing is known of may have been one."""
+        """Return the paths that are or were folders: an unknown path may have been one."""
         return {path for path in paths if path not in self._known and not (self._root / path).is_file()}
 
     def save(self) -> None:
-        """Have the store keep what changed since this was last done."""
+        """Save what changed since the last save to the store."""
         if self._store is None:
             return
         records: dict[str, FileRecord | None] = {}
@@ -152,7 +152,7 @@ class Indexer:
             self._store.write_records(self._root, records)
 
     def check_integrity(self) -> None:
-        """What is known and what the snapshot says fit together."""
+        """Assert that the known files and the snapshot agree."""
         files, skipped = self.snapshot.files, self.snapshot.skipped
         assert not files.keys() & skipped.keys()
         assert self.snapshot.num_tokens == sum(len(tokens) for tokens in files.values())
@@ -169,7 +169,7 @@ class Indexer:
     def _update(
         self, seen: Scan, asked: Iterable[str], started: float, progress: Callable[[IndexProgress], None] | None
     ) -> Update:
-        """The update from what was seen of the `asked` paths; those that were not seen are gone."""
+        """Return the update from a scan of the `asked` paths; those not in the scan are gone."""
         found = ScanResult(skipped={one.path: str(one.reason) for one in seen.skipped})
         self._read(self._find_changed(seen, found), found, progress)
         found.gone |= {path for path in asked if path not in seen.files and path not in found.skipped}
@@ -182,7 +182,7 @@ class Indexer:
         return Update(before, self.snapshot, found.encoded, milliseconds)
 
     def _find_changed(self, seen: Scan, found: ScanResult) -> dict[str, FileStat]:
-        """The files to be read; those whose stat vouches for what is known are found without."""
+        """Return the files to read; files that their stat proves unchanged are found without."""
         to_read, to_recall = {}, {}
         files = self.snapshot.files
         for path, stat in seen.files.items():
@@ -217,7 +217,7 @@ class Indexer:
             pool.shutdown(cancel_futures=True)  # whoever presses Ctrl-C does not wait for the rest
 
     def _read_chunk(self, paths: list[str], *, in_bulk: bool) -> list[_ReadOutcome]:
-        """Read these files and make their tokens. Changes nothing here: several threads do it at once."""
+        """Read these files and make their tokens. Several threads call this at once; it changes no state."""
         outcomes, contents, reads = [], [], []
         for path in paths:
             looked_at_ns = time.time_ns()
@@ -259,7 +259,7 @@ class Indexer:
 
 @dataclass(frozen=True, slots=True)
 class _ReadOutcome:
-    """What reading one file came to: its tokens, or why it is skipped, or neither where it is gone."""
+    """The result of reading one file: its tokens, or the reason why it is skipped, or neither if it is gone."""
 
     path: str
     tokens: FileTokens | None
@@ -270,7 +270,7 @@ class _ReadOutcome:
 
 
 _OF_CONTENT = {SkipReason.BINARY, SkipReason.NOT_UTF8}
-"""Reasons that lie in the bytes, so that an unchanged stat vouches for them."""
+"""Reasons that depend on the bytes, so that an unchanged stat proves them."""
 
 
 def _is_below(path: str, folders: set[str]) -> bool:
@@ -282,7 +282,7 @@ def _is_below(path: str, folders: set[str]) -> bool:
 
 
 def _split_into_chunks(files: Mapping[str, FileStat]) -> Iterator[list[str]]:
-    """Paths, in order, in lists of about `CHUNK_BYTES`."""
+    """Yield paths, in order, in lists of about `CHUNK_BYTES`."""
     chunk: list[str] = []
     size = 0
     for path, stat in files.items():
@@ -296,5 +296,5 @@ def _split_into_chunks(files: Mapping[str, FileStat]) -> Iterator[list[str]]:
 
 
 def _count_threads() -> int:
-    """One more than the cores: while some encode, another reads."""
+    """Return one more than the number of cores: while some threads encode, another one reads."""
     return len(os.sched_getaffinity(0)) + 1

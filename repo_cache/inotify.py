@@ -1,7 +1,7 @@
 """Watches folders by Linux's inotify.
 
-watchdog's own Linux observer watches ignored folders too, holds moves back for half a second, drops the kernel's
-word that its queue overflowed, and wakes at every opening of a file; so this uses its bindings alone.
+Only watchdog's bindings are used. Its own Linux observer also watches ignored folders, delays moves by half a second,
+drops the kernel's overflow event, and wakes up whenever a file is opened.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ READ_BYTES = 256 << 10
 
 
 class Event(NamedTuple):
-    """`name` is '' where the event is about the watched folder itself. `mask`: InotifyConstants."""
+    """`name` is '' for an event of the watched folder itself. `mask`: InotifyConstants."""
 
     watch: int
     mask: int
@@ -50,7 +50,7 @@ class Event(NamedTuple):
 
 
 class Watches:
-    """An inotify instance and the folder that each of its watches is on; raises OSError. Not thread-safe."""
+    """An inotify instance and the folder of each watch. Raises OSError. Not thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -63,7 +63,7 @@ class Watches:
         os.set_blocking(self.descriptor, False)
 
     def add(self, folder: str) -> bool:
-        """Whether the folder was not watched before; raises OSError."""
+        """Watch a folder and return whether it was not watched before. Raises OSError."""
         watch = inotify_add_watch(self.descriptor, os.fsencode(self._root / folder), MASK)
         if watch == -1:
             raise _make_last_error(folder)
@@ -76,26 +76,26 @@ class Watches:
         return True
 
     def forget(self, watch: int) -> None:
-        """The kernel gave the watch up."""
+        """Forget a watch that the kernel has removed."""
         folder = self.folders.pop(watch)
         if self._watch_of.get(folder) == watch:
             del self._watch_of[folder]
 
     def drop(self, folder: str) -> None:
-        """Give a watch back; events of it that are still under way are of an unknown watch then."""
+        """Remove a watch; its pending events then have an unknown watch."""
         watch = self._watch_of.pop(folder, None)
         if watch is not None:
             del self.folders[watch]
             inotify_rm_watch(self.descriptor, watch)
 
     def drop_below(self, folder: str) -> None:
-        """Give back the watches below a folder, but not its own."""
+        """Remove the watches below a folder, but not its own."""
         prefix = folder + "/" if folder else ""
         for known in [known for known in self._watch_of if known and known.startswith(prefix)]:
             self.drop(known)
 
     def read_events(self) -> Iterator[Event]:
-        """What came since the last call; does not block."""
+        """Yield the pending events without blocking."""
         try:
             data = os.read(self.descriptor, READ_BYTES)
         except BlockingIOError:
@@ -107,7 +107,7 @@ class Watches:
             yield Event(watch, mask, os.fsdecode(data[at - name_len : at].rstrip(b"\0")))
 
     def close(self) -> None:
-        """Give every watch back; may be called again."""
+        """Remove every watch; may be called again."""
         if self.descriptor != -1:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -140,7 +140,7 @@ logger = logging.getLogger(__name__)
 
 
 class WatchError(Exception):
-    """Events cannot be had; the notice says why."""
+    """Events are not available; the notice says why."""
 
     def __init__(self, notice: Notice) -> None:
         super().__init__(notice.message)
@@ -148,7 +148,7 @@ class WatchError(Exception):
 
 
 class InotifySource:
-    """Reads events in a thread of its own and passes them on; `on_failed` is called from it when it has to give up."""
+    """Reads events in its own thread and reports them; `on_failed` is called from it when watching fails."""
 
     def __init__(self, root: Path, rules: IgnoreRules, changes: Debouncer, on_failed: Callable[[Notice], None]) -> None:
         self._root, self._rules, self._changes, self._on_failed = root, rules, changes, on_failed
@@ -157,7 +157,7 @@ class InotifySource:
         self._thread = threading.Thread(target=self._run, name="repo-cache-inotify", daemon=True)
 
     def start(self) -> None:
-        """What changes after this returns is told. Raises WatchError."""
+        """Start watching; changes after this returns are reported. Raises WatchError."""
         self._watches = self._new_watches()
         try:
             self._watch_below("")
@@ -168,7 +168,7 @@ class InotifySource:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and give the watches back."""
+        """End the thread and remove the watches."""
         if self._thread.ident is None or self._thread is threading.current_thread():
             return
         if self._thread.is_alive():
@@ -190,14 +190,14 @@ class InotifySource:
             self._watches.close()
 
     def _wait_for_events(self) -> bool:
-        """Block until there are events; False once stopped."""
+        """Block until there are events; return False once stopped."""
         poller = select.poll()
         poller.register(self._wake_read, select.POLLIN)
         poller.register(self._watches.descriptor, select.POLLIN)
         return all(descriptor != self._wake_read for descriptor, _ in poller.poll())
 
     def _process(self, events: Iterable[Event]) -> None:
-        """Pass on what a reading of the kernel's queue says. New folders are watched before they are told of."""
+        """Report the events of one read of the kernel's queue. New folders are watched before they are reported."""
         paths, folders, stale_rules = set[str](), set[str](), set[str]()
         for watch, mask, name in events:
             if mask & InotifyConstants.IN_Q_OVERFLOW:
@@ -242,9 +242,9 @@ class InotifySource:
             self._watch_below(path)
 
     def _watch_below(self, top: str) -> None:
-        """Watch a folder and every one below it that is not ignored.
+        """Watch a folder and all of its subfolders that are not ignored.
 
-        A folder is watched before its rules and its names are read, so nothing can come between. Rules that another
+        A folder is watched before its rules and names are read, so no change in between is missed. Rules that another
         thread read too early are forgotten at the end.
         """
         pending = [top]
@@ -266,7 +266,7 @@ class InotifySource:
             self._add(EXCLUDE_FOLDER)
 
     def _add(self, folder: str) -> bool:
-        """Whether the folder was not watched before. Raises WatchError where the limit is reached."""
+        """Watch a folder and return whether it was not watched before. Raises WatchError if the limit is reached."""
         try:
             return self._watches.add(folder)
         except OSError as error:
@@ -296,7 +296,7 @@ class InotifySource:
             raise WatchError(notice) from error
 
     def _restart(self) -> None:
-        """Events were lost, and with them what became of folders: all watches are made anew."""
+        """Create all watches again after events were lost."""
         self._watches.close()
         self._watches = self._new_watches()
         self._watch_below("")

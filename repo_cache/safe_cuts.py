@@ -41,35 +41,41 @@ QWEN2_REGEX = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""How Qwen2, Qwen2.5 and Qwen3 cut; Llama 3 cuts digits by threes and all else the same."""
+"""The regex of Qwen2, Qwen2.5 and Qwen3. Llama 3's differs only in that it cuts digits by threes."""
 
 LLAMA3_REGEX = QWEN2_REGEX.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
 _BLANKS = r"\t-\r "
 _PUNCTUATION = r"!-/:-@\[-`{-~"
 _OTHER = r"[^\x00-\x7f\x85\xa0\u1680\u180e\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
-"""Not ASCII, and no blank in any version of Unicode."""
+"""A character that is not ASCII, and not a blank in any version of Unicode."""
 
 _LETTER = "[A-Za-z]"
 _LETTERS = rf"[{_PUNCTUATION}\t ]?{_LETTER}+(?=[{_BLANKS}{_PUNCTUATION}0-9])"
 _OTHERS = rf"[{_PUNCTUATION} ][{_PUNCTUATION}]*[\r\n]*|[\r\n]+|[\t ]+|[0-9]|{_OTHER}+[\r\n]*"
-"""What programs mostly consist of, so that cuts are not looked for at each character. `_LETTERS` ends at one."""
+"""The most frequent parts of programs, so that cuts are not searched at each character. `_LETTERS` ends at one."""
 
 _FIRST_WINDOW_CHARS = 64
 
 
 class SafeCuts:
-    """The safe cuts of one tokenizer, found by their contexts alone, so from any place in a text."""
+    """The safe cuts of one tokenizer. They are found by their contexts alone, so a search may start anywhere in
+    a text.
+    """
 
     def __init__(self, contexts: Iterable[str], pairs: Iterable[str]) -> None:
-        """`contexts` are regexes of places; `pairs` stand side by side in an added token, where nothing is cut."""
+        """`contexts` are regexes of positions; `pairs` are neighbouring characters of added tokens, between which
+        nothing is cut.
+        """
         self._pairs = sorted(pair for pair in pairs if not re.fullmatch(_LETTER * 2, pair))  # nor does any context
         cut = f"{self._assert_no_pair()}(?:{'|'.join(contexts)})"
         self._cut = re.compile(cut)
         self._word = re.compile(rf"{_LETTERS}{self._assert_no_pair(_LETTER)}|(?:{_OTHERS}){cut}|(?s:.+?)(?:{cut}|\Z)")
 
     def find_last_before(self, data: bytes, end: int) -> int:
-        """The last cut with its context in `data[:end]`, which are whole characters of UTF-8; 0 where there is none."""
+        """Return the last cut with its context in `data[:end]`, which is whole characters of UTF-8; 0 if there
+        is none.
+        """
         size = _FIRST_WINDOW_CHARS
         while True:
             begin = _find_character_start(data, max(0, end - size))
@@ -82,7 +88,9 @@ class SafeCuts:
             size *= 4
 
     def find_first_after(self, data: bytes, begin: int) -> int:
-        """The first cut with its context in `data[begin:]`, which are whole characters; the length where none is."""
+        """Return the first cut with its context in `data[begin:]`, which is whole characters; the length if there is
+        none.
+        """
         size = _FIRST_WINDOW_CHARS
         while True:
             end = _find_character_start(data, min(len(data), begin + size))
@@ -95,11 +103,11 @@ class SafeCuts:
             size *= 4
 
     def split_words(self, text: str) -> list[str]:
-        """The text in order, cut at safe cuts; short pieces, but not at all of the cuts."""
+        """Split a text at safe cuts into short pieces; not every cut is used."""
         return self._word.findall(text)
 
     def split_pieces(self, text: str, num_chars: int) -> Iterator[str]:
-        """The text in order, cut at safe cuts: as soon as a piece has so many characters."""
+        """Yield a text in pieces that end at the first safe cut after `num_chars` characters."""
         begin = 0
         while begin < len(text):
             found = self._cut.search(text, begin + num_chars)
@@ -108,17 +116,19 @@ class SafeCuts:
             begin = end
 
     def _assert_no_pair(self, before: str = "") -> str:
-        """An assertion that the characters around a place are no pair, of those whose first one is such."""
+        """Return a regex assertion that the characters around a position are no pair; `before` restricts the first
+        character.
+        """
         pairs = [pair for pair in self._pairs if re.match(before, pair)]
         behind = "".join(sorted({re.escape(pair[1]) for pair in pairs}))
         return rf"(?![{behind}](?<={'|'.join(map(re.escape, pairs))}))" if pairs else ""
 
 
 def make_safe_cuts(pre_tokenizer: object, added_tokens: Iterable[str]) -> SafeCuts | None:
-    """The cuts that are safe for a pre-tokenizer, as `tokenizer.json` describes it; None for one that is not known.
+    """Return the safe cuts of a pre-tokenizer as described in `tokenizer.json`; None for an unknown one.
 
-    `added_tokens` are all that are searched for, control tokens too; none of them asks for blanks or word borders
-    around it.
+    `added_tokens` are all added tokens, control tokens included; none of them requires blanks or word borders around
+    it.
     """
     contexts = _select_contexts(pre_tokenizer)
     if contexts is None:
@@ -135,7 +145,7 @@ def _exclude(characters: set[str]) -> str:
 
 
 def _select_contexts(pre_tokenizer: object) -> list[str] | None:
-    """Regexes of places, by kind of pre-tokenizer; see the top of the file for why each of them is safe."""
+    """Return regexes of positions by kind of pre-tokenizer; the module's docstring says why each of them is safe."""
     match pre_tokenizer:
         case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
             return [*_COMMON, *_GPT2]

@@ -1,4 +1,4 @@
-"""Walks a workspace and lists its files, and those that are skipped with the reason."""
+"""Walks a workspace without opening its files."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from repo_cache.ignore import FolderRules, IgnoreRules
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What one walk saw.
+    """The result of one walk.
 
-    `links`: path of a symbolic link -> path of the file in the workspace that it stands for; its stat in `files` is
-    that file's. `loose`: links that may come to stand for something else without an event of their own or of what they
-    stand for now: they lead nowhere, to a folder, through another link, or to what is out. A folder in `skipped` could
-    not be read: what is in it is unknown. `started_ns`: time.time_ns() before.
+    `links` maps a symbolic link to the file in the workspace that it refers to; its stat in `files` is that file's.
+    `loose` are links whose target can change without an event of the link or of its current target: they are broken, or
+    lead to a folder, through another link, or to an ignored path. A folder in `skipped` could not be read, so its
+    contents are unknown. `started_ns` is time.time_ns() before the walk.
     """
 
     files: Mapping[str, FileStat]
@@ -44,10 +44,10 @@ class Scan:
 
 
 def scan(root: Path, rules: IgnoreRules, *, below: str = "", max_file_bytes: int = MAX_FILE_BYTES) -> Scan:
-    """Walk the workspace, or one folder of it, without opening a file; never raises OSError.
+    """Walk the workspace, or one folder of it, without opening a file. Never raises OSError.
 
-    Ignored paths are neither in `files` nor in `skipped`; ignore rules are read anew. Symbolic links to folders are
-    not followed, those to files within the workspace only. A folder that is gone or ignored gives an empty scan.
+    Ignored paths are neither in `files` nor in `skipped`; ignore rules are read again. Symbolic links to folders are
+    not followed, and links to files only within the workspace. A missing or ignored folder gives an empty scan.
     """
     rules.forget(below)
     walk = _Walk(root, rules, max_file_bytes)
@@ -56,7 +56,7 @@ def scan(root: Path, rules: IgnoreRules, *, below: str = "", max_file_bytes: int
 
 
 def scan_paths(root: Path, rules: IgnoreRules, paths: Iterable[str], *, max_file_bytes: int = MAX_FILE_BYTES) -> Scan:
-    """What `scan` would say of these paths alone (of a batch); those that are gone, folders or ignored are left out."""
+    """Scan these paths alone; missing paths, folders and ignored paths are left out."""
     walk = _Walk(root, rules, max_file_bytes)
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -67,7 +67,7 @@ def scan_paths(root: Path, rules: IgnoreRules, paths: Iterable[str], *, max_file
 
 
 def list_folder(root: Path, folder: str) -> list[tuple[str, bool]]:
-    """Names in a folder that can be told, and whether each is a folder itself; raises OSError."""
+    """Return the UTF-8 names in a folder, and whether each is a folder. Raises OSError."""
     descriptor = open_below(root, folder, FOLDER_FLAGS)
     try:
         with os.scandir(descriptor) as entries:
@@ -77,7 +77,7 @@ def list_folder(root: Path, folder: str) -> list[tuple[str, bool]]:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a name as `os` gives it is text."""
+    """Return whether a name as returned by `os` is valid text."""
     return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
 
 
@@ -122,7 +122,7 @@ class _Walk:
             self._add(path, status)
 
     def _walk_folder(self, folder: str, rules: FolderRules) -> list[str]:
-        """Take the files of a folder; gives the folders in it that are in."""
+        """Add the files of a folder, and return its subfolders that are not ignored."""
         prefix = folder + "/" if folder else ""
         descriptor = open_below(self._root, folder, FOLDER_FLAGS)
         try:
@@ -132,7 +132,7 @@ class _Walk:
             os.close(descriptor)
 
     def _visit_entry(self, prefix: str, entry: os.DirEntry[str], rules: FolderRules) -> bool:
-        """Whether the entry is a folder to walk; files are taken."""
+        """Add a file; return whether the entry is a folder to walk."""
         is_folder = entry.is_dir(follow_symlinks=False)
         if rules.ignores(entry.name, is_folder=is_folder):
             return False
@@ -177,14 +177,14 @@ class _Walk:
                 self._loose.discard(path)
 
     def _skip(self, path: str, reason: SkipReason, status: FileStat | None = None) -> None:
-        """A path that went away meanwhile is not there; only the root is missed."""
+        """Record a skipped path. A path that has disappeared meanwhile is not recorded, unless it is the root."""
         if reason != SkipReason.GONE or not path:
             readable = path if is_utf8(path) else os.fsencode(path).decode("utf-8", "backslashreplace")
             self._skipped.append(Skipped(readable, reason, status))
 
 
 def merge_scans(scans: list[Scan]) -> Scan:
-    """Several scans as one."""
+    """Merge several scans."""
     files: dict[str, FileStat] = {}
     links: dict[str, str] = {}
     skipped = {}

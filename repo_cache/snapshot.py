@@ -1,4 +1,4 @@
-"""Immutable snapshots of a workspace: the tokens and spans of every file."""
+"""Immutable snapshots of a workspace, and the changes between two of them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from repo_cache.errors import ForeignSnapshot, NotCached
 from repo_cache.types import FileChange, FileTokens
 
 NUM_BUCKETS = 256
-"""With 50,000 paths a changed copy takes 2 µs and 9 KB; a copied dict takes 300 µs and 1.9 MB."""
+"""With 50,000 paths, a changed copy takes 2 µs and 9 KB; copying a dict takes 300 µs and 1.9 MB."""
 
 Value = TypeVar("Value")
 
 
 class PathMap(Mapping[str, Value], Generic[Value]):
-    """Paths to values (never None), in the order of the paths; `copy_with` makes the next one.
+    """An immutable map from paths to values (never None), in the order of the paths; `copy_with` makes the next one.
 
-    The paths lie in `NUM_BUCKETS` dicts by hash. A changed copy has new dicts for the buckets that changed and the old
-    ones for the rest, so that `find_different_paths` finds what two maps differ in by looking at the buckets that are
-    not the same object: the cost is that of the change, however many maps lie between the two.
+    The paths are in `NUM_BUCKETS` dicts by hash. A changed copy has new dicts for the buckets that changed and shares
+    the others. So `find_different_paths` looks only into buckets that are not the same object: its cost is that of the
+    change, however many maps lie in between.
     """
 
     __slots__ = ("_buckets", "_len")
@@ -37,7 +37,7 @@ class PathMap(Mapping[str, Value], Generic[Value]):
             self._buckets, self._len = filled._buckets, filled._len
 
     def copy_with(self, entries: Mapping[str, Value], removed: frozenset[str] = frozenset()) -> PathMap[Value]:
-        """A map that has `entries` too, in place of those of the same path, and nothing at the `removed` paths."""
+        """Return a map with `entries` added or replaced, and the `removed` paths deleted."""
         buckets, length = list(self._buckets), self._len
         for path in removed:
             number = hash(path) % NUM_BUCKETS
@@ -55,13 +55,13 @@ class PathMap(Mapping[str, Value], Generic[Value]):
         return made
 
     def _copy_bucket(self, buckets: list[dict[str, Value]], number: int) -> dict[str, Value]:
-        """The bucket, copied the first time that it changes."""
+        """Return a bucket, copied at its first change."""
         if buckets[number] is self._buckets[number]:
             buckets[number] = buckets[number].copy()
         return buckets[number]
 
     def find_different_paths(self, other: PathMap[Value]) -> list[str]:
-        """Paths, sorted, at which the two do not hold the same object."""
+        """Return the paths, sorted, at which the two maps do not hold the same object."""
         found = []
         for ours, theirs in zip(self._buckets, other._buckets, strict=True):
             if ours is not theirs:
@@ -87,23 +87,24 @@ class PathMap(Mapping[str, Value], Generic[Value]):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Snapshot(Mapping[str, FileTokens]):
-    """Paths (relative, POSIX) to `FileTokens`, in the order of the paths; safe to keep and to share between threads.
+    """Paths (relative, POSIX) and their `FileTokens`, in the order of the paths. Immutable, so safe to share between
+    threads.
 
-    `version` counts up by one with every change of a cache. `skipped` has the files that are not in, and why.
+    `version` increases by one with every change of a cache. `skipped` has the files without tokens, and the reasons.
     """
 
     root: Path
     fingerprint: bytes
-    """Of the tokenizer."""
+    """The tokenizer's fingerprint."""
     version: int
     files: PathMap[FileTokens]
     skipped: PathMap[str]
     num_tokens: int
 
     def changes(self, since: Snapshot) -> Changes:
-        """What happened from `since` to here; raises ForeignSnapshot where that is of another folder or tokenizer.
+        """Return the changes from `since` to here. Raises ForeignSnapshot if it belongs to another folder or tokenizer.
 
-        Costs what changed, and not what the workspace holds, where both come from the same cache.
+        If both come from the same cache, the cost is that of the changes, not of the workspace.
         """
         if (self.root, self.fingerprint) != (since.root, since.fingerprint):
             what = "tokenizer" if self.root == since.root else f"folder, {since.root}"
@@ -114,7 +115,7 @@ class Snapshot(Mapping[str, FileTokens]):
         return self.files[path]
 
     def tokens(self, path: str) -> FileTokens:
-        """As `snapshot[path]`; raises NotCached, which says why, where there are none."""
+        """Return `snapshot[path]`. Raises NotCached, which says why, if there are none."""
         found = self.files.get(path)
         if found is None:
             why = self.skipped.get(path)
@@ -132,7 +133,7 @@ class Snapshot(Mapping[str, FileTokens]):
         return len(self.files)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both hold the same: hash, ids and span keys of every path, and what is skipped for which reason."""
+        """Compare hash, ids and span keys of every path, and the skipped files with their reasons."""
         if not isinstance(other, Snapshot):
             return NotImplemented
         return (
@@ -150,7 +151,7 @@ class Snapshot(Mapping[str, FileTokens]):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happened between two snapshots, by path; false where nothing did."""
+    """The changes between two snapshots, by path; falsy if there are none."""
 
     since: Snapshot
     until: Snapshot
@@ -186,14 +187,14 @@ def _find_file_changes(old: PathMap[FileTokens], new: PathMap[FileTokens]) -> li
 
 
 MAX_COMPARED = 100
-"""Files that came or went, beyond which spans are not compared: a branch switch of thousands would cut them all."""
+"""With more added or removed files, spans are not compared: switching branches would cut thousands of files."""
 
 LEAST_SHARE = 0.5
-"""Of the larger file's tokens that must lie in spans of both, as git asks for half of the lines."""
+"""The share of the larger file's tokens that must be in spans of both, as git asks for half of the lines."""
 
 
 def find_renames(removed: Mapping[str, FileTokens], added: Mapping[str, FileTokens]) -> dict[str, str]:
-    """New path -> old path; no path is in two pairs, the most alike are paired first."""
+    """Return new path -> old path. No path is in two pairs; the most similar files are paired first."""
     renames = _pair_same_content(removed, added)
     taken = set(renames.values())
     old = {path: tokens for path, tokens in removed.items() if path not in taken and len(tokens)}
@@ -223,7 +224,7 @@ def _pair_same_content(removed: Mapping[str, FileTokens], added: Mapping[str, Fi
 
 
 def _find_alike(old: Mapping[str, FileTokens], new: Mapping[str, FileTokens]) -> list[tuple[float, str, str]]:
-    """Pairs (share, old path, new path) that have enough in common."""
+    """Return pairs (share, old path, new path) that are similar enough."""
     if not old or not new:
         return []
     where: dict[bytes, list[tuple[str, int]]] = {}
@@ -244,7 +245,7 @@ def _find_alike(old: Mapping[str, FileTokens], new: Mapping[str, FileTokens]) ->
 
 
 def _count_tokens_by_key(tokens: FileTokens) -> Counter[bytes]:
-    """Tokens in the spans of each key."""
+    """Count the tokens in the spans of each key."""
     spans = tokens.spans
     lengths: Counter[bytes] = Counter()
     for key, length in zip(spans.list_keys(), np.diff(spans.ends, prepend=np.uint32(0)).tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""The spans of a file, and their keys."""
+"""The spans of a file, their keys, and the difference of two versions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ KEY_BYTES = 16
 def compute_span_keys(
     fingerprint: bytes, token_ids: NDArray[np.uint32], start: int, ends: Sequence[int] | NDArray[np.uint32]
 ) -> NDArray[np.uint8]:
-    """The keys of neighbouring spans, [num_spans, KEY_BYTES]: the first begins at token `start`, each ends at its end.
+    """Return the keys of neighbouring spans, [num_spans, KEY_BYTES]; the first span begins at token `start`, each ends
+    at its end.
 
     A key is BLAKE2b-128 (RFC 7693) over the tokenizer's fingerprint and the ids as little-endian uint32. The
-    fingerprint is hashed once and the state copied: a microsecond a span.
+    fingerprint is hashed once and the state copied, which takes a microsecond a span.
     """
     base = blake2b(fingerprint, digest_size=KEY_BYTES)
     ids = np.ascontiguousarray(token_ids, dtype="<u4").view(np.uint8).data
@@ -38,7 +39,7 @@ def compute_span_keys(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens `[start, end)` of a file. Lines count from 0: `[first_line, end_line)` are those it has a part in."""
+    """Tokens `[start, end)` of a file. Lines count from 0; `[first_line, end_line)` are the lines that it touches."""
 
     key: bytes
     start: int
@@ -49,23 +50,23 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class FileSpans:
-    """The spans of one version of a file: they tile its tokens, no gap, no overlap. The arrays are read-only.
+    """The spans of one version of a file. They tile its tokens without gap or overlap. The arrays are read-only.
 
-    26 bytes a span. What belongs to blocks (see `repo_cache.chunks`) is there for the next cut: 8 bytes a block.
+    A span takes 26 bytes. The arrays of blocks (see `repo_cache.chunks`) are for the next cut: 8 bytes a block.
     """
 
     ends: NDArray[np.uint32]
-    """The token behind each span, [num_spans]."""
+    """The token after each span, [num_spans]."""
     keys: NDArray[np.uint8]
-    """[num_spans, KEY_BYTES]; see `repo_cache.spans`."""
+    """[num_spans, KEY_BYTES]; see `compute_span_keys`."""
     first_lines: NDArray[np.uint32]
     """The line of each span's first byte, [num_spans]."""
     mid_line: NDArray[np.bool_]
-    """Whether something other than blanks stands before the span on its first line, [num_spans]."""
+    """Whether a non-blank precedes the span on its first line, [num_spans]."""
     num_lines: int
-    """Lines of the file; one after the last newline counts if there is something on it."""
+    """The lines of the file, including an unterminated last line."""
     block_starts: NDArray[np.uint32]
-    """The byte at which each block begins, [num_blocks]."""
+    """The first byte of each block, [num_blocks]."""
     block_spans: NDArray[np.uint32]
     """The number of spans before each block, [num_blocks]."""
 
@@ -77,7 +78,7 @@ class FileSpans:
         return len(self.ends)
 
     def __getitem__(self, index: int) -> Span:
-        """The span at an index, negative ones from the end; raises IndexError."""
+        """Return the span at an index, which may be negative. Raises IndexError."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"span {index} of {len(self)}")
         index %= len(self)
@@ -94,18 +95,17 @@ class FileSpans:
         return (self[index] for index in range(len(self)))
 
     def get_key(self, index: int) -> bytes:
-        """The key of the span at an index."""
         return bytes(self.keys[index])
 
     def list_keys(self) -> list[bytes]:
-        """All keys, in order."""
+        """Return all keys, in order."""
         joined = self.keys.tobytes()
         return [joined[start : start + KEY_BYTES] for start in range(0, len(joined), KEY_BYTES)]
 
     def replace_blocks(
         self, first: int, last: int, made: FileSpans, *, more_bytes: int, more_tokens: int, more_lines: int
     ) -> FileSpans:
-        """Put `made` in the place of blocks [first, last); what is behind them moves by so much."""
+        """Replace blocks [first, last) by `made`, and shift what comes after them."""
         start = int(self.block_spans[first]) if first < len(self.block_spans) else len(self)
         stop = int(self.block_spans[last]) if last < len(self.block_spans) else len(self)
         more_spans = start + len(made) - stop
@@ -130,7 +130,7 @@ class FileSpans:
         )
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same spans with the same keys and lines, cut into the same blocks."""
+        """Compare spans, keys, lines and blocks."""
         if not isinstance(other, FileSpans):
             return NotImplemented
         pairs = zip(self._arrays(), other._arrays(), strict=True)
@@ -145,7 +145,7 @@ class FileSpans:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """The size of all arrays."""
         return sum(array.nbytes for array in self._arrays())
 
     def check_integrity(self, num_tokens: int) -> None:
@@ -170,21 +170,22 @@ def _shift(array: NDArray[np.uint32], more: int) -> NDArray[np.uint32]:
 
 @dataclass(frozen=True, slots=True)
 class CutText:
-    """The spans of a file, and the trees of its long blocks, by where they start: the next cut is quicker for them."""
+    """The spans of a file, and the trees of its long blocks by their start, which speed up the next cut."""
 
     spans: FileSpans
     trees: Mapping[int, SyntaxTree]
 
     @property
     def num_bytes(self) -> int:
-        """About what it takes in memory: a tree some fifty times its text."""
+        """The approximate memory that it takes: a tree takes some fifty times its text."""
         return self.spans.nbytes + sum(50 * tree.num_bytes for tree in self.trees.values())
 
 
 MAX_MATRIX_BITS = 400_000_000
-"""rapidfuzz keeps a bit for every old span and new span: 4e8 bits are 50 MB, for two files of two million tokens each.
+"""rapidfuzz keeps a bit for every pair of an old and a new span: 4e8 bits are 50 MB, for two files of two million
+tokens each.
 
-Of longer ones only what is the same at both ends is kept; the other spans of equal keys have moved.
+In longer files only equal spans at both ends are kept; other spans of equal keys count as moved.
 """
 
 _Old = TypeVar("_Old")
@@ -193,7 +194,7 @@ _New = TypeVar("_New")
 
 @dataclass(frozen=True, slots=True)
 class KeptRun:
-    """Neighbouring spans of equal keys: `length` of them, from index `old` in one version and `new` in the other."""
+    """`length` neighbouring spans of equal keys, from index `old` in one version and `new` in the other."""
 
     old: int
     new: int
@@ -202,10 +203,10 @@ class KeptRun:
 
 @dataclass(frozen=True, slots=True)
 class SpanChanges:
-    """The difference of two versions; spans by their index. Every old and every new span is in exactly one place.
+    """The difference of two versions, by span index. Every old and every new span is in exactly one field.
 
-    `kept` spans have their keys in both, in the same order; `moved` ones, (old, new), have them elsewhere. `changed`
-    pairs, (old, new), stand between the same kept spans. What is left is `new` or `removed`.
+    `kept` spans have their keys in both versions, in the same order. `moved` pairs (old, new) have equal keys
+    elsewhere. `changed` pairs (old, new) stand between the same kept spans. All others are `new` or `removed`.
     """
 
     kept: tuple[KeptRun, ...] = ()
@@ -220,7 +221,7 @@ class SpanChanges:
 
 
 def compare_spans(before: FileSpans | None, after: FileSpans | None) -> SpanChanges:
-    """The difference of two versions of a file; None where there is none."""
+    """Compare two versions of a file; None if it does not exist."""
     if before is None or after is None:
         num_old, num_new = len(before or ()), len(after or ())
         return SpanChanges(new=tuple(range(num_new)), removed=tuple(range(num_old)))
@@ -245,7 +246,7 @@ def compare_spans(before: FileSpans | None, after: FileSpans | None) -> SpanChan
 
 
 def _pair_equal_keys(lost: Iterable[tuple[bytes, _Old]], got: Iterable[tuple[bytes, _New]]) -> list[tuple[_Old, _New]]:
-    """Pairs of equal keys, in the order of `got`; of several with one key the first goes with the first."""
+    """Pair equal keys, in the order of `got`; of several with one key the first goes with the first."""
     places: defaultdict[bytes, deque[_Old]] = defaultdict(deque)
     for key, old in lost:
         places[key].append(old)
@@ -253,7 +254,7 @@ def _pair_equal_keys(lost: Iterable[tuple[bytes, _Old]], got: Iterable[tuple[byt
 
 
 def _find_kept_runs(before: FileSpans, after: FileSpans) -> list[KeptRun]:
-    """A longest common subsequence of the keys, as runs of indices; what is the same at both ends is taken first."""
+    """Return a longest common subsequence of the keys as runs of indices, after removing equal spans at both ends."""
     most = min(len(before), len(after))
     num_first = _count_equal(before.keys[:most], after.keys[:most])
     rest = most - num_first
@@ -273,7 +274,7 @@ def _find_kept_runs(before: FileSpans, after: FileSpans) -> list[KeptRun]:
 
 
 def _merge_runs(runs: Iterable[tuple[int, int, int]]) -> list[KeptRun]:
-    """Runs without empty ones, and without two that touch."""
+    """Remove empty runs, and merge runs that touch."""
     made: list[KeptRun] = []
     for old, new, length in runs:
         last = made[-1] if made else None
@@ -285,7 +286,7 @@ def _merge_runs(runs: Iterable[tuple[int, int, int]]) -> list[KeptRun]:
 
 
 def _find_gaps(kept: Iterable[KeptRun], num_old: int, num_new: int) -> Iterator[tuple[range, range]]:
-    """What lies between kept runs: old indices and new ones."""
+    """Yield the old and the new indices between kept runs."""
     old = new = 0
     for run in (*kept, KeptRun(num_old, num_new, 0)):
         yield range(old, run.old), range(new, run.new)
@@ -293,6 +294,6 @@ def _find_gaps(kept: Iterable[KeptRun], num_old: int, num_new: int) -> Iterator[
 
 
 def _count_equal(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> int:
-    """How many keys two arrays of one length have in common at their beginning."""
+    """Count the equal keys at the beginning of two arrays of one length."""
     differs = (first != second).any(axis=1)
     return int(differs.argmax()) if differs.any() else len(first)

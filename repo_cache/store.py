@@ -21,7 +21,7 @@ from repo_cache.database import Database
 from repo_cache.files import FileStat
 
 MAX_ROOTS = 64
-"""Folders whose files are remembered; those seen longest ago go."""
+"""The most folders whose files are kept; the least recently used are dropped."""
 
 CHECKSUM_BYTES = 8
 COLUMNS = "path, size, mtime_ns, ctime_ns, inode, content_hash, reason, checksum"
@@ -30,7 +30,7 @@ SELECT = f"SELECT {COLUMNS} FROM files WHERE root = ?"
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """What a file was when it was last read: its stat, and the SHA-256 of its bytes; or why it is skipped."""
+    """A file at its last read: its stat, and the SHA-256 of its bytes or the reason why it is skipped."""
 
     stat: FileStat
     content_hash: str
@@ -38,12 +38,12 @@ class FileRecord:
 
 
 def parse_records(root: bytes, rows: Sequence[Sequence[Any]]) -> dict[str, FileRecord]:
-    """By path, from the rows of `SELECT`; those that are not what was written are left out."""
+    """Parse the rows of `SELECT` by path; rows with a wrong checksum are left out."""
     return {path: FileRecord(FileStat(*row[:4]), *row[4:6]) for path, *row in rows if _is_intact(root, path, row)}
 
 
 def write_records(connection: sqlite3.Connection, root: bytes, records: Mapping[str, FileRecord | None]) -> None:
-    """Put them in, take those of None out, and forget the roots that were not seen for longest."""
+    """Insert records, delete those of None, and drop the least recently used roots."""
     gone = [(root, path) for path, record in records.items() if record is None]
     kept = [_make_record_row(root, path, record) for path, record in records.items() if record is not None]
     connection.execute("INSERT OR REPLACE INTO roots VALUES (?, ?)", (root, int(time.time())))
@@ -72,33 +72,33 @@ def _is_intact(root: bytes, path: str, row: Sequence[str | int | bytes]) -> bool
 logger = logging.getLogger(__name__)
 
 SCHEMA = 1
-"""Is in the file's name: programs of two versions do not meet in one file."""
+"""Part of the file's name, so that programs of two versions use two files."""
 
 DEFAULT_STORE_BYTES = 2 << 30
 TOUCH_SECONDS = 86_400
-"""When a value was last used is known to a day: reading writes nothing on most days."""
+"""The last use of a value is recorded to a day, so that most reads write nothing."""
 
 BATCH_ROWS = 400
 BATCH_BYTES = 4 << 20
-"""Of one transaction: others wait no longer than one takes (some 50 ms)."""
+"""The size of one transaction: others wait at most for one (some 50 ms)."""
 
 EVICT_SHARE = 32
-"""The part of the limit (1 / 32) that is written between two looks at the sum of it all."""
+"""The limit divided by the number of bytes written between two checks of the total size."""
 
 RECORD_BYTES = 200
-"""Of a file's record, about."""
+"""The approximate size of a file's record."""
 
 KNOWN = "SELECT 1 FROM entries JOIN contents USING (value_id) WHERE key = ?"
 
 
 class TokenStore:
-    """A cache in `folder` that several processes may use at once; safe to use from several threads.
+    """A cache in `folder` that several threads and processes may use at once.
 
-    It never gives a wrong answer and never fails: every value and every record is checksummed together with what it is
-    kept for, a damaged one is as if it were not there, a damaged file is made anew, a locked one is a miss. Where the
-    folder cannot be written, or the disk is full, it goes on without, and `notice` is told once.
+    It never returns wrong data and never fails. Every value and record has a checksum that includes its key: a damaged
+    one counts as missing, a damaged file is recreated, and a locked file is a miss. If the folder cannot be written or
+    the disk is full, it continues without the store, and `notice` is called once.
 
-    Ids lie there compressed (zlib, level 1): a third of the bytes for 4 % of the time that encoding takes.
+    Ids are compressed (zlib, level 1): a third of the bytes for 4 % of the time of encoding.
     """
 
     def __init__(
@@ -118,11 +118,11 @@ class TokenStore:
 
     @property
     def is_usable(self) -> bool:
-        """Whether there is a file to read from and write to."""
+        """Whether the file can still be used."""
         return self._database.is_usable
 
     def read(self, hashes: Iterable[str]) -> dict[str, NDArray[np.uint32]]:
-        """The token ids of those contents (SHA-256, hex) that are known; the rest is left out."""
+        """Return the token ids of the known contents (SHA-256, hex)."""
         keys = {self._make_key(content_hash): content_hash for content_hash in hashes}
         found: dict[str, NDArray[np.uint32]] = {}
         remaining = iter(keys)
@@ -136,16 +136,16 @@ class TokenStore:
         return found
 
     def write(self, contents: Mapping[str, NDArray[np.uint32]]) -> None:
-        """Keep the token ids of these contents, soon and in the background."""
+        """Store the token ids of these contents in the background."""
         size = sum(ids.nbytes for ids in contents.values())
         self._database.submit(lambda: self._write(contents), size)
 
     def read_records(self, root: Path | str) -> dict[str, FileRecord]:
-        """What the files below a root, by path, were at last."""
+        """Return the records of the files below a root, by path."""
         return parse_records(os.fsencode(root), self._database.query(SELECT, (os.fsencode(root),)))
 
     def write_records(self, root: Path | str, records: Mapping[str, FileRecord | None]) -> None:
-        """Remember these files below a root, forget those of None, soon and in the background."""
+        """Store records of files below a root and delete those of None, in the background."""
 
         def job() -> None:
             self._database.run_transaction(lambda connection: write_records(connection, os.fsencode(root), records))
@@ -153,11 +153,11 @@ class TokenStore:
         self._database.submit(job, RECORD_BYTES * len(records))
 
     def flush(self) -> None:
-        """Wait until all that was to be written is."""
+        """Wait until everything is written."""
         self._database.flush()
 
     def close(self) -> None:
-        """Write what there is to write and let go of the file; nothing happens the second time."""
+        """Finish all writes and close the file. A second call does nothing."""
         self._database.submit(self._touch, 0)
         self._database.submit(self._evict, 0)
         self._database.close()
@@ -205,7 +205,7 @@ class TokenStore:
         self._database.run_transaction(write)
 
     def _forget(self, key: bytes) -> None:
-        """Take out a value that is damaged, so that a good one can come in its place."""
+        """Delete a damaged value, so that a good one can replace it."""
 
         def delete(connection: sqlite3.Connection) -> None:
             connection.execute(
@@ -216,7 +216,7 @@ class TokenStore:
         self._database.run_transaction(delete)
 
     def _evict(self) -> None:
-        """Down to nine tenths of the limit, those first that were not used for longest."""
+        """Delete the least recently used values until nine tenths of the limit are left."""
 
         def delete(connection: sqlite3.Connection) -> None:
             (total,) = connection.execute("SELECT total(num_bytes) FROM entries").fetchone()
@@ -257,7 +257,7 @@ def _compute_checksum(key: bytes, value: bytes) -> bytes:
 
 
 def _unpack(key: bytes, value: Any, checksum: bytes) -> NDArray[np.uint32] | None:
-    """The ids, read-only; None where the row is not what was written for this key."""
+    """Return the ids, read-only; None if the row's checksum is wrong."""
     if not isinstance(value, bytes) or _compute_checksum(key, value) != checksum:
         return None
     ids = np.frombuffer(zlib.decompress(value), "<u4").astype(np.uint32, copy=False)

@@ -16,15 +16,15 @@ from repo_cache.types import Notice
 logger = logging.getLogger(__name__)
 
 MAX_NOTICES = 20
-"""Kept for a subscriber that does not fetch them; the newest."""
+"""The newest notices that are kept for a subscriber that does not fetch them."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """From one snapshot to a later one: what making it took, and what there is to say about the watching.
+    """A step from one snapshot to a later one, its cost, and notices.
 
-    `encoded` has the number of tokens that were encoded anew for each file that was read and had changed, which is 0
-    where its content was known; `milliseconds` is the time from the first look at a file to the snapshot.
+    `encoded` has the number of encoded tokens of each file that was read and had changed: 0 if its content was known.
+    `milliseconds` is the time from the first look at a file to the snapshot.
     """
 
     since: Snapshot
@@ -35,16 +35,16 @@ class Update:
 
     @property
     def num_encoded(self) -> int:
-        """Of all files."""
+        """The encoded tokens of all files."""
         return sum(self.encoded.values())
 
     @cached_property
     def changes(self) -> Changes:
-        """By file; computed when first asked for, by whoever asks."""
+        """The changes by file, computed at the first access."""
         return self.snapshot.changes(self.since)
 
     def merge(self, later: Update) -> Update:
-        """Both in one."""
+        """Merge with the next update."""
         return replace(
             later,
             since=self.since,
@@ -55,10 +55,10 @@ class Update:
 
 
 class Subscription:
-    """The updates of a cache, for one reader: `get`, `for`, or `async for`; with a callback a thread of its own reads.
+    """The updates of a cache for one reader: `get`, `for` or `async for`. With a callback, a thread of its own reads.
 
-    At most one update waits: what comes meanwhile is joined to it, so that nothing is lost, nobody waits for a slow
-    reader, and `update.changes` of one update follow on those of the last. The loops end when either side closes.
+    At most one update waits; later ones are merged into it. So nothing is lost, a slow reader delays nobody, and
+    `update.changes` of successive updates are contiguous. The loops end when either side closes.
     """
 
     def __init__(self, on_close: Callable[[Subscription], None]) -> None:
@@ -69,7 +69,7 @@ class Subscription:
         self._wakers: set[Callable[[], None]] = set()
 
     def push(self, update: Update) -> None:
-        """Called by the cache; never blocks for long."""
+        """Add an update; called by the cache. Does not block for long."""
         with self._changed:
             if self._closed:
                 return
@@ -77,18 +77,18 @@ class Subscription:
             self._wake()
 
     def get(self, timeout: float | None = None) -> Update | None:
-        """The next update; None after `timeout` seconds, or where the subscription is closed."""
+        """Return the next update; None after `timeout` seconds or if the subscription is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting is not None or self._closed, timeout)
             return self._take()
 
     @property
     def is_closed(self) -> bool:
-        """Whether no further update will come but the one that may wait."""
+        """Whether no further update will come, apart from one that may wait."""
         return self._closed
 
     def close(self) -> None:
-        """End it; who waits in `get` returns."""
+        """Close the subscription; a waiting `get` returns."""
         with self._changed:
             self._closed = True
             self._wake()
@@ -140,7 +140,7 @@ class Subscription:
 
 
 def start_callback_thread(subscription: Subscription, callback: Callable[[Update], None]) -> threading.Thread:
-    """A started thread that calls back with each update; what the callback raises is logged."""
+    """Start a thread that calls back with each update; exceptions of the callback are logged."""
 
     def run() -> None:
         for update in subscription:

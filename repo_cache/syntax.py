@@ -1,4 +1,4 @@
-"""The one door to tree-sitter in this package: grammars by file name, and the borders in a parsed text."""
+"""This package's interface to tree-sitter: grammars by file name, and the borders in a parsed text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from repo_cache.incremental import TextChange
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """One language: the module of its wheel, the function there that gives the grammar, and what is special of it."""
+    """A language: the module of its wheel, the function that returns the grammar, and its special rule for
+    paragraphs.
+    """
 
     module: str
     function: str = "language"
     opening: re.Pattern[bytes] | None = None
-    """What a paragraph starts with that is no text inside of a string; None: anything."""
+    """Matches the beginning of a paragraph that is not inside a string; None matches anything."""
 
 
 # Docstrings and texts between triple quotes stand at a line's start as well, and read as prose.
@@ -80,16 +82,18 @@ _LANGUAGE_OF = {f".{suffix}": language for language, suffixes in _SUFFIXES.items
 
 
 def find_language(path: str) -> str | None:
-    """The language of a path ("python", "tsx", ...); None where there is no grammar: such a file is cut by lines."""
+    """Return the language of a path ("python", "tsx", ...); None if there is no grammar: such a file is cut by
+    lines.
+    """
     return _LANGUAGE_OF.get(PurePosixPath(path).suffix.lower())
 
 
 MAX_BYTES = 4_000_000
-"""Longer pieces are not parsed: a tree costs some fifty times its text in memory."""
+"""Longer pieces are not parsed: a tree takes some fifty times its text in memory."""
 MAX_LEVELS = 200
-"""What is nested deeper is not opened."""
+"""Deeper nodes are not visited."""
 HASHED_BYTES = 48
-"""How much behind a border its hash is over: about a line."""
+"""The bytes after a border that are hashed: about a line."""
 
 _CHUNK_BYTES = 1 << 16
 # tree-sitter 0.26.1 keeps a reference to whatever it is handed to read, for ever: so always to one of these few.
@@ -106,7 +110,7 @@ _LEADS = frozenset({"attribute_item", "attribute_list", "decorator", "marginalia
 
 @dataclass(frozen=True, slots=True)
 class SyntaxTree:
-    """A parsed piece of text. Its nodes are safe to read in several threads; it is never changed."""
+    """A parsed piece of text. It is immutable, and its nodes may be read in several threads."""
 
     tree: Tree
     language: str
@@ -119,7 +123,9 @@ class SyntaxTree:
 
 
 def parse(data: bytes, language: str | None) -> SyntaxTree | None:
-    """Parse a piece of text; None for a language without a grammar, and for a piece too long or too hostile."""
+    """Parse a piece of text; None for a language without a grammar, and for a piece that is too long or too
+    expensive.
+    """
     if not _is_parsable(data, language) or language is None:
         return None
     tree = _parse(data, language, None)
@@ -127,11 +133,11 @@ def parse(data: bytes, language: str | None) -> SyntaxTree | None:
 
 
 def reparse(old: SyntaxTree, before: bytes, data: bytes, change: TextChange) -> SyntaxTree | None:
-    """Parse the next version of a piece: what `parse` gives, for the price of what changed in sound text.
+    """Parse the next version of a piece: the result of `parse`, at the cost of the change if the text has no errors.
 
-    Error recovery depends on what is reused, so that a broken text's tree may come out otherwise than from scratch:
-    where the old tree or the new one has an error, all is parsed again. Without errors both are a derivation of the
-    same text by the same grammar, and tests hold them to one another.
+    Error recovery depends on what is reused, so the tree of a broken text may differ from one parsed from scratch: if
+    the old or the new tree has an error, everything is parsed again. Without errors both are a derivation of the same
+    text by the same grammar; tests compare them.
     """
     if old.has_error or not _is_parsable(data, old.language):
         return parse(data, old.language)
@@ -151,13 +157,12 @@ def reparse(old: SyntaxTree, before: bytes, data: bytes, change: TextChange) -> 
 
 
 def find_syntax_borders(tree: SyntaxTree, data: bytes, whole: int) -> tuple[list[int], list[int]]:
-    """Where a piece may be cut: byte offsets, increasing, and how strong each border is.
+    """Return where a piece may be cut: increasing byte offsets, and the strength of each border.
 
-    Borders stand before named nodes: the children of the root, and of every node of more than `whole` bytes in turn.
-    A node that is the first on its line has the border at the line's start. The strongest borders are those at a
-    line's start; of these, those that cut through the fewest nodes; of these, those below a blank line, while one
-    between a definition and the comment or attribute directly above it is weak; of these, a hash of the text behind
-    decides.
+    Borders precede named nodes: the children of the root, and recursively of every node of more than `whole` bytes. If
+    a node is the first on its line, the border is at the line's start. Borders at a line's start are strongest; of
+    these, those that cut through the fewest nodes; of these, those after a blank line. A border between a definition
+    and the comment or attribute directly above it is weak. Ties are broken by a hash of the text after the border.
     """
     positions: list[int] = []
     strengths: list[int] = []
@@ -189,7 +194,7 @@ def find_syntax_borders(tree: SyntaxTree, data: bytes, whole: int) -> tuple[list
 
 
 def classify_line(data: bytes, start: int) -> int:
-    """2 for a line below a blank one, and for the first, else 1."""
+    """Return 2 for the first line and for a line after a blank one, else 1."""
     end = data[max(0, start - 2) : start]
     if not end.isspace():
         return 1 if end else 2
@@ -210,11 +215,12 @@ def _is_parsable(data: bytes, language: str | None) -> bool:
 
 
 def _parse(data: bytes, language: str, old: Tree | None) -> Tree | None:
-    """Return the tree, None where that takes far more work than any honest text; counted, as a clock may differ.
+    """Return the tree; None if the parse takes far more work than any honest text. Work is counted, since times vary.
 
-    Twenty thousand `<!--` that never close take the HTML scanner 18 s, as it runs to the end of the text again and
-    again: the text is handed over in chunks, and only so many. Three thousand take error recovery in Python's grammar
-    13 s: honest text, sound or broken, takes 0.002 to 0.015 calls of `is_too_long` a byte, this one 5.
+    Twenty thousand `<!--` that are never closed take the HTML scanner 18 s, because it runs to the end of the text
+    again and again. So the text is read in chunks, and the number of reads is limited. Three thousand take error
+    recovery in Python's grammar 13 s: honest text, sound or broken, takes 0.002 to 0.015 calls of `is_too_long` a byte,
+    this one 5.
     """
     view, chunk = memoryview(data), _acquire_buffer()
     left = _READS_PER_BYTE * len(data) + _READ_ALLOWANCE
@@ -255,9 +261,9 @@ def _acquire_buffer() -> bytearray:
 
 
 def _is_too_deep_for_yaml(data: bytes) -> bool:
-    """Tell whether the scanner of tree-sitter-yaml 0.7.2 may crash the process: it keeps 250 open blocks at most.
+    """Return whether the scanner of tree-sitter-yaml 0.7.2 may crash the process: it keeps at most 250 open blocks.
 
-    Every open block has a line's indentation or an indicator of its own, two at most begin in one column.
+    Every open block has a line's indentation or an indicator of its own; at most two begin in one column.
     """
     return any(
         2 * (len(row) - len(row.lstrip())) + len(_YAML_INDICATOR.findall(row)) > _MAX_YAML_BLOCKS
@@ -273,6 +279,6 @@ def _to_point(data: bytes, offset: int) -> Point:
 
 @cache
 def _load_language(name: str) -> Language:
-    """Load a grammar when the first text in it comes: all at once take a tenth of a second."""
+    """Load a grammar at its first use: loading all at once takes a tenth of a second."""
     grammar = GRAMMARS[name]
     return Language(getattr(import_module(grammar.module), grammar.function)())

@@ -1,4 +1,4 @@
-"""Encodes contents of files, with a cache of the texts that changed last."""
+"""Encodes the contents of files, and caches the texts that changed most recently."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ DEFAULT_HOT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class RecentText:
-    """One content of a file, with everything that makes its next version cheap."""
+    """A file's content with everything that makes encoding its next version cheap."""
 
     text: EncodedText
     cut: CutText
 
     @property
     def num_bytes(self) -> int:
-        """About what it takes in memory."""
+        """The approximate memory that it takes."""
         text = self.text
         own = len(text.data) + text.token_ids.nbytes + text.token_ends.nbytes
         return own + self.cut.num_bytes
 
 
 Key = tuple[str, str | None]
-"""Content hash, and the language that the path stands for."""
+"""Content hash and language of the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileVersion:
-    """The bytes (strict UTF-8) that were read from a path, their SHA-256 in hex, and what was known at the path."""
+    """The bytes of a file (strict UTF-8), their SHA-256 in hex, and the tokens of its previous version."""
 
     path: str
     data: bytes
@@ -57,7 +57,7 @@ class FileVersion:
 
 @dataclass(frozen=True, slots=True)
 class EncodeResult:
-    """What became of a content: its tokens, or why it has none; and how many of them were encoded for it."""
+    """The tokens of a content, or the reason why it has none, and how many of them were encoded."""
 
     tokens: FileTokens | None
     num_encoded: int = 0
@@ -65,10 +65,9 @@ class EncodeResult:
 
 
 class TokenEncoder:
-    """Makes `FileTokens`; thread-safe.
+    """Makes `FileTokens`. Thread-safe.
 
-    Files of one content whose paths stand for one language share one `FileTokens`, for as long as any snapshot holds
-    it.
+    Files with equal content and language share one `FileTokens` as long as any snapshot holds it.
     """
 
     def __init__(self, tokenizer: BPETokenizer, store: TokenStore | None, hot_bytes: int) -> None:
@@ -81,7 +80,7 @@ class TokenEncoder:
         """One a language."""
 
     def recall(self, hashes: Mapping[str, str]) -> dict[str, FileTokens]:
-        """Tokens of those contents, path -> hash, that are in memory or in the store, by path."""
+        """Return the tokens of those contents (path -> hash) that are in memory or in the store, by path."""
         found = {path: tokens for path, key in hashes.items() if (tokens := self.find_shared(path, key)) is not None}
         if self._store is not None and len(found) < len(hashes):
             ids = self._store.read({key for path, key in hashes.items() if path not in found})
@@ -91,15 +90,15 @@ class TokenEncoder:
         return found
 
     def find_shared(self, path: str, content_hash: str) -> FileTokens | None:
-        """The tokens of a content that some snapshot holds, for a file at this path."""
+        """Return the tokens of a content that some snapshot holds, for a file at this path."""
         with self._lock:
             return self._shared.get((content_hash, find_language(path)))
 
     def encode(self, contents: Sequence[FileVersion], *, in_bulk: bool) -> list[EncodeResult]:
-        """The tokens of each content.
+        """Return the tokens of each content.
 
-        Where there are few, their texts and trees are kept for the next change; in bulk they are looked up in the
-        store and put there.
+        For few files, texts and trees are kept for the next change; in bulk, tokens are read from and written to the
+        store.
         """
         answers: dict[int, EncodeResult] = {}
         new: dict[str, list[int]] = {}
@@ -120,14 +119,14 @@ class TokenEncoder:
         return [answers[number] for number in range(len(contents))]
 
     def save(self, tokens: Iterable[FileTokens]) -> None:
-        """Put them into the store, where there is one."""
+        """Write tokens to the store, if there is one."""
         if self._store is not None:
             self._store.write({one.content_hash: one.token_ids for one in tokens})
 
     def _load_or_encode(
         self, contents: Mapping[str, FileVersion], in_bulk: bool
     ) -> dict[str, tuple[NDArray[np.uint32] | str, int]]:
-        """By hash: the ids, or why there are none, and how many were encoded."""
+        """Return by hash the ids, or the reason why there are none, and how many were encoded."""
         stored = self._store.read(contents) if in_bulk and self._store is not None else {}
         found: dict[str, tuple[NDArray[np.uint32] | str, int]] = {key: (ids, 0) for key, ids in stored.items()}
         unknown = [key for key in contents if key not in found]
@@ -149,7 +148,7 @@ class TokenEncoder:
         return EncodeResult(self._share(content.path, content.content_hash, ids), num_encoded)
 
     def _encode_change(self, content: FileVersion, before: FileTokens, *, keep: bool) -> EncodeResult:
-        """The next version of a file, for the price of the change."""
+        """Encode the next version of a file at the cost of the change."""
         language = find_language(content.path)
         with self._lock:
             recent = self._recent.get((before.content_hash, language))
@@ -174,7 +173,7 @@ class TokenEncoder:
     def _share(
         self, path: str, content_hash: str, ids: NDArray[np.uint32], spans: FileSpans | None = None
     ) -> FileTokens:
-        """The one `FileTokens` of this content and language."""
+        """Return the one `FileTokens` of this content and language."""
         language = find_language(path)
         tokens = FileTokens(content_hash, ids, self._cutter(language), spans)
         with self._lock:

@@ -1,4 +1,4 @@
-"""The one door to the `tokenizers` library: lossless byte-level BPE tokenizers with a cache of words."""
+"""The interface to the `tokenizers` library: lossless byte-level BPE tokenizers with a cache of words."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from repo_cache.errors import TokenizerError
 from repo_cache.safe_cuts import QWEN2_REGEX, SafeCuts, make_safe_cuts
 
 _GROUP_CHARS = 1 << 20
-"""Encoded together: many enough to give the library's threads work, few enough that nobody waits long."""
+"""Characters encoded together: enough work for the library's threads, and short waits."""
 _PIECE_CHARS = 1 << 16
-"""Cut into words at once, in which time no other thread runs Python: about 3 ms."""
+"""Characters split into words at once, during which no other thread runs Python: about 3 ms."""
 
 _MAX_WORDS = 1 << 17
 _MAX_WORD_CHARS = 1 << 21
-"""What is kept from group to group, about 30 MB."""
+"""The limit of what is cached, about 30 MB."""
 
 
 class WordCache:
-    """Encodes as `encode` does, by what it gave for the same words before. Thread-safe.
+    """Encodes like `encode`, reusing its results for the same words. Thread-safe.
 
-    A word is the text between two safe cuts, so the ids of a text are those of its words, one behind the other.
-    `encode` takes texts and gives the ids of each.
+    A word is the text between two safe cuts, so the ids of a text are the concatenated ids of its words. `encode` maps
+    texts to the ids of each.
     """
 
     def __init__(self, cuts: SafeCuts, encode: Callable[[list[str]], list[list[int]]]) -> None:
@@ -42,7 +42,7 @@ class WordCache:
         self._lock = Lock()
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """The ids of each text, [num_tokens], read-only."""
+        """Return the ids of each text, [num_tokens], read-only."""
         parts: list[list[bytes]] = [[] for _ in texts]
         for group in self._group_words(texts):
             with self._lock:
@@ -53,7 +53,7 @@ class WordCache:
         return [np.frombuffer(part[0] if len(part) == 1 else b"".join(part), np.uint32) for part in parts]
 
     def _group_words(self, texts: Sequence[str]) -> Iterator[list[tuple[int, list[str]]]]:
-        """Words of parts of the texts, each with its text's number."""
+        """Yield groups of words of parts of the texts, each with its text's number."""
         group: list[tuple[int, list[str]]] = []
         num_chars = 0
         for number, text in enumerate(texts):
@@ -81,7 +81,7 @@ class WordCache:
 
 
 PROBE = "x  e\u0301 \u212b\r\n\tÀ\u200d\n"
-"""Text that a lossy tokenizer gives back changed: blanks, decomposed and compatibility characters, line endings."""
+"""Text that a lossy tokenizer would change: blanks, decomposed and compatibility characters, line endings."""
 
 CONTROL, USER_DEFINED = 3, 4
 """Token types of GGUF's `tokenizer.ggml.token_type` that are matched as a whole."""
@@ -89,7 +89,7 @@ CONTROL, USER_DEFINED = 3, 4
 
 @dataclass(frozen=True, slots=True)
 class GGUFVocabulary:
-    """What a GGUF file says of its byte-level BPE: `tokenizer.ggml.{tokens,token_type,merges,pre}`."""
+    """The byte-level BPE of a GGUF file: `tokenizer.ggml.{tokens,token_type,merges,pre}`."""
 
     tokens: Sequence[str]
     token_types: Sequence[int]
@@ -98,10 +98,10 @@ class GGUFVocabulary:
 
 
 class BPETokenizer:
-    """Text to token ids and back, exactly: `decode(encode(text)) == text`, or `encode` raises.
+    """Converts text to token ids and back exactly: `decode(encode(text)) == text`, or `encode` raises.
 
-    `encode` takes text as text: '<|im_end|>' in a user's file becomes ordinary tokens and can never end a turn.
-    `encode_template` is for the parts that we write ourselves, in which such names are the control tokens.
+    `encode` treats text as text: '<|im_end|>' in a user's file becomes ordinary tokens and can never end a turn.
+    `encode_template` is for our own text, in which such names are control tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -129,7 +129,7 @@ class BPETokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> BPETokenizer:
-        """Read a `tokenizer.json`; raises TokenizerError where it is damaged or not byte-level BPE."""
+        """Read a `tokenizer.json`. Raises TokenizerError if it is damaged or not byte-level BPE."""
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for every fault
@@ -140,7 +140,7 @@ class BPETokenizer:
 
     @classmethod
     def from_gguf(cls, vocabulary: GGUFVocabulary) -> BPETokenizer:
-        """Build the tokenizer that a GGUF file describes; raises TokenizerError."""
+        """Build the tokenizer that a GGUF file describes. Raises TokenizerError."""
         if len(vocabulary.tokens) != len(vocabulary.token_types):
             raise TokenizerError(
                 f"the vocabulary has {len(vocabulary.tokens)} tokens and {len(vocabulary.token_types)} token types"
@@ -159,17 +159,17 @@ class BPETokenizer:
         return cls(tokenizer)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text in which nothing is a control token.
+        """Return the token ids of a text in which nothing is a control token.
 
-        Raises TokenizerError where the vocabulary has no token for a byte of it (SmolLM2 has none for U+0006).
+        Raises TokenizerError if the vocabulary has no token for one of its bytes (SmolLM2 has none for U+0006).
         """
         self._check_bytes(text)
         return self._plain.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """The ids of each text as `encode` gives them, [num_tokens] and read-only; on all cores, without the GIL.
+        """Return the ids of each text as `encode` does, [num_tokens], read-only. Runs on all cores without the GIL.
 
-        Raises TokenizerError as `encode` does; `find_missing_byte` tells beforehand of which text.
+        Raises TokenizerError as `encode` does; `find_missing_byte` finds the text concerned beforehand.
         """
         for text in texts:
             self._check_bytes(text)
@@ -181,37 +181,39 @@ class BPETokenizer:
         return arrays
 
     def find_missing_byte(self, data: bytes) -> int | None:
-        """A byte of the text for which the vocabulary has no token; None where it can be encoded."""
+        """Return a byte of the text for which the vocabulary has no token; None if the text can be encoded."""
         if len(data.translate(None, self._missing_bytes)) == len(data):  # quick, and nearly always so
             return None
         return min(set(self._missing_bytes).intersection(data))
 
     def compute_token_ends(self, token_ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """The byte offset behind each token, [num_tokens], read-only."""
+        """Return the byte offset after each token, [num_tokens], read-only."""
         ends = np.cumsum(self._token_lens[token_ids], dtype=np.uint32)
         ends.flags.writeable = False
         return ends
 
     def encode_template(self, text: str) -> list[int]:
-        """Token ids of a text of ours, in which names of control tokens are control tokens."""
+        """Return the token ids of our own text, in which names of control tokens are control tokens."""
         return self._controls.encode(text, add_special_tokens=False).ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of the ids, control tokens by name; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of the ids, control tokens by name; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(self._token_bytes[token_id] for token_id in token_ids).decode("utf-8", errors="replace")
 
     def get_control_id(self, token: str) -> int | None:
-        """The id of a control token such as '<|im_end|>'; None for ordinary text, '</s>' in Qwen's vocabulary too."""
+        """Return the id of a control token such as '<|im_end|>'; None for ordinary text, such as '</s>' in Qwen's
+        vocabulary.
+        """
         number = self._controls.token_to_id(token)
         added = self._controls.get_added_tokens_decoder()
         return number if number in added and added[number].special else None
 
     def token_bytes(self) -> list[bytes]:
-        """What each id stands for, by id; ids without a token stand for nothing."""
+        """Return the bytes of each id; empty for ids without a token."""
         return self._token_bytes
 
     def save(self, path: Path) -> None:
-        """Write a `tokenizer.json` that `from_file` reads back."""
+        """Write a `tokenizer.json` that `from_file` can read."""
         self._controls.save(str(path))
 
     def _encode_each(self, texts: list[str]) -> list[list[int]]:
@@ -255,10 +257,10 @@ def _parse_merge(merge: str) -> tuple[str, str]:
 
 
 def _make_pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
-    """How text is cut before the merges, by GGUF's name.
+    """Return the pre-tokenizer of GGUF's name.
 
-    `qwen2` is held to transformers. `smollm` splits digits first, which is what the name stands for; transformers 5.23
-    does not know it and cuts as GPT-2 does. SmolLM2's own `tokenizer.json` was not at hand to compare with.
+    `qwen2` is compared with transformers in tests. `smollm` splits digits first, as the name says; transformers 5.23
+    does not know it and cuts like GPT-2. SmolLM2's own `tokenizer.json` was not available for comparison.
     """
     match kind:
         case "qwen2":
@@ -271,7 +273,9 @@ def _make_pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _map_characters_to_bytes() -> dict[str, int]:
-    """GPT-2's printable stand-in of each byte, reversed: printable Latin-1 is itself, the rest follows from U+0100."""
+    """Return the inverse of GPT-2's mapping of bytes to printable characters: printable Latin-1 is itself, the rest
+    follows from U+0100.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}

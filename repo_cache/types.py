@@ -1,4 +1,4 @@
-"""Values of the cache: what it knows of a file, and what a watcher reports."""
+"""Types of the cache: a file's tokens and changes, and what a watcher reports."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SpanCutter = Callable[[NDArray[np.uint32]], FileSpans]
 
 
 class FileTokens:
-    """One content of a file: its hash, its tokens, its spans. Never changes; files of equal contents share one.
+    """A file's content: its hash, tokens and spans. Immutable; files of equal content share one.
 
-    `content_hash` is the SHA-256 of the file's bytes in hex, as `/apply` takes it for a precondition; `token_ids`,
-    [num_tokens], is read-only. The spans are cut when they are first asked for, by whichever thread asks: that is a
-    parse, and most files of a repository are never asked about.
+    `content_hash` is the SHA-256 of the file's bytes in hex, as `/apply` takes it as a precondition. `token_ids`,
+    [num_tokens], is read-only. The spans are cut at the first access, in the thread of the caller: that needs a parse,
+    and the spans of most files are never used.
     """
 
     __slots__ = ("__weakref__", "_cut", "_spans", "content_hash", "token_ids")
@@ -46,14 +46,14 @@ class FileTokens:
         return spans
 
     def set_spans(self, spans: FileSpans) -> None:
-        """Its spans, which somebody else has cut already."""
+        """Set spans that were cut elsewhere."""
         self._spans = spans
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     def __eq__(self, other: object) -> bool:
-        """Whether hash, ids and spans are the same."""
+        """Compare hash, ids and spans."""
         if not isinstance(other, FileTokens):
             return NotImplemented
         return self is other or (
@@ -71,9 +71,9 @@ class FileTokens:
 
 @dataclass(frozen=True)
 class FileChange:
-    """What became of one file: `before` is None where it was added, `after` where it was removed.
+    """The change of one file: `before` is None if it was added, `after` if it was removed.
 
-    `old_path` is where a renamed file was; it may have been modified too.
+    `old_path` is the earlier path of a renamed file, which may be modified too.
     """
 
     path: str
@@ -89,7 +89,7 @@ class FileChange:
 
 
 class NoticeKind(StrEnum):
-    """What happened to the watching itself."""
+    """Events of the watcher and the store."""
 
     OVERFLOW = "overflow"
     WATCH_LIMIT = "watch_limit"
@@ -103,7 +103,7 @@ class NoticeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One sentence or two for people: what happened, and what they can do about it."""
+    """A sentence or two for people: what happened, and what they can do about it."""
 
     kind: NoticeKind
     message: str
@@ -111,11 +111,11 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What may have changed since the last batch; the receiver looks for itself, so doubled events are harmless.
+    """Paths that may have changed since the last batch. The receiver checks them, so duplicate events are harmless.
 
     `paths` are files (relative POSIX) that may have been created, written, deleted or moved; both ends of a move are
-    in it. Anything below one of `folders` may have changed too: a folder came, went, moved, or its ignore rules did;
-    no path lies below one of them. With `rescan`, anything may have changed, and both are empty.
+    included. Everything below one of `folders` may have changed: the folder was created, removed or moved, or its
+    ignore rules changed. No path lies below one of them. With `rescan`, anything may have changed, and both are empty.
     """
 
     paths: frozenset[str] = frozenset()

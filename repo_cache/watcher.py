@@ -25,22 +25,22 @@ logger = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """Tells a Debouncer what changes."""
+    """Reports changes to a Debouncer."""
 
     def start(self) -> None:
-        """What changes after this returns is told."""
+        """Start watching; changes after this returns are reported."""
 
     def stop(self) -> None:
         """End the source's threads."""
 
 
 class Watcher:
-    """Calls `on_batch` from one thread of its own after `debounce_s` of quiet, at the latest `max_delay_s` after the
-    first event of a batch.
+    """Calls `on_batch` in its own thread after `debounce_s` without changes, at the latest `max_delay_s` after the
+    first change of a batch.
 
-    `polling`: None picks (events; polling for network mounts and where the system's limits forbid events, of which a
-    notice tells); False asks for events on network mounts too. Writes through a memory map raise no event: whoever
-    needs those scans from time to time. An error in `on_batch` is logged, and the next batch is a rescan.
+    `polling` None chooses: events, or polling on network mounts and where the system's limits forbid events, which a
+    notice reports. False uses events on network mounts too. Writes through a memory map raise no event: callers that
+    need them scan from time to time. An exception of `on_batch` is logged, and the next batch is a rescan.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="repo-cache-batches", daemon=True)
 
     def start(self) -> None:
-        """Watch from here on: what changes after this returns comes in a batch. Scan after it, not before."""
+        """Start watching; changes after this returns come in a batch. Scan after this call, not before."""
         if self._thread.ident is not None or self._stopped:
             raise RuntimeError("a watcher starts once")
         kind = find_remote_file_system(self._root) if self._polling is None else None
@@ -107,7 +107,7 @@ class Watcher:
             self._start_source(ObserverSource(self._root, self._rules, self._changes))
 
     def _fall_back_to_polling(self, notice: Notice) -> None:
-        """Events failed: what came since they did is in the rescan."""
+        """Poll after events failed; the rescan finds the changes since then."""
         self._start_polling()
         self._changes.request_rescan(notice)
 
