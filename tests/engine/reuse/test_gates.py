@@ -201,7 +201,7 @@ def test_a_mask_of_another_shape_is_seen(
         return divergence(exact, turns.logprobs(new, reuse, written))
 
     right = apart()
-    monkeypatch.setattr("engine.decoder.scattered_attention", _bottom_right)
+    monkeypatch.setattr("engine.decoder.attention_at_positions", _bottom_right)
     assert apart() > 10 * right + 0.01
 
 
