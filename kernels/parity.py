@@ -51,7 +51,7 @@ class GuardedMemory(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._guards: list[tuple[Tensor, Tensor]] = []  # both ends of a tensor's memory, and what they were
+        self._guards: list[tuple[Tensor, Tensor]] = []  # guards of each tensor, and their first values
 
     def is_untouched(self) -> bool:
         """Return whether all guards still have their values."""
@@ -95,7 +95,7 @@ class GuardedMemory(TorchFunctionMode):
         num_elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         whole = tensor.as_strided((num_elements,), (1,))
         poison = _get_poison(tensor.dtype) if tensor.is_floating_point() else int(whole[0])
-        shift = tensor.data_ptr() % ALIGNED // tensor.itemsize  # the copy may not be easier to load than what it is of
+        shift = tensor.data_ptr() % ALIGNED // tensor.itemsize  # the copy must not be better aligned than the original
         placed = self._allocate(num_elements, tensor, poison, shift).copy_(whole)
         return placed.as_strided(tensor.shape, tensor.stride())
 
@@ -181,7 +181,7 @@ def compute_error_ratio(output: Tensor, expected: Tensor) -> float:
         raise AssertionError(f"an output is {list(output.shape)} and its reference {list(expected.shape)}")
     if not output.is_floating_point():
         return 0.0 if torch.equal(output.to(expected.dtype), expected) else inf
-    least = torch.finfo(output.dtype).smallest_normal  # below it, a dtype has no digits to be exact in
+    least = torch.finfo(output.dtype).smallest_normal  # smaller numbers lose precision
     output, expected = output.double(), expected.double()
     finite = expected.isfinite()
     if not torch.equal(output.isfinite(), finite):

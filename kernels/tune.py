@@ -181,5 +181,5 @@ def _complain(text: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # of `timeout`: the variant being tried is not to blame
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # sent by `timeout`: not a fault of the current variant
     sys.exit(main())

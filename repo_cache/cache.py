@@ -107,7 +107,7 @@ class RepoCache:
                     polling=polling,
                     max_file_bytes=max_file_bytes,
                 )
-                made._watcher.start()  # before the walk, so that nothing is missed between the two
+                made._watcher.start()  # before the scan, so that no change in between is missed
             made._update(lambda: workspace.rescan_all(progress))
             workspace.save()
             for text in said:
@@ -244,7 +244,7 @@ class RepoCache:
             except Exception as error:  # the outermost loop of a thread that must not end
                 logger.exception("the repository cache could not be brought up to date")
                 self._publish_notice(
-                    Notice(NoticeKind.FAILED, f"looking at files failed ({error!r}); it is tried again")
+                    Notice(NoticeKind.FAILED, f"updating the index failed ({error!r}); it is tried again")
                 )
                 due = time.monotonic() + RETRY_SECONDS
 
@@ -313,6 +313,6 @@ def _resolve_root(root: Path | str) -> Path:
         next(iter(folder.iterdir()), None)
     except FileNotFoundError:
         raise RootError(f"there is no folder {root}") from None
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+    except (OSError, RuntimeError) as error:  # RuntimeError: circular links
         raise RootError(f"{root} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     return folder

@@ -70,7 +70,7 @@ def _find_stronger_neighbours(
     `end`.
     """
     before, behind = [start] * len(positions), [end] * len(positions)
-    open_: list[int] = []  # borders to whose right none is stronger yet, strengths falling
+    open_: list[int] = []  # borders without a stronger one on their right so far, strengths decreasing
     for index, strength in enumerate(strengths):
         while open_ and strengths[open_[-1]] < strength:
             behind[open_.pop()] = positions[index]
@@ -131,7 +131,7 @@ class BlockTokens:
             if num_tokens > MAX_TOKENS and finer:
                 yield from self._cut_range(start, last, finer[0](start, last), finer[1:])
             elif num_tokens > 0:
-                num_parts = -(-num_tokens // MAX_TOKENS)  # more than one where tokens repeat for ever
+                num_parts = -(-num_tokens // MAX_TOKENS)  # more than one for endlessly repeated tokens
                 yield from (start + num_tokens * (part + 1) // num_parts for part in range(num_parts))
             start = last
 
@@ -198,7 +198,7 @@ def update_block_starts(
     if not len(old) or not data:
         return find_block_starts(data, language)
     moved = change.new_end - change.old_end
-    # A paragraph is told by its first letters and by the blank lines above it.
+    # A paragraph is recognised by its first letters and the blank lines above it.
     first = change.start - _OPENING_BYTES
     last = max(_skip_blanks(data, change.new_end + offset) for offset in range(3)) - moved
     left = _find_last_start(old, first - _REACH)
@@ -329,7 +329,7 @@ def _count_same_blocks(was: _Edges, now: _Edges, after: ReencodedText) -> tuple[
     same &= was.tokens[-most:] + (tokens.new_end - tokens.old_end) == now.tokens[-most:]
     same &= (now.bytes[-most:] >= change.new_end) & (now.tokens[-most:] >= tokens.new_end)
     num_trailing = _count_leading_true(same[::-1])
-    # Those were edges: of 0 and the first one both are needed for a block. No edge counts on both sides.
+    # These are edges; a block needs two of them. No edge counts on both sides.
     return num_leading - 1, min(num_trailing, most - num_leading + 1) - 1
 
 

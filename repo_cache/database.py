@@ -119,7 +119,7 @@ class Database:
             if self._connection is None:
                 self._connection = _open(self.path)
             return use(self._connection)
-        except (sqlite3.Error, OSError, ValueError, TypeError) as error:  # the last two: damaged texts and numbers
+        except (sqlite3.Error, OSError, ValueError, TypeError) as error:  # the last two: damaged values
             self._repair(error)
         return otherwise
 
@@ -132,7 +132,7 @@ class Database:
         self._drop_connection()
         damaged = not isinstance(error, OSError) and kind not in _OUT_OF_REACH
         if damaged and not self._rebuilt:
-            self._rebuilt = True  # once: a disk that damages what is written on it is no place for a cache
+            self._rebuilt = True  # once: a disk that damages data is no place for a cache
             logger.info("the store %s is damaged (%s) and made anew", self.path, error)
             with suppress(OSError):
                 for suffix in ("", "-wal", "-shm"):
@@ -165,7 +165,7 @@ def _open(path: Path) -> sqlite3.Connection:
     """Open the file, creating it if necessary. Raises sqlite3.Error or OSError."""
     make_private(path.parent)
     for suffix in ("", "-wal", "-shm"):
-        if not suffix or Path(f"{path}{suffix}").exists():  # SQLite makes these with the mode of the first
+        if not suffix or Path(f"{path}{suffix}").exists():  # SQLite creates them with the mode of the first
             make_private_file(Path(f"{path}{suffix}"))
     connection = sqlite3.connect(path, timeout=LOCKED_SECONDS, isolation_level=None, check_same_thread=False)
     try:

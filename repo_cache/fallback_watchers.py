@@ -135,7 +135,7 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 
 REMOTE_TYPES = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "glusterfs"}
-    | {"9p", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "drvfs"}  # folders of a virtual machine's host
+    | {"9p", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "drvfs"}  # shared folders of a virtual machine's host
 )
 LOCAL_FUSE_TYPES = frozenset({"fuse.fuse-overlayfs", "fuse.bindfs", "fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse"})
 
@@ -153,7 +153,9 @@ def find_remote_file_system(root: Path, mountinfo: Path = MOUNTINFO) -> str | No
     under, inside = ("", ""), []
     for place, kind in map(_parse_mount, lines):
         if root == Path(place) or root.is_relative_to(place):
-            under = max((place, kind), under, key=lambda mount: len(mount[0]))  # of two at one place the later hides
+            under = max(
+                (place, kind), under, key=lambda mount: len(mount[0])
+            )  # the later of two at one place hides the other
         elif Path(place).is_relative_to(root):
             inside.append(kind)
     return next((kind for kind in [under[1], *inside] if _is_remote(kind)), None)

@@ -32,7 +32,7 @@ IGNORABLE = re.compile(
 
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 FOLDER_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
-PASSAGE_FLAGS = FOLDER_FLAGS | getattr(os, "O_PATH", 0)  # with O_PATH, the right to list the folder is not needed
+PASSAGE_FLAGS = FOLDER_FLAGS | getattr(os, "O_PATH", 0)  # O_PATH needs no permission to list the folder
 
 
 class FileStat(NamedTuple):
@@ -136,7 +136,7 @@ def resolve_link(root: Path, path: str) -> str | None:
     Raises OSError if its target does not exist or it is circular.
     """
     top = Path(os.path.realpath(root))
-    target = Path(os.path.realpath(top / path, strict=True))  # Path.resolve raises RuntimeError for a circle
+    target = Path(os.path.realpath(top / path, strict=True))  # Path.resolve raises RuntimeError for circular links
     if not target.is_relative_to(top) or any(is_git(name) for name in target.relative_to(top).parts):
         return None
     return target.relative_to(top).as_posix()

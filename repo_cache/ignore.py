@@ -28,8 +28,8 @@ class _Level:
 class FolderRules:
     """The rules for the entries of one folder that is not ignored."""
 
-    prefix: str  # the folder's path and a slash, a character a byte; '' for the root
-    levels: tuple[_Level, ...]  # the first that has an opinion decides
+    prefix: str  # the folder's path and a slash as bytes text; '' for the root
+    levels: tuple[_Level, ...]  # the first that matches decides
     include: PatternFile | None
     is_included: bool
 

@@ -69,7 +69,7 @@ class _Pattern:
     leaves_out: bool
     only_folders: bool
     only_name: bool
-    text: str  # without '!', the slash in front and the slash at the end
+    text: str  # without '!', leading and trailing slash
     regex: str
 
 
@@ -192,7 +192,7 @@ def _tokenize(text: str) -> list[str]:
         character = text[at]
         if character == "*":
             end = at + len(text[at:]) - len(text[at:].lstrip("*"))
-            # git matches the text before the first special character by itself, so that 'a**/b' begins with '**/'
+            # git matches the text before the first special character separately, so 'a**/b' begins with '**/'
             opens = end - at > 1 and (at == num_literal or text[at - 1] == "/")
             if opens and text[end : end + 1] == "/":
                 tokens.append(FOLDERS)

@@ -41,7 +41,7 @@ def find_text_change(old: bytes, new: bytes) -> TextChange | None:
         start -= 1
     rest = shorter - start
     num_behind = count_equal_suffix(first[len(old) - rest :], second[len(new) - rest :])
-    while _is_inside_character(old, len(old) - num_behind):  # what follows is the same in both
+    while _is_inside_character(old, len(old) - num_behind):  # the text after it is the same in both
         num_behind -= 1
     return TextChange(start, len(old) - num_behind, len(new) - num_behind)
 
@@ -132,7 +132,7 @@ def reencode(tokenizer: BPETokenizer, old: EncodedText, data: bytes) -> Reencode
     first, behind = _count_tokens(old, window.start), _count_tokens(old, window.stop + shift)
     ids = np.array(tokenizer.encode(_decode_window(data, window)), np.uint32)
     ends = tokenizer.compute_token_ends(ids) + np.uint32(window.start)
-    ends_behind = old.token_ends[behind:] - np.uint32(shift % (1 << 32))  # unsigned numbers count round
+    ends_behind = old.token_ends[behind:] - np.uint32(shift % (1 << 32))  # unsigned numbers wrap around
     text = EncodedText(
         data,
         _make_read_only(np.concatenate([old.token_ids[:first], ids, old.token_ids[behind:]])),
@@ -154,7 +154,7 @@ def _decode_window(data: bytes, window: range) -> str:
     try:
         return data[window.start : window.stop].decode()
     except UnicodeDecodeError:
-        data.decode()  # raises with the place in all of the text
+        data.decode()  # raises with the position in the whole text
         raise
 
 

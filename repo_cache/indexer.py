@@ -120,7 +120,7 @@ class Indexer:
         if "" in below:
             return self.rescan_all()
         asked |= {link for link, target in self._links.items() if target in asked or _is_below(target, below)}
-        asked |= self._loose_links  # they are few
+        asked |= self._loose_links  # there are few
         single = scan_paths(self._root, self._rules, frozenset(asked), max_file_bytes=self._max_file_bytes)
         scans = [single, *(self._scan_below(folder) for folder in sorted(below))]
         if below:
@@ -214,7 +214,7 @@ class Indexer:
                 if progress is not None:
                     progress(IndexProgress(done_files, len(files), done_bytes, of_bytes))
         finally:
-            pool.shutdown(cancel_futures=True)  # whoever presses Ctrl-C does not wait for the rest
+            pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for the rest
 
     def _read_chunk(self, paths: list[str], *, in_bulk: bool) -> list[_ReadOutcome]:
         """Read these files and make their tokens. Several threads call this at once; it changes no state."""

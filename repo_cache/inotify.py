@@ -69,7 +69,7 @@ class Watches:
             raise _make_last_error(folder)
         if self.folders.get(watch) == folder:
             return False
-        if watch in self.folders:  # it moved, of which the event is still under way
+        if watch in self.folders:  # it moved, and that event is still pending
             self.forget(watch)
         self.folders[watch] = folder
         self._watch_of[folder] = watch
@@ -204,7 +204,7 @@ class InotifySource:
                 self._restart()
                 return
             folder = self._watches.folders.get(watch)
-            if folder is None:  # a watch that was given back meanwhile
+            if folder is None:  # a watch that was removed meanwhile
                 continue
             if mask & InotifyConstants.IN_IGNORED:
                 self._watches.forget(watch)
@@ -292,7 +292,7 @@ class InotifySource:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 notice = Notice(NoticeKind.INSTANCE_LIMIT, INSTANCE_LIMIT.format(root=self._root))
             else:
-                notice = Notice(NoticeKind.FAILED, f"inotify cannot be had, so {self._root} is polled: {error}")
+                notice = Notice(NoticeKind.FAILED, f"inotify is not available, so {self._root} is polled: {error}")
             raise WatchError(notice) from error
 
     def _restart(self) -> None:

@@ -1,35 +1,35 @@
-r"""Where a text may be cut in two so that the ids of its parts, one behind the other, are the ids of the whole.
+r"""Positions at which a text may be cut in two so that the concatenated ids of its parts are the ids of the whole.
 
-A byte-level BPE tokenizer takes three steps: it finds the added tokens, cuts what lies between them into pre-tokens by
-a regex, and merges bytes inside each pre-token. With T for all of it, a *safe cut* is a place between two characters of
-which a few neighbours, its context, prove that T(x + y) = T(x) + T(y) whatever else x and y hold:
+A byte-level BPE tokenizer takes three steps: it finds the added tokens, splits the text between them into pre-tokens by
+a regex, and merges bytes inside each pre-token. Let T be all of it. A *safe cut* is a position between two characters
+whose neighbours, its context, prove that T(x + y) = T(x) + T(y) for any x and y with that context:
 
-1. Added tokens. No added token, control tokens that stay text included, has the cut's two characters side by side
-   inside itself. So none lies across the cut, and which ones are found in x and in y is what is found in each alone:
-   they are found from left to right, and what is found depends on nothing behind it but its own characters.
-2. The regex. No alternative of it matches a text in which the two characters stand side by side there. Its alternatives
-   together match every character, so the matches tile the text, and one of them ends at the cut. None looks back, so
-   the matches in y are those of y alone. The only one that looks ahead is `\s+(?!\S)`, by one character; a match that
-   ends at the cut is of that kind only where the cut stands behind a blank. Behind other characters, the matches in x
-   are those of x alone: all that the regex could have taken beyond the cut would lie across it.
-3. Merges know one pre-token only.
+1. Added tokens. No added token, including control tokens that stay text, contains the cut's two characters side by
+   side. So no added token crosses the cut, and x and y contain the same added tokens as each alone: they are searched
+   from left to right, and a match depends on no text after it.
+2. The regex. No alternative matches a text in which the two characters stand side by side at that place. The
+   alternatives together match every character, so the matches tile the text, and one of them ends at the cut. None
+   looks back, so the matches in y are those of y alone. Only `\s+(?!\S)` looks ahead, by one character, and a match
+   that ends at the cut can be of that kind only if the cut follows a blank. After other characters, the matches in x
+   are those of x alone: anything longer would cross the cut.
+3. Merges do not leave a pre-token.
 
-Behind blanks there are three kinds of cuts more, proven one by one:
+After blanks there are three more kinds of cuts, each with a proof of its own:
 
-- Before the last blank of a run of two or more, a character that is none behind the run. `\s+(?!\S)` takes the run
-  but its last blank; with the text ending at the cut it takes all of what is left: the same. This fails where what
-  follows the run is an added token (the run is then the end of its piece, and stays whole), or is cut off before the
-  regex comes (digits, where they are split first); so the context rules out the first characters of such.
-- Qwen's regex, the beginning of a line that is not empty. `\s*[\r\n]+` stands before `\s+(?!\S)`, takes what the run
-  of blanks holds up to its last line end, and looks at nothing behind that; punctuation takes line ends by `[\r\n]*`.
-- Digits that are split first: before each of them.
+- Before the last blank of a run of two or more, if a non-blank follows the run. `\s+(?!\S)` takes the run except its
+  last blank; if the text ends at the cut, it takes everything that is left, which is the same. This fails if the run is
+  followed by an added token (then the run is the end of its piece and stays whole), or by a character that is split off
+  before the regex runs (digits, where they are split first). So the context excludes the first characters of these.
+- For Qwen's regex, the beginning of a line that is not empty. `\s*[\r\n]+` comes before `\s+(?!\S)`, takes the run of
+  blanks up to its last line end, and does not look at what follows; punctuation takes line ends by `[\r\n]*`.
+- Before each digit, if digits are split first.
 
-And Qwen's regex puts one character that is neither letter, digit nor line end to the letters behind it, but of two or
-more marks of punctuation in a row the last one belongs to the others: ` ?[^\s\p{L}\p{N}]+` takes them all, from the
-first on. That fails where a piece begins between them, so the first must not be the last character of an added token.
+Qwen's regex also adds one character that is neither letter, digit nor line end to the letters after it. Of two or more
+punctuation marks in a row, however, the last one belongs to the others: ` ?[^\s\p{L}\p{N}]+` takes all of them from the
+first on. That fails if a piece begins between them, so the first must not be the last character of an added token.
 
-Characters that are not ASCII are letters to one version of Unicode and unknown to the next. Contexts ask of them only
-that they are no blanks; U+180E, which was one once, and control characters are in no context at all.
+Characters outside of ASCII may be letters in one version of Unicode and unassigned in another. Contexts only require
+them not to be blanks. U+180E, which was a blank once, and control characters are in no context at all.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class SafeCuts:
         """`contexts` are regexes of positions; `pairs` are neighbouring characters of added tokens, between which
         nothing is cut.
         """
-        self._pairs = sorted(pair for pair in pairs if not re.fullmatch(_LETTER * 2, pair))  # nor does any context
+        self._pairs = sorted(
+            pair for pair in pairs if not re.fullmatch(_LETTER * 2, pair)
+        )  # no context matches between letters
         cut = f"{self._assert_no_pair()}(?:{'|'.join(contexts)})"
         self._cut = re.compile(cut)
         self._word = re.compile(rf"{_LETTERS}{self._assert_no_pair(_LETTER)}|(?:{_OTHERS}){cut}|(?s:.+?)(?:{cut}|\Z)")
@@ -171,7 +173,7 @@ def _select_contexts(pre_tokenizer: object) -> list[str] | None:
 _COMMON = [
     rf"(?<=[A-Za-z])(?=[{_BLANKS}{_PUNCTUATION}0-9])",
     rf"(?<=[0-9])(?=[{_BLANKS}{_PUNCTUATION}A-Za-z])",
-    rf"(?<=[{_PUNCTUATION}])(?=[\t\v\f 0-9])",  # line ends are put to punctuation by Qwen's regex
+    rf"(?<=[{_PUNCTUATION}])(?=[\t\v\f 0-9])",  # Qwen's regex adds line ends to punctuation
     rf"(?<={_OTHER})(?=[\t\v\f ])",
 ]
 _GPT2 = [

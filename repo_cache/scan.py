@@ -168,7 +168,7 @@ class _Walk:
             self._skip(path, SkipReason.OUTSIDE)
         elif stat.S_ISDIR(status.st_mode) or self._rules.ignores(target, is_folder=False):
             return
-        elif stat.S_ISLNK(status.st_mode):  # it came up a moment ago
+        elif stat.S_ISLNK(status.st_mode):  # it was created a moment ago
             self._skip(path, SkipReason.GONE)
         else:
             self._links[path] = target

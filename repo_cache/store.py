@@ -167,7 +167,7 @@ class TokenStore:
         marks = ",".join("?" * len(keys))
         query = (
             "SELECT key, value, checksum, used FROM entries JOIN contents USING (value_id) "
-            f"WHERE key IN ({marks})"  # only question marks are put in
+            f"WHERE key IN ({marks})"  # only question marks are inserted
         )
         rows = self._database.query(query, keys)
         for key, _, _, used in rows:

@@ -103,7 +103,7 @@ class Subscription:
         woken = asyncio.Event()
 
         def waker() -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(woken.set)
 
         with self._changed:
@@ -146,7 +146,7 @@ def start_callback_thread(subscription: Subscription, callback: Callable[[Update
         for update in subscription:
             try:
                 callback(update)
-            except Exception:  # a subscriber's fault is no other's
+            except Exception:  # the other subscribers go on
                 logger.exception("a subscriber of the repository cache failed")
 
     thread = threading.Thread(target=run, name="hunk-subscriber", daemon=True)

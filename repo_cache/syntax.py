@@ -26,7 +26,7 @@ class Grammar:
     """Matches the beginning of a paragraph that is not inside a string; None matches anything."""
 
 
-# Docstrings and texts between triple quotes stand at a line's start as well, and read as prose.
+# Lines of docstrings may also begin at column 0; they read as prose.
 _PYTHON = re.compile(
     rb"(?:async|class|def|del|elif|else|except|finally|for|from|global|if|import|match|raise|return|try|while|with)\b"
     rb"|[#@]|[\w.\[\]'\", ]+(?: [-+*/|&^%@]?=[ (\n]|=[^\s=]|: \w+ = )|[\w.]+\("
@@ -96,7 +96,7 @@ HASHED_BYTES = 48
 """The bytes after a border that are hashed: about a line."""
 
 _CHUNK_BYTES = 1 << 16
-# tree-sitter 0.26.1 keeps a reference to whatever it is handed to read, for ever: so always to one of these few.
+# tree-sitter 0.26.1 never releases the buffers that a read callback returns, so these few are reused.
 _BUFFERS: list[bytearray] = []
 _READS_PER_BYTE = 50
 _READ_ALLOWANCE = 8_000_000
@@ -237,10 +237,10 @@ def _parse(data: bytes, language: str, old: Tree | None) -> Tree | None:
         calls_left -= 1
         return calls_left < 0
 
-    # Parsers hold state and are cheap to make: a new one each time is safe between threads.
+    # Parsers have state and are cheap: a new one for each call is thread-safe.
     parser = Parser(_load_language(language))
     try:
-        if old is None:  # it takes no None
+        if old is None:  # it does not accept None
             tree = parser.parse(read, progress_callback=is_too_long)
         else:
             tree = parser.parse(read, old, progress_callback=is_too_long)

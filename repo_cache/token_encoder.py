@@ -137,7 +137,7 @@ class TokenEncoder:
     def _encode_texts(self, texts: Sequence[bytes]) -> list[tuple[NDArray[np.uint32] | str, int]]:
         try:
             return [(ids, len(ids)) for ids in self._tokenizer.encode_batch([text.decode() for text in texts])]
-        except TokenizerError as error:  # of one of them
+        except TokenizerError as error:  # caused by one of them
             if len(texts) == 1:
                 return [(str(error), 0)]
             return [self._encode_texts([text])[0] for text in texts]

@@ -37,7 +37,7 @@ class WordCache:
     def __init__(self, cuts: SafeCuts, encode: Callable[[list[str]], list[list[int]]]) -> None:
         self._cuts = cuts
         self._encode = encode
-        self._ids: dict[str, bytes] = {}  # native uint32, so that joining them joins the ids
+        self._ids: dict[str, bytes] = {}  # native uint32, so joined bytes are joined ids
         self._num_chars = 0
         self._lock = Lock()
 
@@ -106,7 +106,7 @@ class BPETokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         if isinstance(tokenizer.normalizer, normalizers.NFC):
-            tokenizer.normalizer = None  # it rewrites decomposed characters, and a file must come back as it was
+            tokenizer.normalizer = None  # it rewrites decomposed characters; files must be decoded unchanged
         tokenizer.no_truncation()  # a `tokenizer.json` may ask for it
         tokenizer.no_padding()
         tokenizer.model.dropout = None  # so that a text has the same ids each time
@@ -123,7 +123,7 @@ class BPETokenizer:
         self._token_lens = np.array([len(token) for token in self._token_bytes], np.uint32)
         self._missing_bytes = bytes({*range(256)} - {token[0] for token in self._token_bytes if len(token) == 1})
         added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
-        probe = PROBE + "".join(f" {token.content} " for token in added)  # one of these may swallow blanks around it
+        probe = PROBE + "".join(f" {token.content} " for token in added)  # an added token may consume blanks around it
         if self.decode(self.encode(probe)) != probe:
             raise TokenizerError("the tokenizer changes text (prefix blank or normaliser); files would be damaged")
 
@@ -182,7 +182,7 @@ class BPETokenizer:
 
     def find_missing_byte(self, data: bytes) -> int | None:
         """Return a byte of the text for which the vocabulary has no token; None if the text can be encoded."""
-        if len(data.translate(None, self._missing_bytes)) == len(data):  # quick, and nearly always so
+        if len(data.translate(None, self._missing_bytes)) == len(data):  # fast, and nearly always true
             return None
         return min(set(self._missing_bytes).intersection(data))
 

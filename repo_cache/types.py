@@ -42,7 +42,7 @@ class FileTokens:
         """The runs of tokens between syntax borders, from the first token to the last."""
         spans = self._spans
         if spans is None:
-            spans = self._spans = self._cut(self.token_ids)  # two threads may both cut; they get the same
+            spans = self._spans = self._cut(self.token_ids)  # two threads may both cut, with equal results
         return spans
 
     def set_spans(self, spans: FileSpans) -> None:

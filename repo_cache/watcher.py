@@ -58,7 +58,7 @@ class Watcher:
         self._root, self._rules, self._on_batch = root.resolve(), rules, on_batch
         self._polling, self._poll_interval_s, self._max_file_bytes = polling, poll_interval_s, max_file_bytes
         self._changes = Debouncer(debounce_s=debounce_s, max_delay_s=max_delay_s)
-        self._lock = threading.Lock()  # of the sources and of being stopped
+        self._lock = threading.Lock()  # guards the sources and `_stopped`
         self._sources: list[Source] = []
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="repo-cache-batches", daemon=True)
@@ -130,6 +130,6 @@ class Watcher:
         while (batch := self._changes.wait()) is not None:
             try:
                 self._on_batch(batch)
-            except Exception:  # the outermost loop: one failure of the receiver does not end the watching
-                logger.exception("a batch of changes was not taken; the next one is a rescan")
+            except Exception:  # the outermost loop: a failure of the receiver does not end it
+                logger.exception("a batch of changes was not processed; the next one is a rescan")
                 self._changes.mark_rescan()

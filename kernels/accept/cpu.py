@@ -78,7 +78,7 @@ def _find_top_two(rows: NDArray[Any], least: float) -> tuple[NDArray[np.intp], N
     parts[at, part] = least
     second = np.maximum(over.max(axis=1), parts.max(axis=1))
     places = part * folded.shape[2] + column
-    for row in np.flatnonzero(second == largest):  # another column may hold an equal one that stands before it
+    for row in np.flatnonzero(second == largest):  # an equal value in another column may come first
         places[row] = rows[row].argmax()
     return places, largest, second
 

@@ -65,7 +65,7 @@ def top_two_kernel(
     for offset in tl.range(0, part_len, BLOCK, num_stages=LOADS_AHEAD):
         token = lane + offset
         value = tl.load(own + token, mask=token < end, other=float("-inf")).to(tl.float32)
-        found_at = tl.where(value > largest, offset, found_at)  # an equal one that comes later is no better
+        found_at = tl.where(value > largest, offset, found_at)  # of equal values the first wins
         second = tl.maximum(second, tl.minimum(largest, value))
         largest = tl.maximum(largest, value, propagate_nan=tl.PropagateNan.ALL)
     place, best, other = _find_top_two((lane + found_at)[None, :], largest[None, :], second[None, :])

@@ -40,7 +40,7 @@ def naive_accept(logits: Tensor, draft: Tensor, row_starts: Tensor, draws: Draws
     the number of draft tokens that each sequence accepts, [num_seqs].
     """
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    largest, likeliest = wide.max(dim=-1)  # the first of equals; a NaN, if there is one
+    largest, likeliest = wide.max(dim=-1)  # the first of equals, or NaN
     second = wide.scatter(1, likeliest[:, None], -torch.inf).amax(dim=-1)
     token_ids = likeliest if draws is None else naive_sample(wide, largest, likeliest, draws)
     confirms = ((token_ids == draft) & largest.isfinite()).tolist()

@@ -88,7 +88,7 @@ class Layout:
         if self.branches:
             ranges.append((self.tree_start, self.seq_len))
         apart = [ranges[0]]
-        for first, last in ranges[1:]:  # the lower ends ascend with the upper ones
+        for first, last in ranges[1:]:  # the starts ascend with the ends
             if first <= apart[-1][1]:
                 apart[-1] = (apart[-1][0], last)
             else:

@@ -85,7 +85,7 @@ def _attend_tiles(
         if WINDOW:
             held &= places >= low
         at = (page.to(tl.int64) * PAGE_SIZE + places % PAGE_SIZE)[:, None] * SLOT_STRIDE + dims[None, :]
-        # The next tile's pages are asked for now: where addresses wait for a load of their own tile, the compiler keeps
+        # The next tile's pages are loaded now. If addresses depend on a load of their own tile, the compiler keeps only
         # one tile in flight for three stages, and none for two (triton-lang/triton #4721).
         page = _load_pages(start + KEYS, pages, num_places, PAGE_SIZE, KEYS)
         if MASKED:
@@ -101,7 +101,7 @@ def _attend_tiles(
                 seen |= _load_tree_mask(start, tokens, is_row, tree_start, tree, num_words, TREE_BITS, ROWS, KEYS)
             scores = tl.where(seen, scores, float("-inf"))
         highest = tl.maximum(top, tl.max(scores, axis=1) * scale)
-        if MASKED:  # of a row that has seen nothing yet, exp2(-inf - -inf) is no number
+        if MASKED:  # for a row that has seen nothing yet, exp2(-inf - -inf) is NaN
             level = tl.where(highest == float("-inf"), 0.0, highest)
         else:
             level = highest
@@ -136,7 +136,7 @@ def attention_kernel(
     and TREE_BITS are 0 if unused. With ONE_BLOCK no sequence has more than one block. Loads come before everything that
     has to wait for others: a program of a short chunk is little more than its first loads.
     """
-    program = tl.num_programs(0) - 1 - tl.program_id(0)  # the last rows see the most keys: first, they end with others
+    program = tl.num_programs(0) - 1 - tl.program_id(0)  # the last rows see the most keys, so they start first
     kv_head = tl.program_id(1)
     if ONE_BLOCK:
         seq = program
@@ -166,7 +166,7 @@ def attention_kernel(
     lows = tl.zeros_like(ends)
     if WINDOW:
         lows = tl.maximum(ends - WINDOW, 0)
-    reach = ends  # behind the last place that a row may see
+    reach = ends  # after the last position that a row may see
     tree_start = 0
     if TREE_BITS:
         tree_start = tl.load(tree_starts + seq)

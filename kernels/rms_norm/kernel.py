@@ -75,7 +75,7 @@ def launch(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Ten
         SIZE=size,
         BLOCK_SIZE=triton.next_power_of_2(size),
         ADDS=delta is not None,
-        enable_fp_fusion=False,  # every product is rounded as the reference rounds it
+        enable_fp_fusion=False,  # every product is rounded as in the reference
         **get_compile_constants(variant),
     )
     return out

@@ -110,7 +110,7 @@ def launch(
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         block_half=triton.next_power_of_2(head_dim // 2),
-        enable_fp_fusion=False,  # what is to be fused is written so; Triton 3.9 warns where nobody says
+        enable_fp_fusion=False,  # fused operations are explicit; Triton 3.9 warns if this is not set
         **variant,
     )
     return query

@@ -88,7 +88,7 @@ def move_kernel(
     source = tl.load(source_slots + token, mask=token < num_tokens, other=0)
     target = tl.load(target_slots + token, mask=token < num_tokens, other=0)
     moved = tl.load(rows + source * width + column, mask=mask)
-    tl.debug_barrier()  # other threads' loads, too
+    tl.debug_barrier()  # wait for the loads of other threads
     tl.store(rows + target * width + column, moved, mask=mask)
 
 
@@ -132,7 +132,7 @@ def launch(
         head_dim=head_dim,
         block_half=triton.next_power_of_2(head_dim // 2),
         alignment=alignment,
-        enable_fp_fusion=False,  # what is to be fused is written so; Triton 3.9 warns where nobody says
+        enable_fp_fusion=False,  # fused operations are explicit; Triton 3.9 warns if this is not set
         **variant,
     )
 
@@ -142,7 +142,7 @@ def launch_move(tensors: Sequence[Tensor], source_slots: Tensor, target_slots: T
     pool, num_tokens = tensors[0], len(source_slots)
     width = pool[0].numel()
     table, alignment = _make_address_table(tuple(each.data_ptr() for each in tensors), pool.device)
-    # two sizes are compiled and no more: a branch is moved within a request
+    # only two sizes are compiled, because a branch is moved during a request
     block_tokens, block_width = (16, 128) if num_tokens <= 16 else (MAX_MOVED, 32)
     move_kernel[(triton.cdiv(width, block_width), len(tensors))](
         table,

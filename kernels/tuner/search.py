@@ -247,7 +247,7 @@ class Admission:
             self._outcomes[key] = DOES_NOT_LAUNCH
         except CardFailed:
             raise
-        except BaseException:  # Ctrl-C, too little memory, a fault of the op's description: not this variant's
+        except BaseException:  # Ctrl-C, out of memory, a fault of the op: not a fault of this variant
             self._outcomes.pop(key)
             if before is not None:
                 self._outcomes[key] = before

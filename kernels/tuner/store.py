@@ -88,7 +88,7 @@ def describe_card(device: torch.device) -> Card:
     from triton.runtime import driver
 
     properties = torch.cuda.get_device_properties(device)
-    with torch.cuda.device(device):  # which of them 'cuda' is
+    with torch.cuda.device(device):  # resolves the index of 'cuda'
         index = torch.cuda.current_device()
     return Card(
         name=properties.name,
@@ -301,7 +301,7 @@ def get_default_folder(environ: Mapping[str, str]) -> Path:
     own = environ.get("HUNK_CACHE")
     if own is not None:
         return Path(own).expanduser().absolute() / "kernels"
-    xdg = Path(environ.get("XDG_CACHE_HOME", ""))  # ignored if it is relative, as its specification says
+    xdg = Path(environ.get("XDG_CACHE_HOME", ""))  # ignored if relative, as specified
     cache = xdg / "hunk" if xdg.is_absolute() else platformdirs.user_cache_path("hunk", appauthor=False)
     return cache / "kernels"
 

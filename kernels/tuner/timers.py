@@ -49,7 +49,7 @@ class CudaTimer:
     def prepare(self, variant: Variant) -> None:
         with classify_faults():
             for sets in self._sets:
-                for inputs in sets:  # what an op copies to the device for inputs that it sees first cannot be captured
+                for inputs in sets:  # copies for inputs that are new to an op cannot be captured
                     self._op.run(inputs, variant)
             torch.cuda.synchronize()
         self._replays[frozenset(variant.items())] = [self._make_replay(sets, variant) for sets in self._sets]
@@ -108,7 +108,7 @@ def _time_replay(replay: Callable[[], object]) -> float:
 def _make_input_sets(target: Target, shape: Shape, device: torch.device, l2_bytes: int, seed: int) -> list[Inputs]:
     """Make enough input sets to exceed the cache, within half of the free memory."""
     gc.collect()
-    torch.cuda.empty_cache()  # what an earlier target held
+    torch.cuda.empty_cache()  # memory of an earlier target
     generator = torch.Generator(device).manual_seed(seed)
     sets = [target.op.inputs(shape, target.dtype, device, generator)]
     set_bytes = max(1, _count_bytes(sets[0]))

@@ -524,7 +524,7 @@ def test_an_error_of_the_receiver_is_logged_and_repaired_by_a_rescan(
         receiver.settle()
         assert receiver.files == contents(root)
     assert receiver.batches[0].rescan
-    assert "a batch of changes was not taken" in caplog.text
+    assert "a batch of changes was not processed" in caplog.text
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
