@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -47,3 +48,12 @@ def fusible_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Rows of a store for values and keys before RoPE. A token with a negative slot is not kept."""
+
+    slots: Tensor  # int64 [num_tokens], no two the same
+    keys: Tensor  # [num_stored, num_kv_heads, head_dim]
+    values: Tensor

@@ -5,9 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from kernels.op import runs_triton
-from kernels.rope_write import reference
-from kernels.rope_write.op import OP
-from kernels.rope_write.reference import Record
+from kernels.rope import Record
+from kernels.rope_write.op import OP, naive_rope_write
 
 __all__ = ["Record", "rope_write"]
 
@@ -37,7 +36,7 @@ def rope_write(
     if record is not None:
         _check(heads, cos, sin, record.slots, record.keys, record.values, num_heads)
     if not runs_triton(heads):
-        return reference.naive_rope_write(heads, cos, sin, slots, pool_keys, pool_values, num_heads, record)
+        return naive_rope_write(heads, cos, sin, slots, pool_keys, pool_values, num_heads, record)
     query: Tensor
     query, *_ = OP.run(
         {

@@ -8,8 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.op import Variant
+from kernels.rope import Record
 from kernels.rope.kernel import rotate_pair
-from kernels.rope_write.reference import Record
 
 
 @triton.jit(do_not_specialize=["num_tokens"])

@@ -8,10 +8,35 @@ import torch
 from torch import Tensor
 
 from kernels.op import Cost, Inputs, Shape, Variant
-from kernels.rope import apply_rope, fusible_rope
-from kernels.rope_write import reference
-from kernels.rope_write.reference import Record
+from kernels.rope import Record, apply_rope, fusible_rope
 from kernels.tuner import get_variant
+
+
+def naive_rope_write(
+    heads: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    pool_keys: Tensor,
+    pool_values: Tensor,
+    num_heads: int,
+    record: Record | None = None,
+) -> Tensor:
+    """Compute `kernels.rope_write.rope_write` with plain torch operations."""
+    num_rotated = num_heads + pool_keys.shape[1]
+    rotated = apply_rope(heads[:, :num_rotated], cos, sin)
+    _write(pool_keys, slots, rotated[:, num_heads:])
+    _write(pool_values, slots, heads[:, num_rotated:])
+    if record is not None:
+        _write(record.keys, record.slots, heads[:, num_heads:num_rotated])
+        _write(record.values, record.slots, heads[:, num_rotated:])
+    return rotated[:, :num_heads].contiguous()
+
+
+def _write(rows: Tensor, slots: Tensor, values: Tensor) -> None:
+    written = slots >= 0
+    rows[slots[written]] = values[written]
+
 
 SPARE_SLOTS = 5
 """Slots of the pool that no token is written to."""
@@ -104,7 +129,7 @@ class RopeWrite:
         return _list_outputs(launch(**inputs, variant=variant), inputs)
 
     def reference(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        return _list_outputs(reference.naive_rope_write(**inputs), inputs)
+        return _list_outputs(naive_rope_write(**inputs), inputs)
 
     def torch_baselines(self, inputs: Inputs) -> Mapping[str, Callable[[], tuple[Tensor, ...]]]:
         """Return the operations one by one, and compiled; which tokens are written is known beforehand."""
