@@ -145,7 +145,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(root: Path, monkeypa
             (root / "a").write_text(texts.pop(0))
         return data
 
-    monkeypatch.setattr(files, "_bytes_of", writing)
+    monkeypatch.setattr(files, "_read_bytes", writing)
     found = read_file(root, "a")
     assert isinstance(found, FileContent)
     assert found.data == b"newest"
