@@ -1,8 +1,8 @@
 """Checks of what a merge removed from a file, and whether the edit asked for it.
 
 A SEARCH/REPLACE edit shows the lines that it searches. A sketch shows a removal where two of its neighbouring literal
-lines are neighbours in the result: whatever stood between them was meant to go. What a placeholder stands for, and what
-lies before the first and behind the last line of a sketch, is never shown to go.
+lines are neighbours in the result: the lines between them were meant to be removed. Lines that a placeholder stands
+for, or that are before the first or after the last line of a sketch, are never shown to be removed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_SLIDE = 100
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Lines [start, end) of the original that are gone, and what stands `instead`.
+    """Lines [start, end) of the original that are removed, and the lines that replace them (`instead`).
 
     `unshown` are those of them that the edit does not show to go; `shown` tells that there are none.
     """
@@ -46,12 +46,12 @@ class Removal:
 
     @property
     def is_shown(self) -> bool:
-        """Tell whether the edit accounts for all of it."""
+        """Return whether the edit accounts for all of it."""
         return not any(line.strip() for line in self.unshown)
 
 
 def find_removals(original: Sequence[str], merged: Sequence[str], edit: ParsedEdit) -> tuple[Removal, ...]:
-    """Return what is gone, in text order. A line that was only re-indented is not gone."""
+    """Return the removals in text order. A line that was only re-indented is not removed."""
     old, new = [line.strip() for line in original], [line.strip() for line in merged]
     ops = [op for op in line_opcodes(old, new) if not op.equal and any(old[op.a_start : op.a_end])]
     last = max((at for at, line in enumerate(old) if line), default=-1)
@@ -72,7 +72,7 @@ def find_removals(original: Sequence[str], merged: Sequence[str], edit: ParsedEd
 
 
 def _find_unshown_of_blocks(old: list[str], ops: Sequence[LineOp], edit: ParsedEdit) -> list[tuple[str, ...]]:
-    """Every line of a SEARCH part accounts for one removed line."""
+    """Return the unshown lines of each removal: every line of a SEARCH part accounts for one removed line."""
     named = Counter(line.strip() for line in edit.old_lines)
     unshown: list[tuple[str, ...]] = []
     for op in ops:
@@ -110,10 +110,10 @@ def _find_shown_seams(new: list[str], sketch: Sketch) -> frozenset[int]:
 
 
 def _find_neighbours(literal: Sequence[str], found: KeyedLines) -> Iterator[int]:
-    """Yield where two lines of a block stand one below the other, the block being in one piece or not."""
+    """Yield the places where two lines of a block are neighbours, whether the block is contiguous or not."""
     whole = found.find_starts(literal)
     if whole:
-        # Alignment alone would scatter closing brackets over the file.
+        # An alignment alone would scatter closing brackets over the file.
         reached = 0
         for start in whole:
             yield from range(max(start, reached), start + len(literal) - 1)
@@ -126,7 +126,7 @@ def _find_neighbours(literal: Sequence[str], found: KeyedLines) -> Iterator[int]
 
 @dataclass(frozen=True, slots=True)
 class _ShownSeams:
-    """What a sketch shows of the way from the original to the result, whose lines are stripped in `old` and `new`."""
+    """The changes that a sketch shows; `old` and `new` are the stripped lines of the original and the result."""
 
     original: Sequence[str]
     old: list[str]
@@ -135,7 +135,7 @@ class _ShownSeams:
     sketch: Sketch
 
     def contains(self, op: LineOp) -> bool:
-        """Tell whether all of a replacement lies inside the sketch: the seams around and within what stands instead."""
+        """Return whether the sketch shows a whole replacement: all seams around and within the new lines."""
         seams, new, sketch = self.seams, self.new, self.sketch
         if not all(at in seams for at in range(op.b_start + 1, op.b_end)):
             return False
@@ -152,7 +152,7 @@ class _ShownSeams:
         return rewritten and (above or first) and (below or last)
 
     def _contains_cut(self, op: LineOp) -> bool:
-        """Tell whether a deletion is shown, cut where a person would cut it.
+        """Return whether the sketch shows a deletion, cut where a person would cut it.
 
         Of two methods that end alike, an alignment may as well drop the end of the first and the head of the second. So
         a deletion is slid to where it begins with the least indented line that is not blank and not a closing bracket,
@@ -177,7 +177,7 @@ def _rank_line(line: str) -> tuple[bool, int]:
 MAX_REMOVED_SHARE = 0.6
 MIN_LINES_FOR_SHARE = 10
 MAX_LOST_SHARE = 0.5
-"""Of the definitions of a file that was sent whole."""
+"""The share of its definitions that a file which was sent whole may lose."""
 
 _TAIL_LINES = 3
 _TAIL_SHARE = 0.25
@@ -191,7 +191,7 @@ _SAID = re.compile(r"remov|delet|renam", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What the checks look at.
+    """The input of the checks of removals.
 
     `as_sent` says that the edit is the whole result, `worse` that it parses worse, `is_accounted` that a legal reading
     of the edit leads to the result.
@@ -209,22 +209,22 @@ class Losses:
 
     @property
     def is_whole_file(self) -> bool:
-        """Tell whether the sender declared the edit to be the whole file."""
+        """Return whether the sender declared the edit to be the whole file."""
         return isinstance(self.edit.changes, Sketch) and self.edit.changes.complete
 
     @property
     def is_small(self) -> bool:
-        """Tell whether the file is so small that a share of it says nothing."""
+        """Return whether the file is too small for a share of its lines to mean anything."""
         return self.num_lines <= MIN_LINES_FOR_SHARE
 
     @property
     def num_lines(self) -> int:
-        """The lines of the original that are not blank."""
+        """The number of lines of the original that are not blank."""
         return sum(1 for line in self.original if line and not line.isspace())
 
 
 def drop_shown_removals(gone: Sequence[Removal], original: Sequence[str], edit: ParsedEdit) -> tuple[Removal, ...]:
-    """Strike from `unshown` what the edit takes away without quoting whole lines of it.
+    """Return the removals without the `unshown` lines that the edit removes without quoting them whole.
 
     A substitution shows every line that holds a line of its old text; a range of lines shows the lines at its numbers.
     """
@@ -243,26 +243,26 @@ def drop_shown_removals(gone: Sequence[Removal], original: Sequence[str], edit: 
 
 
 class _TextSet:
-    """Texts that are looked for in many lines; of many texts no more than their first 200 letters are."""
+    """Finds texts in many lines; of many texts only the first 200 characters are looked for."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._sorted: list[str] = []
         found = {text for text in texts if text}
         for text in sorted({text[:_MAX_TEXT_CHARS] for text in found} if len(found) > _FEW_TEXTS else found):
-            # What begins with another of the texts stands where that one does.
+            # A text that begins with another one occurs only where that one does.
             if not self._sorted or not text.startswith(self._sorted[-1]):
                 self._sorted.append(text)
         self._first = {text[0] for text in self._sorted}
 
     def is_in(self, line: str) -> bool:
-        """Tell whether any of the texts stands in a line."""
+        """Return whether any of the texts is in a line."""
         if len(self._sorted) <= _FEW_TEXTS:
             return any(text in line for text in self._sorted)
         places = (at for at, char in enumerate(line) if char in self._first)
         return any(self._is_at(line, at) for at in places)
 
     def _is_at(self, line: str, at: int) -> bool:
-        """Only the last text that does not sort behind what stands there can be what it begins with."""
+        """Only the last text that sorts before the rest of the line can be a prefix of it."""
         row = bisect_right(self._sorted, line[at : at + _MAX_TEXT_CHARS])
         return row > 0 and line.startswith(self._sorted[row - 1], at)
 
@@ -276,7 +276,7 @@ def _drop_named(lines: Sequence[str], named: Counter[str]) -> Iterator[str]:
 
 
 def check_symbols(losses: Losses) -> Check:
-    """Look for definitions that stand less often than they did, and that the edit does not take away."""
+    """Check that no definition occurs less often than before unless the edit removes it."""
     before, after = losses.before, losses.after
     if before is None or after is None:
         return Check("symbols_kept", True, f"{NOT_APPLICABLE}: no grammar for this text, or it is too large")
@@ -297,7 +297,7 @@ def check_symbols(losses: Losses) -> Check:
 
 
 def _find_lost_symbols(before: Survey, after: Survey) -> Iterator[Symbol]:
-    """Yield the definitions that stand less often than they did; under a renamed parent they are not lost."""
+    """Yield the definitions that occur less often than before; under a renamed parent they are not lost."""
     stood = Counter(symbol.name for symbol in before.symbols)
     stands = Counter(symbol.name for symbol in after.symbols)
     left, gained = stood - stands, stands - stood
@@ -324,7 +324,7 @@ def _get_scope(symbol: Symbol) -> str:
 
 
 class _IntendedRemovals:
-    """Tells which definitions an edit takes away: it shows the place, rewrites it, or says so."""
+    """Decides which definitions an edit removes: it shows the place, rewrites it, or says so."""
 
     def __init__(self, losses: Losses) -> None:
         self._edit = losses.edit
@@ -361,12 +361,12 @@ class _IntendedRemovals:
 
 
 def _is_rewrite(removal: Removal) -> bool:
-    """Tell whether what stands instead is much like what is gone: a renamed function keeps its body."""
+    """Return whether the new lines are similar to the removed ones: a renamed function keeps its body."""
     return bool(removal.instead) and _measure_likeness(removal.lines, removal.instead) >= _MIN_LIKENESS
 
 
 def _measure_likeness(old: Sequence[str], new: Sequence[str]) -> float:
-    """Return how alike two texts are, in per cent; long ones piece by piece, as it takes time by the square."""
+    """Return the similarity of two texts in per cent; long texts piece by piece, as it takes quadratic time."""
     gone, instead = "\n".join(old), "\n".join(new)
     num_pieces = 1 + max(len(gone), len(instead)) // _MAX_PIECE_CHARS
     return sum(map(fuzz.ratio, _cut_pieces(gone, num_pieces), _cut_pieces(instead, num_pieces))) / num_pieces
@@ -378,7 +378,7 @@ def _cut_pieces(text: str, num_pieces: int) -> list[str]:
 
 
 def check_removed_lines(losses: Losses) -> Check:
-    """Hold the share of the file that is gone without the edit showing it under a limit."""
+    """Check that the share of the file that is removed without the edit showing it is below a limit."""
     total = losses.num_lines
     removed = sum(_count_solid(part.unshown) for part in losses.gone)
     changes = losses.edit.changes
@@ -394,7 +394,7 @@ def _count_solid(lines: Sequence[str]) -> int:
 
 
 def check_elided_lines(losses: Losses) -> Check:
-    """A small model likes to drop what it was told to keep; a deletion has to be shown, however small it is."""
+    """Check that no line that a placeholder stands for is removed: small models tend to drop such lines."""
     if not isinstance(losses.edit.changes, Sketch) or not losses.edit.changes.elides:
         return Check("elided_lines_kept", True, f"{NOT_APPLICABLE}: the edit has no placeholder")
     if losses.is_accounted:
@@ -409,7 +409,7 @@ def check_elided_lines(losses: Losses) -> Check:
 
 
 def check_tail(losses: Losses, truncated: bool) -> Check:
-    """Look for an end of the file that is gone and that nothing shows to go, the whole of it included."""
+    """Check that the end of the file, or all of it, is not removed without the edit showing it."""
     if truncated:
         return Check("truncated_tail", False, "generation stopped before the end of the file")
     if not any(map(str.strip, losses.merged)) and any(part.unshown for part in losses.gone):
@@ -431,7 +431,7 @@ def check_tail(losses: Losses, truncated: bool) -> Check:
 
 
 def _count_lost_tail(removal: Removal) -> int:
-    """Return how many lines of the end are gone for nothing much in their stead, 0 if too few to mean anything."""
+    """Return how many lines of the end are removed for few new ones; 0 if too few to mean anything."""
     if not removal.at_end or removal.is_shown or _is_rewrite(removal):
         return 0
     lost = _count_solid(removal.unshown)

@@ -1,7 +1,7 @@
-r"""Bytes of a file to text with "\n" lines, and a merged text back to bytes that keep what was not edited.
+r"""Decodes a file to text with "\n" lines, and encodes a merged text so that unedited bytes stay as they are.
 
 A byte order mark says what the encoding is: UTF-8, UTF-16 or UTF-32. Without one it is UTF-8 if the bytes are valid,
-else one byte is one character, so that every byte comes back: Windows-1252 where the bytes beyond ASCII stand apart, as
+else one byte is one character, so that every byte comes back: Windows-1252 where the bytes beyond ASCII are single, as
 accented letters do, and "latin-1" where they come in runs (Cyrillic, Shift-JIS) or in the pairs of UTF-8 (a broken byte
 elsewhere). What such bytes mean is not known, so that an edit may add only ASCII, and characters that the file has.
 
@@ -46,7 +46,7 @@ _LOOK_BYTES = 8_192
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    r"""A decoded file: `text` with "\n" lines, and what is needed to give its bytes back.
+    r"""A decoded file: `text` with "\n" lines, and what is needed to restore its bytes.
 
     `line_endings` has one entry a line: "\n", "\r\n", "\r", or "" for a last line without an ending. `encoding` is the
     name of a codec of Python that decodes all of the file, a BOM to U+FEFF.
@@ -97,10 +97,10 @@ def encode(text: str, source: SourceText, *, by_model: bool = True, ops: Sequenc
 
 @dataclass(frozen=True, slots=True)
 class ByteChanges:
-    """What new bytes of a file change beside its text.
+    """What new bytes of a file change in addition to its text.
 
-    `endings` are the lines of the new file (from 0) that stand in the old one with another ending. `bom` and
-    `final_newline` tell that a byte order mark, or the newline behind the last line, was added or taken away.
+    `endings` are the lines of the new file (from 0) that are in the old one with another ending. `bom` and
+    `final_newline` tell that a byte order mark, or the newline after the last line, was added or taken away.
     """
 
     endings: tuple[int, ...]
@@ -109,7 +109,7 @@ class ByteChanges:
 
 
 def compare_bytes(source: SourceText, data: bytes, ops: Sequence[LineOp] = ()) -> ByteChanges:
-    """Compare the bytes that are to be written with the file that they replace; `ops` as in `restore`.
+    """Compare the bytes to write with the file that they replace; `ops` as in `restore`.
 
     Without `ops` equal lines are paired so that as many endings as possible are kept. A last line that gets or loses
     its newline is no line with another ending. Raises `UnicodeDecodeError` if the bytes are not in the file's encoding.
@@ -128,18 +128,14 @@ def compare_bytes(source: SourceText, data: bytes, ops: Sequence[LineOp] = ()) -
         if op.equal
         for at in range(op.b_start, op.b_end)
     )
-    changed = tuple(at for twin, at in twins if _has_other_ending(source.line_endings[twin], endings[at]))
+    changed = tuple(at for twin, at in twins if "" != source.line_endings[twin] != endings[at] != "")
     return ByteChanges(changed, *others)
-
-
-def _has_other_ending(was: str, ending: str) -> bool:
-    return "" != was != ending != ""
 
 
 def _pair_lines(
     old: list[str], old_endings: Sequence[str], new: list[str], new_endings: Sequence[str], ops: Sequence[LineOp]
 ) -> list[LineOp]:
-    """Pair lines that are equal with their endings first, then those of equal text between them."""
+    """Pair equal lines with equal endings first, then lines of equal text between them."""
     if not ops:
         whole = [list(zip(old, old_endings, strict=True)), list(zip(new, new_endings, strict=True))]
         ops = line_opcodes(whole[0], whole[1])
@@ -231,14 +227,14 @@ def _name_encoding(encoding: str) -> str:
 
 
 def restore(merged: str, source: SourceText, *, by_model: bool = True, ops: Sequence[LineOp] = ()) -> str:
-    r"""Give a merged "\n" text the file's BOM, line endings and spelling, byte for byte where nothing was edited.
+    r"""Return a merged "\n" text with the file's BOM, line endings and spelling, unchanged where nothing was edited.
 
     A line that came unchanged from the original gets its own ending; a new line takes the ending of the line that it
     replaces, else of the line before it. `ops` tell which lines came from the original (`Merged.ops`): of two equal
     lines with different endings the text alone does not say which one is gone. The final newline is as the merged text
     has it.
 
-    With `by_model` two slips of models are undone. A line that differs from the original's only by Unicode
+    With `by_model` two slips of models are corrected. A line that differs from the original's only by Unicode
     normalisation counts as unchanged: Qwen's tokenizer composes characters (NFC), so a model cannot copy "e" + U+0301.
     And the final newline stays as it was if the last line did.
     """
@@ -250,7 +246,7 @@ def restore(merged: str, source: SourceText, *, by_model: bool = True, ops: Sequ
     if final_newline:
         new.pop()
     old = source.text.split("\n")[: len(source.line_endings)]
-    keys = [_normalize_lines(lines, by_model) for lines in (old, new)]
+    keys = [[unicodedata.normalize("NFC", line) for line in lines] if by_model else lines for lines in (old, new)]
     told = _refine_ops(keys[0], keys[1], ops)
     parts = _restore_lines(old, new, source.line_endings, told, source.dominant_ending)
     if by_model and parts and told[-1].equal:
@@ -274,7 +270,7 @@ def _restore_lines(
 
 
 def _refine_ops(old: Sequence[Hashable], new: Sequence[Hashable], ops: Sequence[LineOp]) -> list[LineOp]:
-    """Return the ops with the lines that are equal inside of a change told apart; aligned anew where there are none."""
+    """Return the ops with equal lines inside of a change made ops of their own; without ops, align anew."""
     refined: list[LineOp] = []
     fits = bool(ops) and (ops[-1].a_end, ops[-1].b_end) == (len(old), len(new))
     for op in ops if fits else [LineOp(False, 0, len(old), 0, len(new))]:
@@ -293,12 +289,8 @@ def _choose_ending(op: LineOp, twin: int, endings: Sequence[str], above: str) ->
     return above or (endings[op.a_end] if op.a_end < len(endings) else "")
 
 
-def _normalize_lines(lines: list[str], by_model: bool) -> list[str]:
-    return [unicodedata.normalize("NFC", line) for line in lines] if by_model else lines
-
-
 def _split(text: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the lines and their endings; a text that ends with an ending has no empty line behind it."""
+    """Return the lines and their endings; a text that ends with an ending has no empty line after it."""
     if "\r" not in text:
         lines = text.split("\n")
         endings = ["\n"] * (len(lines) - 1) + [""]

@@ -1,4 +1,4 @@
-"""The definitions of a parsed text: what a query over its tree found, as symbols with their names and extents."""
+"""The definitions of a parsed text as symbols with names and extents, from the matches of a query over its tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 from editor.grammars import CLASSES
 
 MAX_DEPTH = 50
-"""Definitions nested deeper have no qualified name: brackets by the thousand would make names by the megabyte."""
+"""Definitions nested deeper get no qualified name: thousands of brackets would make names of megabytes."""
 
 _OPENERS = b"{[(|>"
 _BODIES = frozenset({"block", "keyframe_block_list", "column_definitions", "create_query", "function_body"})
@@ -19,7 +19,7 @@ _HEADED = _TAGGED | {"table", "table_array_element"}
 
 
 class SyntaxNode(Protocol):
-    """What is read of a node of tree-sitter, whose door is `editor.syntax`; points are rows and byte columns from 0."""
+    """The used part of tree-sitter's node (see `editor.syntax`); points are rows and byte columns from 0."""
 
     @property
     def type(self) -> str: ...
@@ -39,7 +39,7 @@ class SyntaxNode(Protocol):
 
 
 Captures = Mapping[str, Sequence[SyntaxNode]]
-"""One match of a grammar's query: what each of its names stands for (see `editor.grammars`)."""
+"""One match of a grammar's query: the nodes of each capture name (see `editor.grammars`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Symbol:
 
     `name` is qualified by the definitions around it ("Outer.method"), `simple_name` is not. `kind` is "function",
     "method", "class", "key", "heading" and the like (see `editor.grammars`). `name_line` is the line of the name.
-    `body_line` is the first line behind the header: of an indented body, or behind the opening bracket; a definition
+    `body_line` is the first line after the header: of an indented body, or after the opening bracket; a definition
     that fits on one line has its body there; None without a body. `doc_line` is the first line of the comments that
-    stand directly above, `first_line` where there are none. `parent` is the index in `Survey.symbols` of the
+    are directly above, `first_line` where there are none. `parent` is the index in `Survey.symbols` of the
     definition around it, -1 at top level.
     """
 
@@ -68,7 +68,7 @@ class Symbol:
 
 @dataclass(slots=True)
 class _Findings:
-    """The captures of one query run: definitions by where they stand, and what stands before them by where it ends."""
+    """The captures of one query run: definitions by their range, and leads and comments by the line after them."""
 
     data: bytes
     rows: Sequence[bytes]
@@ -84,7 +84,7 @@ class _Findings:
         return self.data[start:end].decode("utf-8", "replace")
 
     def find_lead(self, start: int, line: int) -> tuple[int, int]:
-        """Return the first line of a definition with its decorators, and with the comments above as well."""
+        """Return the first line of a definition with its decorators, and the first line of the comments above it."""
         first = self.wrapped.get(start, line)
         while first in self.leads:
             first = self.leads[first]
@@ -199,7 +199,7 @@ def _find_body_line(node: SyntaxNode, body: SyntaxNode | None, found: _Findings)
 
 
 def _find_end_line(node: SyntaxNode, rows: Sequence[bytes]) -> int:
-    """Return the line behind a node, blank lines at its end left out."""
+    """Return the line after a node, without blank lines at its end."""
     first, (last, column) = node.start_point[0], node.end_point
     end = last + 1 if column else last
     while end > first + 1 and not rows[end - 1].strip():
@@ -208,7 +208,7 @@ def _find_end_line(node: SyntaxNode, rows: Sequence[bytes]) -> int:
 
 
 def _nest_by_level(headings: Sequence[Symbol], nodes: Sequence[SyntaxNode], rows: Sequence[bytes]) -> list[Symbol]:
-    """Give headings their sections: each reaches to the next of its level or above, whatever the tree says."""
+    """Return headings with their sections: each reaches to the next heading of its level or above."""
     levels = [next(int(char) for child in node.children for char in child.type if char.isdigit()) for node in nodes]
     made: list[Symbol] = []
     around: list[int] = []

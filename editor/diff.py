@@ -1,4 +1,4 @@
-"""Line alignment of two texts by rapidfuzz, and unified diffs made from it."""
+"""Line alignment of two texts by rapidfuzz, and unified diffs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 from rapidfuzz.distance import Indel
@@ -15,8 +15,10 @@ from editor.execution import check_stopped
 
 # rapidfuzz keeps a bit matrix of len(a) * len(b); 4e8 bits are 50 MB.
 MAX_MATRIX_BITS = 400_000_000
-# Cuts within cuts: each one looks at all lines of its range again.
+# The depth of cuts within cuts: each cut looks at all lines of its range again.
 MAX_CUTS = 8
+# Long sequences are compared in pieces first, at the speed of C.
+_CHUNK = 4096
 
 
 class LineOp(NamedTuple):
@@ -32,12 +34,35 @@ class LineOp(NamedTuple):
     b_end: int
 
 
+def count_common_prefix(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+    """Return how many lines or characters two sequences have in common at their beginnings."""
+    shorter = min(len(a), len(b))
+    size = 0
+    while size < shorter and a[size : size + _CHUNK] == b[size : size + _CHUNK]:
+        size += _CHUNK
+    size = min(size, shorter)
+    while size < shorter and a[size] == b[size]:
+        size += 1
+    return size
+
+
+def count_common_ends(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[int, int]:
+    """Return the lengths of the common prefix of two sequences, and of the common suffix of what follows it."""
+    prefix = count_common_prefix(a, b)
+    longest = min(len(a), len(b)) - prefix
+    size = 0
+    while size + _CHUNK <= longest and (
+        a[len(a) - size - _CHUNK : len(a) - size] == b[len(b) - size - _CHUNK : len(b) - size]
+    ):
+        size += _CHUNK
+    while size < longest and a[-1 - size] == b[-1 - size]:
+        size += 1
+    return prefix, size
+
+
 def line_opcodes(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[LineOp]:
     """Return the ops that turn `a` into `b`, in order and without gaps. Equal lines are equal as Python values."""
-    shorter = min(len(a), len(b))
-    head = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), shorter)
-    pairs = zip(islice(reversed(a), shorter - head), islice(reversed(b), shorter - head), strict=True)
-    tail = next((at for at, (x, y) in enumerate(pairs) if x != y), shorter - head)
+    head, tail = count_common_ends(a, b)
     ids: dict[Hashable, int] = {}
     # Numbers instead of lines: rapidfuzz compares hashes, and small numbers have no collisions.
     left = [ids.setdefault(line, len(ids)) for line in a[head : len(a) - tail]]
@@ -49,7 +74,7 @@ def line_opcodes(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[LineOp]:
 
 
 def ops_of_changes(changes: Iterable[tuple[int, int, int]], num_lines: int) -> tuple[LineOp, ...]:
-    """Return the ops of changes in text order, each (start, end, number of new lines); those that touch are one."""
+    """Return the ops of changes (start, end, number of new lines) in text order; changes that touch are one op."""
     ops: list[LineOp] = []
     at_a = at_b = 0
     for start, end, size in changes:
@@ -94,16 +119,10 @@ def _find_matches(a: list[int], b: list[int], part: _Range, depth: int) -> Itera
     """Yield runs of equal lines (start in a, start in b, length), the common ends trimmed first."""
     check_stopped()
     a1, a2, b1, b2 = part
-    prefix = 0
-    while a1 + prefix < a2 and b1 + prefix < b2 and a[a1 + prefix] == b[b1 + prefix]:
-        prefix += 1
+    prefix, suffix = count_common_ends(a[a1:a2], b[b1:b2])
     if prefix:
         yield a1, b1, prefix
-    a1, b1 = a1 + prefix, b1 + prefix
-    suffix = 0
-    while a1 < a2 - suffix and b1 < b2 - suffix and a[a2 - suffix - 1] == b[b2 - suffix - 1]:
-        suffix += 1
-    a2, b2 = a2 - suffix, b2 - suffix
+    a1, a2, b1, b2 = a1 + prefix, a2 - suffix, b1 + prefix, b2 - suffix
     if a1 < a2 and b1 < b2:
         yield from _match_middle(a, b, _Range(a1, a2, b1, b2), depth)
     if suffix:
@@ -117,7 +136,7 @@ def _match_middle(a: list[int], b: list[int], part: _Range, depth: int) -> Itera
             if op.tag == "equal":
                 yield a1 + op.src_start, b1 + op.dest_start, op.src_end - op.src_start
         return
-    # Too large for one matrix: cut at lines that stand once on both sides, in order (patience diff, Bram Cohen 2009).
+    # Too large for one matrix: cut at lines that occur once on both sides, in order (patience diff, Bram Cohen 2009).
     # Without such lines, lines at the same place are compared if both sides have as many; else the whole range counts
     # as replaced. That is true, if not the shortest answer.
     cuts = _find_unique_lines(a, b, part) if depth < MAX_CUTS else []
@@ -183,7 +202,7 @@ def _render_line(sign: str, line: str) -> str:
 
 
 def _group_hunks(ops: list[LineOp], context: int) -> Iterator[list[LineOp]]:
-    """Group the changes, each with up to `context` equal lines about it; near changes share a hunk."""
+    """Yield hunks: changes with up to `context` equal lines around them; near changes share a hunk."""
     hunk: list[LineOp] = []
     for op in ops:
         if not op.equal:

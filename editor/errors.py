@@ -1,4 +1,4 @@
-"""The errors that the editor raises, and how reasons and checks quote lines.
+"""The errors of the editor, and the format of lines in messages.
 
 EditorError
 ├── CodecError              the file's bytes cannot be edited as text
@@ -19,7 +19,7 @@ SyntaxCode = Literal["empty_edit", "only_markers", "malformed", "several_files"]
 
 
 class EditorError(Exception):
-    """Anything that the editor refuses."""
+    """Base class of all errors of the editor."""
 
 
 class CodecError(EditorError):
@@ -48,7 +48,7 @@ class NotEncodableError(CodecError):
 
 
 class TooMuchWorkError(EditorError):
-    """An edit that would take seconds: `bound` names what there is too much of, counted, never timed."""
+    """An edit that would take seconds: `bound` names the bound that is exceeded. Work is counted, never timed."""
 
     def __init__(self, bound: str) -> None:
         super().__init__(f"The edit is past a bound of work: {bound}.")

@@ -1,10 +1,8 @@
-"""Bounds on the work of one merge: cancellation, and a memory of what was computed last.
+"""Cancellation of a merge from outside, and a cache of the last results of its costly steps.
 
-What an edit may cost is bounded by counts where it is done (`TooMuchWorkError`); here somebody outside decides, because
-the client has left or others want the processor, too. Without anybody outside, a look costs next to nothing.
-
-An edit of a file that was merged a moment ago takes 1 ms in place of 120: whoever could see that for the texts of
-others would know what they send.
+Counts bound what an edit may cost (`TooMuchWorkError`). A caller may also stop it, for instance because the client has
+left. The cache is kept by owner: a merge of a file that was merged a moment ago takes 1 ms instead of 120, and nobody
+may learn from that time which texts others send.
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ from functools import lru_cache
 from typing import ParamSpec, TypeVar
 
 StopCheck = Callable[[], Exception | None]
-"""Gives what the work is to end with, None while it may go on; called from the thread that works."""
+"""Returns the exception to stop with, None to go on; called from the thread that works."""
 
 _VERDICT: ContextVar[StopCheck | None] = ContextVar("editor_effort", default=None)
 
 
 @contextmanager
 def stop_when(verdict: StopCheck) -> Iterator[None]:
-    """All work of the editor within the block ends with what `verdict` gives, once it gives something."""
+    """Stop all work of the editor within the block with the first exception that `verdict` returns."""
     token = _VERDICT.set(verdict)
     try:
         yield
@@ -32,14 +30,14 @@ def stop_when(verdict: StopCheck) -> Iterator[None]:
 
 
 def check_stopped() -> None:
-    """Raise what the work is to end with, if it is; to be called between two steps of it."""
+    """Raise the exception that stops the work, if any; called between two steps of it."""
     verdict = _VERDICT.get()
     if verdict is not None and (fault := verdict()) is not None:
         raise fault
 
 
 def is_stopped() -> bool:
-    """Whether `check_stopped` would raise, for where nothing may be raised."""
+    """Return whether `check_stopped` would raise, for callbacks that must not raise."""
     verdict = _VERDICT.get()
     return verdict is not None and verdict() is not None
 
@@ -54,7 +52,7 @@ _FORGET: list[Callable[[], None]] = []
 
 @contextmanager
 def use_cache_of(owner: str) -> Iterator[None]:
-    """What is remembered in the block is of this owner, and only that is found."""
+    """Read and write only this owner's cached results within the block."""
     token = _OWNER.set(owner)
     try:
         yield
@@ -63,7 +61,7 @@ def use_cache_of(owner: str) -> Iterator[None]:
 
 
 def cache_results(maxsize: int) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Have a function's last results remembered by owner and arguments, so many of all owners together."""
+    """Decorate a function to cache its last `maxsize` results, of all owners together, by owner and arguments."""
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         @lru_cache(maxsize)
@@ -80,6 +78,6 @@ def cache_results(maxsize: int) -> Callable[[Callable[Arguments, Result]], Calla
 
 
 def clear_caches() -> None:
-    """Drop all that is remembered, so that the next merge takes the time of a first one."""
+    """Drop all cached results, so that the next merge takes as long as the first one."""
     for clear in _FORGET:
         clear()

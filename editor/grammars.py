@@ -1,8 +1,8 @@
 """Languages by file name, their grammars, and the queries for their definitions.
 
 In a query, `@name` is the name of a definition (without it, the text up to the body is the name, as in CSS), `@scope`
-something that qualifies the name where it stands, and any other capture the definition itself, called by its kind.
-What `@_is_x` captures must read `x`. Two captures tell what stands before a definition: `@lead` (a decorator
+something that qualifies the name where it is, and any other capture the definition itself, called by its kind.
+What `@_is_x` captures must read `x`. Two captures hold what precedes a definition: `@lead` (a decorator
 or attribute that is a sibling of it) and `@comment`. `@wrapped` inside of `@wrap` is a definition inside of what
 belongs to it: decorators, `export`.
 
@@ -252,6 +252,6 @@ _LANGUAGE_OF_NAME = {name.lower(): language for language, names in _NAMES.items(
 
 
 def find_language(path: str) -> str | None:
-    """Return the language of a path ("python", "tsx", ...), or None where no grammar is at hand."""
+    """Return the language of a path ("python", "tsx", ...), or None where no grammar is available."""
     file = PurePosixPath(path.replace("\\", "/"))
     return _LANGUAGE_OF_NAME.get(file.name.lower()) or _LANGUAGE_OF.get(file.suffix.lower())

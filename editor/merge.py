@@ -32,8 +32,8 @@ def merge(original: str, edit: ParsedEdit, language: str | None = None, said: tu
     r"""Apply an edit to a text with "\n" lines. The final newline stays as it was; a created file gets one.
 
     `language` (of `editor.grammars`) lets lazy snippets be bound by their definitions; without it by lines alone. In
-    YAML, where indentation is meaning, other edits are not moved to another depth for certain. `said` are texts beside
-    a lazy snippet that may say what is to go. No reading of a lazy snippet is given, merged or as a candidate, that
+    YAML, where indentation has meaning, other edits are not moved to another depth for certain. `said` are texts around
+    a lazy snippet that may say what is to go. No reading of a lazy snippet is returned, merged or as a candidate, that
     changes a line for which the snippet does not account.
     """
     try:
@@ -68,7 +68,7 @@ def _merge(original: str, edit: ParsedEdit, language: str | None, said: tuple[st
 
 
 def _take_first(unresolved: Unresolved, answer: RankedReadings) -> MergeOutcome:
-    """Return the first reading of a snippet that no rule decides where that is sure enough; else all readings."""
+    """Return the first reading of a snippet that no rule decides if it is sure enough, else all readings."""
     found = answer.candidates
     if answer.certainty is None:
         return replace(unresolved, candidates=found, num_candidates=len(found) or unresolved.num_candidates)
@@ -95,7 +95,7 @@ def _refuse_doubtful(
     language: str | None,
     said: tuple[str, ...],
 ) -> MergeOutcome:
-    """Refuse what a rule makes of a snippet where that is no legal reading, or may have been meant elsewhere."""
+    """Refuse the merge of a snippet by rule if it is no legal reading, or if another place may be meant."""
     assert isinstance(edit.changes, Sketch)
     if isinstance(outcome, Unresolved):
         return outcome
@@ -115,7 +115,7 @@ def _refuse_doubtful(
 
 
 def _describe_twin(lines: list[str], sketch: Sketch) -> str:
-    """Say that the lines of a block that are the file's stand there in several places one below the other, or ""."""
+    """Return a sentence that the kept lines of a block are in several places of the file, or ""."""
     solid = LineIndex([line for line in lines if line.strip()]).key_by(strip_blanks)
     for block in sketch.blocks:
         keys = [strip_blanks(line) for line in block if line.strip()]

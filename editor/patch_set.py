@@ -4,11 +4,11 @@ An edit sees what the edits before it made. Refused are: creating a file that ex
 one is moved or deleted by the same diff); updating, moving or deleting one that is missing; deleting one whose text is
 not what the diff deletes; changing and then deleting one; paths that are absolute or lead out with `..`.
 
-Applied twice, a set is recognised: a created file is there with the same text, a moved one stands only at its new path
-with the hunks applied, hunks are done already; a deleted file is missing, if all else in the set is done too.
+A set that is applied a second time is recognised: created files are there with the same text, moved files are only at
+their new path with the hunks applied, hunks are applied, and deleted files are missing if all else is applied.
 
-With `compat`, V4A is applied as Codex does: Add and Move overwrite, the first match wins, and what went well before the
-first failure is kept in `partial`.
+With `compat`, V4A is applied as Codex does it: Add and Move overwrite, the first match wins, and the edits before the
+first failure are kept in `partial`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from editor.types import Action, AlreadyApplied, Merged, MergeOutcome, ParsedEdi
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What one edit does to its file: `text` is the new text at `new_path`, None if there is none (deleted, refused).
+    """The result of one edit: `text` is the new text at `new_path`, None if there is none (deleted, refused).
 
     `new_path` is `path` unless the file is moved.
     """
@@ -40,13 +40,13 @@ class FileResult:
 
     @property
     def ok(self) -> bool:
-        """Tell whether the edit is certain, or done already."""
+        """Return whether the edit is certain, or already applied."""
         return not isinstance(self.outcome, Unresolved)
 
 
 @dataclass(frozen=True, slots=True)
 class PatchResult:
-    """One `FileResult` an edit, in order, and what is to be written.
+    """One `FileResult` for each edit, in order, and the files to write.
 
     `writes` maps each path that changes to its new text, None where the file goes; it is empty if any edit is refused,
     and if nothing is to be done. `partial` is what `writes` would be without the edits from the first refused one on;
@@ -64,14 +64,14 @@ class PatchResult:
 
     @property
     def already_applied(self) -> bool:
-        """Tell whether every edit of the set is done already."""
+        """Return whether every edit of the set is already applied."""
         return all(isinstance(file.outcome, AlreadyApplied) for file in self.files)
 
 
 def list_paths(edits: Sequence[ParsedEdit]) -> tuple[str, ...]:
-    """Return the paths that `merge_files` has to know about, each once, in order.
+    """Return the paths that `merge_files` reads or writes, each once, in order.
 
-    Whoever calls reads those that exist; paths that would be refused are left out.
+    The caller reads those that exist; paths that would be refused are left out.
     """
     named = [_clean_path(path) for edit in edits for path in (edit.path, edit.move_to) if path]
     return tuple(dict.fromkeys(path for path in named if _find_path_fault(path) is None))
@@ -96,7 +96,7 @@ def merge_files(files: Mapping[str, str], edits: Sequence[ParsedEdit], *, compat
 
 @dataclass(slots=True)
 class _Tree:
-    """The files as the edits so far have made them.
+    """The files after the edits so far.
 
     `leaving` are the paths that a diff moves away or deletes at some time: all its paths mean the files as they were,
     so another file may take their place before they are gone. `arrived` holds such files until then.
@@ -174,7 +174,7 @@ class _Tree:
         return FileResult(edit.path, "update", target, Merged(merged, rung), merged)
 
     def _handle_missing(self, edit: ParsedEdit) -> FileResult:
-        """A move may be done already; all else needs the file."""
+        """Answer an edit of a missing file: a move may be already applied; every other edit is refused."""
         moved = self.present.get(edit.move_to) if edit.move_to and not self.compat else None
         if moved is not None:
             outcome = self._merge(moved, edit) if edit.changes else AlreadyApplied("")
@@ -226,7 +226,7 @@ def _find_leaving_paths(edits: Sequence[ParsedEdit]) -> frozenset[str]:
 
 
 def _accept_missing_deletions(results: Sequence[FileResult]) -> list[FileResult]:
-    """Take a missing file for deleted already where all the other edits of the set are done already, one at least."""
+    """Accept the deletion of a missing file if the set has other edits, and all of these are already applied."""
     others = [result for result in results if not _is_missing_deletion(result)]
     if not others or not all(isinstance(result.outcome, AlreadyApplied) for result in others):
         return list(results)
@@ -251,7 +251,7 @@ def _clean_path(path: str) -> str:
 
 
 def _find_path_fault(path: str) -> str | None:
-    r"""Return why a path is not taken, or None; Windows' drives and backslash roots count as absolute everywhere."""
+    r"""Return why a path is refused, or None; Windows' drives and backslash roots count as absolute everywhere."""
     if not path or path == ".":
         return "The edit does not name its file."
     if path.startswith(("/", "\\", "~")) or re.match(r"[A-Za-z]:[\\/]", path):

@@ -10,10 +10,10 @@ A placeholder is a line of its own that holds nothing but a comment of one of th
 
 A comment that merely trails off (`# wait for the other threads...`) is text. A line of `...` without a comment is a
 placeholder at column 0, and `…` anywhere. Indented, `...` is a valid body in Python, so there it only counts between
-braces: behind a line ending in `{`, `}` or `;`, or before a line starting with `}`.
+braces: after a line ending in `{`, `}` or `;`, or before a line starting with `}`.
 
 `may_be_placeholder` is wider: it also sees comments that a file may well have (`# existing logic`). Where such a
-comment is new and lines go beside it, it may stand for them (`editor/required_lines.py`).
+comment is new and lines go next to it, it may stand for them (`editor/required_lines.py`).
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ _SAYING = re.compile(
     rf")\s*{_DOTS}?\s*[\])>]?",
     re.IGNORECASE,
 )
-# Behind code, only wording that no one writes for any other purpose.
+# After code, only wording that no one writes for any other purpose.
 _INLINE = re.compile(
     rf"(?://|#|/\*|<!--|--|;|%)\s*{_DOTS}\s*(?:existing|rest of|remaining|unchanged|same as|previous)\b", re.IGNORECASE
 )
 _FIRST_CHARS = frozenset("…./{<([#-;%'*Rr")
-# Comment syntax of `_COMMENT` but for the apostrophe, which also begins a string.
+# Comment syntax of `_COMMENT` except for the apostrophe, which also begins a string.
 _COMMENT_ALONE = re.compile(
     r"\s*(?:\{\s*/\*+|/\*+|<!--|\(\*|//+|#+|--+|;+|%+|REM\b)\s*(?P<body>\S.*?)\s*(?:\*+/\s*\}?|-->|\*\))?\s*",
     re.IGNORECASE,
@@ -90,7 +90,7 @@ _VAGUE = re.compile(
     re.IGNORECASE,
 )
 _MAX_VAGUE_WORDS = 4
-# One of these words or dots stands in every placeholder.
+# One of these words or dots is in every placeholder.
 _HINT = re.compile(
     rf"{_VAGUE.pattern}|unchanged|untouched|intact|unmodified|same|rest|remain|existing|omitted|elided|truncated|abbreviated|brevity|snip|"
     r"change|not shown|as is|ditto|hidden|modified|touched",
@@ -107,7 +107,7 @@ def find_placeholders(lines: Sequence[str]) -> frozenset[int]:
 
 
 def is_placeholder(line: str) -> bool:
-    """Tell whether a line by itself is a placeholder: a comment of elision, `...` at column 0, or `…`."""
+    """Return whether a line by itself is a placeholder: a comment of elision, `...` at column 0, or `…`."""
     stripped = line.strip()
     if not stripped or stripped[0] not in _FIRST_CHARS or len(stripped) > _MAX_CHARS:
         return False
@@ -121,7 +121,7 @@ def is_placeholder(line: str) -> bool:
 
 
 def may_be_placeholder(line: str) -> bool:
-    """Tell whether a line holds nothing but a comment (or words in brackets) that may say that lines are left out."""
+    """Return whether a line holds nothing but a comment (or words in brackets) that may say that lines are left out."""
     if len(line) > _MAX_CHARS:
         return False
     comment = _COMMENT_ALONE.fullmatch(line) or _IN_BRACKETS.fullmatch(line)
@@ -129,7 +129,7 @@ def may_be_placeholder(line: str) -> bool:
 
 
 def is_vague(line: str) -> bool:
-    """Tell whether a line is a short comment that may well describe code, and may as well stand for some."""
+    """Return whether a line is a short comment that may well describe code, and may as well stand for some."""
     comment = _COMMENT_ALONE.fullmatch(line) if len(line) <= _MAX_CHARS else None
     if comment is None or len(comment["body"].split()) > _MAX_VAGUE_WORDS:
         return False
@@ -137,17 +137,17 @@ def is_vague(line: str) -> bool:
 
 
 def may_hold_placeholder(text: str) -> bool:
-    """Tell at little cost whether any line of a text may be a placeholder; what is said to hold none has none."""
+    """Return at little cost whether any line of a text may be a placeholder; what is said to hold none has none."""
     return "..." in text or "…" in text or _HINT.search(text) is not None
 
 
 def is_comment(line: str) -> bool:
-    """Tell whether a line holds nothing but a comment, in any comment syntax."""
+    """Return whether a line holds nothing but a comment, in any comment syntax."""
     return len(line) <= _MAX_CHARS and _COMMENT_ALONE.fullmatch(line) is not None
 
 
 def holds_placeholder(line: str) -> bool:
-    """Tell whether a placeholder stands anywhere in a line, behind code too."""
+    """Return whether a placeholder is anywhere in a line, after code too."""
     return is_placeholder(line) or (("..." in line or "…" in line) and _INLINE.search(line) is not None)
 
 

@@ -1,7 +1,7 @@
-"""Checks that the lines of an edit are in the result, and that none of them stands in for removed lines.
+"""Checks that the lines of an edit are in the result, and that none of them is a stand-in for removed lines.
 
-Asked of every edit that says exactly what shall stand in the file (all formats but lazy snippets): its author may have
-left lines out by habit, and a merge would lose them.
+They apply to every edit that says exactly what should be in the file (all formats but lazy snippets): its author may
+have left lines out by habit, and a merge would lose them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from editor.types import ParsedEdit, Sketch, Substitution, Substitutions, Unreso
 
 
 def iter_solid_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines that say something, stripped: neither blank nor a placeholder."""
+    """Yield the lines that are neither blank nor a placeholder, stripped."""
     return (line.strip() for line in lines if line.strip() and not holds_placeholder(line))
 
 
 def find_missing_lines(new: Sequence[str], edit: ParsedEdit) -> list[str]:
-    """Return the required lines that are not there, without indentation: a merge may have shifted the lines."""
+    """Return the required lines that are missing, without indentation, as a merge may have shifted them."""
     wanted = _count_required_lines(edit)
     stands = Counter(stripped for line in new if (stripped := line.strip()) in wanted)
     return list((wanted - stands).elements())
@@ -32,7 +32,7 @@ def count_required(edit: ParsedEdit) -> int:
 
 
 def find_missing_texts(merged: str, changes: Substitutions) -> list[str]:
-    """Return the new texts that are not in the result, but for those that a later substitution changes again."""
+    """Return the new texts that are not in the result, without those that a later substitution changes again."""
     return [
         item.new
         for at, item in enumerate(changes.items)
@@ -41,7 +41,7 @@ def find_missing_texts(merged: str, changes: Substitutions) -> list[str]:
 
 
 def _may_touch(later: Substitution, text: str) -> bool:
-    """Tell whether a substitution may find some of a text, be it at one of its ends."""
+    """Return whether a substitution may find a part of a text, even at one of its ends."""
     old = later.old
     if not old or old in text or text in old:
         return bool(old)
@@ -49,7 +49,7 @@ def _may_touch(later: Substitution, text: str) -> bool:
 
 
 def _count_required_lines(edit: ParsedEdit) -> Counter[str]:
-    """Return how often each line has to stand in the result at least."""
+    """Return how often at least each line must be in the result."""
     required: Counter[str] = Counter()
     if isinstance(edit.changes, Substitutions):
         return required
@@ -68,21 +68,25 @@ def _count_required_lines(edit: ParsedEdit) -> Counter[str]:
             # Blocks are applied in turn, and one may take away what an earlier one wrote.
             required[line] = max(required[line], count - later[line])
         if edit.ordered:
-            # Hunks do not overlap: what each adds stands beside what the others add.
+            # Hunks do not overlap: what each adds is next to what the others add.
             added.update(after - before)
         else:
             later.update(before - after)
     return +(required | added)
 
 
-# A comment of so many words at most is refused whatever else is new; a longer one where more goes than comes.
+# A comment of at most so many words is refused in any case; a longer one if more is removed than added.
 _MAX_WORDS = 6
 
 
 def refuse_stand_in(original: str, merged: str, edit: ParsedEdit) -> Unresolved | None:
-    """Return why a merge is not certain if one of its new comments may stand for lines that go, else None."""
+    """Return the refusal of a merge if one of its new comments may stand for removed lines, else None."""
+    known = set(map(str.strip, original.split("\n")))
     for before, after in _list_changes(original, merged, edit):
-        found = next((line for line in _find_stand_ins(before, after) if not _is_in_file(line, original)), None)
+        found = next(
+            (line for line in _find_stand_ins(before, after) if line.strip() not in known),
+            None,
+        )
         if found is not None:
             return Unresolved(
                 "open_intent",
@@ -91,10 +95,6 @@ def refuse_stand_in(original: str, merged: str, edit: ParsedEdit) -> Unresolved 
                 suggestion="Write out all lines that shall stand there, and leave the comment out.",
             )
     return None
-
-
-def _is_in_file(line: str, original: str) -> bool:
-    return line.strip() in map(str.strip, original.split("\n"))
 
 
 def _list_changes(original: str, merged: str, edit: ParsedEdit) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
@@ -109,7 +109,7 @@ def _list_changes(original: str, merged: str, edit: ParsedEdit) -> Iterator[tupl
 
 
 def _find_stand_ins(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
-    """Yield the new lines that may stand for removed lines beside them."""
+    """Yield the new lines that may stand for removed lines next to them."""
     if not may_hold_placeholder("\n".join(after)):
         return
     for old, new in _find_replacements(before, after):
@@ -123,7 +123,7 @@ def _find_stand_ins(before: Sequence[str], after: Sequence[str]) -> Iterator[str
 
 
 def _may_stand_for(line: str, beside: Sequence[str], *, more: bool) -> bool:
-    """Tell whether a new line may stand for removed ones; `more` says that more statements go than come."""
+    """Return whether a new line may stand for removed ones; `more` says that more statements are removed than added."""
     # Dots by themselves are a body in Python, and a part of a line in other places.
     if not line.strip(" \t.…"):
         return False
@@ -139,7 +139,7 @@ def _count_statements(lines: Sequence[str]) -> int:
 
 
 def _find_replacements(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
-    """Yield what goes and what comes at each change; changes with only blank lines between them are one."""
+    """Yield the removed and the new lines of each change; changes with only blank lines between them are one."""
     old: list[str] = []
     new: list[str] = []
     for op in line_opcodes(before, after):

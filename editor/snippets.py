@@ -1,4 +1,4 @@
-"""Definitions of a lazy snippet: code with placeholders, cut out of its class or function."""
+"""The definitions of a lazy snippet: code with placeholders, cut out of its class or function."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BRACKET = re.compile(r"[{}()\[\]]")
 _QUOTE = re.compile(r"""["'`]|//""")
 _REST_OF = {quote: re.compile(rf"(?:\\.|[^{quote}\\])*+{quote}") for quote in "\"'`"}
 
-# What may stand around members, and around statements; the first is tried first.
+# What may be around members, and around statements; the first is tried first.
 _FRAMES = {
     "javascript": (f"class {_NAME} {{", f"function {_NAME}() {{"),
     "typescript": (f"class {_NAME} {{", f"function {_NAME}() {{"),
@@ -37,11 +37,11 @@ _FRAMES = {
 
 
 def survey_snippet(lines: Sequence[str], language: str | None) -> Survey | None:
-    """Parse a snippet as far as it can be; None for a language without a grammar, or a snippet that is too large.
+    """Parse a snippet as far as possible; None for a language without a grammar, or a snippet that is too large.
 
-    Placeholders are passed over. Where the grammar fails on the snippet as it is, brackets that it leaves open are
-    closed, and it is read as the inside of a class or of a function; the reading with the fewest errors is given, its
-    lines and names those of the snippet. At the top level of a snippet "function" and "method" are no different kinds.
+    Placeholders are skipped. If the grammar fails on the snippet as it is, open brackets are closed, and the snippet is
+    parsed as the inside of a class or of a function. The parse with the fewest errors is returned, with the lines and
+    names of the snippet. At the top level of a snippet "function" and "method" are no different kinds.
     """
     if language not in GRAMMARS:
         return None
@@ -59,7 +59,7 @@ def survey_snippet(lines: Sequence[str], language: str | None) -> Survey | None:
 
 
 def _list_readings(lines: Sequence[str], language: str) -> Iterator[tuple[str, list[str], str]]:
-    """Yield what to parse, likeliest first: a line in front, the snippet's lines, a line behind."""
+    """Yield the texts to parse, likeliest first: a line before, the snippet's lines, a line after."""
     elided = find_placeholders(lines)
     blank = ["" if at in elided else line for at, line in enumerate(lines)]
     if language == "python":
@@ -108,7 +108,7 @@ def _find_open_brackets(lines: Sequence[str]) -> tuple[str, str]:
 
 
 def strip_strings(line: str, *, comments: bool = False) -> str:
-    """Return a line without what stands in quotes, and with `comments` without what stands behind `//`."""
+    """Return a line without quoted strings, and with `comments` without the comment after `//`."""
     kept: list[str] = []
     unclosed: set[str] = set()
     at = start = 0
@@ -118,7 +118,7 @@ def strip_strings(line: str, *, comments: bool = False) -> str:
             if comments:
                 return "".join((*kept, line[start : found.start()]))
             continue
-        # Behind a quote that is never closed every other quote of its kind is escaped, and closes nothing either.
+        # After a quote that is never closed every other quote of its kind is escaped, and closes nothing either.
         rest = None if quote in unclosed else _REST_OF[quote].match(line, at)
         if rest is None:
             unclosed.add(quote)
@@ -129,7 +129,7 @@ def strip_strings(line: str, *, comments: bool = False) -> str:
 
 
 def _strip_frame(seen: Survey, num_lines: int) -> Survey:
-    """Take away the line in front and the frame's own definitions, which come first."""
+    """Return a survey without the line before the snippet and the frame's own definitions, which come first."""
     hidden = 0
     while hidden < len(seen.symbols) and seen.symbols[hidden].simple_name == _NAME:
         hidden += 1

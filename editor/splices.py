@@ -1,4 +1,4 @@
-"""What one change does to a file, found for sure (`Splice`) or left open (`Open`) with the readings that are likely."""
+"""The effect of one change on a file: certain (`Splice`), or open with its likely readings (`Open`)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MAX_CANDIDATES = 8
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """Lines [start, end) of the text are replaced by `lines`; `done` marks a change whose result already stands.
+    """Lines [start, end) of the text are replaced by `lines`; `done` marks a change whose result is already there.
 
-    `again` is what a change that is done would write if it were made nevertheless, None where it cannot be made.
-    `proven` says that a change is surely done, so that others beside it may be made.
+    `again` are the lines that a change which is already applied would write once more, None if it cannot.
+    `proven` says that a change is certainly applied, so that others of the edit may be applied.
     """
 
     start: int
@@ -39,7 +39,7 @@ class Splice:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One reading of a change that is not sure; `score` and `why` as in `Candidate`."""
+    """One reading of an uncertain change; `score` and `why` as in `Candidate`."""
 
     splice: Splice
     score: float
@@ -58,7 +58,7 @@ Resolution = Splice | Open
 
 
 def apply_splices(lines: Sequence[str], splices: Sequence[Splice]) -> list[str] | None:
-    """Return the lines with all splices made, those at one place in the order given; None if two overlap."""
+    """Return the lines with all splices applied, those at one place in the given order; None if two overlap."""
     ordered = sorted((splice for splice in splices if not splice.done), key=lambda splice: (splice.start, splice.end))
     if any(below.start < above.end for above, below in pairwise(ordered)):
         return None
@@ -72,7 +72,7 @@ def apply_splices(lines: Sequence[str], splices: Sequence[Splice]) -> list[str] 
 
 
 def build_ops(splices: Sequence[Splice], num_lines: int) -> tuple[LineOp, ...]:
-    """Return what splices that do not overlap do to a text of so many lines, those at one place as one change."""
+    """Return the ops of splices that do not overlap, on `num_lines` lines; those at one place are one change."""
     changes = sorted((one.start, one.end, len(one.lines)) for one in splices if not one.done)
     return ops_of_changes(changes, num_lines)
 

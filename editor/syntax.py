@@ -1,4 +1,4 @@
-"""The one door to tree-sitter for whole texts: syntax errors, and definitions with their names and extents."""
+"""The door to tree-sitter: syntax errors of a text, and its definitions with names and extents."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from editor.grammars import GRAMMARS
 __all__ = ["MAX_BYTES", "Survey", "Symbol", "count_errors", "list_nodes", "list_symbols", "survey"]
 
 MAX_BYTES = 4_000_000
-"""Larger texts are not parsed: a tree costs some fifty times its text in memory."""
+"""Larger texts are not parsed: a tree takes about fifty times the memory of its text."""
 
 MAX_SYMBOLS = 20_000
-"""Definitions of one text that are described, at some 20 us each: a text with more is rather a table than a program."""
+"""Definitions of one text that are described, at about 20 us each: a text with more is a table, not a program."""
 
 # A cursor takes time by the square over the children of an error node, which are not in a balanced tree.
 _MAX_ERROR_WORK = 100_000_000
@@ -49,7 +49,7 @@ _LINKAGE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one parse of a text showed: lines (from 0) where the grammar failed, and definitions in text order.
+    """The result of one parse: lines (from 0) with syntax errors, and definitions in text order.
 
     `has_symbols` is False where there are more than `MAX_SYMBOLS`, and none is told.
     """
@@ -60,7 +60,7 @@ class Survey:
 
 
 def survey(text: str, language: str | None) -> Survey | None:
-    """Parse a text once; None for a language without a grammar here, and for a text that is too large or too broken."""
+    """Parse a text; None for a language without a grammar, and for a text that is too large or too broken."""
     if language not in GRAMMARS:
         return None
     # Some grammars want a newline at the end of the last statement; its absence is no error of an edit.
@@ -94,7 +94,7 @@ _survey_cached = cache_results(12)(_survey)
 
 
 def _parse(data: bytes, language: Language) -> Node | None:
-    """Return the root of the tree, None where that takes far more work than any honest text; counted, as clocks differ.
+    """Return the root of the tree, None if that takes far more work than any honest text. Work is counted, not timed.
 
     Twenty thousand `<!--` that never close take the HTML scanner 18 s, as it runs to the end of the text again and
     again: the text is handed over in chunks, and only so many. Three thousand take error recovery in Python's grammar
@@ -150,7 +150,7 @@ def _blank_linkage(data: bytes) -> bytes:
 
 
 def _is_too_deep_for_yaml(data: bytes) -> bool:
-    """Tell whether the scanner of tree-sitter-yaml 0.7.2 may crash the process: it keeps 250 open blocks at most.
+    """Return whether the scanner of tree-sitter-yaml 0.7.2 may crash the process: it keeps 250 open blocks at most.
 
     Every open block has a line's indentation or an indicator of its own, two at most begin in one column.
     """
@@ -162,12 +162,12 @@ def _is_too_deep_for_yaml(data: bytes) -> bool:
 
 
 def _is_made_of_quotes(data: bytes) -> bool:
-    """Tell whether a text holds long rows of quotes: where no string is wanted, recovery takes 10 to 30 us for each."""
+    """Return whether a text holds long rows of quotes: outside of strings, error recovery takes 10 to 30 us each."""
     return any(row in data for row in _ROWS) and sum(len(row[0]) for row in _QUOTES.finditer(data)) > _MAX_QUOTES
 
 
 def count_errors(text: str, language: str | None) -> int | None:
-    """Return how many syntax errors tree-sitter finds; None where it cannot tell."""
+    """Return the number of syntax errors; None where `survey` gives None."""
     seen = survey(text, language)
     return None if seen is None else len(seen.error_lines)
 
@@ -201,7 +201,7 @@ def _walk_nodes(root: Node, data: bytes) -> Iterator[tuple[int, str, str]]:
 
 
 def _get_own_text(node: Node, data: bytes) -> str:
-    """Return what of a node's text no child of it holds: all of a leaf, or a string's letters between its escapes."""
+    """Return the text of a node outside of its children: all of a leaf, or a string's letters between its escapes."""
     starts = [node.start_byte, *(child.end_byte for child in node.children)]
     ends = [*(child.start_byte for child in node.children), node.end_byte]
     own = b"".join(data[start:end] for start, end in zip(starts, ends, strict=True)).decode("utf-8", "replace")
@@ -211,7 +211,7 @@ def _get_own_text(node: Node, data: bytes) -> str:
 
 @cache
 def _load_language(name: str) -> Language:
-    """Load a grammar when the first text in it comes: all at once take a tenth of a second."""
+    """Load a grammar at the first text in its language: all of them together take 0.1 s."""
     grammar = GRAMMARS[name]
     return Language(getattr(import_module(grammar.module), grammar.function)())
 
@@ -232,7 +232,7 @@ def _find_errors(root: Node) -> Iterator[Node]:
 
 
 def _find_matches(root: Node, language: str) -> Iterator[Captures]:
-    """Yield what the grammar's query for definitions finds."""
+    """Yield the matches of the grammar's query for definitions."""
     cursor = QueryCursor(_load_query(language))
     # Below 32,768 levels a cursor takes time by the square; whoever nests so deep is not read for definitions.
     cursor.set_max_start_depth(_MAX_START_DEPTH)

@@ -24,7 +24,7 @@ class Hint:
     """Where an edit says that a change belongs. A hint chooses among places that fit; it never makes one fit.
 
     `line` is the index (from 0) of the original's line at which the change is said to begin. `scopes` are lines said to
-    stand above it, outermost first (V4A's `@@ class A`, the section heading of a diff). `at_end` says that it ends with
+    are above it, outermost first (V4A's `@@ class A`, the section heading of a diff). `at_end` says that it ends with
     the file. `pinned` says that the lines at `line` are meant and no others, whatever else looks the same;
     `num_unseen` of them are then to go although the edit does not quote them.
     """
@@ -38,7 +38,7 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """`before` is to be found in the file, `after` stands in its place: a SEARCH block, a hunk, a range of lines.
+    """`before` is to be found in the file, `after` replaces it: a SEARCH block, a hunk, a range of lines.
 
     Lines carry no line endings. An empty `before` creates or fills an empty file, or, with a hint, only inserts.
     `verbatim` is the block as it was sent, where its lines were taken to begin with line numbers.
@@ -52,7 +52,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Substitution:
-    """`old` is to be found as a run of characters, `new` stands in its place; everywhere with `replace_all`.
+    """`old` is to be found as a run of characters, `new` replaces it; everywhere with `replace_all`.
 
     `count` is how many places `replace_all` must find; None if the edit does not say.
     """
@@ -74,12 +74,12 @@ class Substitutions:
 class Sketch:
     """A lazy snippet: blocks of literal lines, parted by markers such as `// ... existing code ...`.
 
-    `blocks` holds the literal lines in order; `opens_elided` and `closes_elided` tell whether a marker stands before
-    the first and behind the last block. Two neighbouring blocks always have a marker between them. `marker_indents` has
-    an entry for every such gap, in order: the indentation of each marker that stands there (several may stand one below
+    `blocks` holds the literal lines in order; `opens_elided` and `closes_elided` tell whether a marker is before
+    the first and after the last block. Two neighbouring blocks always have a marker between them. `marker_indents` has
+    an entry for every such gap, in order: the indentation of each marker that is there (several may be one below
     the other); it may be empty. `complete` says that the sender declared the snippet to be the whole file; it has then
-    one block and no marker. `fences` has for each block the number of the code fence that it stands in; fences may
-    stand in another order than their lines do in the file. It may be empty: one fence, or none.
+    one block and no marker. `fences` has for each block the number of the code fence that it is in; fences may
+    be in another order than their lines are in the file. It may be empty: one fence, or none.
     """
 
     blocks: tuple[tuple[str, ...], ...]
@@ -91,7 +91,7 @@ class Sketch:
 
     @property
     def elides(self) -> bool:
-        """Tell whether the snippet has any marker; without one it may be a whole file or a part of it."""
+        """Return whether the snippet has any marker; without one it may be a whole file or a part of it."""
         return self.opens_elided or self.closes_elided or len(self.blocks) > 1
 
 
@@ -101,7 +101,7 @@ class ParsedEdit:
 
     `detected` says in a few words why `format` was taken ("2 SEARCH/REPLACE blocks"). `path` is the file that the edit
     names, "" if it names none; `move_to` is its new name, "" if it keeps the old. `ordered` says that the replacements
-    stand in the order of the file and do not overlap, as the hunks of a diff do. `final_newline` says whether the
+    are in the order of the file and do not overlap, as the hunks of a diff do. `final_newline` says whether the
     result ends with a newline; None leaves it as it was. A `delete` of a diff has the
     lines that it deletes, of a V4A patch no changes. `prose` is all text of the edit outside of what was read as the
     edit itself: the sentences around a code fence, between blocks, below a diff. `left_out` are the other files that
@@ -121,7 +121,7 @@ class ParsedEdit:
 
     @property
     def new_lines(self) -> tuple[str, ...]:
-        """The literal lines that the edit wants to stand in the result, markers left out."""
+        """The literal lines that the edit wants to be in the result, markers left out."""
         if isinstance(self.changes, Sketch):
             return tuple(line for block in self.changes.blocks for line in block)
         if isinstance(self.changes, Substitutions):
@@ -163,7 +163,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyApplied:
-    """What the edit wants already stands in the file; there is nothing to do."""
+    """The result of the edit is already in the file; there is nothing to do."""
 
     detail: str
 
@@ -197,7 +197,7 @@ ReasonCode = Literal[
     "file_exists",
     "uncertain",
 ]
-"""`stale`: the quoted lines are not those that stand at the line given. `too_much_work`: the edit is past a bound that
+"""`stale`: the quoted lines are not those that are at the line given. `too_much_work`: the edit is past a bound that
 keeps it from taking seconds. `file_missing` and `file_exists` are about whole files. `uncertain`: there is a merge, and
 its certainty is below the one that was asked for."""
 

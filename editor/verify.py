@@ -1,20 +1,20 @@
-"""Cheap checks on every merged text, whoever made it: a rule, or a model.
+"""Cheap checks of every merged text, made by a rule or by a model.
 
-    marker_leak          a placeholder stands in the result, and not in the original (nor in the added lines of a diff)
+    marker_leak          a placeholder is in the result, and not in the original (nor in the added lines of a diff)
     added_lines_present  a literal line (of a substitution: the new text) is missing from the result
     symbols_kept         a definition is gone that the edit neither names nor shows to be gone
     lines_removed        too large a share of the file is gone without the edit showing it
-    elided_lines_kept    lines that a placeholder stands for are gone, and nothing stands in their place
+    elided_lines_kept    lines that a placeholder stands for are gone, and nothing replaces them
     parse_errors         the grammar fails at more lines than it did in the original
     no_op                nothing changed although the edit asks for a change
     truncated_tail       generation was cut short, the end of the file is missing, or the file was emptied
     accounted            a changed line is in no legal reading of the edit (`editor.attribution`)
 
-All are always present, in this order; one that cannot be made says 'not applicable' and holds.
+All are always present, in this order; a check that does not apply says 'not applicable' and holds.
 
-The strict policy rejects a merge when any of them fails. The lenient one takes the word of whoever sent the edit for
-what goes and for what parses (symbols_kept, lines_removed, elided_lines_kept, parse_errors are reported only), and
-rejects what nobody can have meant: marker_leak, added_lines_present, no_op, truncated_tail, accounted.
+The strict policy rejects a merge if any of them fails. The lenient policy trusts the sender about what is removed and
+what parses (symbols_kept, lines_removed, elided_lines_kept and parse_errors are reported only), and rejects what nobody
+can have meant: marker_leak, added_lines_present, no_op, truncated_tail, accounted.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from editor.checks import (
     drop_shown_removals,
     find_removals,
 )
+from editor.diff import count_common_ends
 from editor.errors import NOT_APPLICABLE, SHOWN, format_list
 from editor.placeholders import find_placeholders, holds_placeholder
 from editor.required_lines import count_required, find_missing_lines, find_missing_texts
@@ -47,7 +48,7 @@ MAX_ERRORS_BEFORE = 2
 MAX_ERROR_SHARE = 0.01
 
 MAX_PARSED = 500_000
-"""Characters up to which both texts are parsed beside an explicit edit that a rule made to the letter: no syntax error
+"""Characters up to which both texts are parsed for an explicit edit that a rule applied to the letter: no syntax error
 rejects it, and two parses of a megabyte take up to 2.5 s."""
 
 MAX_LINES = 10
@@ -67,9 +68,9 @@ def verify(
 ) -> tuple[Check, ...]:
     r"""Return all checks of one merged text.
 
-    Both texts have "\n" lines. `truncated` says that generation was cut; `said` are texts beside the edit that may say
-    what is to go (the instruction); `by_model` says that a model made the text; `endings` are the lines (from 0) that
-    stay and would be written with another line ending than they have.
+    Both texts have "\n" lines. `truncated` says that generation was cut; `said` are texts outside of the edit that may
+    say what is to go (the instruction); `by_model` says that a model made the text; `endings` are the kept lines
+    (from 0) that would be written with another line ending than they have.
     """
     old, new = original.split("\n"), merged.split("\n")
     reading = attribute_changes(original, merged, edit, language, said, by_model=by_model)
@@ -99,15 +100,15 @@ def verify(
 
 
 def is_accepted(checks: Sequence[Check], policy: Policy = "strict") -> bool:
-    """Tell whether a merge may stand: every check held, or with "lenient" every one of `DAMAGE`."""
+    """Return whether a merge is accepted: every check held, or with "lenient" every one of `DAMAGE`."""
     return all(check.ok or (policy == "lenient" and check.name not in DAMAGE) for check in checks)
 
 
 def _check_marker_leak(old: Sequence[str], new: Sequence[str], edit: ParsedEdit) -> Check:
-    first, old_end, new_end = _find_changed_range(old, new)
-    changed = new[first:new_end]
+    first, rest = count_common_ends(old, new)
+    changed = new[first : len(new) - rest]
     # Only lines that are new are looked at: a file may well hold placeholders of its own.
-    added = Counter(map(str.strip, changed)) - Counter(map(str.strip, old[first:old_end]))
+    added = Counter(map(str.strip, changed)) - Counter(map(str.strip, old[first : len(old) - rest]))
     if edit.format == "udiff":
         # Diffs are written by tools, line for line: what looks like a placeholder is the text of a file.
         added -= Counter(map(str.strip, edit.new_lines))
@@ -115,15 +116,6 @@ def _check_marker_leak(old: Sequence[str], new: Sequence[str], edit: ParsedEdit)
     if "..." in added and "..." not in map(str.strip, edit.new_lines):
         leaked += ["..." for at in find_placeholders(new) if new[at].strip() == "..." != new[at]]
     return Check("marker_leak", not leaked, format_list("placeholders in the result", leaked) or "no placeholder")
-
-
-def _find_changed_range(old: Sequence[str], new: Sequence[str]) -> tuple[int, int, int]:
-    """Return where two texts begin to differ, and where in each they are the same again to the end."""
-    shorter = min(len(old), len(new))
-    first = next((at for at in range(shorter) if old[at] != new[at]), shorter)
-    rest = shorter - first
-    same = next((at for at in range(rest) if old[-1 - at] != new[-1 - at]), rest)
-    return first, len(old) - same, len(new) - same
 
 
 def _check_accounted(reading: Attribution, new: Sequence[str], endings: Sequence[int]) -> Check:
@@ -169,7 +161,7 @@ def _check_parse_errors(before: Survey | None, after: Survey | None, num_lines: 
 
 
 def _is_the_edit_itself(original: str, new: Sequence[str], edit: ParsedEdit) -> bool:
-    """Tell whether the edit is the whole result, so that whatever is wrong with it was sent so."""
+    """Return whether the edit is the whole result, so that all its faults were sent."""
     if isinstance(edit.changes, Substitutions):
         return False
     if isinstance(edit.changes, Sketch):

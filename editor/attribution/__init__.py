@@ -1,4 +1,4 @@
-"""Accounting: whether a legal reading of an edit leads from the original to a result, and which lines are in none."""
+"""Attribution: whether an edit accounts for every changed line of a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Attribution", "Repair", "attribute_changes", "repair_result"]
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A result rebuilt from the original and the accounted changes; `lines` are those that were not accounted for."""
+    """A result rebuilt from the original and the accounted changes; `lines` are the unaccounted ones."""
 
     text: str
     lines: tuple[UnaccountedLine, ...]
@@ -31,11 +31,11 @@ def attribute_changes(
     by_model: bool = False,
     explains: bool = True,
 ) -> Attribution:
-    r"""Return whether an edit accounts for every changed line of a result, and for which lines it does not.
+    r"""Return the changed lines of a result that an edit does not account for, if any.
 
-    Both texts have "\n" lines. `said` are texts beside the edit that may say what is to go (the instruction).
-    `by_model` says that a model made the result: it may put a block whose text stands nowhere at the one place that is
-    like it. Without `explains` it is only told whether there are faults, which takes less.
+    Both texts have "\n" lines. `said` are texts outside of the edit that may say what is to go (the instruction).
+    `by_model` says that a model made the result: it may put a block whose text is not found at the one similar
+    place. Without `explains` the result only says whether there are faults, which takes less time.
     """
     if isinstance(edit.changes, Sketch) and not edit.changes.complete:
         said = (*said, edit.prose) if edit.prose else said
@@ -49,16 +49,16 @@ def attribute_changes(
         return Attribution(tuple(find_changed_lines(original, result, edit)), bound="accounting_places")
 
 
-# A merge asks whether its readings are legal, and its verification asks again.
+# A merge checks its readings, and its verification checks them again.
 _attribute_snippet = cache_results(32)(attribute_snippet)
 
 
 def repair_result(
     original: str, result: str, edit: ParsedEdit, language: str | None, said: tuple[str, ...] = ()
 ) -> Repair | None:
-    """Return a model's text for a lazy snippet with the file's own lines where the snippet accounts for no change.
+    """Return a model's text for a lazy snippet with the file's own lines in place of unaccounted changes.
 
-    None where nothing is to be repaired, or the rebuilt text is no legal reading of the snippet or changes nothing.
+    None if nothing is to be repaired, or if the rebuilt text is no legal reading of the snippet or changes nothing.
     """
     reading = attribute_changes(original, result, edit, language, said, by_model=True)
     if reading.repaired is None or reading.repaired == original:

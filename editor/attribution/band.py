@@ -1,4 +1,4 @@
-"""Which lines of a file and of a result a reading may be at together: near a shortest difference of the two texts."""
+"""The band of an alignment: the pairs of file and result lines that are near a shortest difference of the texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from editor.diff import LineOp
 
 MAX_WINDOW_CELLS = 16_000_000
-"""Of the lines about one change, file times result; past it the readings are not tried."""
+"""Pairs of lines around one change (file times result); beyond it no reading is tried."""
 
 _SLACK = 4
 _MARGIN = 6
@@ -18,10 +18,10 @@ _MAX_SLIDE = 200
 
 
 class AlignmentBand:
-    """Which lines of the file and of the result a path may be at together: near a shortest difference of the two.
+    """The pairs of lines of a file and a result through which a path may go: those near a shortest difference.
 
-    Outside of windows about the changes only equal lines are paired. Inside, every cell counts through which an
-    alignment goes that keeps at most a few lines less than the best (longest common subsequences from both sides).
+    Outside of windows around the changes only equal lines are paired. Inside, a pair counts if an alignment through it
+    keeps at most a few lines less than the best one (longest common subsequences from both sides).
     """
 
     def __init__(self, old: Sequence[str], new: Sequence[str], ops: Sequence[LineOp]) -> None:
@@ -45,7 +45,7 @@ class AlignmentBand:
         self._numbers: list[int] = self._window_of.tolist()
 
     def has(self, old: int, new: int) -> bool:
-        """Tell whether a path may be at these numbers of lines."""
+        """Return whether a path may go through a pair of lines."""
         number = self._numbers[new]
         if number < 0:
             return self._diagonals[new] == old
@@ -53,16 +53,16 @@ class AlignmentBand:
         return a1 <= old <= a2 and self._tables[number][(old - a1) * (b2 - b1 + 1) + new - b1] > 0
 
     def is_in_window(self, new: int) -> bool:
-        """Tell whether changes are near a line of the result."""
+        """Return whether a line of the result is in a window around a change."""
         return self._numbers[new] >= 0
 
     def find_next_window(self, new: int) -> int:
-        """Return the first line of the result from `new` on that is in a window, or the number of all."""
+        """Return the first line of the result from `new` on that is in a window, or the number of lines."""
         row = bisect_left(self._starts, new)
         return self._starts[row] if row < len(self._starts) else len(self._numbers) - 1
 
     def find_twin(self, new: int) -> int:
-        """Return the line of the file that a line of the result outside of windows is, -1 for none."""
+        """Return the line of the file that is paired with a line of the result outside of windows, -1 for none."""
         return self._diagonals[new]
 
     def find_last_twin(self, new: int) -> int:
@@ -89,7 +89,7 @@ def _find_windows(old: Sequence[str], new: Sequence[str], ops: Sequence[LineOp])
 
 
 def _count_slides(lines: Sequence[str], start: int, end: int) -> tuple[int, int]:
-    """Return how many lines a run could be moved up and down with equal text."""
+    """Return by how many lines a run could be moved up and down with the same text."""
     if start == end:
         return 0, 0
     up = down = 0
@@ -116,7 +116,7 @@ def _compute_lcs_lengths(
 ) -> np.ndarray[tuple[int, int, int], np.dtype[np.int32]]:
     """Return the lengths of the longest common subsequences of all ends of two sequences, for several pairs at once.
 
-    `equal` tells for a line of the first sequences, a pair, and a line of the second ones whether the lines are equal.
+    `equal` has the shape [lines of the first sequence, pairs, lines of the second sequence].
     """
     size, many, width = equal.shape
     table = np.zeros((many, size + 1, width + 1), np.int32)

@@ -1,4 +1,4 @@
-"""What the instruction, a chat answer's prose and comments about removals say: what goes, and where new code goes."""
+"""Reads in prose (instruction, chat answer, comments) what is to be removed, and where new code belongs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _COMMON = re.compile(
 
 
 def _list_removal_clauses(sentence: str) -> Iterator[str]:
-    """Yield the clauses of a sentence that speak of removing: "drop `a`, `b` and define `c`" has two, not three."""
+    """Yield the clauses of a sentence about removing: "drop `a`, `b` and define `c`" has two, not three."""
     speaks = False
     subjects: list[str] = []
     for clause in _CLAUSE.split(sentence):
@@ -59,12 +59,12 @@ def _list_removal_clauses(sentence: str) -> Iterator[str]:
             speaks = False
         if speaks:
             yield clause
-        # "`a` and `b` are gone": what stands before the verb is only names.
+        # "`a` and `b` are gone": what is before the verb is only names.
         subjects = [*subjects, clause] if not speaks and _SUBJECT.fullmatch(clause) else []
 
 
 class RemovalText:
-    """Sentences that speak of removing, moving or replacing, asked for definitions and lines that they name."""
+    """Sentences about removing, moving or replacing, and the definitions and lines that they name."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         sentences = (part for text in texts for part in _SENTENCE.split(text) if _REMOVAL_VERB.search(part))
@@ -79,20 +79,20 @@ class RemovalText:
 
     @property
     def says_anything(self) -> bool:
-        """Tell whether any sentence speaks of removing."""
+        """Return whether any sentence is about removing."""
         return bool(self._text)
 
     def names_definition(self, name: str) -> bool:
-        """Tell whether a sentence names a definition."""
+        """Return whether a sentence names a definition."""
         simple = name.rsplit(".", 1)[-1].strip("#\"'`")
         return len(simple) > 1 and (simple in self._words or (" " in simple and simple in self._text))
 
     def quotes_line(self, line: str) -> bool:
-        """Tell whether a sentence has a line's whole text in quotes or backticks."""
+        """Return whether a sentence has a line's whole text in quotes or backticks."""
         return " ".join(line.split()) in self._quoted
 
     def names_line(self, line: str) -> bool:
-        """Tell whether a sentence quotes a line, names what it is about, or names its kind."""
+        """Return whether a sentence quotes a line, or names its subject or its kind."""
         if not self._text:
             return False
         if self.quotes_line(line):
@@ -111,7 +111,7 @@ class RemovalText:
 
 
 class PlaceText:
-    """The names behind which and before which new code goes: "after `foo`", "between foo and bar"."""
+    """The names after or before which new code belongs: "after `foo`", "between foo and bar"."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         text = " ".join(" ".join(texts).split())
@@ -125,15 +125,15 @@ class PlaceText:
 
     @property
     def says_anything(self) -> bool:
-        """Tell whether any place is named."""
+        """Return whether any place is named."""
         return bool(self.after or self.before)
 
     def is_after(self, name: str) -> bool:
-        """Tell whether new code goes behind a definition of a name."""
+        """Return whether new code belongs after the definition of a name."""
         return _simplify_name(name) in self.after
 
     def is_before(self, name: str) -> bool:
-        """Tell whether new code goes in front of a definition of a name."""
+        """Return whether new code belongs before the definition of a name."""
         return _simplify_name(name) in self.before
 
 

@@ -1,4 +1,4 @@
-"""The lines of a lazy snippet as the accounting check reads them: shown lines, markers, and remarks."""
+"""The lines of a lazy snippet as items: shown lines, markers, and remarks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from editor.formats.fences import is_fence
 from editor.types import Sketch
 
 Kind = Literal["line", "marker", "remark", "maybe_marker"]
-"""A `remark` stands for no line; a `maybe_marker` is a comment that may be text or stand for lines left out."""
+"""A `remark` is no line of the file; a `maybe_marker` is a comment that may be text or stand for lines left out."""
 
 _TAB = 4
 _FILE_NAME = re.compile(r"[\s/*#<!;-]*(?:file:?\s*)?[`'\"]?[\w./\\@-]*\w\.\w{1,6}[`'\"]?[\s*/>:-]*", re.I)
@@ -61,10 +61,10 @@ def measure_indent(line: str) -> int:
 
 
 def is_moved_alike(depths: Set[tuple[int, int]], sent: int, stands: int) -> bool:
-    """Tell whether a line that was sent at one depth may stand at another, in columns.
+    """Return whether a line that was sent at one column may be at another.
 
-    `depths` are those of other lines of its block, sent and in the file: the line moves as far as one of them, or all
-    are in another unit of indentation and so is it.
+    `depths` are the columns of other lines of its block, as sent and in the file: the line moves as far as one of them,
+    or the whole block has another unit of indentation.
     """
     if any(stands - sent == other - quoted for quoted, other in depths):
         return True
@@ -75,13 +75,13 @@ def is_moved_alike(depths: Set[tuple[int, int]], sent: int, stands: int) -> bool
 
 
 def find_section(line: str, language: str | None) -> str | None:
-    """Return the section whose head a line is, in TOML and in files without a grammar (INI); None for none."""
+    """Return the section that a line opens, in TOML and in files without a grammar (INI), else None."""
     found = _SECTION.fullmatch(line) if language in ("toml", None) else None
     return found[1] if found else None
 
 
 def measure_level(line: str, language: str | None) -> int:
-    """Return how deep a line lies: its indentation, or less than none for a section's head (TOML, INI, Markdown)."""
+    """Return the depth of a line: its indentation, or a negative number for a section's head (TOML, INI, Markdown)."""
     if find_section(line, language) is not None:
         return -1
     heading = _HEADING.match(line) if language == "markdown" else None
@@ -93,7 +93,7 @@ def read_items(
 ) -> tuple[list[SnippetItem], list[str]]:
     """Return the items of a snippet in the order of the file, and its prose and remarks.
 
-    `places` has where each line of the file stands, by its text without indentation.
+    `places` are the rows of each line of the file, by its text without indentation.
     """
     file_keys = places.keys()
     texts: list[str] = []
@@ -165,7 +165,7 @@ def _read_item(
 
 
 def _sort_by_file(hunks: list[list[SnippetItem]], places: Mapping[str, Sequence[int]]) -> list[list[SnippetItem]]:
-    """Return the hunks of separate fences sorted by where their unique lines stand; one without stays below another."""
+    """Return the hunks of separate fences by the order of their unique lines in the file."""
     found = [_find_place(hunk, places) for hunk in hunks]
     above = -1
     for at, place in enumerate(found):
@@ -175,9 +175,9 @@ def _sort_by_file(hunks: list[list[SnippetItem]], places: Mapping[str, Sequence[
 
 
 def _settle_comments(hunk: Sequence[SnippetItem], file_keys: Set[str]) -> Iterator[SnippetItem]:
-    """Yield the items; a comment among comments of the edit's own is one of their lines, whatever it says.
+    """Yield the items with unclear comments settled: a comment next to new comments is a line, whatever it says.
 
-    A new comment that is all that is shown of a body whose head the file has may stand for that body.
+    A new comment that is all the snippet shows of a body whose head is in the file may stand for that body.
     """
     for at, item in enumerate(hunk):
         above, below = (hunk[other] if 0 <= other < len(hunk) else None for other in (at - 1, at + 1))
@@ -202,7 +202,7 @@ def _settle_comments(hunk: Sequence[SnippetItem], file_keys: Set[str]) -> Iterat
 def _is_whole_body(
     item: SnippetItem, above: SnippetItem | None, below: SnippetItem | None, file_keys: Set[str]
 ) -> bool:
-    """Tell whether an item is a new comment, alone between the head of a body that the file has and its end."""
+    """Return whether an item is a new comment, alone between the head and the end of a body of the file."""
     if above is None or below is None or item.key in file_keys or not COMMENT.match(item.line):
         return False
     is_head = above.kind == "line" and above.key in file_keys and above.key.endswith(("{", ":"))
@@ -215,7 +215,7 @@ def _find_place(hunk: Sequence[SnippetItem], places: Mapping[str, Sequence[int]]
 
 
 def _add_parents(items: Sequence[SnippetItem], language: str | None) -> list[SnippetItem]:
-    """Return the items with the shown line above each that is less indented and opens a block.
+    """Return the items, each with its parent: the line above it that is less indented and opens a block.
 
     A marker that is less indented than a line leaves what that line opens.
     """
@@ -246,7 +246,7 @@ def _add_parents(items: Sequence[SnippetItem], language: str | None) -> list[Sni
 
 
 def is_opener(key: str, language: str | None) -> bool:
-    """Tell whether a line looks as if it opened a block or a section."""
+    """Return whether a line seems to open a block or a section."""
     if (language == "markdown" and key[0] == "#") or find_section(key, language) is not None:
         return True
     if key.endswith(("(", "[")) or COMMENT.match(key):
@@ -257,14 +257,14 @@ def is_opener(key: str, language: str | None) -> bool:
 
 
 def _continues(key: str) -> bool:
-    """Tell whether a line goes on with what the line above at the same depth opened: `} else {`, `):`."""
+    """Return whether a line continues the block above at the same depth: `} else {`, `):`."""
     return key[0] in ")]}" or key.startswith(_CONTINUING)
 
 
 def list_ancestor_keys(lines: Sequence[tuple[str, int]], language: str | None) -> Iterator[frozenset[str]]:
-    """Yield for each line (its key and width) the keys of the lines that it lies in, by indentation.
+    """Yield for each line (its key and width) the keys of the lines that enclose it, by indentation.
 
-    What stands below `} else {` is still inside of the `if`.
+    What is below `} else {` is still inside of the `if`.
     """
     around: list[tuple[int, frozenset[str]]] = []
     for key, width in lines:

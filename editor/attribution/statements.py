@@ -1,7 +1,7 @@
-"""Statements of a text, told by its lines alone, and which statement takes the place of which.
+"""The statements of a text, found by its lines alone, and which statement replaces which.
 
-A statement is what one removed or new line belongs to: a call over several lines, a run of comment lines, one line of
-prose. The rules work on text of any language, so they need no grammar.
+A statement is a call over several lines, a run of comment lines, or one line of prose. The rules work on text of any
+language and need no grammar.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _BODY = re.compile(r"=>|\bfunction\b|\)\s*\{$|:$|\||\bdo\b|>$")
 _OPEN_IMPORT = re.compile(r"(?:import|export)\b[^=(]*\{$")
 
 LIKE = 60.0
-"""Per cent of rapidfuzz's ratio from which one statement counts as a rewrite of another."""
+"""The least rapidfuzz ratio (per cent) at which a statement counts as a rewrite of another."""
 
 LIKE_IMPORT = 85.0
-"""Likewise of imports of two modules: short ones are alike whatever they import."""
+"""The same for imports of two modules: short imports are alike whatever they import."""
 
 COMMENT = re.compile(
     r"\s*(?:\{\s*/\*|//|#(?!\[|!\[|include\b|define\b|if|else|endif|undef|region|endregion|pragma)|/\*|\*(?=[\s/]|$)|--\s|<!--|;|%|\"\"\"|''')"
@@ -77,7 +77,7 @@ def find_name(line: str) -> str | None:
 
 @lru_cache(maxsize=20_000)
 def may_be_call(line: str) -> bool:
-    """Tell whether a line that defines a name may as well be a call over several lines: `foo(`, `new Foo(a, {`."""
+    """Return whether a line that defines a name may as well be a call over several lines: `foo(`, `new Foo(a, {`."""
     text = line.strip()
     found = next((at for at, one in enumerate((_NAMED, _BOUND, _METHOD, _CALLED)) if one.match(text)), -1)
     return found == 2
@@ -85,7 +85,7 @@ def may_be_call(line: str) -> bool:
 
 @lru_cache(maxsize=20_000)
 def find_key(line: str) -> str | None:
-    """Return what a line is about: the assigned name, the called function, the key, the imported module; or None."""
+    """Return the subject of a line: the assigned name, the called function, the key, the imported module; or None."""
     text = line.strip()
     directive = _DIRECTIVE.match(text)
     if directive:
@@ -105,10 +105,10 @@ def find_key(line: str) -> str | None:
 
 
 def number_statements(lines: Sequence[str]) -> list[int]:
-    """Return the number of the statement of each line, numbers in order; `lines` are not blank.
+    """Return the number of the statement of each line, in order; `lines` are not blank.
 
-    To the line that begins a statement belong: lines inside of its round or square brackets, and deeper lines behind a
-    line that opens no block. Comment lines one below the other are one statement.
+    To the line that begins a statement belong: lines inside of its round or square brackets, and deeper lines after a
+    line that opens no block. Comment lines one after the other are one statement.
     """
     numbers: list[int] = []
     number, depth, head_width = -1, 0, 0
@@ -140,9 +140,9 @@ def number_statements(lines: Sequence[str]) -> list[int]:
 
 
 def is_rewrite(old: str, new: str) -> bool:
-    """Tell whether one statement may take another's place: it has its name or its key, or is much like it.
+    """Return whether one statement may replace another: it has the same name or key, or is similar.
 
-    An import takes the place of that of another module only where the two are nearly the same.
+    An import replaces an import of another module only if the two are nearly the same.
 
     The texts are the statements' lines without indentation, joined by line feeds.
     """
@@ -159,22 +159,22 @@ def is_rewrite(old: str, new: str) -> bool:
 
 
 def _is_moved_module(old: str, new: str) -> bool:
-    """Tell whether imports end in the same name, and the one has all words of the other: `use a::B`, `use x::a::B`."""
+    """Return whether two imports end in one name and one has all words of the other: `use a::B`, `use x::a::B`."""
     words, others = _IDENTIFIER.findall(old), _IDENTIFIER.findall(new)
     return words[-1] == others[-1] and (set(words) <= set(others) or set(others) <= set(words))
 
 
 def _key_of_statement(text: str) -> str | None:
-    """Return what a statement is about; an import over several lines names its module at the end."""
+    """Return the subject of a statement; an import over several lines names its module at the end."""
     return find_key(
         " ".join(text.split("\n")) if _OPEN_IMPORT.match(text.split("\n", 1)[0]) else text.split("\n", 1)[0]
     )
 
 
 def can_replace(removed: Sequence[str], added: Sequence[str], *, pairs_comments: bool = False) -> bool:
-    """Tell whether each removed statement pairs with an added one of its own, in order; nobody pairs twice.
+    """Return whether each removed statement can be paired with its own added one, in order.
 
-    With `pairs_comments` one comment may take another's place whatever they say.
+    With `pairs_comments` any comment may replace any other.
     """
     if len(removed) > len(added):
         return False
@@ -189,7 +189,7 @@ def can_replace(removed: Sequence[str], added: Sequence[str], *, pairs_comments:
 
 
 def group_statements(lines: Sequence[str], numbers: Sequence[int]) -> list[str]:
-    """Return the lines joined to statements by their numbers, without indentation; bare closing brackets left out."""
+    """Return the lines joined to statements by their numbers, without indentation and without bare closing brackets."""
     found: dict[int, list[str]] = {}
     for line, number in zip(lines, numbers, strict=True):
         if any(char.isalnum() for char in line):

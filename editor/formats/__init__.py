@@ -8,7 +8,6 @@ from typing import Literal
 
 from editor.errors import EditSyntaxError
 from editor.formats import json_edit, lazy, line_ranges, search_replace, unified_diff, v4a
-from editor.formats import json_edit as replace_format
 from editor.formats.file_names import find_kind
 from editor.formats.strays import join_parts
 from editor.grammars import find_language
@@ -18,7 +17,7 @@ _BOM = "\ufeff"
 _READERS: dict[FormatName, Callable[[str, str], tuple[ParsedEdit, ...]]] = {
     "lazy": lambda edit, path: (lazy.parse(edit, path),),
     "lines": lambda edit, _: line_ranges.parse_files(edit),
-    "replace": lambda edit, _: replace_format.parse_string_replacements(edit),
+    "replace": lambda edit, _: json_edit.parse_string_replacements(edit),
     "search_replace": search_replace.parse_files,
     "udiff": lambda edit, _: unified_diff.parse_files(edit),
     "v4a": lambda edit, _: v4a.parse_files(edit),
@@ -128,7 +127,7 @@ def detect(edit: str, path: str = "") -> FormatName:
         plain = _cannot_be_json(path)
         if line_ranges.looks_like(edit):
             return "lines"
-        if replace_format.looks_like_string_replacement(edit, plain=plain):
+        if json_edit.looks_like(edit, (json_edit.OLD, json_edit.NEW), plain=plain):
             return "replace"
         if lazy.looks_like_whole_file(edit, plain=plain):
             return "whole"
@@ -146,7 +145,7 @@ def _refuse_json(text: str, path: str) -> None:
         json_edit.holds_call(text, plain=plain) or (plain and json_edit.holds_json(text))
     ):
         return
-    replace_format.parse_string_replacements(text)
+    json_edit.parse_string_replacements(text)
     raise EditSyntaxError(
         "malformed",
         f"The edit is JSON, and no text of '{path}'.",

@@ -1,9 +1,9 @@
 """Chat answers: which lines are the text of a file, and which are talk and code fences around it.
 
-Two readings compete wherever a fence stands beside other lines: the fence is the answer's, and the lines beside it are
+Two readings compete wherever a fence is next to other lines: the fence is the answer's, and the lines next to it are
 talk; or both are the file's own. The name of the file decides most of it. A program has no sentences and no fences but
-in comments and strings. In Markdown only a fence for Markdown is the answer's, and only beside talk that says so. Where
-the two cannot be told apart the edit is refused, as is one whose fence is not closed.
+in comments and strings. In Markdown only a fence for Markdown is the answer's, and only next to talk that says
+so. Where the two cannot be distinguished the edit is refused, as is one whose fence is not closed.
 """
 
 from __future__ import annotations
@@ -110,9 +110,6 @@ class _AnswerPage:
     fences: tuple[Fence, ...]
     outside: tuple[int, ...]
 
-    def list_talk(self) -> list[str]:
-        return [self.lines[at] for at in self.outside]
-
     def get_inside(self, fence: Fence) -> tuple[str, ...]:
         return fence.get_inside(self.lines)
 
@@ -126,7 +123,7 @@ class _AnswerPage:
 
 
 def read_answer(lines: Sequence[str], path: str = "", *, whole: bool = False) -> ChatAnswer:
-    """Return the edit of one file and what stands around it; raises `EditSyntaxError` where they cannot be told apart.
+    """Return the edit of one file and what is around it; raises `EditSyntaxError` where they cannot be distinguished.
 
     `path` is the file that is edited, "" if it is not known; `whole` tells that the edit is the file from end to end.
     """
@@ -144,12 +141,12 @@ def read_answer(lines: Sequence[str], path: str = "", *, whole: bool = False) ->
 
 
 def join_prose(lines: Sequence[str], outside: Iterable[int]) -> str:
-    """Return what stands outside of the blocks of an edit, without the fences around them."""
+    """Return what is outside of the blocks of an edit, without the fences around them."""
     return "\n".join(lines[at] for at in outside if not is_fence(lines[at])).strip("\n")
 
 
 def is_code(line: str) -> bool:
-    """Tell whether a line beside a fence is rather code than talk."""
+    """Return whether a line next to a fence is rather code than talk."""
     return not is_placeholder(line) and _CODE.fullmatch(_INLINE_CODE.sub("x", line)) is not None
 
 
@@ -225,7 +222,7 @@ def _talks_beside_text(page: _AnswerPage, at: int) -> bool:
 
 
 def _is_title(line: str, path: str) -> bool:
-    """Tell whether a line above a program is the name of its file, and no comment and no name in a list of files."""
+    """Return whether a line above a program is the name of its file, and no comment and no name in a list of files."""
     is_list = path.lower().endswith(("ignore", "owners", ".in"))
     return _names_the_file(line, path) and not is_list and not line.lstrip().startswith(("#", "//"))
 
@@ -264,7 +261,7 @@ def _read_code_answer(page: _AnswerPage, *, whole: bool) -> ChatAnswer:
 
 
 def _keep_markers(page: _AnswerPage, fences: Sequence[Fence], markers: Sequence[int]) -> ChatAnswer:
-    """Return the insides of the fences with the placeholders that stand between and around them."""
+    """Return the insides of the fences with the placeholders that are between and around them."""
     taken = page.take_fences(fences)
     parts: list[tuple[str, ...]] = []
     at = 0
@@ -295,7 +292,7 @@ def _select_fences(page: _AnswerPage) -> list[Fence]:
 
 
 def _is_other_language(info: str, language: str | None, *, only_shell: bool) -> bool:
-    """Tell whether a fence is in another language than the file; commands are, where other fences are no commands."""
+    """Return whether a fence is in another language than the file; commands are, where other fences are no commands."""
     if info in _SHELL_INFOS:
         return language != "bash" and (language is not None or not only_shell)
     said = _LANGUAGES.get(info, info)
@@ -316,7 +313,7 @@ def _read_text_answer(page: _AnswerPage, *, whole: bool) -> ChatAnswer:
     if not page.outside and len(page.fences) == 1:
         own = is_markdown and fence.info not in _MARKDOWN_INFOS | _PLAIN_INFOS
         return page.take_all() if own else page.take_fences([fence])
-    talk = page.list_talk()
+    talk = [page.lines[at] for at in page.outside]
     names = [line for line in talk if _names_the_file(line, page.path)]
     talks = bool(names) or any((_EDIT_TALK if is_markdown and whole else _TALK).match(line) for line in talk)
     structured = any(_STRUCTURE.match(line) and line not in names and not _TALK.match(line) for line in talk)
@@ -325,7 +322,11 @@ def _read_text_answer(page: _AnswerPage, *, whole: bool) -> ChatAnswer:
     )
     elides = any(map(is_placeholder, page.get_inside(fence))) and not any(map(is_placeholder, talk))
     if len(page.fences) == 1:
-        if talks and (fits or (elides and not whole)) and not any(_is_heading(line, names) for line in talk):
+        if (
+            talks
+            and (fits or (elides and not whole))
+            and not any(line.startswith("#") and line not in names for line in talk)
+        ):
             return page.take_fences([fence])
         if not talks and not structured and not whole and (fence.info in _MARKDOWN_INFOS or elides):
             return page.take_fences([fence])
@@ -338,26 +339,22 @@ def _read_text_answer(page: _AnswerPage, *, whole: bool) -> ChatAnswer:
 
 
 def _may_be_wrapped(page: _AnswerPage) -> bool:
-    """Tell whether a fence may go around everything although it seems to close before: fences stand at both ends."""
+    """Return whether a fence may go around everything although it seems to close before: fences are at both ends."""
     solid = [line for line in page.lines if line.strip()]
     first, last = page.fences[0], page.fences[-1]
     is_first = page.lines[first.start] == solid[0] and first.info in _MARKDOWN_INFOS | _PLAIN_INFOS
     return is_first and last is not first and page.lines[last.end] == solid[-1]
 
 
-def _is_heading(line: str, names: Sequence[str]) -> bool:
-    return line.startswith("#") and line not in names
-
-
 def _is_like_markdown(page: _AnswerPage) -> bool:
-    """Tell whether the one fence, which does not say what it holds, holds Markdown."""
+    """Return whether the one fence, which does not say what it holds, holds Markdown."""
     fence = page.fences[0]
     inside = [line for line in page.get_inside(fence) if line.strip()]
     return fence.info in _PLAIN_INFOS and bool(inside) and re.match(r"#{1,6} \S|---$", inside[0]) is not None
 
 
 def _names_the_file(line: str, path: str) -> bool:
-    """Tell whether a line is the path of the file, and nothing else."""
+    """Return whether a line is the path of the file, and nothing else."""
     name = parse_file_name(line)
     return bool(path and name) and do_paths_fit(path, name)
 

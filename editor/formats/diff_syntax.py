@@ -2,7 +2,7 @@ r"""The syntax of unified diffs: hunk headers, lines, file names and the end of 
 
 --- a/src/x.py                            prefixes of git, hg
 --- "a/\303\274.py"                       C quoting, octal bytes of UTF-8
---- x.py<TAB>2024-01-01 10:00:00 +0000    a tab ends the name; a time stamp behind spaces does too
+--- x.py<TAB>2024-01-01 10:00:00 +0000    a tab ends the name; a time stamp after spaces does too
 --- x.py<TAB>(revision 12)                Subversion
 """
 
@@ -99,22 +99,22 @@ _VERSION = re.compile(r"\d+(\.\w+)+.*")
 
 
 def is_blank(line: str) -> bool:
-    """Tell whether a line holds nothing but spaces."""
+    """Return whether a line holds nothing but spaces."""
     return not line.strip()
 
 
 def is_signature(line: str) -> bool:
-    """Tell whether a line is the '-- ' above a mail's signature, or a rule."""
+    """Return whether a line is the '-- ' above a mail's signature, or a rule."""
     return _SIGNATURE.fullmatch(line) is not None
 
 
 def is_diff_fence(line: str) -> bool:
-    """Tell whether a line opens a fence that says that it holds a diff."""
+    """Return whether a line opens a fence that says that it holds a diff."""
     return _DIFF_FENCE.fullmatch(line) is not None
 
 
 def is_signed(lines: Sequence[str], start: int) -> bool:
-    """Tell whether a fence that opens above a line holds a hunk without a header: a sign before every solid line."""
+    """Return whether a fence that opens above a line holds a hunk without a header: a sign before every solid line."""
     end = next((at for at in range(start, len(lines)) if FENCE.fullmatch(lines[at])), len(lines))
     body = lines[start:end]
     if is_name_pair(lines, start) or not any(line[:1] in {"+", "-"} for line in body):
@@ -123,7 +123,7 @@ def is_signed(lines: Sequence[str], start: int) -> bool:
 
 
 def is_name_pair(lines: Sequence[str], at: int) -> bool:
-    """Tell whether a `--- ` and a `+++ ` line stand here, each with a name."""
+    """Return whether a `--- ` and a `+++ ` line are here, each with a name."""
     if at < 0 or at + 1 >= len(lines):
         return False
     old, new = lines[at], lines[at + 1]
@@ -131,7 +131,7 @@ def is_name_pair(lines: Sequence[str], at: int) -> bool:
 
 
 def closes_hunk(lines: Sequence[str], at: int) -> bool:
-    """Tell whether a hunk ends above a line whatever the counts in its header say."""
+    """Return whether a hunk ends above a line whatever the counts in its header say."""
     line = lines[at]
     if line.startswith(("@@", "diff --git ", "Index: ", "*** End Patch")) or FENCE.fullmatch(line):
         return True
@@ -141,7 +141,7 @@ def closes_hunk(lines: Sequence[str], at: int) -> bool:
 
 
 def ends_talk(lines: Sequence[str], at: int) -> bool:
-    """Tell whether a line behind a hunk belongs to what tools and shells write there, and to no file."""
+    """Return whether a line after a hunk belongs to what tools and shells write there, and to no file."""
     return closes_hunk(lines, at) or _FRAME.fullmatch(lines[at]) is not None or is_signature(lines[at])
 
 
@@ -153,7 +153,7 @@ def line_error(lines: Sequence[str], at: int, what: str, how: str) -> EditSyntax
 
 
 def unsigned_line_error(lines: Sequence[str], at: int) -> EditSyntaxError:
-    """Return the error of a line that stands among those of a hunk."""
+    """Return the error of a line that is among those of a hunk."""
     return line_error(lines, at, "stands among the lines of a hunk, but begins with none of ' ', '+', '-'", HOW)
 
 
@@ -174,7 +174,7 @@ _GIT_HEADER = re.compile(r'diff --git ("(?:[^"\\]|\\.)*"|\S.*?) ("(?:[^"\\]|\\.)
 
 
 def parse_name(header: str) -> str:
-    """Return the name that stands behind `--- ` or `+++ `, prefix included."""
+    """Return the name that is after `--- ` or `+++ `, prefix included."""
     header = header.rstrip("\r")
     if header.startswith('"'):
         closed = re.match(r'"((?:[^"\\]|\\.)*)"', header)
@@ -183,14 +183,14 @@ def parse_name(header: str) -> str:
 
 
 def is_absent(header: str) -> bool:
-    """Tell whether a header's time stamp or revision may say that the file does not exist on this side."""
+    """Return whether a header's time stamp or revision may say that the file does not exist on this side."""
     return parse_name(header) == DEV_NULL or _EPOCH.search(header) is not None
 
 
 def resolve_names(old: str, new: str) -> tuple[str, str]:
     """Return the path that two names mean, and the new path of a rename or ''.
 
-    Different names behind the prefixes `a/` and `b/` are a rename. Without prefixes (`diff -u x.py.orig x.py`) they are
+    Different names after the prefixes `a/` and `b/` are a rename. Without prefixes (`diff -u x.py.orig x.py`) they are
     one file: the name without the suffix of a backup, the one that is the end of the other, else the old one.
     """
     if DEV_NULL in (old, new):
@@ -213,7 +213,7 @@ def resolve_names(old: str, new: str) -> tuple[str, str]:
 
 
 def may_name_files(old: str, new: str) -> bool:
-    """Tell whether what stands behind `--- ` and `+++ ` may be two files: one, or two names with a suffix or folder."""
+    """Return whether what is after `--- ` and `+++ ` may be two files: one, or two names with a suffix or folder."""
     names = parse_name(old), parse_name(new)
     if DEV_NULL in names or names[0] == names[1] or "\t" in old + new:
         return True
@@ -223,7 +223,7 @@ def may_name_files(old: str, new: str) -> bool:
 def parse_git_names(line: str) -> tuple[str, str]:
     """Return the two names of a `diff --git` line, prefixes included; two empty names where they cannot be told.
 
-    Names with spaces are not quoted: then the split is right that leaves two names equal behind their prefixes.
+    Names with spaces are not quoted: then the split is right that leaves two names equal after their prefixes.
     """
     whole = _GIT_HEADER.fullmatch(line.rstrip("\r"))
     if whole is None or len(line) > _MAX_HEADER_CHARS:
@@ -256,7 +256,7 @@ _COUNTS = "Give the hunk a header with the right counts: '@@ -start,count +start
 def find_hunk_end(
     lines: Sequence[str], header: Header, start: int, names_above: tuple[str, str] | None
 ) -> tuple[int, bool]:
-    """Return the line behind a hunk whose lines begin at `start`, and whether the counts of its header are right.
+    """Return the line after a hunk whose lines begin at `start`, and whether the counts of its header are right.
 
     `names_above` are the headers of the file that the hunk belongs to. Raises `EditSyntaxError`.
     """
@@ -271,7 +271,7 @@ def find_hunk_end(
 def _find_end_by_counts(
     lines: Sequence[str], header: Header, start: int, names_above: tuple[str, str] | None
 ) -> int | None:
-    """Return the line behind a hunk whose lines are as many as its header says, else None."""
+    """Return the line after a hunk whose lines are as many as its header says, else None."""
     if header.old is None or header.new is None:
         return None
     old, new, at = header.old[1], header.new[1], start
@@ -290,7 +290,7 @@ def _find_end_by_counts(
 
 
 def _holds_header(lines: Sequence[str], end: int, names_above: tuple[str, str] | None) -> bool:
-    """Tell whether the last two lines are rather the header of the next file (both counts one too large)."""
+    """Return whether the last two lines are rather the header of the next file (both counts one too large)."""
     if not is_name_pair(lines, end - 2) or end == len(lines) or not lines[end].startswith("@@"):
         return False
     headers = lines[end - 2][4:], lines[end - 1][4:]
@@ -298,7 +298,7 @@ def _holds_header(lines: Sequence[str], end: int, names_above: tuple[str, str] |
 
 
 def _has_more_lines(lines: Sequence[str], at: int) -> bool:
-    """Tell whether lines of a hunk follow although its counts are used up."""
+    """Return whether lines of a hunk follow although its counts are used up."""
     while at < len(lines) and is_blank(lines[at]):
         at += 1
     if at == len(lines) or lines[at][:1] not in {" ", "+", "-"} or is_name_pair(lines, at):
@@ -307,7 +307,7 @@ def _has_more_lines(lines: Sequence[str], at: int) -> bool:
 
 
 def _refuse_unsigned(lines: Sequence[str], header: Header, start: int, end: int) -> None:
-    """Refuse lines behind a hunk that lack their '+': they stand right below it, or the counts are right with them."""
+    """Refuse lines after a hunk that lack their '+': they are right below it, or the counts are right with them."""
     behind = next((at for at in range(end, len(lines)) if not is_blank(lines[at])), len(lines))
     if behind == len(lines) or lines[behind][:1] in {"+", "-", " ", "@", "\\"} or ends_talk(lines, behind):
         return
@@ -330,7 +330,7 @@ def _refuse_unsigned(lines: Sequence[str], header: Header, start: int, end: int)
 
 
 def _find_end_by_looks(lines: Sequence[str], start: int, names_above: tuple[str, str] | None) -> int:
-    """Return the line behind the last one that can belong to a hunk whose header has no right counts."""
+    """Return the line after the last one that can belong to a hunk whose header has no right counts."""
     at = start
     while at < len(lines) and not _closes(lines, at, names_above):
         line = lines[at]
@@ -345,7 +345,7 @@ def _find_end_by_looks(lines: Sequence[str], start: int, names_above: tuple[str,
 
 
 def _closes(lines: Sequence[str], at: int, names_above: tuple[str, str] | None) -> bool:
-    """Tell whether a hunk ends above a line; raises `EditSyntaxError` where that cannot be told.
+    """Return whether a hunk ends above a line; raises `EditSyntaxError` where that cannot be told.
 
     A line '-- a' that is removed, above '++ b' that is added, looks like the header of a file.
     """

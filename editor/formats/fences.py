@@ -48,7 +48,7 @@ def strip_fence(lines: Sequence[str]) -> list[str]:
 
 
 def is_fence(line: str) -> bool:
-    """Tell whether a line opens or closes a fence."""
+    """Return whether a line opens or closes a fence."""
     return _FENCE.fullmatch(line) is not None
 
 
@@ -81,7 +81,7 @@ def find_fences(lines: Sequence[str], *, indented: bool = False) -> tuple[Fence,
 
 
 def is_in_literal(lines: Sequence[str], at: int) -> bool:
-    """Tell whether a line stands inside of a string or comment of several lines that is closed below it."""
+    """Return whether a line is inside of a string or comment of several lines that is closed below it."""
     closer = _find_literal_end(lines[:at])
     return bool(closer) and any(closer in line for line in lines[at:])
 
@@ -118,7 +118,7 @@ def _find_closing(lines: Sequence[str], opened: int, first: re.Match[str], *, ca
 
 
 def _is_nested(lines: Sequence[str], opened: int, at: int) -> bool:
-    """Tell whether a bare fence in Markdown opens a code block: its text follows at once, below a blank line.
+    """Return whether a bare fence in Markdown opens a code block: its text follows at once, below a blank line.
 
     Where both sides are solid, it opens one if the fence around everything would not reach the end otherwise.
     """
@@ -130,7 +130,7 @@ def _is_nested(lines: Sequence[str], opened: int, at: int) -> bool:
 
 
 def _find_literal_end(lines: Sequence[str], closer: str = "") -> str:
-    """Return what would close the literal that is open behind these lines, '' if none is."""
+    """Return what would close the literal that is open after these lines, '' if none is."""
     for line in lines:
         at = 0
         while True:

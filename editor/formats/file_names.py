@@ -79,7 +79,7 @@ def find_kind(path: str) -> Kind:
 
 
 def is_label(name: str) -> bool:
-    """Tell whether a word that has the form of a file name is rather the name of something else (`self.items`)."""
+    """Return whether a word that has the form of a file name is rather the name of something else (`self.items`)."""
     if _PRODUCTS.fullmatch(name) or name.startswith(("self.", "this.")):
         return True
     if "/" in name or "\\" in name or name.startswith(".") or "." not in name:
@@ -90,7 +90,7 @@ def is_label(name: str) -> bool:
 
 
 def do_paths_fit(path: str, other: str) -> bool:
-    """Tell whether two paths may mean one file: they are equal, or one is the end of the other."""
+    """Return whether two paths may mean one file: they are equal, or one is the end of the other."""
     one, two = path_parts(path), path_parts(other)
     size = min(len(one), len(two))
     return size > 0 and one[-size:] == two[-size:]

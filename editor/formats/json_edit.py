@@ -1,13 +1,13 @@
 """Parses edits written as JSON, and exact string replacement in it.
 
 Every field has the spellings of the tools that models know; a field that none of them has is refused, as is a field
-given twice, so that nothing is dropped in silence. Talk and a fence may stand around the JSON.
+given twice, so that nothing is dropped silently. Talk and a fence may surround the JSON.
 
     {"file_path": "a.py", "old_string": "x = 1", "new_string": "x = 2", "replace_all": false}
 
 The path and `replace_all` are optional, as is `expected_replacements` (how many places are to be changed). The
 spellings of Claude Code, Gemini CLI, opencode, pi and of the `str_replace_editor` are known (`json_edit.py`); several
-changes come as a list, one below the other, or under `edits`. A pair that is sent twice is read once.
+changes come as a list, one after the other, or under `edits`. A pair that is sent twice is read once.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _SPELLINGS = {
 _FIELD_OF = {spelling: field for field, spellings in _SPELLINGS.items() for spelling in spellings}
 # Keys that a data file may well have too: they do not make a text an edit.
 _PLAIN = frozenset({"old", "new", "path", "file", "filename", "edits", "command", "description", "content", "contents"})
-# The first key of an object, as it stands at the beginning of JSON that may be broken further down.
+# The first key of an object, as it is at the beginning of JSON that may be broken further down.
 _FIRST_KEY = re.compile(r'[\[{\s]*"(?P<key>\w+)"\s*:')
 
-# Blanks and a comma may stand behind an object on its line.
+# Blanks and a comma may follow an object on its line.
 _MAX_BEHIND = 200
 
 
@@ -67,7 +67,7 @@ class JsonChange:
 
 
 def looks_like(edit: str, fields: Iterable[str], *, plain: bool = False) -> bool:
-    """Tell whether an edit is JSON with nothing but known keys, every change of which has these fields.
+    """Return whether an edit is JSON with nothing but known keys, every change of which has these fields.
 
     At least one key must be a spelling that only tools use: `{"old": ..., "new": ...}` may be a file of its own, unless
     `plain` says that the file is no JSON.
@@ -82,7 +82,7 @@ def looks_like(edit: str, fields: Iterable[str], *, plain: bool = False) -> bool
 
 
 def holds_call(edit: str, *, plain: bool = False) -> bool:
-    """Tell whether an edit begins like a call of an edit tool, whether or not it can be read; `plain` as above."""
+    """Return whether an edit begins like a call of an edit tool, whether or not it can be read; `plain` as above."""
     lines = edit.split("\n")
     first = next((at for at, line in enumerate(lines) if line.startswith(("{", "["))), None)
     if first is None or any(is_code(line) or is_placeholder(line) for line in lines[:first]):
@@ -92,7 +92,7 @@ def holds_call(edit: str, *, plain: bool = False) -> bool:
 
 
 def holds_json(edit: str) -> bool:
-    """Tell whether an edit is an object of JSON, or several, with no more than talk and a fence around."""
+    """Return whether an edit is an object of JSON, or several, with no more than talk and a fence around."""
     first = next((line for line in edit.split("\n") if line.strip() and not is_fence(line)), "")
     if not first.startswith(("{", "[")):
         return False
@@ -106,7 +106,7 @@ def holds_json(edit: str) -> bool:
 def read_changes(edit: str) -> tuple[list[JsonChange], str]:
     """Return the changes of an edit, and the talk around them.
 
-    Raises `EditSyntaxError` (without a suggestion for the format at hand).
+    Raises `EditSyntaxError` (without a suggestion: the caller adds that of its format).
     """
     values, prose = _parse_values(edit)
     items = [item for value in values for item in _parse_items(value, "")]
@@ -148,7 +148,7 @@ def _parse_values(edit: str) -> tuple[list[Any], str]:
 
 
 def _has_fields(item: JsonChange, fields: Iterable[str]) -> bool:
-    """Tell whether a change has these fields; the tool `str_replace` needs no new text to delete the old one."""
+    """Return whether a change has these fields; the tool `str_replace` needs no new text to delete the old one."""
     wanted = set(fields)
     return item.fields.keys() >= wanted or (item.command == "str_replace" and wanted - item.fields.keys() == {NEW})
 
@@ -172,7 +172,7 @@ def group_by_path(items: Iterable[JsonChange]) -> dict[str, list[JsonChange]]:
 
 
 def syntax_error(message: str) -> EditSyntaxError:
-    """Return the error of an edit that is not written as it has to be; the format at hand says how."""
+    """Return the error of a malformed edit, without a suggestion: the caller adds that of its format."""
     return EditSyntaxError("malformed", message, "")
 
 
@@ -224,11 +224,6 @@ def _quote_field(field: str) -> str:
 _FIELDS = frozenset({OLD, NEW, "replace_all", "count", "note"})
 
 
-def looks_like_string_replacement(edit: str, *, plain: bool = False) -> bool:
-    """Tell whether an edit is JSON that only an edit tool would be sent; with `plain`, keys of data files count too."""
-    return looks_like(edit, (OLD, NEW), plain=plain)
-
-
 def parse_string_replacements(edit: str) -> tuple[ParsedEdit, ...]:
     """Return one edit for every file, in order of first appearance; raises `EditSyntaxError`."""
     try:
@@ -268,5 +263,5 @@ def _build_substitution(item: JsonChange) -> Substitution:
 
 
 def _is_deletion(item: JsonChange) -> bool:
-    """Tell whether a change leaves the new text out, which the tool `str_replace` takes for none."""
+    """Return whether a change leaves the new text out, which the tool `str_replace` takes for none."""
     return NEW not in item.fields and item.command == "str_replace"

@@ -28,7 +28,7 @@ from editor.types import ParsedEdit, Sketch
 
 _SIGNED = re.compile(r"\+(?!\+).*\S.*")
 _SIGNED_IN_DIFF = re.compile(r"\s*[-+].*\S.*")
-# The first lines of a diff stand among so many.
+# The first lines of a diff are among so many.
 _MAX_HEAD = 20
 _CONFLICT = (re.compile(r"<{7} .*"), re.compile(r"={7}"), re.compile(r">{7} .*"))
 
@@ -39,7 +39,7 @@ def parse(edit: str, path: str = "") -> ParsedEdit:
     `path` is the file that the snippet is for, "" if it is not known.
     """
     answer = read_answer(edit.split("\n"), path)
-    parts = [_drop_last_newline(part) for part in answer.parts]
+    parts = [part[:-1] if part and not part[-1] else part for part in answer.parts]
     lines = [line for part in parts for line in part]
     if not any(line.strip() for line in lines):
         raise EditSyntaxError("empty_edit", "The edit is an empty fenced block.", "Send the lines to be changed.")
@@ -85,14 +85,10 @@ def _other_format_error(what: str) -> EditSyntaxError:
 
 
 def _is_conflict(part: tuple[str, ...]) -> bool:
-    """Tell whether a part begins with a merge conflict."""
+    """Return whether a part begins with a merge conflict."""
     rows = iter(line for line in part if line.strip())
     first = next(rows, "")
     return bool(_CONFLICT[0].fullmatch(first)) and all(any(one.fullmatch(row) for row in rows) for one in _CONFLICT[1:])
-
-
-def _drop_last_newline(part: tuple[str, ...]) -> tuple[str, ...]:
-    return part[:-1] if part and not part[-1] else part
 
 
 def _build_sketch(parts: list[tuple[str, ...]]) -> tuple[Sketch, int]:
@@ -144,7 +140,7 @@ _HOW = 'Send all lines of the file, or {"path": "...", "file_text": "..."}.'
 
 
 def looks_like_whole_file(edit: str, *, plain: bool = False) -> bool:
-    """Tell whether an edit is the call of a tool that writes files; with `plain`, keys of data files count too."""
+    """Return whether an edit is the call of a tool that writes files; with `plain`, keys of data files count too."""
     return json_edit.looks_like(edit, (TEXT,), plain=plain)
 
 

@@ -13,20 +13,20 @@ and not used, as in Roo's own `multi-search-replace.ts`.
 
     path/to/file.py                 optional: names the file of this block and of those below without a name
     <<<<<<< SEARCH                  or `------- SEARCH`, `<<<<<<< ORIGINAL`, `<<<<<<< SEARCH path/to/file.py`
-    :start_line:12                  optional (Roo), with a line `-------` below: a hint where the lines stand
-    lines that stand in the file
+    :start_line:12                  optional (Roo), with a line `-------` below: a hint where the lines are
+    lines that are in the file
     =======
-    lines that shall stand there
+    lines that should be there
     >>>>>>> REPLACE                 or `+++++++ REPLACE`, `>>>>>>> UPDATED`, `>>>>>>>`
 
     <old_text line=12>              Zed's spelling of a block
-    lines that stand in the file
+    lines that are in the file
     </old_text>
     <new_text>
-    lines that shall stand there
+    lines that should be there
     </new_text>
 
-Whatever else stands between blocks is talk, unless it looks like a part of an edit (`strays.py`). Markers stand at
+Whatever else is between blocks is talk, unless it looks like a part of an edit (`strays.py`). Markers are at
 column 0 and are five to nine characters long, **the three of one block equally long**: so a file that itself holds
 `=======` (a merge conflict, a heading) is edited with markers of another length. A second divider or opener of the same
 length inside a block would have to be guessed about, and is refused instead; so is a block without its end, whose
@@ -120,7 +120,7 @@ _CLOSER = re.compile(r"(>{5,9}|\+{5,9}) ?(?:REPLACE|UPDATED)>?(?:\s+(?P<name>\S+
 _BARE_CLOSER = re.compile(r"(>{5,9})\s*")
 _OLD_TAG = re.compile(r"<old_text(?:\s+line=\"?(?P<line>\d{1,9})\"?)?\s*>\s*")
 _CLOSER_OF = {"<": ">", "-": "+"}
-# A file name stands this many lines above its block at most, fences counted (aider).
+# A file name is at most this many lines above its block, fences counted (aider).
 _NAME_REACH = 3
 _TITLE = re.compile(r"# \S.*|---\s*")
 
@@ -141,9 +141,9 @@ def find_first_opener(lines: list[str]) -> int | None:
 
 
 def looks_like(edit: str, path: str = "") -> bool:
-    """Tell whether an edit is written in blocks, and not a text that only shows some.
+    """Return whether an edit is written in blocks, and not a text that only shows some.
 
-    Such a text has placeholder comments outside its blocks, or stands in a fence for Markdown together with other text.
+    Such a text has placeholder comments outside its blocks, or is in a fence for Markdown together with other text.
     Or it begins with a title or front matter of Markdown, unless the file is a program and nothing outside is code.
     """
     lines = edit.split("\n")
@@ -158,18 +158,16 @@ def looks_like(edit: str, path: str = "") -> bool:
     if any(is_placeholder(lines[at]) and lines[at].strip(" .…") for at in outside):
         return False
     fenced = find_outer_fence(lines, ("md", "markdown"))
-    return not any(at in fenced and lines[at].strip() and not _may_stand_between(lines[at]) for at in outside)
-
-
-def _may_stand_between(line: str) -> bool:
-    return is_fence(line) or bool(parse_file_name(line))
+    return not any(
+        at in fenced and lines[at].strip() and not (is_fence(lines[at]) or parse_file_name(lines[at])) for at in outside
+    )
 
 
 def parse_files(edit: str, path: str = "") -> tuple[ParsedEdit, ...]:
     """Return one edit for every file, in order of first appearance; raises `EditSyntaxError`.
 
     Every block has to be complete and unambiguous. If a single file is named anywhere, all blocks belong to it. A block
-    that is sent twice is read once. `path` is the file that the edit is sent for: what stands above a block and is no
+    that is sent twice is read once. `path` is the file that the edit is sent for: what is above a block and is no
     path is a label then, as it is without.
     """
     lines = edit.split("\n")
@@ -225,7 +223,7 @@ def _read_blocks(lines: list[str]) -> Iterator[_Block]:
 
 
 def _read_block(lines: list[str], opened: int, above: int, dialect: Dialect) -> _Block:
-    """Return the block that opens at `opened`; what stands between `above` and it may name its file."""
+    """Return the block that opens at `opened`; what is between `above` and it may name its file."""
     marker = _match_marker(_OPENER, lines[opened])
     divider, closer = "=" * len(marker), _CLOSER_OF[marker[0]] * len(marker)
     closed = _find_closing_line(lines, opened, marker, closer)
@@ -303,7 +301,7 @@ def _find_closing_line(lines: list[str], opened: int, marker: str, closer: str) 
 
 
 def _match_marker(pattern: re.Pattern[str], line: str) -> str:
-    """Return the signs of a marker line, '' if it is none; what stands behind the word has to be a file name."""
+    """Return the signs of a marker line, '' if it is none; what is after the word has to be a file name."""
     found = pattern.fullmatch(line)
     if found is None or ("name" in found.groupdict() and found["name"] and not parse_file_name(found["name"])):
         return ""
@@ -311,7 +309,7 @@ def _match_marker(pattern: re.Pattern[str], line: str) -> str:
 
 
 def _list_outside(lines: list[str]) -> list[int]:
-    """Return the indices of the lines that stand in no block; one that is never closed reaches to the end."""
+    """Return the indices of the lines that are in no block; one that is never closed reaches to the end."""
     outside: list[int] = []
     closer = ""
     for at, line in enumerate(lines):

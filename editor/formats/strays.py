@@ -1,6 +1,6 @@
 """Text of an edit outside of its blocks, and parts that are for the same file.
 
-What stands outside is talk, and left out; a change among it would be lost, so it is an error.
+What is outside is talk, and left out; a change among it would be lost, so it is an error.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def refuse_strays(lines: Sequence[str], outside: Iterable[int], what: str) -> No
 
 
 def is_normal_diff(lines: Sequence[str], at: int) -> bool:
-    """Tell whether a change of `diff` without `-u` begins here: '3c3' above '< old' or '> new'."""
+    """Return whether a change of `diff` without `-u` begins here: '3c3' above '< old' or '> new'."""
     if at + 1 >= len(lines) or not _NORMAL_DIFF.fullmatch(lines[at].strip()):
         return False
     return lines[at + 1].lstrip().startswith(("< ", "> ", "<\t", ">\t"))
 
 
 def is_context_diff(lines: Sequence[str], at: int) -> bool:
-    """Tell whether the hunks of a context diff (`diff -c`) begin here."""
+    """Return whether the hunks of a context diff (`diff -c`) begin here."""
     return lines[at].startswith("***************") and at + 1 < len(lines) and lines[at + 1].startswith("*** ")
 
 
@@ -68,7 +68,7 @@ def _is_stray(lines: Sequence[str], at: int, talk: set[int]) -> bool:
 
 
 def _has_signs(lines: Sequence[str], start: int, talk: set[int]) -> bool:
-    """Tell whether a fence that opens above a line holds lines with signs, none of which has been read."""
+    """Return whether a fence that opens above a line holds lines with signs, none of which has been read."""
     at = start
     while at in talk and not _FENCE.fullmatch(lines[at]):
         if lines[at].lstrip()[:1] in {"+", "-"}:

@@ -60,12 +60,12 @@ class FileDiff:
 
     @property
     def has_changes(self) -> bool:
-        """Tell whether there is more than an `Index:` line, which also stands above changes of other kinds."""
+        """Return whether there is more than an `Index:` line, which also is above changes of other kinds."""
         return not self.index_name or self.has_names or bool(self.hunks)
 
     @property
     def has_names(self) -> bool:
-        """Tell whether a `---` and a `+++` line have been read."""
+        """Return whether a `---` and a `+++` line have been read."""
         return bool(self.old_header)
 
 
@@ -184,7 +184,7 @@ _MAX_TALK_LINES_UNNUMBERED = 4
 
 
 def looks_like(edit: str) -> bool:
-    """Tell whether an edit is a unified diff: headers or a hunk, with no more than talk above."""
+    """Return whether an edit is a unified diff: headers or a hunk, with no more than talk above."""
     lines = edit.split("\n")
     talk = 0
     for at, line in enumerate(lines):

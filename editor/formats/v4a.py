@@ -3,7 +3,7 @@
     *** Begin Patch
     *** Update File: path            or `*** Add File: path` with '+' lines, `*** Delete File: path`
     *** Move to: new path            optional
-    @@ class A                       optional: lines that stand above, outermost first; a bare `@@` parts two hunks
+    @@ class A                       optional: lines that are above, outermost first; a bare `@@` parts two hunks
      kept line
     -removed line
     +added line
@@ -38,7 +38,7 @@ _HOW = (
 
 
 def looks_like(edit: str) -> bool:
-    """Tell whether an edit is a V4A patch: it has the first line of an envelope, or begins with a file marker."""
+    """Return whether an edit is a V4A patch: it has the first line of an envelope, or begins with a file marker."""
     lines = [line.strip() for line in edit.split("\n")]
     if _BEGIN in lines:
         return True
@@ -60,7 +60,7 @@ def parse_files(edit: str) -> tuple[ParsedEdit, ...]:
 
 
 def _join_prose(lines: list[str], bodies: list[tuple[int, int]]) -> str:
-    """Return the talk outside of the envelopes; raises `EditSyntaxError` if a part of an edit stands there."""
+    """Return the talk outside of the envelopes; raises `EditSyntaxError` if a part of an edit is there."""
     read = {at for first, end in bodies for at in range(first - 1, end + 1)}
     outside = [at for at in range(len(lines)) if at not in read and lines[at].strip() not in (_BEGIN, _END)]
     refuse_strays(lines, outside, "the patch")

@@ -1,1 +1,1 @@
-"""Where lines stand in a text: the matching ladder, one rung a file, and the nearest miss."""
+"""Finds lines in a text: the matching ladder, elided lines, near misses, and changes that are already applied."""

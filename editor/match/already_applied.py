@@ -1,7 +1,7 @@
 """Detects changes that were applied to a text before.
 
-New lines that stand in the text are no proof by themselves: kept lines always stand there, short lines stand there by
-chance, and SEARCH may have missed its place by a typo. What cannot be told is said in `doubt`.
+That the new lines are in the text is no proof: kept lines always are, short lines are by chance, and SEARCH may have
+missed its place by a typo. `doubt` says what cannot be decided.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from rapidfuzz import fuzz
 from rapidfuzz.distance import LCSseq
 
-from editor.diff import LineOp, line_opcodes
+from editor.diff import line_opcodes
 from editor.errors import format_span
 from editor.match.ladder import LineIndex, Places, find_places, strip_blanks
 from editor.match.near_miss import NearMatch, find_nearest
 from editor.types import Replacement, Rung
 
-# Fewer letters and digits than this stand in a file by chance, unless the new text is much like the old one.
+# Fewer letters and digits than this are in a file by chance, unless the new text is much like the old one.
 MIN_EVIDENCE = 8
 _MIN_EVIDENCE_IF_ALIKE = 2
 _ALIKE = 60.0
@@ -33,10 +33,10 @@ TOO_SHORT = "they are too short to show that the edit is made"
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """The new lines of a change stand at lines [start, end) of the text.
+    """The new lines of a change are at lines [start, end) of the text.
 
     `doubt` says why that does not show that the change is made, '' if it does. `proven` says that kept lines above and
-    below the new ones, or the line number, hold the result where it stands.
+    below the new ones, or the line number, hold the result where it is.
     """
 
     start: int
@@ -47,15 +47,15 @@ class AppliedChange:
 
     @property
     def message(self) -> str:
-        """Return a sentence for whoever sent the change: where the new lines stand, and what is in doubt."""
+        """Return a sentence for whoever sent the change: where the new lines are, and what is in doubt."""
         but = f", but {self.doubt}" if self.doubt else ""
         return f" The REPLACE lines stand at {format_span(self.start, self.end)} already{but}."
 
 
 def find_applied(index: LineIndex, change: Replacement, expected: Collection[int] = ()) -> AppliedChange | None:
-    """Return where the new lines of a change stand; None if they do not, or say nothing.
+    """Return where the new lines of a change are; None if they do not, or say nothing.
 
-    `expected` are the line indices at which an earlier application would have left them. The old lines must not stand
+    `expected` are the line indices at which an earlier application would have left them. The old lines must not be
     in the text.
     """
     after = change.after
@@ -71,25 +71,26 @@ def find_applied(index: LineIndex, change: Replacement, expected: Collection[int
 
 
 def find_applied_at(lines: Sequence[str], change: Replacement, expected: Collection[int]) -> AppliedChange | None:
-    """Return the result of a change if its new lines stand exactly at one of the expected lines; None if they do not.
+    """Return the result of a change if its new lines are exactly at one of the expected lines; None if they do not.
 
     The line says more than few letters do: any new word counts.
     """
-    start = _find_exact(lines, change.after, expected)
-    if start is None or not _list_solid(change.after):
+    after = change.after
+    start = next((at for at in expected if after and tuple(lines[at : at + len(after)]) == after), None)
+    if start is None or not _list_solid(after):
         return None
     doubt = _find_doubt_of_deletion(lines, change, start, min_words=1) if _has_words(change.after) else TOO_SHORT
     return AppliedChange(start, start + len(change.after), "exact", doubt, proven=not doubt)
 
 
 def is_evidence(old: str, new: str) -> bool:
-    """Tell whether a new text is long enough, or enough like the old one, not to stand in a file by chance."""
+    """Return whether a new text is long enough, or enough like the old one, not to be in a file by chance."""
     evidence = sum(map(str.isalnum, new))
     return evidence >= MIN_EVIDENCE or (evidence >= _MIN_EVIDENCE_IF_ALIKE and fuzz.ratio(old, new) >= _ALIKE)
 
 
 def find_near_miss(index: LineIndex, change: Replacement, start: int) -> NearMatch | None:
-    """Return a place that is nearly the old lines, and as near as the new lines, which stand at `start`; None if none.
+    """Return a place that is nearly the old lines, and as near as the new lines, which are at `start`; None if none.
 
     The same lines at another depth are another place, and no near miss.
     """
@@ -123,13 +124,13 @@ def _find_doubt_of_places(index: LineIndex, change: Replacement, there: Places) 
 
 
 def describe_repeats(rows: Sequence[int]) -> str:
-    """Return the doubt where new lines stand at these line numbers, too."""
+    """Return the doubt where new lines are at these line numbers, too."""
     listed = ", ".join(map(str, rows[:_MAX_SHOWN]))
     return f"they stand at line {listed} too, so that nothing tells which of them is this edit's"
 
 
 def find_doubt(index: LineIndex, change: Replacement, start: int) -> str:
-    """Return why new lines that stand at one place alone do not show that their change is made; '' if they do."""
+    """Return why new lines that are at one place alone do not show that their change is made; '' if they do."""
     if doubt := _find_doubt_of_deletion(index.lines, change, start):
         return doubt
     if beside := _find_removed_line(index.lines, change, start):
@@ -183,7 +184,7 @@ def _find_removed_line(lines: Sequence[str], change: Replacement, start: int) ->
 def _find_old_lines(lines: Sequence[str], change: Replacement, start: int) -> tuple[int, int] | None:
     """Return the lines around the new ones that are nearly all the old ones; None if they are not.
 
-    Of `end`, two methods, `end`, the kept lines stand there before the first method is deleted, too.
+    Of `end`, two methods, `end`, the kept lines are there before the first method is deleted, too.
     """
     removed = len(change.before) - len(change.after)
     for first in (start - removed, start):
@@ -195,17 +196,11 @@ def _find_old_lines(lines: Sequence[str], change: Replacement, start: int) -> tu
 
 
 def is_held(change: Replacement) -> bool:
-    """Tell whether kept lines with words stand above the first and below the last of the new lines."""
+    """Return whether kept lines with words are above the first and below the last of the new lines."""
     ops = line_opcodes(change.before, change.after)
-    return len(ops) > 2 and all(op.equal and _has_words(_get_new_lines(change, op)) for op in (ops[0], ops[-1]))
-
-
-def _get_new_lines(change: Replacement, op: LineOp) -> Sequence[str]:
-    return change.after[op.b_start : op.b_end]
-
-
-def _find_exact(lines: Sequence[str], after: tuple[str, ...], expected: Collection[int]) -> int | None:
-    return next((at for at in expected if after and tuple(lines[at : at + len(after)]) == after), None)
+    return len(ops) > 2 and all(
+        op.equal and _has_words(change.after[op.b_start : op.b_end]) for op in (ops[0], ops[-1])
+    )
 
 
 def _list_solid(lines: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@
         ...                             ...
         return data                     return checked(data)
 
-The pieces between the `...` lines have to stand in the file, in order, in exactly one way; what they leave out stays,
+The pieces between the `...` lines have to be in the file, in order, in exactly one way; what they leave out stays,
 at the depth that the `...` of REPLACE says. Lines that move from one piece to another leave open what moves with them.
 """
 
@@ -21,7 +21,7 @@ from editor.placeholders import is_placeholder
 from editor.splices import MAX_CANDIDATES, Open, Option, Resolution, Splice
 from editor.types import Replacement, Rung, Unresolved
 
-# More pieces than this are not looked for, and more ways to place them not told apart.
+# More pieces than this are not looked for, and more ways to place them not distinguished.
 _MAX_PIECES = 50
 _MAX_WAYS = 50
 
@@ -30,7 +30,7 @@ _Piece = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _PieceMatch:
-    """Where the lines of one piece stand: [start, end), found by this rung with this mapping of indentations."""
+    """Where the lines of one piece are: [start, end), found by this rung with this mapping of indentations."""
 
     start: int
     end: int
@@ -39,18 +39,18 @@ class _PieceMatch:
 
 
 def is_elision(line: str) -> bool:
-    """Tell whether a line may stand for lines left out."""
+    """Return whether a line may stand for lines left out."""
     return line.strip() in ("...", "…") or is_placeholder(line)
 
 
 def has_elision(change: Replacement) -> bool:
-    """Tell whether SEARCH has a line that may stand for others, and a real one."""
+    """Return whether SEARCH has a line that may stand for others, and a real one."""
     return any(map(is_elision, change.before)) and any(line.strip() for line in change.before if not is_elision(line))
 
 
 def resolve_elided(index: LineIndex, change: Replacement) -> Resolution | None:
-    """Return what the change does to the file; None if its pieces do not stand there one below the other."""
-    before, after = _split_pieces(change.before), _split_pieces(change.after)
+    """Return what the change does to the file; None if its pieces are not there in order."""
+    before, after = split_pieces(change.before), split_pieces(change.after)
     same = len(before) == len(after)
     pairs = list(zip(before, after, strict=True)) if same else [(piece, piece) for piece in before]
     gaps = _find_gap_indents(change, pairs) if same else []
@@ -105,7 +105,7 @@ def _agree_on(said: set[tuple[str, str]]) -> tuple[str, str] | None:
 
 
 def _moves_lines(pairs: Sequence[_Piece]) -> bool:
-    """Tell whether a line of one piece of SEARCH stands in another one of REPLACE: the elided lines may move, too."""
+    """Return whether a line of one piece of SEARCH is in another one of REPLACE: the elided lines may move, too."""
     old = [{strip_blanks(line) for line in before if any(map(str.isalnum, line))} for before, _ in pairs]
     new = [{strip_blanks(line) for line in after} for _, after in pairs]
     return any(
@@ -138,7 +138,7 @@ def _leave_depth_open(start: int, end: int) -> Open:
 def _apply_at(
     index: LineIndex, pairs: Sequence[_Piece], gaps: Sequence[tuple[str, str] | None], way: Sequence[_PieceMatch]
 ) -> Resolution | None:
-    """Return what the change does at the one way its pieces stand; None if its lines cannot be indented so."""
+    """Return what the change does at the one way its pieces are; None if its lines cannot be indented so."""
     lines: list[str] = []
     added: list[tuple[int, int, tuple[str, ...]]] = []
     at = way[0].start
@@ -176,7 +176,7 @@ def _shift_elided(lines: Sequence[str], gap: tuple[str, str] | None, shift: Inde
 def _check_already_there(
     index: LineIndex, changed: Sequence[tuple[int, int, tuple[str, ...]]], splice: Splice
 ) -> Resolution:
-    """Return the splice, or that nothing is to do where all that the pieces add already stands around them."""
+    """Return the splice, or that nothing is to do where all that the pieces add already is around them."""
     lines = index.lines
     there = [is_already_there(lines, *one) for one in changed]
     if not any(there):
@@ -192,7 +192,7 @@ def _check_already_there(
     return Open(unresolved, (Option(splice, 0.5, "REPLACE written although some of its lines stand there"),))
 
 
-def _split_pieces(lines: Sequence[str]) -> list[tuple[str, ...]]:
+def split_pieces(lines: Sequence[str]) -> list[tuple[str, ...]]:
     pieces: list[list[str]] = [[]]
     for line in lines:
         if is_elision(line):

@@ -69,7 +69,7 @@ def _find_closing_row(lines: Sequence[str], start: int, closer: str, words: dict
 
 
 _OPENERS = (":", "{", "(", "[", ",", "=", ">", "do", "then", "\\")
-# A single line of fewer letters and digits stands at several depths by chance.
+# A single line of fewer letters and digits is at several depths by chance.
 _MIN_EVIDENCE = 16
 
 
@@ -85,7 +85,7 @@ class AdaptedLines:
 
     @property
     def sure(self) -> bool:
-        """Tell whether the lines may be written without asking."""
+        """Return whether the lines may be written without asking."""
         return not self.doubt
 
 
@@ -134,7 +134,7 @@ def adapt_to_file(
 
 
 def is_move(shift: IndentMapping) -> bool:
-    """Tell whether a mapping changes any indentation."""
+    """Return whether a mapping changes any indentation."""
     return isinstance(shift, Retab) or bool(shift.added or shift.removed)
 
 
@@ -171,18 +171,18 @@ def _find_doubt_of_move(
 
 
 def _is_stripped(old: str, after: Sequence[str]) -> bool:
-    """Tell whether a line was sent without any indentation, as models do, and is too long to be another by chance."""
+    """Return whether a line was sent without any indentation, as models do, and is too long to be another by chance."""
     return not get_indent(old) and not any(map(get_indent, after)) and sum(map(str.isalnum, old)) >= _MIN_EVIDENCE
 
 
 def _fits_unit_of_4(shift: Retab, old: Sequence[str]) -> bool:
-    """Tell whether two spaces were taken for a tab where four may be, as all lines stand at one depth."""
+    """Return whether two spaces were taken for a tab where four may be, as all lines are at one depth."""
     widths = {_measure_indent(line) for line in old}
     return shift.unit == 2 and shift.to_tabs and len(widths) == 1 and min(widths) % 4 == 0 < min(widths)
 
 
 def _has_file_depth(change: Replacement, found: Sequence[str], new: Sequence[int]) -> bool:
-    """Tell whether a new line that no line above it opens stands where the file's lines do, and none of SEARCH does."""
+    """Return whether a new line that no line above it opens is where the file's lines do, and none of SEARCH does."""
     fine = {get_indent(line) for line in change.before if line.strip()}
     there = {get_indent(line) for line in found if line.strip()} - fine
     for at in new:
@@ -200,7 +200,7 @@ def _measure_indent(line: str) -> int:
 
 
 def keep_file_spacing(have: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """Return the lines, those that differ from the file's only by spaces at their end as they stand there."""
+    """Return the lines; those that differ from the file's only by trailing spaces become the file's."""
     merged = list(lines)
     for op in line_opcodes([rstrip_blanks(line) for line in have], [rstrip_blanks(line) for line in lines]):
         if op.equal:
@@ -209,7 +209,7 @@ def keep_file_spacing(have: Sequence[str], lines: Sequence[str]) -> list[str]:
 
 
 def is_already_there(lines: Sequence[str], start: int, end: int, after: tuple[str, ...]) -> bool:
-    """Tell whether `after` already stands around [start, end), for changes that add lines to what they search.
+    """Return whether `after` already is around [start, end), for changes that add lines to what they search.
 
     A blank line that `after` ends with may be the final newline of the file.
     """
@@ -231,7 +231,7 @@ def _shift_lines(lines: Sequence[str], shift: IndentMapping) -> list[str] | None
 def indent_first_line(index: LineIndex, change: Replacement) -> Replacement | None:
     """Return a change whose first line was sent without its indentation, with it; None if it is no such change.
 
-    All other lines have to stand below it as they were sent, at one place, and no line like the first at another depth.
+    All other lines have to be below it as they were sent, at one place, and no line like the first at another depth.
     A new first line that was sent without indentation, too, is given the same.
     """
     before, after = change.before, change.after

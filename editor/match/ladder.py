@@ -1,12 +1,12 @@
 """The matching ladder: finds lines in a file, exact comparison first.
 
-Either one run of blanks stands more (or less) before every line, or the one side has tabs where the other has a fixed
-number of spaces. Nothing else counts as the same indentation.
+Indentation is the same if every line has one run of blanks more (or less), or if one side has tabs where the other
+has a fixed number of spaces. Nothing else counts.
 
     exact            the lines are equal
-    trailing_space   they are equal but for spaces, tabs and carriage returns at line ends
-    reindent         they are equal but for one mapping of indentations (`ladder.py`), if there are words
-    folded           they are equal but for that, and for characters that look alike (`unicode.py`)
+    trailing_space   they are equal except for spaces, tabs and carriage returns at line ends
+    reindent         they are equal except for one mapping of indentations (`ladder.py`), if there are words
+    folded           they are equal except for that, and for characters that look alike (`unicode.py`)
 
 The first rung that finds anything decides. More than one place on it is an ambiguity, which no looser rung can mend.
 The rungs `elided` (`editor/match/elision.py`) and `fuzzy` (`editor/match/near_miss.py`) are built on these four.
@@ -74,7 +74,7 @@ class LineIndex:
 
     @property
     def is_ascii(self) -> bool:
-        """Tell whether there is nothing to fold."""
+        """Return whether there is nothing to fold."""
         if self._is_ascii is None:
             self._is_ascii = all(map(str.isascii, self.lines))
         return self._is_ascii
@@ -99,7 +99,7 @@ class LineIndex:
 
 
 class KeyedLines:
-    """The keys of a text's lines in order, and where each key stands.
+    """The keys of a text's lines in order, and where each key is.
 
     The places are worth their making from the second question on; the first is answered by looking through the keys.
     """
@@ -119,7 +119,7 @@ class KeyedLines:
         return self._places
 
     def find_starts(self, sought: Sequence[str]) -> tuple[int, ...]:
-        """Return all places where the sought keys stand one below the other; only those of one key are looked at.
+        """Return all places where the sought keys are one after the other; only the places of one key are compared.
 
         Raises `TooMuchWorkError` when all questions together have compared too many places.
         """
@@ -143,7 +143,7 @@ class KeyedLines:
         return tuple(at for at in candidates if 0 <= at <= last and self.keys[at : at + size] == wanted)
 
     def _find_rarest(self, sought: Sequence[str]) -> tuple[int, Sequence[int]]:
-        """Return which of the keys stands least often, and where; nowhere is least."""
+        """Return the key that occurs least often (perhaps nowhere), and its places."""
         rarest, fewest = 0, self.places.get(sought[0], [])
         for offset, key in enumerate(sought):
             if not fewest:
@@ -165,7 +165,7 @@ class KeyedLines:
 
 
 def find_runs(keys: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
-    """Yield where all wanted keys stand one below the other, periodic or not, each key looked at once or twice.
+    """Yield where all wanted keys are one after the other, periodic or not, each key looked at once or twice.
 
     Knuth, Morris and Pratt, 1977.
     """
@@ -290,7 +290,7 @@ def _find_retabs(unit: int, pairs: Sequence[tuple[str, str]], to_tabs: bool) -> 
 
 
 def _count_levels(own: str, unit: int, *, spaces: bool) -> tuple[int, int] | None:
-    """Return (levels, spaces left over) of an indentation of spaces, or of tabs with a few spaces behind them."""
+    """Return (levels, spaces left over) of an indentation of spaces, or of tabs with a few spaces after them."""
     if spaces:
         return None if "\t" in own else divmod(len(own), unit)
     parts = _TABS_THEN_SPACES.fullmatch(own)
@@ -298,7 +298,7 @@ def _count_levels(own: str, unit: int, *, spaces: bool) -> tuple[int, int] | Non
 
 
 def _is_mixed(outer: str, inner: str) -> bool:
-    # One space behind tabs is the ` *` of a block comment.
+    # One space after tabs is the ` *` of a block comment.
     return ("\t" in outer and inner.startswith("  ")) or (" " in outer and "\t" in inner)
 
 
@@ -318,7 +318,7 @@ class Places:
 def find_places(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> Places | None:
     """Return the places of the strictest rung that finds `wanted` in `lines`; None if no rung does.
 
-    `wanted` must hold a line that is not blank: blank lines alone stand everywhere. Whoever looks for many runs of
+    `wanted` must hold a line that is not blank: blank lines alone are everywhere. Whoever looks for many runs of
     lines in one text hands in an index of it.
     """
     index = lines if isinstance(lines, LineIndex) else LineIndex(lines)
@@ -329,7 +329,7 @@ def find_places(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> Plac
     if starts:
         return Places("trailing_space", starts, (Shift(),) * len(starts))
     if not any(char.isalnum() for line in wanted for char in line):
-        # Brackets and quotes at any indentation stand in a file by chance.
+        # Brackets and quotes at any indentation are in a file by chance.
         return None
     starts = index.key_by(strip_blanks).find_starts([strip_blanks(line) for line in wanted])
     reindented = _filter_by_mapping("reindent", starts, index.lines, wanted)
@@ -346,8 +346,4 @@ def _filter_by_mapping(rung: Rung, starts: Sequence[int], lines: Sequence[str], 
     if len(starts) > 1 and len(starts) * size > MAX_LINES_MAPPED:
         raise TooMuchWorkError(f"{size} lines that stand in {len(starts)} places, but at another indentation")
     found = [(at, one) for at in starts if (one := find_mapping(lines[at : at + size], wanted)) is not None]
-    return _build_places(rung, found)
-
-
-def _build_places(rung: Rung, found: Sequence[tuple[int, IndentMapping]]) -> Places | None:
     return Places(rung, tuple(at for at, _ in found), tuple(one for _, one in found)) if found else None

@@ -26,7 +26,7 @@ _NUM_COMPARED = 8
 _MIN_LIKENESS = 50.0
 # A place found by its equal lines alone is good enough from here on; below, all lines are looked through.
 _CLEAR_LIKENESS = 80.0
-# Lines that stand more often than this say little about the place.
+# Lines that occur more often than this say little about the place.
 _MAX_COMMON = 20
 _MAX_SLACK = 3
 _MAX_SHOWN = 24
@@ -45,7 +45,7 @@ class NearMatch:
 
 
 def describe_nearest(lines: Sequence[str] | LineIndex, wanted: Sequence[str]) -> str:
-    """Return 'lines 12-15 are nearest (87 % alike)' with a diff from what was wanted to what stands there, or ''."""
+    """Return 'lines 12-15 are nearest (87 % alike)' with a diff from what was wanted to what is there, or ''."""
     index = lines if isinstance(lines, LineIndex) else LineIndex(lines)
     places = find_nearest(index, wanted, 1)
     if not places or places[0].likeness < _MIN_LIKENESS:
@@ -76,7 +76,7 @@ def find_nearest(index: LineIndex, wanted: Sequence[str], limit: int) -> list[Ne
 
 
 def render_small_diff(wanted: Sequence[str], found: Sequence[str], start: int) -> list[str]:
-    """Return the lines of a diff short enough to be handed to a model; `start` is where `found` stands."""
+    """Return the lines of a diff short enough to be handed to a model; `start` is where `found` is."""
     shown: list[str] = []
     for op in line_opcodes(wanted, found):
         sent, stands = wanted[op.a_start : op.a_end], found[op.b_start : op.b_end]
@@ -95,7 +95,7 @@ def render_small_diff(wanted: Sequence[str], found: Sequence[str], start: int) -
 
 
 def _vote_by_equal_lines(index: LineIndex, wanted: Sequence[str]) -> Counter[int]:
-    """Let lines that stand in the file say where the first line should be; the rarer and longer, the louder."""
+    """Let lines that are in the file say where the first line should be; the rarer and longer, the louder."""
     votes: Counter[int] = Counter()
     places = index.key_by(strip_blanks).places
     for offset, line in enumerate(map(strip_blanks, wanted)):
@@ -158,13 +158,13 @@ def _cut(line: str) -> str:
 
 
 _MIN_FUZZY_LIKENESS = 75.0
-# Places less than this behind the best one are as likely.
+# Places that are less than this below the best one are as likely.
 _MARGIN = 5.0
 _MAX_PLACES = 3
 
 
 def find_readings(index: LineIndex, change: Replacement) -> tuple[tuple[Option, ...], NearMatch | None]:
-    """Return the likely readings of a change that stands nowhere, and the nearest place of all (likely or not)."""
+    """Return the likely readings of a change that is nowhere, and the nearest place of all (likely or not)."""
     near = find_nearest(index, change.before, _MAX_PLACES)
     if not near or near[0].likeness < _MIN_FUZZY_LIKENESS:
         return (), near[0] if near else None
@@ -174,12 +174,9 @@ def find_readings(index: LineIndex, change: Replacement) -> tuple[tuple[Option, 
             found = index.lines[place.start : place.end]
             splice = Splice(place.start, place.end, tuple(_carry_change(found, change)), "fuzzy")
             why = f"SEARCH taken at {splice.location}, {int(place.likeness)} % alike"
-            options.append(Option(splice, place.likeness / 100, why))
-    return tuple(option for option in options if list(option.splice.lines) != _get_lines(index, option)), near[0]
-
-
-def _get_lines(index: LineIndex, option: Option) -> list[str]:
-    return list(index.lines[option.splice.start : option.splice.end])
+            if list(splice.lines) != list(found):
+                options.append(Option(splice, place.likeness / 100, why))
+    return tuple(options), near[0]
 
 
 def _carry_change(found: Sequence[str], change: Replacement) -> list[str]:
@@ -235,7 +232,7 @@ def sort_by_distance(starts: Sequence[int], hint: Hint, limit: int) -> list[int]
 
 
 def _encloses(lines: Sequence[str], scopes: Sequence[str], start: int) -> bool:
-    """Tell whether the scopes' lines stand above a place, outermost first, each with deeper lines only below it."""
+    """Return whether the scopes' lines are above a place, outermost first, each with deeper lines only below it."""
     at, depth = start, len(get_indent(next((line for line in lines[start:] if line.strip()), "")).expandtabs(8))
     for scope in reversed(scopes):
         while True:

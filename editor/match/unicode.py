@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
-from editor.diff import line_opcodes
+from editor.diff import count_common_ends, count_common_prefix, line_opcodes
 
 BLANKS = " \t\r"
 _SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
@@ -42,7 +42,7 @@ def describe_difference(sent: str, found: str) -> str:
     """
     if sent == found or fold(sent).rstrip(BLANKS) != fold(found).rstrip(BLANKS):
         return ""
-    at = next((i for i, (a, b) in enumerate(zip(sent, found, strict=False)) if a != b), min(len(sent), len(found)))
+    at = count_common_prefix(sent, found)
     for line, whose in ((found, "in the file"), (sent, "in the edit")):
         if at < len(line) and not line[at].isascii():
             name = unicodedata.name(line[at], "unnamed")
@@ -53,8 +53,8 @@ def describe_difference(sent: str, found: str) -> str:
 def restore_characters(found: Sequence[str], before: Sequence[str], after: Sequence[str]) -> tuple[list[str], bool]:
     """Return `after` with the characters of `found` wherever it repeats a part of `before`, and whether that is sure.
 
-    `found` and `before` fold to the same lines but for blanks at line ends. It is not sure where the changed part takes
-    away characters that only the file has, or writes quotes beside the file's own: `“a”` must not become `“b"`.
+    `found` and `before` fold to the same lines except for blanks at line ends. It is not sure where the changed part
+    takes away characters that only the file has, or writes quotes next to the file's own: `“a”` must not become `“b"`.
     """
     if list(found) == list(before) or not before or not after:
         return list(after), True
@@ -88,11 +88,11 @@ class _Spelling:
         return None if first is None or last is None else self._file[first:last]
 
     def is_own(self, start: int, end: int) -> bool:
-        """Tell whether source[start:end) is just what the file has."""
+        """Return whether source[start:end) is just what the file has."""
         return self.spell(start, end) == self._source[start:end]
 
     def has_odd_quotes(self, text: str) -> bool:
-        """Tell whether a text holds straight quotes of a kind that the file writes otherwise here."""
+        """Return whether a text holds straight quotes of a kind that the file writes otherwise here."""
         return any(quote in text and any(c != quote and fold(c) == quote for c in self._file) for quote in "\"'")
 
     def _find_place(self, at: int) -> int | None:
@@ -125,7 +125,7 @@ def _mark_characters(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _is_combining(char: str) -> bool:
-    # Vowels and finals of Hangul compose with what stands before them, without being combining marks.
+    # Vowels and finals of Hangul compose with the character before them, without being combining marks.
     return not char.isascii() and (unicodedata.combining(char) != 0 or "\u1160" <= char <= "\u11ff")
 
 
@@ -136,13 +136,11 @@ def _trim_lines(lines: Sequence[str]) -> list[str]:
 def _find_common_runs(source: str, target: str) -> list[tuple[int, int, int]]:
     """Return (start in source, start in target, length) of what surely is the same text, in characters.
 
-    That are the common head and tail, and between them equal runs with a word that stands once on both sides: a quote
-    by itself could be any of the quotes.
+    These are the common head and tail, and between them equal runs with a word that occurs once on both sides: a
+    quote by itself could be any of the quotes.
     """
     a, b = _TOKEN.findall(source), _TOKEN.findall(target)
-    head = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    most = min(len(a), len(b)) - head
-    tail = next((i for i in range(most) if a[-1 - i] != b[-1 - i]), most)
+    head, tail = count_common_ends(a, b)
     inner_a, inner_b = a[head : len(a) - tail], b[head : len(b) - tail]
     counts_a, counts_b = Counter(inner_a), Counter(inner_b)
     runs = [(0, 0, head)]

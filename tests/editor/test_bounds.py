@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from benchmarks.slow_inputs import SlowInput, make_slow_inputs
 from editor import codec
-from editor.attribution import attribute_changes, lazy
-from editor.attribution.explicit import MAX_LOOKS, _ReplacementSearch
-from editor.attribution.lazy import _ReadingSearch
+from editor.attribution import attribute_changes, block_rules
+from editor.attribution.lazy import PathSearch
+from editor.attribution.replacements import MAX_LOOKS, ReplacementSearch
+from editor.attribution.texts import SearchTexts
 from editor.checks import _find_shown_seams, _TextSet
 from editor.diff import MAX_MATRIX_BITS, line_opcodes
 from editor.errors import EditorError, EditSyntaxError
@@ -171,7 +172,7 @@ def test_changes_of_many_places_are_those_that_asking_each_finds(lines: list[str
     olds = data.draw(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=2), min_size=2, max_size=9))
     text = "".join(line + "\n" for line in lines)
     changes = tuple(Replacement(tuple(old), ("x",)) for old in olds)
-    search = _ReplacementSearch(text, text, ParsedEdit("search_replace", changes, ""), changes, by_model=False)
+    search = ReplacementSearch(text, text, ParsedEdit("search_replace", changes, ""), changes, by_model=False)
     first = data.draw(st.integers(0, len(lines)))
     last = data.draw(st.integers(first, len(lines)))
     asked = [number for number in search._common if list(search._found[number].iter_starts(first, last))]
@@ -185,20 +186,20 @@ def test_many_blocks_are_asked_only_where_they_may_begin() -> None:
     changes = tuple(Replacement((line,), ("other",), hint=Hint(line=at)) for at, line in enumerate(cases[:1_000]))
     original = "".join(line + "\n" for line in cases)
     result = "other\n" * 1_000 + "".join(line + "\n" for line in cases[1_000:])
-    search = _ReplacementSearch(original, result, ParsedEdit("search_replace", changes, ""), changes, by_model=False)
+    search = ReplacementSearch(original, result, ParsedEdit("search_replace", changes, ""), changes, by_model=False)
     assert search.can_reach_result()
     # Without an index by their first lines each of a thousand steps asks each of the thousand changes.
     assert MAX_LOOKS - search.looks_left < 50 * len(changes)
 
 
 def test_rows_of_dots_end_by_the_bound_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy, "MAX_WORK", 5_000)
+    monkeypatch.setattr(block_rules, "MAX_WORK", 5_000)
     text = "x = {\n" + "    ...\n" * 900 + "}\n"
     sketch = parse(text, "lazy").changes
     assert isinstance(sketch, Sketch)
-    search = _ReadingSearch("x = {\n}\n", text, sketch, "javascript", ())
+    search = PathSearch(SearchTexts("x = {\n}\n", text, sketch, "javascript", ()))
     assert search.find_attribution(explains=False).bound == "accounting_states"
-    assert search.work < 5_000 + 2 * 900
+    assert search.work.done < 5_000 + 2 * 900
 
 
 @given(st.lists(st.sampled_from(["a", "b", "}", ""]), max_size=12), st.lists(st.sampled_from(["a", "b", "}", ""])))
